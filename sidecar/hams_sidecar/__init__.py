@@ -1,0 +1,1 @@
+"""The data plane's asyncio shells: the proxy process, the frontend process, the link to the model."""

@@ -1,0 +1,11 @@
+"""What holds for every test of the repository."""
+
+import sys
+
+import hams_protocol.frozen
+
+# Frozen types pay for their freeze only here: the core must not have been imported before the switch is on (see hams_protocol/frozen.py).
+_early = sorted(name for name in sys.modules if name.startswith("hams_protocol.") and name != "hams_protocol.frozen")
+if _early:
+    raise RuntimeError(f"imported before frozen types were enforced: {', '.join(_early)}; no plugin or conftest above tests/ may import the core")
+hams_protocol.frozen.ENFORCE = True
