@@ -1,0 +1,104 @@
+"""What can go wrong on the wire, as types: who is guilty, and whether the same call may be made again.
+
+    WireError                 guilty, retryable
+    └── CoordinationError     talking to etcd
+        ├── Lost              nothing was sent: no member could be reached                    peer    retryable
+        ├── Unavailable       etcd answered that it cannot serve now; nothing was applied     peer    retryable
+        ├── Unknown           sent, outcome unknown: read again, never repeat blindly         peer    no
+        ├── NotApplied        a comparison failed; carries what was found                     ours    no
+        ├── LeaseGone         the lease named by the call exists no more; nothing applied     ours    no
+        ├── NoSpace           etcd is over its quota: a person has to repair it               peer    no
+        ├── AuthExpired       the token was refused; nothing was applied, a new one follows   peer    retryable
+        ├── AccessDenied      unknown user, wrong password, missing permission                ours    no
+        ├── InvalidCall       etcd refuses the call itself (too large, malformed)             ours    no
+        └── Closed            the client was closed by its owner                              ours    no
+
+`retryable` says that repeating is safe and may help: it is never true where the first attempt may have taken effect.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from hams_wire.coordination.port import KeyValue
+
+
+class Guilty(enum.StrEnum):
+    """Whose fault an error is."""
+
+    OURS = "ours"
+    PEER = "peer"
+    MODEL = "model"
+    CLIENT = "client"
+
+
+class WireError(Exception):
+    """Root of everything that goes wrong between two processes of the house, or between one of them and etcd."""
+
+    guilty: ClassVar[Guilty] = Guilty.PEER
+    retryable: ClassVar[bool] = False
+
+
+class CoordinationError(WireError):
+    """An answer of etcd other than success, or none."""
+
+
+class Lost(CoordinationError):
+    """No member of etcd could be reached in time. Nothing was sent, so nothing was applied."""
+
+    retryable = True
+
+
+class Unavailable(CoordinationError):
+    """Etcd was reached but cannot serve now: no leader, overload. A write was not applied."""
+
+    retryable = True
+
+
+class Unknown(CoordinationError):
+    """A write was sent and its outcome is not known: it may take effect now, later, or never. The caller reads again and decides."""
+
+
+class NotApplied(CoordinationError):
+    """A comparison failed: nothing was changed. `current` is what the compared keys hold, in the order of the comparisons, None where absent."""
+
+    guilty = Guilty.OURS
+
+    def __init__(self, message: str, current: Sequence["KeyValue | None"]) -> None:
+        super().__init__(message)
+        self.current = tuple(current)
+
+
+class LeaseGone(CoordinationError):
+    """The lease that a write was to be bound to has expired or was revoked. Nothing was applied."""
+
+    guilty = Guilty.OURS
+
+
+class NoSpace(CoordinationError):
+    """Etcd is over its space quota and refuses writes until a person has repaired it. Nothing was applied; reads and leases still work."""
+
+
+class AuthExpired(CoordinationError):
+    """The token was refused. Nothing was applied; the next call authenticates anew."""
+
+    retryable = True
+
+
+class AccessDenied(CoordinationError):
+    """Etcd does not know the user, the password is wrong, or a permission is missing."""
+
+    guilty = Guilty.OURS
+
+
+class InvalidCall(CoordinationError):
+    """Etcd refuses the call as such, for example because it is too large. Nothing was applied."""
+
+    guilty = Guilty.OURS
+
+
+class Closed(CoordinationError):
+    """The client was closed by its owner."""
+
+    guilty = Guilty.OURS
