@@ -16,7 +16,7 @@ BENCH     ?= chain
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check test test-fast sim sim-mutants bench bench-ci demo e2e images chart lock clean
+.PHONY: help setup check check-format check-lint check-types check-imports test test-faults test-fast sim sim-mutants bench bench-ci demo e2e images chart lock clean
 
 help: ## this list
 	@echo "HAMS: graphs of models as one service that never forgets. The doors:"; echo
@@ -34,16 +34,28 @@ setup: .venv/.core .venv/.torch ## make .venv with everything: runtime, tools, t
 
 # ---- quality ----
 
-check: .venv/.core ## format, lint, types (mypy --strict), who may import whom
+check: .venv/.core ## format, lint, types (mypy --strict), who may import whom; reports them all before it fails
+	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports
+
+check-format: .venv/.core
 	$(BIN)/ruff format --check $(LINTED)
+
+check-lint: .venv/.core
 	$(BIN)/ruff check $(LINTED)
+
+check-types: .venv/.core
 	$(BIN)/mypy $(SOURCES)
+
+check-imports: .venv/.core
 	$(BIN)/lint-imports --no-cache
 
-test: setup ## every test of the repository (make test T=tests/protocol for one part)
-	$(BIN)/pytest $(T)
+test: setup ## every test but those that kill real processes (make test T=tests/protocol for one part)
+	$(BIN)/pytest -m "not process" $(T)
 
-test-fast: .venv/.core ## the tests that start no process and need no torch
+test-faults: setup ## the tests that start real processes and kill them
+	$(BIN)/pytest -m process $(T)
+
+test-fast: .venv/.core ## as `make test`, but without torch and etcd: for the inner loop
 	$(BIN)/pytest -m "not process and not etcd" $(T)
 
 # ---- simulation: one seed decides everything; a failure names the seed that replays it ----
@@ -59,11 +71,13 @@ sim-mutants: .venv/.core ## break the protocol on purpose: the simulation must c
 demo: setup ## run a graph on this machine, kill a model under load, show that nothing was forgotten
 	$(BIN)/hams demo $(DEMO)
 
-bench: .venv/.core ## measure (make bench BENCH=chain)
-	$(BIN)/hams bench $(BENCH)
+bench: .venv/.core ## measure into out/ (make bench BENCH=chain)
+	@mkdir -p out
+	$(BIN)/hams bench $(BENCH) --out out/bench-$(BENCH).json
 
 bench-ci: .venv/.core ## the short form of `make bench` that CI runs
-	$(BIN)/hams bench chain --short
+	@mkdir -p out
+	$(BIN)/hams bench chain --short --out out/bench-ci.json
 
 # ---- Kubernetes: nothing behind these doors yet ----
 

@@ -63,7 +63,8 @@ def main(argv: list[str]) -> int:
         print(f"usage: tools/venv.py STEP...; steps: {', '.join(STEPS)}; found: {argv}", file=sys.stderr)
         return 2
     if sys.version_info < PYTHON_MIN:
-        print(f"setup: HAMS needs Python {'.'.join(map(str, PYTHON_MIN))} or newer; {sys.executable} is {sys.version.split()[0]}. Name another one: make setup PYTHON=...", file=sys.stderr)
+        needed, found = ".".join(map(str, PYTHON_MIN)), sys.version.split()[0]
+        print(f"setup: HAMS needs Python {needed} or newer; {sys.executable} is {found}. Name another one: make setup PYTHON=...", file=sys.stderr)
         return 1
     with open(ROOT / ".venv.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

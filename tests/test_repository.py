@@ -1,0 +1,114 @@
+"""The repository keeps its own promises: one version, locked dependencies, frozen types, typed packages."""
+
+import ast
+import re
+import sys
+import tomllib
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hams_protocol.frozen import frozen
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = [
+    "sidecar/hams_protocol",
+    "sidecar/hams_wire",
+    "sidecar/hams_sidecar",
+    "sidecar/hams_sim",
+    "operator/hams_operator",
+    "model-sdk/hams_sdk",
+]
+
+
+def project(folder: str) -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    return table
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=!~; ]", requirement, maxsplit=1)[0].lower().replace("_", "-") for requirement in requirements}
+
+
+def declared() -> set[str]:
+    """Every third-party name that either project depends on, in any extra."""
+    found: set[str] = set()
+    for folder in (".", "model-sdk"):
+        data = project(folder)
+        found |= names(data["dependencies"])
+        for extra in data["optional-dependencies"].values():
+            found |= names(extra)
+    return found - {"hams", "hams-sdk"}
+
+
+def test_both_wheels_carry_the_same_version() -> None:
+    assert project(".")["version"] == project("model-sdk")["version"]
+
+
+def test_the_model_sdk_depends_on_numpy_only() -> None:
+    assert names(project("model-sdk")["dependencies"]) == {"numpy"}
+
+
+def test_every_declared_dependency_is_locked() -> None:
+    locked = {line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
+    assert declared() - locked == set(), "run `make lock`"
+
+
+def test_the_lock_names_versions_and_no_place() -> None:
+    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.+!-]+", line)] == []
+
+
+def test_every_declared_dependency_has_its_line_in_the_docs() -> None:
+    text = (ROOT / "docs" / "dependencies.md").read_text().lower().replace("_", "-")
+    assert {name for name in declared() if f"`{name}`" not in text} == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_is_typed_and_says_what_it_is(package: str) -> None:
+    assert (ROOT / package / "py.typed").exists()
+    assert (ROOT / package / "__init__.py").read_text().lstrip().startswith('"""')
+
+
+def test_the_folders_operator_and_model_sdk_are_no_packages() -> None:
+    """`operator/__init__.py` would shadow the standard library's `operator` for whoever starts Python in the root."""
+    assert not (ROOT / "operator" / "__init__.py").exists()
+    assert not (ROOT / "model-sdk" / "__init__.py").exists()
+
+
+def test_a_frozen_value_cannot_be_changed_in_the_tests() -> None:
+    @frozen
+    class Value:
+        number: int
+
+    value: Any = Value(1)
+    with pytest.raises(FrozenInstanceError):
+        value.number = 2
+
+
+def imported_roots(tree: ast.AST) -> set[str]:
+    """The top-level package of every absolute import, wherever in the module it stands."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def test_the_core_imports_the_standard_library_and_itself_only() -> None:
+    """The import contracts in pyproject.toml name what is forbidden; this one catches third parties nobody thought of."""
+    foreign = {
+        f"{path.name}: {root}"
+        for path in sorted((ROOT / "sidecar" / "hams_protocol").rglob("*.py"))
+        for root in imported_roots(ast.parse(path.read_text()))
+        if root not in sys.stdlib_module_names | {"hams_protocol", "__future__"}
+    }
+    assert foreign == set()
+
+
+def test_the_import_walk_sees_imports_inside_functions() -> None:
+    assert imported_roots(ast.parse("import os.path\ndef f():\n    from numpy.linalg import det\nfrom . import x")) == {"os", "numpy"}
