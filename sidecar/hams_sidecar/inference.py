@@ -1,0 +1,176 @@
+"""The port between the inference endpoint and the graph behind it: one request in, one outcome out.
+
+The endpoint (`hams_sidecar.endpoint`) speaks HTTP and gRPC and knows no protocol; the frontend speaks the protocol and knows neither HTTP nor gRPC.
+They meet in these types. Every outcome the contract names (api.md, section 3) is a type of its own, so none can be forgotten or guessed
+from a status code.
+
+Invariant: what stands in an `InferenceRequest` has been checked against the graph's inputs: names, datatypes, shapes, sizes, one number of rows.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from hams_protocol.frozen import frozen
+
+Parameter: TypeAlias = bool | int | float | str
+"""Value of a request parameter. Integers fit into 64 bits, signed or unsigned."""
+
+Buffer: TypeAlias = bytes | memoryview
+"""Contiguous bytes. A memoryview is one-dimensional, of format "B", and keeps its memory alive and unchanged as long as anything refers to it."""
+
+
+@frozen
+class Tensor:
+    """One named tensor. `datatype` is the KServe name, `shape` begins with the rows; `data` is little-endian, row-major, without padding.
+
+    BYTES elements stand behind their 4-byte little-endian lengths, as in the binary tensor extension.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: Buffer
+
+
+@frozen
+class TraceContext:
+    """W3C trace context, handed on unread (https://www.w3.org/TR/trace-context/). Printable ASCII."""
+
+    traceparent: str
+    tracestate: str = ""
+
+
+@frozen
+class InferenceRequest:
+    """One client request, checked. The payload, which an idempotency key stands for, is `tensors`, `parameters` and `outputs`.
+
+    `tensors` come in the order of the graph's inputs, absent optional ones left out. `outputs`: names the client asked for, None for all; they exist.
+    `deadline_s`: seconds left, above 0. `digest`: see `payload_digest`; None if nobody asked for it.
+    """
+
+    tensors: tuple[Tensor, ...]
+    parameters: Mapping[str, Parameter]
+    outputs: tuple[str, ...] | None
+    deadline_s: float
+    idempotency_key: str | None = None
+    trace: TraceContext | None = None
+    digest: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """Leading dimension of every tensor, at least 1."""
+        return self.tensors[0].shape[0]
+
+
+@frozen
+class Reply:
+    """The graph's reply. Tensors the client did not ask for may be among them; skipped ones are left out."""
+
+    tensors: tuple[Tensor, ...]
+
+
+@frozen
+class ModelFailure:
+    """A model failed on this request. A reply like any other: kept under the key (500)."""
+
+    operator: str
+    message: str
+
+
+@frozen
+class Refused:
+    """Every input of a First join was refused by its operator. A reply like any other (422)."""
+
+    operator: str
+    message: str = "refused every input"
+
+
+@frozen
+class Conflict:
+    """The idempotency key stands for another payload (409)."""
+
+
+@frozen
+class KeyExpired:
+    """The reply of this idempotency key is no longer kept (410)."""
+
+
+@frozen
+class Full:
+    """No room for another request; nothing was begun (429)."""
+
+    retry_after_s: float
+
+
+@frozen
+class NotReady:
+    """The graph does not serve at present; nothing was begun (503). `reason` is for the user: what is missing."""
+
+    reason: str
+
+
+@frozen
+class TimedOut:
+    """The deadline passed; the request may still take effect, and its key then returns the reply (504)."""
+
+
+InferenceOutcome: TypeAlias = Reply | ModelFailure | Refused | Conflict | KeyExpired | Full | NotReady | TimedOut
+
+
+class InferencePort(Protocol):
+    """The graph, as the endpoint sees it. All calls come from the event loop the endpoint was started on."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceOutcome:
+        """Run one request. Cancelled when nobody waits for the outcome any more: what has been accepted takes effect all the same."""
+        ...
+
+    def ready(self) -> bool:
+        """Whether the graph answers requests now."""
+        ...
+
+    def live(self) -> bool:
+        """Whether this process is in order; False asks for its restart."""
+        ...
+
+
+def tensors_digest(tensors: Iterable[Tensor]) -> str:
+    """SHA-256, first 16 hex digits, over the tensors sorted by name (history.md, rule 6): for replies, and for payloads that are tensors alone.
+
+    Each of name, datatype, shape (8 bytes a dimension) and data follows its length; all numbers are little-endian.
+    """
+    return _tensors_hash(tensors).hexdigest()[:16]
+
+
+def payload_digest(tensors: Iterable[Tensor], parameters: Mapping[str, Parameter], outputs: Sequence[str] | None) -> str:
+    """Digest of a request's payload: `tensors_digest`, and if there are any, parameters by name (with their type) and requested outputs as a set.
+
+    The order of tensors, parameters and outputs, the id and the encoding make no difference.
+    """
+    found = _tensors_hash(tensors)
+    if parameters:
+        found.update(b"parameters")
+        for name in sorted(parameters):
+            value = parameters[name]
+            for part in (name, type(value).__name__, repr(value)):
+                _add(found, part.encode())
+    if outputs is not None:
+        found.update(b"outputs")
+        for name in sorted(set(outputs)):
+            _add(found, name.encode())
+    return found.hexdigest()[:16]
+
+
+def _tensors_hash(tensors: Iterable[Tensor]) -> "hashlib._Hash":
+    found = hashlib.sha256()
+    for tensor in sorted(tensors, key=lambda tensor: tensor.name):
+        _add(found, tensor.name.encode())
+        _add(found, tensor.datatype.encode())
+        _add(found, b"".join(dim.to_bytes(8, "little") for dim in tensor.shape))
+        _add(found, tensor.data)
+    return found
+
+
+def _add(found: "hashlib._Hash", part: Buffer) -> None:
+    found.update(len(part).to_bytes(8, "little"))
+    found.update(part)
