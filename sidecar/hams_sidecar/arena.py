@@ -1,0 +1,192 @@
+"""Memory for tensors and states: one mapping, handed out in slots that free themselves.
+
+A proxy receives from the network into a slot, the model process reads and writes slots, the proxy sends from a slot: the mapping
+is shared, so nothing is copied or serialised in between. Only the proxy allocates; the model is told where it may write. A slot is
+free again when the last `Buffer`, memoryview or array on it is gone; there is no explicit free, so a slot that is still being sent
+or retained is never handed out twice.
+
+Invariant: slots in use never overlap, and free plus used bytes are the capacity. The mapping is sparse: memory is taken when a
+page is first touched, and reused slots are warm. Bytes are bounded by the capacity; over it `ArenaFull` is back-pressure, not a
+failure: `reserve` waits. The last `reserve_nbytes` are kept for what frees memory later (results, captures), so that what comes in
+can never block what goes out.
+
+Never: shared between two allocators, resized, or written by who does not hold a `Buffer`.
+"""
+
+import asyncio
+import mmap
+import os
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hams_sidecar.blocks import Blocks, round_up
+
+
+class ArenaFull(Exception):
+    """Ours, retryable: no room for `nbytes` now. What is in use has to be freed first."""
+
+    def __init__(self, nbytes: int, used: int, capacity: int) -> None:
+        super().__init__(f"no room for {nbytes} bytes: {used} of {capacity} in use")
+        self.nbytes = nbytes
+
+
+class ArenaTooSmall(Exception):
+    """Ours, not retryable: `nbytes` would not fit into an empty arena."""
+
+    def __init__(self, nbytes: int, capacity: int) -> None:
+        super().__init__(f"{nbytes} bytes do not fit into an arena of {capacity} bytes")
+        self.nbytes = nbytes
+
+
+class ArenaStats(NamedTuple):
+    """Bytes and slots now, and the most bytes ever in use."""
+
+    capacity: int
+    used: int
+    peak: int
+    slots: int
+    waiting: int
+
+
+class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
+    """The memory of one slot. Every memoryview and array on it refers to this object, so its end is the end of the slot's use."""
+
+    arena: "Arena | None" = None
+    offset: int = 0
+    size: int = 0
+
+    def __del__(self) -> None:
+        if self.arena is not None:  # None in the slices that numpy makes of a slot
+            self.arena._released(self.offset, self.size)
+
+
+class Buffer:
+    """`nbytes` bytes of an arena, at `offset` of its mapping (a multiple of 64). Lives as long as someone refers to it or to `view`."""
+
+    __slots__ = ("_slot", "arena", "nbytes", "offset", "view")
+
+    def __init__(self, arena: "Arena", slot: _Slot, offset: int, nbytes: int) -> None:
+        self.arena = arena
+        self.offset = offset
+        self.nbytes = nbytes
+        self.view: memoryview = slot.data[:nbytes]
+        self._slot = slot
+
+    def trim(self, nbytes: int) -> None:
+        """Keep the first `nbytes` bytes and give the rest back. Only for who holds the sole reference, before anyone else gets a view."""
+        if not 0 <= nbytes <= self.nbytes:
+            raise ValueError(f"cannot trim {self.nbytes} bytes to {nbytes}")
+        keep = round_up(max(nbytes, 1))
+        if keep < self._slot.size:
+            self.arena._released(self.offset + keep, self._slot.size - keep, slots=0)
+            self._slot.size = keep
+        self.nbytes = nbytes
+        self.view = self.view[:nbytes]
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.offset}+{self.nbytes})"
+
+
+class Arena:
+    """Slots in one mapping of `capacity` bytes: a file that the model process maps too, or anonymous memory (frontends, tests).
+
+    Single event loop; references may be dropped on any thread.
+    """
+
+    def __init__(self, capacity: int, *, path: Path | None = None, mode: int = 0o600, reserve_nbytes: int = 0) -> None:
+        """Create the mapping. `path`: the file to create (replaced if it exists; never shared with another arena), else anonymous memory."""
+        capacity = round_up(capacity)
+        if not 0 <= reserve_nbytes < capacity:
+            raise ValueError(f"a reserve of {reserve_nbytes} bytes in an arena of {capacity} bytes")
+        self.capacity = capacity
+        self.path = path
+        self._reserve = reserve_nbytes
+        if path is None:
+            self._map = mmap.mmap(-1, capacity)
+        else:
+            path.unlink(missing_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            try:
+                os.fchmod(fd, mode)  # whatever the umask
+                os.ftruncate(fd, capacity)
+                self._map = mmap.mmap(fd, capacity)
+            finally:
+                os.close(fd)
+        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
+        self._blocks = Blocks(capacity)
+        self._freed: deque[tuple[int, int, int]] = deque()  # filled by destructors, which may interrupt `allocate` itself
+        self._slots = 0
+        self._peak = 0
+        self._waiters: deque[tuple[int, bool, asyncio.Future[Buffer]]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def allocate(self, nbytes: int, *, urgent: bool = False) -> Buffer:
+        """A slot of `nbytes` bytes, contents undefined. `urgent`: may use the reserve. Raises ArenaFull, ArenaTooSmall."""
+        size = round_up(max(nbytes, 1))
+        room = self.capacity if urgent else self.capacity - self._reserve
+        if size > room:
+            raise ArenaTooSmall(nbytes, room)
+        self._collect()
+        blocks = self._blocks
+        offset = blocks.take(size) if blocks.used + size <= room else None
+        if offset is None:
+            raise ArenaFull(nbytes, blocks.used, self.capacity)
+        self._slots += 1
+        self._peak = max(self._peak, blocks.used)
+        slot = self._bytes[offset : offset + size].view(_Slot)
+        slot.arena, slot.offset, slot.size = self, offset, size
+        return Buffer(self, slot, offset, nbytes)
+
+    async def reserve(self, nbytes: int, *, urgent: bool = False) -> Buffer:
+        """As `allocate`, but wait, in order, until there is room. Raises ArenaTooSmall."""
+        if not self._waiters:
+            try:
+                return self.allocate(nbytes, urgent=urgent)
+            except ArenaFull:
+                pass
+        if round_up(nbytes) > (self.capacity if urgent else self.capacity - self._reserve):
+            raise ArenaTooSmall(nbytes, self.capacity)
+        self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[Buffer] = self._loop.create_future()
+        self._waiters.append((nbytes, urgent, future))
+        self._serve_waiters()  # a slot may have been freed before the waiter was listed
+        return await future
+
+    def stats(self) -> ArenaStats:
+        """What is in use now."""
+        self._collect()
+        return ArenaStats(self.capacity, self._blocks.used, self._peak, self._slots, len(self._waiters))
+
+    def close(self) -> None:
+        """Remove the file. The memory itself goes when the last buffer has gone."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    def _released(self, offset: int, size: int, slots: int = 1) -> None:
+        self._freed.append((offset, size, slots))
+        if self._waiters and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._serve_waiters)
+
+    def _collect(self) -> None:
+        freed = self._freed
+        while freed:
+            offset, size, slots = freed.popleft()
+            self._blocks.give(offset, size)
+            self._slots -= slots
+
+    def _serve_waiters(self) -> None:
+        waiters = self._waiters
+        while waiters:
+            nbytes, urgent, future = waiters[0]
+            if future.cancelled():
+                waiters.popleft()
+                continue
+            try:
+                buffer = self.allocate(nbytes, urgent=urgent)
+            except ArenaFull:
+                return
+            waiters.popleft()
+            future.set_result(buffer)

@@ -1,0 +1,172 @@
+"""Slots never overlap, free themselves, and come back; what waits for room gets it in order."""
+
+import asyncio
+import gc
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
+from hams_sidecar.blocks import ALIGN, Blocks, round_up
+from hams_sidecar.payload import image, pack
+
+CAPACITY = 64 * ALIGN
+
+
+@given(st.lists(st.one_of(st.integers(1, 20).map(lambda units: units * ALIGN), st.integers(-40, -1)), max_size=120))
+def test_blocks_in_use_never_overlap_and_free_blocks_are_joined(steps: list[int]) -> None:
+    blocks = Blocks(CAPACITY)
+    held: list[tuple[int, int]] = []
+    for step in steps:
+        if step > 0:
+            offset = blocks.take(step)
+            if offset is None:
+                assert all(size < step for _, size in blocks.free_blocks())
+            else:
+                held.append((offset, step))
+        elif held:
+            blocks.give(*held.pop(step % len(held)))
+        free = blocks.free_blocks()
+        spans = sorted(held + free)
+        assert sum(size for _, size in spans) == CAPACITY
+        assert all(left[0] + left[1] == right[0] for left, right in itertools.pairwise(spans))
+        assert all(left[0] + left[1] < right[0] for left, right in itertools.pairwise(free))
+        assert blocks.used == sum(size for _, size in held)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 3), st.integers(0, 1 << 30)), max_size=60))
+def test_contents_survive_while_anything_refers_to_them(steps: list[tuple[int, int, int]]) -> None:
+    arena = Arena(CAPACITY * 4)
+    held: list[tuple[memoryview, bytes]] = []
+    for nbytes, action, salt in steps:
+        if action == 0 and held:
+            held.pop(salt % len(held))
+            continue
+        try:
+            buffer = arena.allocate(nbytes)
+        except ArenaFull:
+            assert held
+            held.pop(salt % len(held))
+            continue
+        if action == 1:
+            buffer.trim(nbytes // 2)
+        contents = bytes((salt + i) & 255 for i in range(min(buffer.nbytes, 64))) + bytes(max(buffer.nbytes - 64, 0))
+        buffer.view[:] = contents
+        half = len(contents) // 2 if action == 2 else 0
+        held.append((buffer.view[half:], contents[half:]))  # a slice alone keeps the slot
+        del buffer
+        assert all(bytes(view) == expected for view, expected in held)
+    held.clear()
+    assert arena.stats().used == 0
+    assert arena.stats().slots == 0
+
+
+def test_a_slot_is_free_when_the_last_view_is_gone_not_before() -> None:
+    arena = Arena(CAPACITY)
+    buffer: Buffer | None = arena.allocate(CAPACITY)
+    assert buffer is not None
+    array = np.frombuffer(buffer.view[10:20], dtype=np.uint8)
+    buffer = None
+    gc.collect()
+    with pytest.raises(ArenaFull):
+        arena.allocate(1)
+    del array
+    assert arena.allocate(CAPACITY).offset == 0
+
+
+def test_what_can_never_fit_is_another_error() -> None:
+    with pytest.raises(ArenaTooSmall):
+        Arena(CAPACITY).allocate(CAPACITY + 1)
+
+
+def test_the_reserve_is_for_urgent_allocations_only() -> None:
+    arena = Arena(CAPACITY, reserve_nbytes=CAPACITY // 2)
+    held = arena.allocate(CAPACITY // 2)
+    with pytest.raises(ArenaFull):
+        arena.allocate(1)
+    assert arena.allocate(1, urgent=True).nbytes == 1
+    assert held.nbytes == CAPACITY // 2
+
+
+def test_trimmed_bytes_come_back_at_once() -> None:
+    arena = Arena(CAPACITY)
+    buffer = arena.allocate(CAPACITY)
+    buffer.trim(100)
+    assert (buffer.nbytes, len(buffer.view)) == (100, 100)
+    assert arena.stats().used == round_up(100)
+    rest = arena.allocate(CAPACITY - round_up(100))
+    assert rest.offset == round_up(100)
+    del rest, buffer
+    assert arena.stats()[1:4] == (0, CAPACITY, 0)
+
+
+async def test_waiters_are_served_in_order() -> None:
+    arena = Arena(CAPACITY)
+    whole = [arena.allocate(CAPACITY)]
+    order: list[int] = []
+
+    async def wait(number: int, nbytes: int) -> Buffer:
+        buffer = await arena.reserve(nbytes)
+        order.append(number)
+        return buffer
+
+    tasks = [asyncio.create_task(wait(1, CAPACITY)), asyncio.create_task(wait(2, 1)), asyncio.create_task(wait(3, 1))]
+    await asyncio.sleep(0)
+    assert arena.stats().waiting == 3
+    tasks[1].cancel()
+    whole.clear()
+    first = await tasks[0]
+    assert order == [1]
+    del first
+    tasks[0] = tasks[2]  # the task held the buffer too
+    await tasks[2]
+    assert order == [1, 3]
+
+
+async def test_waiting_for_what_can_never_fit_fails_at_once() -> None:
+    with pytest.raises(ArenaTooSmall):
+        await Arena(CAPACITY).reserve(CAPACITY * 2)
+
+
+def test_two_mappings_of_the_file_are_the_same_memory(tmp_path: Path) -> None:
+    arena = Arena(CAPACITY, path=tmp_path / "arena")
+    buffer = arena.allocate(5)
+    buffer.view[:] = b"hello"
+    other = np.memmap(tmp_path / "arena", dtype=np.uint8, mode="r")
+    assert bytes(other[buffer.offset : buffer.offset + 5]) == b"hello"
+    assert (tmp_path / "arena").stat().st_mode & 0o777 == 0o600
+    arena.close()
+    assert not (tmp_path / "arena").exists()
+
+
+def test_payloads_give_back_what_was_packed() -> None:
+    arena = Arena(1 << 16)
+    words = np.array([[b"", b"\xff\x00"], [b"a" * 300, "grün".encode()]], dtype=object)
+    numbers = np.arange(6, dtype=np.float32).reshape(3, 2)
+    payload = pack(arena, [("words", "BYTES", words), ("numbers", "FP32", numbers), ("none", "INT64", np.empty((2, 0), np.int64))])
+    assert payload.array("words").tolist() == words.tolist()
+    assert np.array_equal(payload.array("numbers"), numbers)
+    assert payload.array("none").shape == (2, 0)
+    assert not payload.array("numbers").flags.writeable
+    assert all(tensor.offset % ALIGN == 0 for tensor in payload.tensors)
+    with pytest.raises(KeyError):
+        payload.array("other")
+
+
+def test_packing_the_wrong_datatype_says_which() -> None:
+    with pytest.raises(ValueError, match=r"'x': expected FP32, got an array of float64"):
+        pack(Arena(CAPACITY), [("x", "FP32", np.zeros(3))])
+
+
+def test_bytes_tensors_with_lying_lengths_are_refused() -> None:
+    arena = Arena(CAPACITY)
+    good = pack(arena, [("w", "BYTES", np.array([b"abc", b"d"], dtype=object))])
+    good.buffer.view[0] = 200
+    with pytest.raises(ValueError, match="claims 200 bytes"):
+        good.array("w")
+    assert bytes(image(arena, b"abc").buffer.view) == b"abc"
