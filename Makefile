@@ -31,6 +31,7 @@ help: ## this list
 	@$(PYTHON) tools/venv.py torch
 
 setup: .venv/.core .venv/.torch ## make .venv with everything: runtime, tools, torch for the demo (versions from requirements.lock)
+	@echo "setup: .venv is ready"
 
 # ---- quality ----
 
@@ -47,7 +48,7 @@ check-types: .venv/.core
 	$(BIN)/mypy $(SOURCES)
 
 check-imports: .venv/.core
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-cache --no-logo
 
 test: setup ## every test but those that kill real processes (make test T=tests/protocol for one part)
 	$(BIN)/pytest -m "not process" $(T)
