@@ -1,0 +1,84 @@
+"""ServiceGraph as typed objects: parse, default, validate, compile. Pure but for `load`, which reads one file.
+
+    load("graph.yaml")          a file -> Graph, or InvalidGraph with every problem at once
+    load_text(text)             the same for text
+    load_object(object)         the same for an object as Kubernetes hands it out
+    describe(graph)             what the graph means: operators, roles, processes, memory
+
+`hams_protocol.graph.Graph` is what comes out; it is right by construction, and nothing behind this package validates it again.
+"""
+
+from pathlib import Path
+
+from hams_operator.graph.compiler import compile_graph
+from hams_operator.graph.describe import Description, describe
+from hams_operator.graph.document import Document, Plain, read_text
+from hams_operator.graph.fields import Notes
+from hams_operator.graph.problems import InvalidGraph, Problem
+from hams_operator.graph.resource import API_VERSION, KIND, ServiceGraph, read_resource
+from hams_operator.graph.validate import RESERVED, check
+from hams_operator.graph.wiring import Wiring
+from hams_protocol.graph import Graph
+
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "RESERVED",
+    "Description",
+    "Graph",
+    "InvalidGraph",
+    "Problem",
+    "ServiceGraph",
+    "describe",
+    "load",
+    "load_object",
+    "load_text",
+    "parse_object",
+    "parse_text",
+]
+
+
+def load(path: str | Path, *, uid: str = "", on_kubernetes: bool = False) -> Graph:
+    """The graph in a file. Raises InvalidGraph (its `source` is the path), also if the file cannot be read."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error.reason} at byte {error.start}"
+        raise InvalidGraph([Problem("document", f"cannot read {path}: {why}")], str(path)) from None
+    try:
+        return load_text(text, uid=uid, on_kubernetes=on_kubernetes)
+    except InvalidGraph as error:
+        raise InvalidGraph(error.problems, str(path)) from None
+
+
+def load_text(text: str, *, uid: str = "", on_kubernetes: bool = False) -> Graph:
+    """The graph in YAML or JSON text. Raises InvalidGraph."""
+    return _compile(read_text(text, KIND), uid, on_kubernetes)
+
+
+def load_object(found: dict[str, Plain], *, uid: str = "", on_kubernetes: bool = True) -> Graph:
+    """The graph in an object as Kubernetes hands it out. Raises InvalidGraph."""
+    return _compile(Document(found), uid, on_kubernetes)
+
+
+def parse_text(text: str) -> ServiceGraph:
+    """The resource with its defaults, as the file says it, checked. Raises InvalidGraph."""
+    return _parse(read_text(text, KIND), False)[0]
+
+
+def parse_object(found: dict[str, Plain]) -> ServiceGraph:
+    """The resource with its defaults, from an object as Kubernetes hands it out, checked. Raises InvalidGraph."""
+    return _parse(Document(found), True)[0]
+
+
+def _compile(document: Document, uid: str, on_kubernetes: bool) -> Graph:
+    return compile_graph(_parse(document, on_kubernetes)[1], uid)
+
+
+def _parse(document: Document, on_kubernetes: bool) -> tuple[ServiceGraph, Wiring]:
+    notes = Notes(document)
+    resource = read_resource(notes)
+    wiring = check(resource, notes, on_kubernetes=on_kubernetes)
+    if notes.problems:
+        raise InvalidGraph(sorted(notes.problems, key=lambda problem: problem.line))
+    return resource, wiring

@@ -1,0 +1,91 @@
+"""A checked resource -> the graph that proxies and managers run. Adds nothing that the resource does not say, and decides no default."""
+
+import json
+
+from hams_operator.graph import resource as rs
+from hams_operator.graph.document import Plain
+from hams_operator.graph.wiring import Wiring
+from hams_protocol.graph import (
+    FRONTEND,
+    BatchPolicy,
+    Checkpoint,
+    Edge,
+    Feedback,
+    FrontendSpec,
+    Graph,
+    GraphData,
+    Input,
+    ModelSpec,
+    Operator,
+    RecoverySpec,
+    ReplyTensor,
+    TensorSpec,
+)
+
+
+def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
+    """The graph of a resource that `validate.check` found nothing wrong with. `uid` outweighs the resource's own; without any it is the name."""
+    resource, spec = wiring.resource, wiring.resource.spec
+    return Graph(
+        GraphData(
+            name=resource.name,
+            uid=uid or resource.uid or resource.name,
+            mode=spec.mode,
+            frontend=FrontendSpec(
+                replicas=spec.frontend.replicas,
+                shards=spec.frontend.shards,
+                request_timeout_s=spec.frontend.request_timeout_s,
+                max_in_flight=spec.frontend.max_in_flight,
+                max_in_flight_bytes=spec.frontend.max_in_flight_bytes,
+                max_request_bytes=spec.frontend.max_request_bytes,
+                replies_kept=spec.frontend.replies_kept,
+                replies_kept_bytes=spec.frontend.replies_kept_bytes,
+            ),
+            managers=spec.managers.replicas,
+            recovery=RecoverySpec(
+                suspect_after_s=spec.recovery.suspect_after_s,
+                max_attempts=spec.recovery.max_attempts,
+                when_unprotected=spec.recovery.when_unprotected,
+                when_lost=spec.recovery.when_lost,
+            ),
+            inputs=tuple(TensorSpec(item.name, item.datatype.value, item.shape, optional=item.optional) for item in spec.inputs),
+            outputs=tuple(
+                ReplyTensor(reply.name, tuple(wiring.replies[number]), reply.lanes is rs.Lanes.CONCAT) for number, reply in enumerate(spec.outputs)
+            ),
+            operators=tuple(_operator(wiring, name) for name in wiring.order),
+        )
+    )
+
+
+def _operator(wiring: Wiring, name: str) -> Operator:
+    position = wiring.index[name]
+    op = wiring.resource.spec.operators[position]
+    replying = any(source == name for sources in wiring.replies for source, _ in sources)
+    stateful = op.stateful
+    return Operator(
+        name=name,
+        join=op.join,
+        in_edges=tuple(
+            Edge(source, name, tuple(Input(item.tensor, item.name, item.optional) for item in items))
+            for source, items in wiring.edges[position].items()
+        ),
+        successors=(*wiring.successors(name), *((FRONTEND,) if replying else ())),
+        lanes=wiring.lanes[name],
+        outputs=tuple(TensorSpec(item.name, item.datatype.value, item.shape, finite=item.finite) for item in op.outputs),
+        batch=BatchPolicy(op.batch.max_rows, op.batch.max_delay_s),
+        model=ModelSpec(op.model.entrypoint, _json(op.model.config), op.model.image, op.model.python, op.model.env),
+        stateful=stateful is not None,
+        backups=stateful.backups if stateful else 0,
+        window=stateful.window if stateful else 1,
+        slots=op.replicas,
+        hot_standbys=op.standby.hot,
+        checkpoint=Checkpoint(stateful.checkpoint.every_s, stateful.checkpoint.keep, stateful.checkpoint.dir)
+        if stateful and stateful.checkpoint
+        else None,
+        feedback=Feedback(op.feedback.inputs, op.feedback.max_hops) if op.feedback else None,
+        pod_template=_json(op.pod_template),
+    )
+
+
+def _json(value: dict[str, Plain]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

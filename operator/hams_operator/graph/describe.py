@@ -1,0 +1,116 @@
+"""What a graph means in processes and memory, and what its author may not have meant: the answer of `hams validate` to a file that is fine."""
+
+from dataclasses import dataclass
+
+from hams_operator import limits
+from hams_operator.graph.wiring import called
+from hams_protocol.graph import FRONTEND, Graph, Join, Mode, Operator
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDescription:
+    """One operator: what runs for it. `roles` are (role, how many instances); an instance is two processes, model and proxy."""
+
+    name: str
+    kind: str
+    join: str
+    upstream: tuple[str, ...]
+    successors: tuple[str, ...]
+    lanes: int
+    roles: tuple[tuple[str, int], ...]
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A graph as its author should see it.
+
+    `processes` counts a local run: two per instance, frontends, managers, one etcd. `memory_bytes` is what the house itself takes before
+    any request (models are not in it: nobody knows them here); `memory_bytes_max` adds what open requests and kept replies may hold.
+    `notes` are things that are allowed and may surprise.
+    """
+
+    name: str
+    mode: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    operators: tuple[OperatorDescription, ...]
+    frontends: int
+    shards: int
+    managers: int
+    processes: int
+    memory_bytes: int
+    memory_bytes_max: int
+    notes: tuple[str, ...]
+
+
+def describe(graph: Graph) -> Description:
+    """What `graph` means."""
+    data = graph.data
+    operators = tuple(_describe(op) for op in data.operators)
+    instances = sum(op.instances for op in operators)
+    memory = (
+        limits.frontend_memory_bytes * data.frontend.replicas
+        + limits.manager_memory_bytes * data.managers
+        + limits.etcd_memory_bytes
+        + limits.proxy_memory_bytes * instances
+    )
+    held = (data.frontend.max_in_flight_bytes + data.frontend.replies_kept_bytes) * data.frontend.shards
+    return Description(
+        name=data.name,
+        mode=data.mode.value,
+        inputs=tuple(f"{item.name} {item.datatype} {list(item.shape)}{' optional' if item.optional else ''}" for item in data.inputs),
+        outputs=tuple(f"{item.name} from {', else '.join('.'.join(source) for source in item.sources)}" for item in data.outputs),
+        operators=operators,
+        frontends=data.frontend.replicas,
+        shards=data.frontend.shards,
+        managers=data.managers,
+        processes=2 * instances + data.frontend.replicas + data.managers + 1,
+        memory_bytes=memory,
+        memory_bytes_max=memory + held * data.frontend.replicas,
+        notes=tuple(_notes(graph)),
+    )
+
+
+def _describe(op: Operator) -> OperatorDescription:
+    wanted = [("primary", 1), ("backup", op.backups)] if op.stateful else [("active", op.slots)]
+    roles = tuple((role, count) for role, count in (*wanted, ("standby", op.hot_standbys)) if count)
+    return OperatorDescription(
+        name=op.name,
+        kind="stateful" if op.stateful else "stateless",
+        join=op.join.value,
+        upstream=tuple(called(edge.source) for edge in op.in_edges),
+        successors=tuple("reply" if name == FRONTEND else name for name in op.successors),
+        lanes=len(op.lanes),
+        roles=roles,
+        instances=sum(count for _, count in roles),
+    )
+
+
+def _notes(graph: Graph) -> list[str]:
+    data = graph.data
+    found = []
+    optional = {item.name for item in data.inputs if item.optional}
+    used: set[str] = set()
+    if data.mode is Mode.NONE:
+        found.append("mode None protects nothing: what a failed instance held is lost")
+    if data.frontend.replicas == 1:
+        found.append("one frontend: accepted requests and kept replies are lost with it; Redundant stays False")
+    if data.managers == 1:
+        found.append("one manager: no failover while it is away")
+    for op in data.operators:
+        if op.stateful and op.backups == 0:
+            found.append(f'"{op.name}" has no backup: its state is lost with its primary; Redundant stays False')
+        if not op.stateful and op.slots == 1 and not op.hot_standbys:
+            found.append(f'"{op.name}" has one instance and no standby: after a failure its requests wait until a new one is loaded')
+        for edge in op.in_edges:
+            if edge.source != FRONTEND:
+                continue
+            used |= {item.source for item in edge.inputs}
+            strict = [item.source for item in edge.inputs if item.source in optional and not item.optional]
+            if strict and op.join is Join.COMBINE:
+                found.append(f'"{op.name}" is skipped for requests without {" or ".join(strict)}; "optional: true" on its input would run it')
+        if op.feedback:
+            used |= {target for target, _ in op.feedback.inputs}
+    found += [f'tensor "{item.name}" of the request is used by no operator' for item in data.inputs if item.name not in used]
+    return found

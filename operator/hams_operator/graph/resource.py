@@ -1,0 +1,363 @@
+"""The `ServiceGraph` resource, field by field (api.md, section 1): names, kinds, bounds, defaults and what each field means.
+
+This module is the typed twin of `crds/hams.dev_servicegraphs.yaml`; a test holds the two together. What the fields mean *together*
+(names that resolve, edges that fit) is `validate`'s business.
+"""
+
+import enum
+from typing import cast
+
+from hams_operator import limits
+from hams_operator.graph.document import Document, Plain
+from hams_operator.graph.fields import (
+    Choice,
+    Duration,
+    Flag,
+    Json,
+    Many,
+    Notes,
+    Pairs,
+    Part,
+    Quantity,
+    Rule,
+    Text,
+    Whole,
+    field_of,
+    part,
+)
+from hams_operator.graph.problems import Path, did_you_mean, shown
+from hams_protocol.graph import Join, Mode, WhenLost, WhenUnprotected
+from hams_protocol.limits import attempts_alone_max, window_versions_max
+
+GROUP = "hams.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "ServiceGraph"
+
+
+class Datatype(enum.StrEnum):
+    """Datatypes of the Open Inference Protocol that a tensor may have."""
+
+    BOOL = "BOOL"
+    UINT8 = "UINT8"
+    UINT16 = "UINT16"
+    UINT32 = "UINT32"
+    UINT64 = "UINT64"
+    INT8 = "INT8"
+    INT16 = "INT16"
+    INT32 = "INT32"
+    INT64 = "INT64"
+    FP16 = "FP16"
+    FP32 = "FP32"
+    FP64 = "FP64"
+    BYTES = "BYTES"
+
+
+FLOATS = frozenset((Datatype.FP16, Datatype.FP32, Datatype.FP64))
+
+_SLIPS = {
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+    **{f"{kind}{bits}": f"{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    "float": "FP32",
+    "half": "FP16",
+    "double": "FP64",
+    "int": "INT64",
+    "long": "INT64",
+    "bool": "BOOL",
+    "boolean": "BOOL",
+    "string": "BYTES",
+    "str": "BYTES",
+    "text": "BYTES",
+    "bytes": "BYTES",
+}
+
+_LATER = 'is described for measurements but is not there yet; this version runs "NonStop" and "None"'
+
+
+class Lanes(enum.StrEnum):
+    """What a reply tensor does with several executions for one request."""
+
+    CONCAT = "concat"
+
+
+class FeedbackTarget(enum.StrEnum):
+    """Where a feedback edge leads."""
+
+    REQUEST = "request"
+
+
+DNS_LABEL = Text(
+    "a DNS label (lower-case letters, digits and inner hyphens, 63 characters at most)", r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", limits.name_chars_max, 1
+)
+TENSOR_NAME = Text(
+    "a tensor name (letters, digits, _ . -, not starting with . or -)", r"[A-Za-z0-9_][A-Za-z0-9_.-]*", limits.tensor_name_chars_max, 1
+)
+_ENTRYPOINT = Text('a class as "module:Class"', r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", 256, 1)
+_ENV_NAME = Text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", 256, 1)
+_DATATYPE = Choice(Datatype, _SLIPS)
+_BYTES = Quantity(limits.bytes_min, limits.bytes_max)
+
+
+class Shape:
+    """The shape of one row: a list of sizes, -1 for a variable one. The stand-in is None: unknown."""
+
+    def read(self, value: Plain, path: Path, notes: Notes) -> tuple[int, ...]:
+        """The shape; UNKNOWN_SHAPE if it could not be read."""
+        if not isinstance(value, list):
+            notes.say(path, f"expected the shape of one row as a list, such as [64] or [-1, 3] ([] for a single number), found {shown(value)}")
+            return UNKNOWN_SHAPE
+        if len(value) > limits.shape_dims_max:
+            notes.say(path, f"has {len(value)} dimensions, {limits.shape_dims_max} at most are allowed")
+            return UNKNOWN_SHAPE
+        for position, size in enumerate(value):
+            if isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or 1 <= size <= limits.shape_dim_max):
+                notes.say((*path, position), f"expected a size of at least 1, or -1 for a variable one, found {shown(size)}")
+                return UNKNOWN_SHAPE
+        return tuple(cast(list[int], value))
+
+
+SHAPE = Shape()
+UNKNOWN_SHAPE = (-2,)
+
+
+class Sources:
+    """Text or a non-empty list of texts."""
+
+    def read(self, value: Plain, path: Path, notes: Notes) -> tuple[str, ...]:
+        """The texts, in order; none as stand-in."""
+        if isinstance(value, str):
+            return (value,)
+        if not isinstance(value, list) or not value:
+            notes.say(path, f'expected "operator.tensor" or a list of such, found {"an empty list" if value == [] else shown(value)}')
+            return ()
+        for position, item in enumerate(value):
+            if not isinstance(item, str):
+                notes.say((*path, position), f'expected "operator.tensor", found {shown(item)}')
+        return tuple(item if isinstance(item, str) else "" for item in value)
+
+
+SOURCES = Sources()
+
+
+@part
+class RequestTensor:
+    """A tensor of a client request."""
+
+    name: str = field_of(TENSOR_NAME, about="name of the tensor in the request")
+    datatype: Datatype = field_of(_DATATYPE, about="datatype, as in the Open Inference Protocol")
+    shape: tuple[int, ...] = field_of(SHAPE, about="shape of one row, without the leading dimension of rows; -1 is variable")
+    optional: bool = field_of(Flag(), default=False, about="whether a request may leave it out")
+
+
+@part
+class ReplyTensor:
+    """A tensor of the reply."""
+
+    name: str = field_of(TENSOR_NAME, about="name of the tensor in the reply")
+    sources: tuple[str, ...] = field_of(SOURCES, key="from", about='"operator.tensor", or a list of such: the first that has a value')
+    lanes: Lanes | None = field_of(
+        cast(Rule[Lanes | None], Choice(Lanes)), default=None, about="concat: the rows of all lanes behind an Interleave, in the order of its inputs"
+    )
+
+
+@part
+class OutputTensor:
+    """A tensor that an operator makes."""
+
+    name: str = field_of(TENSOR_NAME, about="name of the tensor")
+    datatype: Datatype = field_of(_DATATYPE, about="datatype, as in the Open Inference Protocol")
+    shape: tuple[int, ...] = field_of(SHAPE, about="shape of one row, without the leading dimension of rows; -1 is variable")
+    finite: bool = field_of(Flag(), default=False, about="whether NaN or infinity in it is an error of the model")
+
+
+@part
+class Input:
+    """What an operator takes from upstream."""
+
+    source: str = field_of(
+        Text('an input as "upstream.tensor", or "upstream" for all of its tensors', r"[\s\S]+", 256, 1),
+        key="from",
+        about='"upstream.tensor", or "upstream" for all of its tensors; upstream is an operator or "request"',
+    )
+    name: str = field_of(TENSOR_NAME, key="as", default="", about="what the model calls it; the tensor's own name by default")
+    optional: bool = field_of(Flag(), default=False, about="whether the operator runs without it (it is None then)")
+
+
+@part
+class Model:
+    """How the model is started."""
+
+    entrypoint: str = field_of(_ENTRYPOINT, about='the model class, as "module:Class"')
+    config: dict[str, Plain] = field_of(Json(), default={}, about="handed to initialize")
+    image: str = field_of(Text("the name of an image", r"\S+", 1024, 1), default="", about="container image; needed on Kubernetes only")
+    python: str = field_of(
+        Text("the path of a Python interpreter", r"[\s\S]+", 1024, 1),
+        default="",
+        about="interpreter for local runs; by default the one that runs hams",
+    )
+    env: tuple[tuple[str, str], ...] = field_of(Pairs(_ENV_NAME, Text("text", most=32768)), default=(), about="environment variables to add")
+
+
+@part
+class Batch:
+    """How units share a run of the model."""
+
+    max_rows: int = field_of(Whole(1, limits.batch_rows_max), default=64, about="rows of a batch; a larger request runs alone")
+    max_delay_s: float = field_of(
+        Duration(0.0, limits.batch_delay_max_s), default=0.002, about="how long a unit waits for company; 0 takes what is queued"
+    )
+
+
+@part
+class Standby:
+    """Warmed processes that wait for a role."""
+
+    hot: int = field_of(Whole(0, limits.standbys_max), default=0, about="how many")
+
+
+@part
+class Checkpoint:
+    """Durable versions on disk, written by a backup."""
+
+    every_s: float = field_of(Duration(limits.checkpoint_every_min_s, limits.checkpoint_every_max_s), about="time between two")
+    keep: int = field_of(Whole(1, limits.checkpoints_kept_max), default=2, about="how many to keep")
+    dir: str = field_of(Text("a directory", r"[\s\S]+", 4096, 1), about="where to write them")
+
+
+@part
+class Stateful:
+    """What a stateful operator adds; its presence makes an operator stateful."""
+
+    backups: int = field_of(Whole(0, limits.backups_max), default=1, about="copies of the state beside the primary's")
+    window: int = field_of(Whole(1, window_versions_max), default=4, about="versions that may be executed but not yet durable")
+    checkpoint: Checkpoint | None = field_of(
+        cast(Rule[Checkpoint | None], Part(Checkpoint)), default=None, about="checkpoints on disk; off by default"
+    )
+
+
+@part
+class Feedback:
+    """An edge back to the request: outputs become a new internal request."""
+
+    to: FeedbackTarget = field_of(Choice(FeedbackTarget), default=FeedbackTarget.REQUEST, about="where it leads")
+    inputs: tuple[tuple[str, str], ...] = field_of(Pairs(TENSOR_NAME, TENSOR_NAME), about="request tensor: output of this operator")
+    max_hops: int = field_of(Whole(1, limits.feedback_hops_max), default=8, about="how deep; beyond it the reply is an error")
+
+
+@part
+class Operator:
+    """A vertex of the graph: one model."""
+
+    name: str = field_of(DNS_LABEL, about="name, a DNS label")
+    model: Model = field_of(Part(Model), about="how the model is started")
+    inputs: tuple[Input, ...] = field_of(Many(Part(Input, short="from"), "input"), about="what it takes; all inputs from one upstream are one edge")
+    outputs: tuple[OutputTensor, ...] = field_of(Many(Part(OutputTensor), "output", 1), about="what it makes")
+    join: Join = field_of(Choice(Join), default=Join.COMBINE, about="how it combines its edges")
+    stateful: Stateful | None = field_of(cast(Rule[Stateful | None], Part(Stateful)), default=None, about="present if the model keeps state")
+    replicas: int = field_of(Whole(1, limits.instances_max), default=1, about="active instances of a stateless operator")
+    standby: Standby = field_of(Part(Standby), default=Standby(), about="warmed processes that wait for a role")
+    batch: Batch = field_of(Part(Batch), default=Batch(), about="how requests share a run of the model")
+    feedback: Feedback | None = field_of(cast(Rule[Feedback | None], Part(Feedback)), default=None, about="an edge back to the request")
+    pod_template: dict[str, Plain] = field_of(
+        Json(("metadata", "spec")), default={}, about="Kubernetes only: strategic merge over the pods' defaults"
+    )
+
+
+@part
+class Frontend:
+    """The inference endpoint."""
+
+    replicas: int = field_of(Whole(1, limits.frontends_max), default=2, about="frontend instances")
+    shards: int = field_of(Whole(1, limits.shards_max), default=2, about="shards of the request log; fixed for the life of the graph")
+    request_timeout_s: float = field_of(
+        Duration(limits.request_timeout_min_s, limits.request_timeout_max_s), default=30.0, about="after this a client gets 504"
+    )
+    max_in_flight: int = field_of(Whole(1, limits.in_flight_max), default=1024, about="open requests per shard; beyond it a client gets 429")
+    max_in_flight_bytes: int = field_of(_BYTES, default=256 << 20, about="memory of open requests per shard; beyond it a client gets 429")
+    max_request_bytes: int = field_of(_BYTES, default=64 << 20, about="size of one request; beyond it a client gets 413")
+    replies_kept: int = field_of(Whole(0, limits.replies_kept_max), default=10_000, about="replies kept per shard for repeated keys")
+    replies_kept_bytes: int = field_of(_BYTES, default=64 << 20, about="memory of the replies kept per shard")
+
+
+@part
+class Managers:
+    """Who confirms failures and moves roles."""
+
+    replicas: int = field_of(Whole(1, limits.managers_max), default=3, about="manager instances; all but one may fail")
+
+
+@part
+class Recovery:
+    """What happens at a failure."""
+
+    suspect_after_s: float = field_of(
+        Duration(limits.suspect_after_min_s, limits.suspect_after_max_s), default=0.15, about="silence after which an instance is probed"
+    )
+    max_attempts: int = field_of(Whole(1, attempts_alone_max), default=2, about="deaths of a model on one request until that request is an error")
+    when_unprotected: WhenUnprotected = field_of(
+        Choice(WhenUnprotected), default=WhenUnprotected.CONTINUE, about="whether a primary without a backup in sync goes on"
+    )
+    when_lost: WhenLost = field_of(Choice(WhenLost), default=WhenLost.STOP, about="whether a lost state stops the graph or starts over")
+
+
+@part
+class Spec:
+    """What the graph should be."""
+
+    mode: Mode = field_of(
+        Choice(Mode, remarks={word: f'mode "{word}" {_LATER}' for word in ("Remus", "LineageStash", "BufferedOutputs", "StopAndCopy")}),
+        default=Mode.NON_STOP,
+        about="how states are protected; None protects nothing",
+    )
+    frontend: Frontend = field_of(Part(Frontend), default=Frontend(), about="the inference endpoint")
+    managers: Managers = field_of(Part(Managers), default=Managers(), about="who confirms failures and moves roles")
+    recovery: Recovery = field_of(Part(Recovery), default=Recovery(), about="what happens at a failure")
+    inputs: tuple[RequestTensor, ...] = field_of(Many(Part(RequestTensor), "tensor of a request", 1), about="tensors of a client request")
+    outputs: tuple[ReplyTensor, ...] = field_of(Many(Part(ReplyTensor), "tensor of the reply", 1), about="tensors of the reply")
+    operators: tuple[Operator, ...] = field_of(Many(Part(Operator), "operator", 1, limits.operators_max), about="the models")
+
+
+_TOP = ("apiVersion", "kind", "metadata", "spec", "status")
+_METADATA = (
+    *("name", "namespace", "labels", "annotations", "uid", "generateName", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"),
+    *("deletionGracePeriodSeconds", "finalizers", "managedFields", "ownerReferences", "selfLink"),
+)
+
+
+@part
+class ServiceGraph:
+    """The whole resource, defaults filled in. What only Kubernetes writes (status, other metadata) is not looked at."""
+
+    name: str = field_of(DNS_LABEL, about="name of the graph")
+    namespace: str = field_of(DNS_LABEL, default="", about="namespace, if given")
+    uid: str = field_of(Text("text"), default="", about="the resource's uid, if Kubernetes gave one")
+    spec: Spec = field_of(Part(Spec), about="what the graph should be")
+
+
+def read_resource(notes: Notes) -> ServiceGraph:
+    """The document as a resource; what is wrong is in `notes`, and then the object serves for further checks only."""
+    root = notes.document.root
+    if not isinstance(root, dict):
+        notes.say((), f"expected a {KIND}, found {shown(root)}")
+        root = {"apiVersion": API_VERSION, "kind": KIND}
+    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if root.get(key) != expected:
+            notes.say((key,), f'expected "{expected}"' + (f", found {shown(root[key])}" if key in root else ": is missing"))
+    for key in root:
+        if key not in _TOP:
+            notes.say((key,), f"unknown field{did_you_mean(key, _TOP)}")
+    metadata = root.get("metadata")
+    if not isinstance(metadata, dict) or not metadata.get("name"):
+        notes.say(("metadata", "name"), "is missing: the name of the graph")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    for key in metadata:
+        if key not in _METADATA:
+            notes.say(("metadata", key), f"unknown field{did_you_mean(key, _METADATA)}")
+    if "spec" not in root:
+        notes.say(("spec",), "is missing: what the graph should be")
+    return ServiceGraph(
+        name=DNS_LABEL.read(metadata["name"], ("metadata", "name"), notes) if metadata.get("name") else "",
+        namespace=DNS_LABEL.read(metadata["namespace"], ("metadata", "namespace"), notes) if metadata.get("namespace") else "",
+        uid=str(metadata.get("uid") or ""),
+        spec=Part(Spec).read(root.get("spec"), ("spec",), notes if "spec" in root else Notes(Document(None))),
+    )

@@ -1,0 +1,223 @@
+"""What a graph's fields must mean together, beyond what each field allows alone.
+
+Every check notes all it finds; none assumes that another has passed. Bounds and kinds of single fields are checked while reading
+(`fields`, `resource`), names of inputs while wiring (`wiring`).
+"""
+
+from collections.abc import Iterable
+
+from hams_operator.graph import resource as rs
+from hams_operator.graph.fields import Notes, duration, quantity
+from hams_operator.graph.problems import Path, did_you_mean, listed, spell
+from hams_operator.graph.wiring import REQUEST, Taken, TensorType, Wiring, called, operator_path, wire
+from hams_protocol.graph import FRONTEND, Join, WhenUnprotected
+from hams_protocol.limits import queue_units_max
+
+RESERVED = (REQUEST, "reply", "frontend", "manager")
+"""Names with a meaning of their own in inputs, routes and `hams kill`."""
+
+
+def check(resource: rs.ServiceGraph, notes: Notes, *, on_kubernetes: bool = False) -> Wiring:
+    """Notes every problem of `resource`; the wiring is right if there was none. Only on Kubernetes a model needs an image."""
+    _check_names(resource.spec, notes)
+    wiring = wire(resource, notes)
+    for position, op in enumerate(resource.spec.operators):
+        _check_inputs(wiring, notes, position, op)
+        _check_state(resource.spec, notes, position, op)
+        _check_outputs(notes, position, op)
+        _check_feedback(wiring, notes, position, op)
+        if on_kubernetes and not op.model.image and op.model.entrypoint:
+            notes.say((*operator_path(position), "model", "image"), f'is missing: on Kubernetes "{op.name}" runs from a container image')
+    _check_replies(wiring, notes)
+    _check_reach(wiring, notes)
+    _check_bounds(wiring, notes)
+    return wiring
+
+
+def _check_names(spec: rs.Spec, notes: Notes) -> None:
+    _distinct(notes, ("spec", "inputs"), [item.name for item in spec.inputs])
+    _distinct(notes, ("spec", "outputs"), [item.name for item in spec.outputs])
+    _distinct(notes, ("spec", "operators"), [item.name for item in spec.operators])
+    for position, op in enumerate(spec.operators):
+        _distinct(notes, (*operator_path(position), "outputs"), [item.name for item in op.outputs])
+        if op.name in RESERVED:
+            notes.say((*operator_path(position), "name"), f'"{op.name}" is reserved ({listed(RESERVED, last="and")} are); choose another name')
+
+
+def _distinct(notes: Notes, path: Path, names: Iterable[str]) -> None:
+    first: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if name and first.setdefault(name, number) != number:
+            notes.say((*path, number, "name"), f'the name "{name}" is already taken by {spell((*path, first[name]))}')
+
+
+def _check_inputs(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) -> None:
+    path = (*operator_path(position), "inputs")
+    if not op.inputs:
+        unreadable = any(problem.path == spell(path) for problem in notes.problems)
+        if not unreadable:
+            notes.say(path, f'no path from request to "{op.name}": an operator without inputs never runs')
+        wiring.certain = False
+        return
+    edges = wiring.edges[position]
+    taken: dict[str, tuple[str, Taken]] = {}
+    for source, items in edges.items():
+        if op.join is not Join.COMBINE:
+            taken = {}
+        for item in items:
+            source_before, before = taken.setdefault(item.name, (source, item))
+            if before is item:
+                continue
+            if (source_before, before.tensor) == (source, item.tensor):
+                notes.say((*path, item.position), f'takes "{called(source)}.{item.tensor}" a second time; the first is inputs[{before.position}]')
+            else:
+                notes.say(
+                    (*path, item.position),
+                    f'the name "{item.name}" is already taken by "{called(source_before)}.{before.tensor}" (inputs[{before.position}]); '
+                    f"give one of them another name: {{from: {called(source)}.{item.tensor}, as: ...}}",
+                )
+    if op.join is not Join.COMBINE and len(edges) > 1:
+        _check_alike(wiring, notes, path, op.join, edges)
+
+
+def _check_alike(wiring: Wiring, notes: Notes, path: Path, join: Join, edges: dict[str, list[Taken]]) -> None:
+    """Under Interleave and First a run sees one edge, whichever it is: all edges must look the same to the model."""
+    (first, wanted), *others = edges.items()
+    names = {item.name: item for item in wanted}
+    for source, items in others:
+        found = {item.name: item for item in items}
+        if set(found) != set(names) and items and wanted:
+            notes.say(
+                (*path, items[0].position),
+                f"under {join.value} every edge must bring the same names, "
+                f'but "{called(first)}" brings {listed(names, last="and")} and "{called(source)}" brings {listed(found, last="and")}; "as" renames',
+            )
+            continue
+        for name, item in names.items():
+            mine, other = wiring.type_of(first, item.tensor), wiring.type_of(source, found[name].tensor)
+            if mine and other and mine != other:
+                notes.say(
+                    (*path, found[name].position),
+                    f'under {join.value} every edge must bring the same tensors, but "{name}" is {mine} from "{called(first)}" '
+                    f'and {other} from "{called(source)}"',
+                )
+
+
+def _check_state(spec: rs.Spec, notes: Notes, position: int, op: rs.Operator) -> None:
+    path = operator_path(position)
+    if op.stateful is None:
+        return
+    if op.replicas != 1:
+        notes.say(
+            (*path, "replicas"),
+            f'"{op.name}" is stateful: one primary runs at a time, so this must be 1, found {op.replicas}; '
+            '"stateful.backups" says how many copies there are',
+        )
+    if op.stateful.backups == 0 and spec.recovery.when_unprotected is WhenUnprotected.BLOCK:
+        notes.say(
+            (*path, "stateful", "backups"),
+            f'is 0, and "recovery.whenUnprotected: Block" waits for a backup: "{op.name}" would never answer; give it a backup or use Continue',
+        )
+
+
+def _check_outputs(notes: Notes, position: int, op: rs.Operator) -> None:
+    for number, output in enumerate(op.outputs):
+        path = (*operator_path(position), "outputs", number)
+        unreadable = any(problem.path.startswith(spell(path)) for problem in notes.problems)
+        if output.finite and output.datatype not in rs.FLOATS and not unreadable:
+            notes.say((*path, "finite"), f"is for floating-point tensors; {output.datatype.value} is always finite")
+
+
+def _check_feedback(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) -> None:
+    if op.feedback is None:
+        return
+    path = (*operator_path(position), "feedback", "inputs")
+    known, own = wiring.tensors(FRONTEND), tuple(output.name for output in op.outputs)
+    for target, output in op.feedback.inputs:
+        if target not in known:
+            notes.say((*path, target), f'the request has no tensor "{target}"{did_you_mean(target, known)}')
+        if output not in own:
+            notes.say((*path, target), f'operator "{op.name}" has no output "{output}"{did_you_mean(output, own)}')
+        wanted, found = wiring.type_of(FRONTEND, target), wiring.type_of(op.name, output)
+        if wanted and found and not _fits(found, wanted):
+            notes.say((*path, target), f'"{op.name}.{output}" is {found}, but the request\'s "{target}" is {wanted}')
+    given = {target for target, _ in op.feedback.inputs}
+    missing = [item.name for item in wiring.resource.spec.inputs if not item.optional and item.name and item.name not in given]
+    readable = not any(problem.path == spell(path) for problem in notes.problems)
+    if missing and readable:
+        notes.say(path, f"a request needs {listed(missing, last='and')} too; only optional tensors may be left out")
+
+
+def _fits(found: TensorType, wanted: TensorType) -> bool:
+    """Whether every tensor of type `found` is one of type `wanted`."""
+    return (
+        found.datatype == wanted.datatype
+        and len(found.shape) == len(wanted.shape)
+        and all(b in (-1, a) for a, b in zip(found.shape, wanted.shape, strict=True))
+    )
+
+
+def _check_replies(wiring: Wiring, notes: Notes) -> None:
+    for number, reply in enumerate(wiring.resource.spec.outputs):
+        path = ("spec", "outputs", number)
+        sources = [(source, tensor) for source, tensor in wiring.replies[number] if tensor]
+        types = [(source, tensor, found) for source, tensor in sources if (found := wiring.type_of(source, tensor)) is not None]
+        for source, tensor, found in types[1:]:
+            if found != types[0][2]:
+                first_source, first_tensor, first = types[0]
+                notes.say(
+                    (*path, "from"),
+                    f'all sources of a reply tensor must be alike, but "{first_source}.{first_tensor}" is {first} and "{source}.{tensor}" is {found}',
+                )
+        laned = next((source for source, _ in wiring.replies[number] if len(wiring.lanes.get(source, ((),))) > 1), None)
+        if laned is not None and reply.lanes is None:
+            notes.say(
+                path,
+                f'"{laned}" runs {len(wiring.lanes[laned])} times for one request, as it is behind an Interleave; '
+                '"lanes: concat" gives the rows of all its runs',
+            )
+
+
+def _check_reach(wiring: Wiring, notes: Notes) -> None:
+    """Whatever runs must be for something: a reply tensor or a feedback."""
+    if not wiring.certain:
+        return
+    useful = {source for sources in wiring.replies for source, _ in sources}
+    useful |= {op.name for op in wiring.resource.spec.operators if op.feedback is not None}
+    for name in reversed(wiring.order):
+        if name in useful:
+            useful |= set(wiring.edges[wiring.index[name]])
+    for name in wiring.order:
+        if name not in useful:
+            successors = wiring.successors(name)
+            why = f"only {listed(successors, last='and')} read it, and no reply comes from there" if successors else "nobody reads its outputs"
+            notes.say(
+                operator_path(wiring.index[name]), f'"{name}" leads nowhere: {why}; add it to spec.outputs or to the inputs of another operator'
+            )
+
+
+def _check_bounds(wiring: Wiring, notes: Notes) -> None:
+    spec = wiring.resource.spec
+    frontend = spec.frontend
+    if frontend.max_request_bytes > frontend.max_in_flight_bytes:
+        notes.say(
+            ("spec", "frontend", "maxRequestBytes"),
+            f"{quantity(frontend.max_request_bytes)} is more than maxInFlightBytes ({quantity(frontend.max_in_flight_bytes)}): "
+            "a request of that size would never be taken",
+        )
+    if frontend.replicas == 1 and spec.recovery.when_unprotected is WhenUnprotected.BLOCK:
+        notes.say(("spec", "frontend", "replicas"), 'is 1, and "recovery.whenUnprotected: Block" waits for a second one: use at least 2, or Continue')
+    for position, op in enumerate(spec.operators):
+        if op.batch.max_delay_s >= frontend.request_timeout_s:
+            notes.say(
+                (*operator_path(position), "batch", "maxDelay"),
+                f"{duration(op.batch.max_delay_s)} is not below frontend.requestTimeout ({duration(frontend.request_timeout_s)})",
+            )
+        units = frontend.max_in_flight * frontend.shards * len(wiring.lanes.get(op.name, ((),)))
+        if units > queue_units_max:
+            notes.say(
+                ("spec", "frontend", "maxInFlight"),
+                f"{frontend.max_in_flight} requests on {frontend.shards} shards with {len(wiring.lanes[op.name])} lanes "
+                f'are {units} units in "{op.name}"; a queue holds {queue_units_max}',
+            )
+            break

@@ -1,0 +1,92 @@
+"""Every bound of the control plane, by name; the unit is the last word."""
+
+# ---- graph files ----
+
+graph_file_bytes_max = 1 << 20
+"""Size of a graph file; Kubernetes stores objects up to about 1.5 MB."""
+
+graph_file_values_max = 100_000
+"""Values a graph file may unfold to, aliases followed: the bound against files that explode."""
+
+graph_file_depth_max = 64
+"""Levels of nesting in a graph file."""
+
+name_chars_max = 63
+"""Length of a graph's or operator's name: a DNS label (RFC 1123)."""
+
+tensor_name_chars_max = 128
+"""Length of a tensor's name."""
+
+list_items_max = 256
+"""Items in a list of tensors, inputs or sources."""
+
+operators_max = 64
+"""Operators of one graph."""
+
+lanes_max = 64
+"""Executions of one operator for one request; nested Interleaves multiply them."""
+
+shape_dims_max = 8
+"""Dimensions of one row of a tensor."""
+
+shape_dim_max = 2**31 - 1
+"""Size of one dimension."""
+
+frontends_max = 16
+"""Frontend instances; each holds every shard's log or a copy of it."""
+
+shards_max = 64
+"""Shards of the frontend's log."""
+
+managers_max = 9
+"""Manager instances."""
+
+instances_max = 64
+"""Active instances of a stateless operator, and its slots."""
+
+backups_max = 7
+"""Backups of one state: every version is copied to each."""
+
+standbys_max = 16
+"""Warmed standbys of one operator."""
+
+batch_rows_max = 65_536
+"""Largest `batch.maxRows`."""
+
+batch_delay_max_s = 10.0
+"""Largest `batch.maxDelay`."""
+
+request_timeout_min_s = 0.01
+request_timeout_max_s = 3600.0
+"""Bounds of `frontend.requestTimeout`."""
+
+suspect_after_min_s = 0.06
+suspect_after_max_s = 60.0
+"""Bounds of `recovery.suspectAfter`: at least two heartbeats must have been missed."""
+
+in_flight_max = 32_768
+"""Largest `frontend.maxInFlight`, per shard."""
+
+replies_kept_max = 1_000_000
+"""Largest `frontend.repliesKept`, per shard."""
+
+bytes_min = 4096
+bytes_max = 1 << 40
+"""Bounds of every amount of memory in a graph file."""
+
+checkpoint_every_min_s = 1.0
+checkpoint_every_max_s = 86_400.0
+"""Bounds of `stateful.checkpoint.every`."""
+
+checkpoints_kept_max = 100
+"""Largest `stateful.checkpoint.keep`."""
+
+feedback_hops_max = 64
+"""Largest `feedback.maxHops`."""
+
+# ---- estimates shown by `hams validate`: resident memory of an idle process on x86-64, Python 3.11 ----
+
+frontend_memory_bytes = 90 << 20
+manager_memory_bytes = 60 << 20
+proxy_memory_bytes = 60 << 20
+etcd_memory_bytes = 40 << 20
