@@ -1,0 +1,216 @@
+"""What the core asks of a shell.
+
+The ordering law: effects are performed in the order of the list. A `Note` (a line of the history) stands before the effect it
+reports, so a shell that writes lines and sends in order keeps rule 2 of history.md. A shell never drops, reorders or repeats an
+effect, and never decides anything by looking into one.
+"""
+
+from hams_protocol.frozen import frozen
+from hams_protocol.ids import InstanceId, RequestId, UnitId, ValueId
+from hams_protocol.messages import Message, Meta, ModelError, Payload, Token
+from hams_protocol.topology import Topology
+
+
+@frozen
+class Send:
+    """Send a message to an instance; if there is no connection it is lost, and the core sends again when it must."""
+
+    target: InstanceId
+    message: Message
+
+
+@frozen
+class Propose:
+    """Commit `topology` if etcd's is still at `revision`; answered by CasDone, CasFailed or CasUnknown."""
+
+    revision: int
+    topology: Topology
+
+
+@frozen
+class BatchUnit:
+    """One unit of a batch: its id, the request's metadata, and per in-edge (source) the payload, None where it was skipped."""
+
+    unit: UnitId
+    meta: Meta
+    inputs: tuple[tuple[str, Payload | None], ...]
+
+
+@frozen
+class StartBatch:
+    """Run the model on these units. A stateful model stops before its update stage and asks (UpdateWanted)."""
+
+    batch: int
+    units: tuple[BatchUnit, ...]
+
+
+@frozen
+class EnterUpdate:
+    """The model may write its state."""
+
+    batch: int
+
+
+@frozen
+class AbandonBatch:
+    """The model must not enter the update stage of this batch; answered by BatchFailed with `updated` False."""
+
+    batch: int
+
+
+@frozen
+class Capture:
+    """Copy the state of `version` out of the model, beside its next compute stage; answered by Captured."""
+
+    version: int
+
+
+@frozen
+class LoadState:
+    """Make the model's state this one; answered by Loaded or LoadFailed with the same token."""
+
+    token: int
+    state: Payload
+
+
+@frozen
+class RestartModel:
+    """The model process is dead or unusable: start a fresh one; answered by ModelReady."""
+
+    reason: str
+
+
+@frozen
+class Answer:
+    """The reply to a client. Exactly one of the outcomes of `Outcome`."""
+
+    handle: int
+    outcome: "Outcome"
+
+
+@frozen
+class Replied:
+    """The graph's reply: sink tokens with payloads, of which the shell makes the declared reply tensors."""
+
+    request: RequestId
+    tokens: tuple[Token, ...]
+    error: ModelError | None
+
+
+@frozen
+class NotServed:
+    """No reply: nothing is kept under the key. `status` is the HTTP status of api.md, section 3; `retry_after_s` with 429."""
+
+    status: int
+    message: str
+    retry_after_s: float = 0.0
+
+
+Outcome = Replied | NotServed
+
+
+@frozen
+class Stop:
+    """This instance's part is over: it is deposed, tainted, revoked, or drained. The shell ends it; a fresh one may start.
+
+    `keep` names the set whose state a successor under a fresh id should bring along.
+    """
+
+    reason: str
+    keep: str | None = None
+
+
+@frozen
+class NoteExec:
+    """history.md: one executed unit, before its outputs leave. `seq` is None for a stateless operator (then `slot` is set)."""
+
+    op: str
+    generation: int
+    epoch: int
+    unit: UnitId
+    inputs: tuple[ValueId, ...]
+    out: ValueId | None
+    route: tuple[str, ...]
+    seq: int | None = None
+    version: int | None = None
+    chain: str = ""
+    slot: int | None = None
+
+
+@frozen
+class NoteApply:
+    """history.md: a backup applied a version, before it says so."""
+
+    op: str
+    generation: int
+    epoch: int
+    version: int
+    chain: str
+    snapshot: bool = False
+
+
+@frozen
+class NoteDurable:
+    """history.md: a version became durable, before anyone is told."""
+
+    op: str
+    generation: int
+    epoch: int
+    version: int
+
+
+@frozen
+class NoteLog:
+    """history.md: an entry was committed in a shard's log, before injection."""
+
+    generation: int
+    shard: int
+    epoch: int
+    request: RequestId
+    key: str | None
+    digest: str
+    source: ValueId | None = None
+
+
+@frozen
+class NoteReply:
+    """history.md: a reply is replicated, before its release."""
+
+    generation: int
+    shard: int
+    epoch: int
+    request: RequestId
+    values: tuple[ValueId, ...]
+    tokens: tuple[Token, ...] = ()
+
+
+@frozen
+class NoteComplete:
+    """history.md: every sink token of a request has arrived with durable deps."""
+
+    request: RequestId
+
+
+@frozen
+class NoteFailover:
+    """history.md: a replica set's primary changed or rolled back. For a shard `op` is its set's name and a `takeover` line results."""
+
+    op: str
+    generation: int
+    epoch: int
+    end: int
+    primary: InstanceId
+
+
+@frozen
+class NoteLost:
+    """history.md: a state was lost beyond what the protocol tolerates, and it is said."""
+
+    op: str
+    epoch: int
+    version: int
+    why: str
+
+
+Note = NoteExec | NoteApply | NoteDurable | NoteLog | NoteReply | NoteComplete | NoteFailover | NoteLost
+Effect = Send | Propose | StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | RestartModel | Answer | Stop | Note

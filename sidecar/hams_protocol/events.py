@@ -1,0 +1,210 @@
+"""What a shell tells the core. Everything outside the core arrives as one of these; the core never looks for itself."""
+
+from hams_protocol.frozen import frozen
+from hams_protocol.ids import InstanceId, UnitId
+from hams_protocol.messages import Message, Meta, Payload
+from hams_protocol.topology import Topology
+
+
+@frozen
+class Received:
+    """A message from another instance."""
+
+    sender: InstanceId
+    message: Message
+
+
+@frozen
+class Tick:
+    """`now` has reached the machine's `deadline`."""
+
+
+@frozen
+class TopologyLearnt:
+    """A topology read from etcd or from a peer, and its etcd revision (-1 if from a peer)."""
+
+    topology: Topology
+    revision: int
+
+
+@frozen
+class Member:
+    """A registered instance. `of` is an operator, FRONTEND or "manager"; `generation` the newest topology it has confirmed.
+
+    `kept` is the former id of an instance that came back under this one with the state of that id.
+    """
+
+    instance: InstanceId
+    of: str
+    address: str
+    generation: int = 0
+    kept: InstanceId | None = None
+
+
+@frozen
+class MembersChanged:
+    """All instances registered now, under living leases."""
+
+    members: tuple[Member, ...]
+
+
+@frozen
+class PeerDown:
+    """The connection to a peer broke: what was sent may be lost. `refused`: nobody listens at its address any more."""
+
+    peer: InstanceId
+    refused: bool = False
+
+
+@frozen
+class PeerUp:
+    """The connection to a peer stands (again)."""
+
+    peer: InstanceId
+
+
+@frozen
+class CasDone:
+    """A proposed topology was committed at `revision`."""
+
+    topology: Topology
+    revision: int
+
+
+@frozen
+class CasFailed:
+    """A proposed topology was not committed: here is the present one."""
+
+    topology: Topology
+    revision: int
+
+
+@frozen
+class CasUnknown:
+    """Nobody knows whether a proposal was committed: the shell reads again and reports a `TopologyLearnt`."""
+
+
+@frozen
+class ModelReady:
+    """The model process has initialised; `state` is version 0 as captured (None if stateless), `layout` its signature."""
+
+    layout: str
+    state: Payload | None
+
+
+@frozen
+class ModelDied:
+    """The model process is gone, or does not answer."""
+
+    reason: str
+
+
+@frozen
+class UpdateWanted:
+    """The model stands before its update stage of this batch."""
+
+    batch: int
+
+
+@frozen
+class UnitResult:
+    """What a model made of one unit: a payload or an error; `route` None means all successors but `request`. `refused`: a First may try its next value."""
+
+    unit: UnitId
+    payload: Payload | None = None
+    error: str | None = None
+    route: tuple[str, ...] | None = None
+    refused: bool = False
+
+
+@frozen
+class BatchDone:
+    """The model finished a batch. `updated` tells whether it entered the update stage."""
+
+    batch: int
+    results: tuple[UnitResult, ...]
+    updated: bool
+
+
+@frozen
+class BatchFailed:
+    """The model raised on the whole batch or was told to abandon it; its state may be written (`updated`)."""
+
+    batch: int
+    message: str
+    updated: bool
+
+
+@frozen
+class Captured:
+    """The capture of `version` is complete; `state` holds it."""
+
+    version: int
+    state: Payload
+
+
+@frozen
+class Loaded:
+    """The model has taken over the state that was to be loaded."""
+
+    token: int
+
+
+@frozen
+class LoadFailed:
+    """The model could not take over a state: another layout, for example."""
+
+    token: int
+    message: str
+
+
+@frozen
+class Drain:
+    """Planned handoff: stop taking work, flush, let the role move (SIGTERM)."""
+
+
+@frozen
+class ClientRequest:
+    """A client's request at this frontend. `handle` names it in the answer; `key` is the idempotency key, if any.
+
+    `outputs` are the reply tensors asked for (None: all), `present` the names of the tensors that `payload` has.
+    """
+
+    handle: int
+    key: str | None
+    digest: str
+    meta: Meta
+    payload: Payload
+    outputs: tuple[str, ...] | None = None
+    present: tuple[str, ...] = ()
+
+
+@frozen
+class ClientGone:
+    """The client of `handle` will not read an answer. The request goes on."""
+
+    handle: int
+
+
+Event = (
+    Received
+    | Tick
+    | TopologyLearnt
+    | MembersChanged
+    | PeerDown
+    | PeerUp
+    | CasDone
+    | CasFailed
+    | CasUnknown
+    | ModelReady
+    | ModelDied
+    | UpdateWanted
+    | BatchDone
+    | BatchFailed
+    | Captured
+    | Loaded
+    | LoadFailed
+    | Drain
+    | ClientRequest
+    | ClientGone
+)

@@ -1,0 +1,228 @@
+"""Joins: tokens of several in-edges become units of work (protocol.md, section 3).
+
+Every edge carries exactly one token per (request, lane), so a join always completes. A unit is *ready* once its join rule is met; it
+then runs, or, if there is nothing to run, it forwards a skip or an error with the union of the dependencies of all its tokens.
+Invariant: no unit is made of orphan tokens; a purged token takes its unit back to waiting, so that its successor is accepted.
+"""
+
+import enum
+
+from hams_protocol import mutants
+from hams_protocol.deps import Deps, merge
+from hams_protocol.frozen import frozen
+from hams_protocol.graph import Join, Operator
+from hams_protocol.ids import RequestId, UnitId, ValueId
+from hams_protocol.messages import Kind, Meta, ModelError, Payload, Token
+
+
+class Stage(enum.IntEnum):
+    """Where a unit is."""
+
+    WAITING = 0
+    READY = 1
+    RUNNING = 2
+    DONE = 3
+
+
+class Unit:
+    """One (request, lane) at one operator: its tokens by in-edge, and how far it has come.
+
+    `used` are the tokens it runs on, `batch` the batch it runs in. `refused` are the in-edges whose value a First refused. `held`
+    remembers the value ids of tokens that were let go, `keep` that none may be: its execution could still become orphan. `attempts`:
+    see `Deliver`; above 0 it runs in a batch of its own. `route` is imposed when a predecessor's skip was found (section 4).
+    """
+
+    __slots__ = ("attempts", "batch", "held", "id", "keep", "queued_at", "refused", "route", "stage", "tokens", "used")
+
+    def __init__(self, unit: UnitId) -> None:
+        self.id = unit
+        self.tokens: dict[str, Token] = {}
+        self.stage = Stage.WAITING
+        self.used: tuple[Token, ...] = ()
+        self.refused: set[str] = set()
+        self.held: dict[str, ValueId] = {}
+        self.keep = False
+        self.attempts = 0
+        self.batch = -1
+        self.route: tuple[str, ...] | None = None
+        self.queued_at = 0.0
+
+    def reset(self) -> None:
+        """Back to waiting: what it ran on, or made, has become orphan."""
+        self.stage = Stage.WAITING
+        self.used = ()
+        self.batch = -1
+        self.keep = False
+        self.held.clear()
+
+    @property
+    def rows(self) -> int:
+        """How much of a batch it fills."""
+        return max((token.payload.rows for token in self.used if token.payload is not None), default=1)
+
+    @property
+    def batch_key(self) -> tuple[tuple[str, str], ...]:
+        """Units whose keys differ never share a batch."""
+        return tuple((token.source, token.payload.batch_key) for token in self.used if token.payload is not None)
+
+
+@frozen
+class Forward:
+    """What a unit that runs no model passes on: a skip, or an error."""
+
+    kind: Kind
+    error: ModelError | None
+
+
+class JoinBuffer:
+    """Tokens and units of one operator, until their request completes."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self._edges = {edge.source: edge for edge in operator.in_edges}
+        self._requests: dict[RequestId, dict[UnitId, Unit]] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def unit_of(self, token: Token) -> UnitId:
+        """The unit a token belongs to: an Interleave runs once per token, each in-edge appends itself to the lane."""
+        if self.operator.join is Join.INTERLEAVE:
+            return UnitId(token.request, (*token.lane, token.source))
+        return UnitId(token.request, token.lane)
+
+    def find(self, unit: UnitId) -> Unit | None:
+        """The unit, if any of its tokens has arrived."""
+        units = self._requests.get(unit.request)
+        return None if units is None else units.get(unit)
+
+    def ensure(self, unit: UnitId) -> Unit:
+        """The unit, made if need be."""
+        units = self._requests.get(unit.request)
+        if units is None:
+            units = self._requests[unit.request] = {}
+        found = units.get(unit)
+        if found is None:
+            found = units[unit] = Unit(unit)
+        return found
+
+    def requests(self) -> list[RequestId]:
+        """Requests of which any token has arrived."""
+        return list(self._requests)
+
+    def tokens_from(self, source: str) -> list[Token]:
+        """Every token held from one in-edge."""
+        return [unit.tokens[source] for unit in self.units() if source in unit.tokens]
+
+    def units(self) -> list[Unit]:
+        """All units."""
+        return [unit for units in self._requests.values() for unit in units.values()]
+
+    def add(self, token: Token) -> Unit:
+        """Take a token that is neither orphan nor unknown; its unit. A second one for the same edge and unit is a duplicate."""
+        unit = self.ensure(self.unit_of(token))
+        if token.source not in unit.tokens and (unit.stage is not Stage.DONE or unit.keep or self.operator.join is Join.FIRST):
+            unit.tokens[token.source] = token
+        return unit
+
+    @staticmethod
+    def value_held(unit: Unit, token: Token) -> ValueId:
+        """The value id that this instance holds for the edge on which `token` came."""
+        held = unit.tokens.get(token.source)
+        return held.value_id if held is not None else unit.held.get(token.source, token.value_id)
+
+    def settle(self, unit: Unit) -> bool:
+        """Move a waiting unit to READY if its join rule is met; True if it moved."""
+        if unit.stage is not Stage.WAITING:
+            return False
+        used = self._first(unit) if self.operator.join is Join.FIRST else self._combine(unit)
+        if used is None:
+            return False
+        unit.used = used
+        unit.stage = Stage.READY
+        return True
+
+    def forward(self, unit: Unit) -> Forward | None:
+        """What a ready unit passes on without running the model; None if the model runs."""
+        errors = [token.error for token in unit.used if token.kind is Kind.ERROR and token.error is not None]
+        if errors:
+            return Forward(Kind.ERROR, errors[0])
+        if self.operator.join is Join.FIRST:
+            if unit.refused and unit.refused >= {token.source for token in unit.used if token.kind is Kind.VALUE}:
+                return Forward(Kind.ERROR, ModelError(self.operator.name, "every input was refused", status=422))
+            return Forward(Kind.SKIP, None) if all(token.kind is Kind.SKIP for token in unit.used) else None
+        torn = self.torn(unit.used)
+        if torn is not None and not mutants.on("mix-fan-out-values"):
+            message = f'two values of "{torn}" met: its instance and every receiver of the first one died together'
+            return Forward(Kind.ERROR, ModelError(self.operator.name, message))
+        values = {token.source for token in unit.used if token.kind is Kind.VALUE}
+        required = {edge.source for edge in self._edges.values() if edge.required}
+        if self.operator.join is Join.INTERLEAVE:
+            required = values
+        return Forward(Kind.SKIP, None) if not values or required - values else None
+
+    @staticmethod
+    def torn(tokens: tuple[Token, ...]) -> str | None:
+        """The fan-out operator of which these tokens stem from two executions, if any (section 4)."""
+        seen: dict[str, ValueId] = {}
+        for token in tokens:
+            for op, value_id in token.fan:
+                if seen.setdefault(op, value_id) != value_id:
+                    return op
+        return None
+
+    def all_delivered(self, unit: Unit) -> bool:
+        """Whether every in-edge has delivered: a First then closes."""
+        return len(unit.tokens) == len(self._edges)
+
+    def deps(self, unit: Unit, every: bool = False) -> Deps:
+        """Union of the dependencies of the tokens a unit runs on, or of every token it holds."""
+        return merge(token.deps for token in (unit.tokens.values() if every else unit.used))
+
+    def inputs(self, unit: Unit) -> tuple[tuple[str, Payload | None], ...]:
+        """Per in-edge used: the payload, None where it was skipped."""
+        return tuple((token.source, token.payload if token.kind is Kind.VALUE else None) for token in unit.used)
+
+    def meta(self, unit: Unit) -> Meta:
+        """The request's metadata, as the first token brought it."""
+        return unit.used[0].meta
+
+    def finish(self, unit: Unit, keep: bool, keep_from: frozenset[str]) -> None:
+        """The unit was executed. Its tokens go, but for all of them if the execution could become orphan (`keep`), and those from
+        fan-out operators (`keep_from`), who may ask for them again."""
+        unit.stage = Stage.DONE
+        unit.used = ()
+        unit.keep = keep
+        if keep or self.operator.join is Join.FIRST:
+            return
+        for source in [source for source in unit.tokens if source not in keep_from]:
+            unit.held[source] = unit.tokens.pop(source).value_id
+
+    def complete(self, request: RequestId) -> list[Unit]:
+        """Forget a request; its units."""
+        return list(self._requests.pop(request, {}).values())
+
+    def drop(self, unit: Unit) -> None:
+        """Forget one unit."""
+        units = self._requests.get(unit.id.request)
+        if units is not None and units.pop(unit.id, None) is not None and not units:
+            del self._requests[unit.id.request]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._requests.clear()
+
+    def _combine(self, unit: Unit) -> tuple[Token, ...] | None:
+        if self.operator.join is Join.INTERLEAVE:
+            return tuple(unit.tokens.values())
+        if len(unit.tokens) < len(self._edges):
+            return None
+        return tuple(unit.tokens[source] for source in self._edges)
+
+    def _first(self, unit: Unit) -> tuple[Token, ...] | None:
+        for token in unit.tokens.values():
+            if token.kind is not Kind.SKIP and token.source not in unit.refused:
+                return (token,)
+        if len(unit.tokens) < len(self._edges):
+            return None
+        return tuple(unit.tokens.values())

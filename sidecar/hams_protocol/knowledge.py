@@ -1,0 +1,209 @@
+"""What one instance knows: the topology, which versions are durable, which requests are complete.
+
+It answers the one question everything hangs on: is a dependency durable, orphan, pending or unknown (protocol.md, section 1)?
+Invariant: knowledge only grows. A generation, an end, a durable watermark and a completion never go back; whoever acted on one
+of them was right to.
+"""
+
+import enum
+from collections.abc import Iterable
+
+from hams_protocol.deps import Dep, Deps
+from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected, shard_name
+from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.messages import Completion, Durable
+from hams_protocol.topology import ReplicaSet, Slot, Topology, slot_number
+
+
+class Status(enum.IntEnum):
+    """Of a dependency; of a vector, the worst of its entries."""
+
+    DURABLE = 0
+    PENDING = 1
+    ORPHAN = 2
+    UNKNOWN = 3
+
+
+class Knowledge:
+    """Topology, durable watermarks and completions as far as they have reached this instance."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.topology = Topology()
+        self.revision = -1
+        self.completed = CompletionSet()
+        self._durable: dict[str, Dep] = {}
+        self._sets: dict[str, ReplicaSet] = {}
+        self._ends: dict[str, dict[int, int]] = {}
+        self._slots: dict[str, tuple[Slot, ...]] = {}
+        self._stateful = frozenset(op.name for op in graph.data.operators if op.stateful)
+        self._fences: dict[tuple[str, int], int] = {}
+        self._block = graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
+
+    def learn(self, topology: Topology, revision: int) -> bool:
+        """Take over a newer topology; False if it is not newer. `revision` -1: heard from a peer, revision not known."""
+        if topology.generation == self.topology.generation:
+            self.revision = max(self.revision, revision)
+        if topology.generation <= self.topology.generation:
+            return False
+        self.topology = topology
+        self.revision = revision
+        self._sets = {item.name: item for item in topology.sets}
+        self._ends = {item.name: dict(item.ends) for item in topology.sets}
+        self._slots = {item.op: item.slots for item in topology.tables}
+        for table in topology.tables:
+            for number, slot in enumerate(table.slots):
+                self.fence(table.op, number, slot.epoch)
+        return True
+
+    def owner(self, target: str, request: RequestId) -> tuple[InstanceId | None, int]:
+        """Who holds `target`'s tokens of this request, and in which epoch; `target` is an operator or one of SINKS."""
+        if target in self._stateful:
+            found = self.set_of(target)
+            return found.primary, found.epoch
+        if target in SINKS:
+            found = self.set_of(shard_name(request.shard))
+            return found.primary, found.epoch
+        slots = self._slots.get(target)
+        if not slots:
+            return None, 0
+        slot = slots[slot_number(request, len(slots))]
+        return slot.instance, slot.epoch
+
+    def source_epoch(self, source: str, request: RequestId) -> int:
+        """The highest epoch known for the owner of `source`'s tokens of this request: receivers refuse what is below (I5)."""
+        if source in self._stateful:
+            return self.set_of(source).epoch
+        if source == FRONTEND:
+            return self.set_of(shard_name(request.shard)).epoch
+        slots = self._slots.get(source)
+        return self._fences.get((source, slot_number(request, len(slots))), 0) if slots else 0
+
+    def fence(self, op: str, slot: int, epoch: int) -> None:
+        """Refuse tokens of this slot from owners before `epoch`, for ever."""
+        if epoch > self._fences.get((op, slot), 0):
+            self._fences[op, slot] = epoch
+
+    def slots_of(self, op: str) -> tuple[Slot, ...]:
+        """All slots of a stateless operator in the newest topology known."""
+        return self._slots.get(op, ())
+
+    def set_of(self, name: str) -> ReplicaSet:
+        """The replica set of an operator or shard in the newest topology known."""
+        found = self._sets.get(name)
+        return ReplicaSet(name) if found is None else found
+
+    def announce(self, notice: Durable) -> list[str]:
+        """Take over durable watermarks; the operators whose watermark rose."""
+        risen = []
+        for dep in notice.versions:
+            held = self._durable.get(dep.op)
+            if held is None or (held.epoch, held.seq) < (dep.epoch, dep.seq):
+                self._durable[dep.op] = dep
+                risen.append(dep.op)
+        return risen
+
+    def watermark(self, op: str) -> Dep | None:
+        """The newest version of `op` known to be durable by an announcement."""
+        return self._durable.get(op)
+
+    def status_of(self, dep: Dep) -> Status:
+        """Durable, pending, orphan or unknown. An epoch whose end was dropped is unknown: its sender sends again."""
+        found = self._sets.get(dep.op)
+        epoch = 0 if found is None else found.epoch
+        if dep.epoch > epoch:
+            return Status.UNKNOWN
+        mark = self._durable.get(dep.op)
+        if dep.epoch < epoch:
+            end = self._ends[dep.op].get(dep.epoch)
+            if end is None:
+                return Status.UNKNOWN
+            if dep.seq > end:
+                return Status.ORPHAN
+            if not self._block or (mark is not None and mark.epoch >= epoch and mark.seq >= dep.seq):
+                return Status.DURABLE
+            return Status.PENDING
+        return Status.DURABLE if mark is not None and mark.epoch == dep.epoch and dep.seq <= mark.seq else Status.PENDING
+
+    def status(self, deps: Deps) -> Status:
+        """The worst of the entries; a vector without entries is durable."""
+        worst = Status.DURABLE
+        for dep in deps:
+            found = self.status_of(dep)
+            if found > worst:
+                worst = found
+        return worst
+
+    def prune(self, deps: Deps) -> Deps:
+        """The vector without what is durable for ever."""
+        if not deps:
+            return deps
+        return tuple(dep for dep in deps if self.status_of(dep) is not Status.DURABLE)
+
+
+class CompletionSet:
+    """Which requests are complete: per shard everything below a watermark, and a sparse set above it."""
+
+    def __init__(self) -> None:
+        self._below: dict[int, int] = {}
+        self._sparse: dict[int, set[int]] = {}
+
+    def __contains__(self, request: RequestId) -> bool:
+        return request.n < self._below.get(request.shard, 0) or request.n in self._sparse.get(request.shard, ())
+
+    def add(self, requests: Iterable[RequestId]) -> list[RequestId]:
+        """Mark requests complete; those that were not."""
+        fresh = [request for request in requests if request not in self]
+        for request in fresh:
+            self._sparse.setdefault(request.shard, set()).add(request.n)
+        for shard in {request.shard for request in fresh}:
+            self._settle(shard)
+        return fresh
+
+    def learn(self, news: Completion) -> bool:
+        """Take over a broadcast; False if it held nothing new."""
+        changed = False
+        for shard, watermark, sparse in news.shards:
+            risen = watermark > self._below.get(shard, 0)
+            if risen:
+                self.below(shard, watermark)
+            held = self._sparse.setdefault(shard, set())
+            below = self._below.get(shard, 0)
+            fresh = [n for n in sparse if n >= below and n not in held]
+            if fresh:
+                held.update(fresh)
+                self._settle(shard)
+            changed = changed or risen or bool(fresh)
+        return changed
+
+    def below(self, shard: int, watermark: int) -> None:
+        """Every request of the shard below `watermark` is complete."""
+        if watermark > self._below.get(shard, 0):
+            self._below[shard] = watermark
+            held = self._sparse.setdefault(shard, set())
+            held.difference_update([n for n in held if n < watermark])
+            self._settle(shard)
+
+    def watermark(self, shard: int) -> int:
+        """The first request of the shard that is not known to be complete."""
+        return self._below.get(shard, 0)
+
+    def sparse(self, shard: int) -> frozenset[int]:
+        """Complete requests above the watermark."""
+        return frozenset(self._sparse.get(shard, ()))
+
+    def sparse_count(self, shard: int) -> int:
+        """How many complete requests lie above the watermark."""
+        return len(self._sparse.get(shard, ()))
+
+    def snapshot(self) -> Completion:
+        """Everything known, as a message."""
+        shards = sorted(set(self._below) | set(self._sparse))
+        return Completion(tuple((shard, self._below.get(shard, 0), tuple(sorted(self._sparse.get(shard, ())))) for shard in shards))
+
+    def _settle(self, shard: int) -> None:
+        below, sparse = self._below.get(shard, 0), self._sparse[shard]
+        while below in sparse:
+            sparse.discard(below)
+            below += 1
+        self._below[shard] = below

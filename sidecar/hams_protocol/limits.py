@@ -1,0 +1,103 @@
+"""Every bound of the core, by name; the unit is the last word."""
+
+window_versions_max = 64
+"""Largest `window` a graph may ask for: versions that are executed but not yet durable."""
+
+queue_units_max = 65_536
+"""Units waiting in one operator; sized by requests_open_max times lanes, this is the hard stop behind it."""
+
+requests_open_max = 1024
+"""Open requests per shard if the graph does not say (`frontend.maxInFlight`)."""
+
+resend_after_s = 0.25
+"""A retained token without acknowledgement, a record, a log entry or a question without answer is sent again after this long."""
+
+resend_items_max = 256
+"""Items sent again per tick: a resend storm never starves fresh work."""
+
+ack_delay_s = 0.01
+"""Token acknowledgements wait this long for company: most requests complete earlier and need none."""
+
+acks_batch_max = 256
+"""Acknowledgements in one message."""
+
+notice_delay_s = 0.0
+"""Durable notices wait this long for company. Zero: they are the reply's tail."""
+
+ask_after_s = 0.1
+"""Who waits for a durable notice asks the primary after this long."""
+
+completion_delay_s = 0.01
+"""Completion broadcasts wait this long for company."""
+
+completion_sparse_max = 8192
+"""Complete requests above the watermark named in one broadcast."""
+
+stash_messages_max = 4096
+"""Messages held because they name an epoch this instance has not learnt yet; beyond it they are dropped and sent again by their owner."""
+
+ends_kept_max = 64
+"""Ended epochs a replica set lists; older ends go when every registered instance has confirmed them."""
+
+revoked_kept_max = 256
+"""Revoked ids a topology lists."""
+
+backup_lag_max_s = 5.0
+"""A backup that does not receive for this long leaves the set by its primary's compare-and-swap."""
+
+propose_retry_s = 0.2
+"""A proposal whose outcome was unknown or refused is considered again after this long."""
+
+retained_state_bytes_max = 4 << 30
+"""States retained by one proxy; above it the window shrinks, to 1 at least."""
+
+heartbeat_interval_s = 0.03
+"""Heartbeats between connected peers."""
+
+attempts_alone_max = 8
+"""Upper limit of `recovery.maxAttempts`."""
+
+frozen_attempts_max = 64
+"""Freeze and Fence attempts remembered."""
+
+resend_log_entries_max = 256
+"""Log entries in one message."""
+
+copy_part_entries_max = 1024
+"""Entries in one part of a log copy."""
+
+copy_part_bytes_max = 8 << 20
+"""Payload bytes after which a part of a log copy is closed."""
+
+copy_ask_after_s = 1.0
+"""A joiner whose copy makes no progress asks for it again after this long."""
+
+joiner_lag_entries_max = 65_536
+"""Log entries kept for a joiner that follows too slowly; beyond it the joiner copies anew."""
+
+keys_expired_max = 65_536
+"""Hashes of expired idempotency keys a shard remembers, newest first; an older key is a new one."""
+
+key_hash_bytes = 8
+"""Length of such a hash."""
+
+forwarders_kept_max = 1024
+"""Frontend instances of which a shard remembers how far their tickets are settled."""
+
+retry_after_s = 1.0
+"""What a client is told with 429."""
+
+completion_repeat_s = 1.0
+"""All completions are broadcast again this often: notices may be lost."""
+
+requests_waiting_max = 16_384
+"""Clients that wait at one frontend; more are told 429."""
+
+hop_budget_min_s = 0.001
+"""The deadline's rest handed on with a token is at least this."""
+
+copy_again_after_s = 2.0
+"""A joiner that has heard nothing asks for its copy again after this long (a broken connection makes it ask at once)."""
+
+stream_floor_bytes_s = 50_000_000
+"""Slowest stream that still counts as progress: a record is sent again only after its bytes could have arrived at this rate."""

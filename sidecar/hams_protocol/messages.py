@@ -1,0 +1,499 @@
+"""What instances say to each other. Frozen values; payloads are opaque to the core.
+
+Peers: tokens and their acknowledgements, state records, notices, shard logs, completion. Control: managers' questions and the
+answers. Every message that depends on a role names the epoch (or generation) it was sent in; receivers refuse by it alone.
+"""
+
+import enum
+from typing import NamedTuple, Protocol
+
+from hams_protocol.deps import Dep, Deps
+from hams_protocol.frozen import frozen
+from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId, ValueId
+from hams_protocol.topology import Topology
+
+
+class Payload(Protocol):
+    """Tensors of a token, or a captured state: bytes the core never looks into. Its memory lives as long as the object."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the payload in bytes."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Leading dimension of its tensors: how much of a batch it fills. 0 for a state."""
+        ...
+
+    @property
+    def batch_key(self) -> str:
+        """Names of its tensors with their variable dimensions: units whose keys differ never share a batch."""
+        ...
+
+
+class Kind(enum.IntEnum):
+    """What a token carries. An error is a value that no model runs on: it travels on and becomes the reply."""
+
+    VALUE = 0
+    SKIP = 1
+    ERROR = 2
+
+
+Scalar = bool | int | float | str
+
+
+@frozen
+class Meta:
+    """What is handed on with every token of a request. `budget_s` is what is left of the deadline when sent."""
+
+    parameters: tuple[tuple[str, Scalar], ...] = ()
+    trace: str = ""
+    budget_s: float = 0.0
+    hops: int = 0
+
+
+@frozen
+class ModelError:
+    """A typed error of a model on a request: names the operator, says what happened. `status` is an HTTP status: 500, or 422 when every First input was refused."""
+
+    op: str
+    message: str
+    status: int = 500
+
+
+@frozen
+class Token:
+    """What travels on an edge (protocol.md, sections 1 and 3). The same token may go to several targets.
+
+    `renamed` is set on the input of an internal request: pairs (request tensor, name of that tensor in `payload`); else empty.
+    """
+
+    request: RequestId
+    lane: Lane
+    source: str
+    kind: Kind
+    value_id: ValueId
+    deps: Deps
+    route: tuple[str, ...]
+    meta: Meta
+    fan: tuple[tuple[str, ValueId], ...] = ()
+    error: ModelError | None = None
+    payload: Payload | None = None
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def unit(self) -> UnitId:
+        """The (request, lane) this token belongs to."""
+        return UnitId(self.request, self.lane)
+
+
+@frozen
+class Deliver:
+    """A token for `target`, by the present owner of `token.source` in `epoch` (set or slot epoch; shard epoch for FRONTEND)."""
+
+    target: str
+    epoch: int
+    token: Token
+    attempts: int = 0
+    """0: fresh. n + 1: an owner died that had it, and n owners died running it alone (poison, section 3)."""
+
+
+@frozen
+class TokenAck:
+    """The owner of `target` in `epoch` holds value `value_id` for (source, unit)."""
+
+    source: str
+    target: str
+    unit: UnitId
+    value_id: ValueId
+    epoch: int
+
+
+@frozen
+class TokenAcks:
+    """Acknowledgements for one sender, coalesced."""
+
+    acks: tuple[TokenAck, ...]
+
+
+@frozen
+class Consumed:
+    """One unit in the execution history of a stateful operator: what it produced, and what it got on fan-out edges."""
+
+    unit: UnitId
+    seq: int
+    out: ValueId | None
+    outputs: tuple[tuple[str, Token], ...]
+    fan_inputs: tuple[Token, ...]
+
+
+@frozen
+class Attempt:
+    """To the owner upstream: the owner of `target` is about to run this alone (or died of it). Its successor must know (section 3)."""
+
+    source: str
+    target: str
+    request: RequestId
+    lane: Lane
+    attempts: int
+
+
+@frozen
+class StateRecord:
+    """One version of a stateful operator (protocol.md, 2.5). `state` is None if the version left the state as it was."""
+
+    op: str
+    epoch: int
+    version: int
+    previous: int
+    deps: Deps
+    units: tuple[Consumed, ...]
+    chain: str
+    state: Payload | None = None
+
+
+@frozen
+class RecordAck:
+    """How far a backup (or joiner) has received and applied the versions of `epoch`; cumulative."""
+
+    op: str
+    epoch: int
+    received: int
+    applied: int
+
+
+@frozen
+class Durable:
+    """Durable watermarks, coalesced: each `Dep` says that this version, and all before it in that epoch, are durable."""
+
+    versions: tuple[Dep, ...]
+
+
+@frozen
+class AskDurable:
+    """Notices may be lost: who waits asks the primary again."""
+
+    op: str
+
+
+@frozen
+class AskCopy:
+    """A joiner asks the primary of `op` in `epoch` for a copy. `known` is the version it holds already in this epoch, -1 if none."""
+
+    op: str
+    epoch: int
+    known: int = -1
+
+
+@frozen
+class StateCopy:
+    """The newest durable version, whole: tensors, consumed units with saved outputs and fan-out inputs, completions."""
+
+    op: str
+    epoch: int
+    version: int
+    units: tuple[Consumed, ...]
+    complete: "Completion"
+    chain: str
+    state: Payload | None = None
+
+
+@frozen
+class Completion:
+    """Complete requests per shard: all below `watermark`, and those in `sparse`; cumulative."""
+
+    shards: tuple[tuple[int, int, tuple[int, ...]], ...]
+
+
+@frozen
+class SlotQuery:
+    """The new owner of a slot of a fan-out operator asks what its predecessors delivered, and fences them (protocol.md, section 4)."""
+
+    op: str
+    slot: int
+    epoch: int
+
+
+@frozen
+class SlotAnswer:
+    """Every token that this instance holds from that slot. `complete` is False while more parts follow."""
+
+    op: str
+    slot: int
+    epoch: int
+    tokens: tuple[Token, ...]
+    part: int = 0
+    complete: bool = True
+
+
+@frozen
+class TopologyNews:
+    """A topology the receiver may not know yet: proxies pass it on to each other."""
+
+    topology: Topology
+    revision: int
+
+
+@frozen
+class AskTopology:
+    """The sender met something it does not know; `generation` is the newest it has."""
+
+    generation: int
+
+
+class Ticket(NamedTuple):
+    """Names a request without an idempotency key: the `counter`-th that frontend `instance` accepted.
+
+    `settled`: no client of that frontend waits for a ticket below this one any more; cumulative.
+    """
+
+    instance: InstanceId
+    counter: int
+    settled: int
+
+
+@frozen
+class Admit:
+    """Log entry: a request was accepted, under the client's key or a ticket.
+
+    `present` names the tensors that the request has. On internal requests `origin` is the feedback edge's token, with the payload,
+    and `root` the client's request at the beginning of the chain.
+    """
+
+    request: RequestId
+    key: str | None
+    digest: str
+    meta: Meta
+    origin: Token | None = None
+    outputs: tuple[str, ...] | None = None
+    payload: Payload | None = None
+    present: tuple[str, ...] = ()
+    ticket: Ticket | None = None
+    root: RequestId | None = None
+
+
+@frozen
+class ReplyEntry:
+    """Log entry: the reply of a request, or that there is none to give (an internal one). `tokens` are the sink tokens it was made of, with their payloads."""
+
+    request: RequestId
+    tokens: tuple[Token, ...]
+    error: ModelError | None = None
+
+
+@frozen
+class DoneEntry:
+    """Log entry: the request is complete: every sink token has arrived with durable deps."""
+
+    request: RequestId
+
+
+LogEntry = Admit | ReplyEntry | DoneEntry
+
+
+@frozen
+class LogAppend:
+    """Entries `first` .. `first + len(entries) - 1` of a shard's log, by its owner in `epoch`; all up to `committed` are committed."""
+
+    shard: int
+    epoch: int
+    first: int
+    entries: tuple[LogEntry, ...]
+    committed: int = 0
+
+
+@frozen
+class LogAck:
+    """The peer holds every entry of `epoch`'s log up to and including `last`."""
+
+    shard: int
+    epoch: int
+    last: int
+
+
+@frozen
+class LogCopy:
+    """One part of a shard's log up to and including `index`, compacted: entries whose replay makes the same key table and open requests.
+
+    The last part has `last` set and carries what entries alone do not tell: the next request number, hashes of expired keys, tickets
+    settled per frontend, feedback tokens logged for open requests, and completions.
+    """
+
+    shard: int
+    epoch: int
+    index: int
+    part: int
+    last: bool
+    entries: tuple[LogEntry, ...]
+    next_n: int = 0
+    expired: tuple[int, ...] = ()
+    settled: tuple[tuple[InstanceId, int], ...] = ()
+    fed: tuple[Token, ...] = ()
+    complete: Completion = Completion(())
+
+
+@frozen
+class ClientForward:
+    """A request that the sender accepted for a shard of the receiver, as its `counter`-th. `payload` None: only asks how it stands."""
+
+    shard: int
+    counter: int
+    settled: int
+    key: str | None
+    digest: str
+    meta: Meta
+    payload: Payload | None
+    outputs: tuple[str, ...] | None = None
+    present: tuple[str, ...] = ()
+
+
+@frozen
+class ClientForwardHeld:
+    """Whether the owner has the forwarded request in its committed log (False: send it again, whole)."""
+
+    shard: int
+    counter: int
+    held: bool
+
+
+@frozen
+class ClientForwardAnswer:
+    """The outcome of a forwarded request: a reply (`status` 200, `request` set) or that none was made (`status` as in NotServed)."""
+
+    counter: int
+    status: int
+    request: RequestId | None = None
+    tokens: tuple[Token, ...] = ()
+    error: ModelError | None = None
+    message: str = ""
+    retry_after_s: float = 0.0
+
+
+@frozen
+class Heartbeat:
+    """Sent to every connected peer when nothing else was; carries what is cheap to repeat."""
+
+    generation: int
+    durable: tuple[Dep, ...] = ()
+
+
+class Health(enum.IntEnum):
+    """What a probed instance says of itself."""
+
+    HEALTHY = 0
+    MODEL_DEAD = 1
+    STOPPING = 2
+
+
+@frozen
+class Suspect:
+    """To managers: `suspect` seems dead. `reason` is for people."""
+
+    suspect: InstanceId
+    reason: str
+
+
+@frozen
+class Probe:
+    """Manager: are you alive, and your model too?"""
+
+    nonce: int
+
+
+@frozen
+class ProbeAnswer:
+    """`generation` is the newest topology the instance acts on."""
+
+    nonce: int
+    health: Health
+    generation: int
+
+
+@frozen
+class Freeze:
+    """Manager, 7.2: take no record (log entry) of `epoch` or below for this set any more; report what you have applied."""
+
+    attempt: int
+    generation: int
+    name: str
+    epoch: int
+
+
+@frozen
+class FreezeAnswer:
+    """`applied` is the newest applied version (last log index for a shard; for a former primary its newest durable-dep record); None: this instance holds nothing of the set."""
+
+    attempt: int
+    generation: int
+    name: str
+    epoch: int
+    applied: int | None
+    chain: str = ""
+
+
+@frozen
+class RetainedVersion:
+    """A record a primary could roll back to."""
+
+    version: int
+    deps: Deps
+
+
+@frozen
+class Fence:
+    """Manager, 7.3: let in no dep above these ends. Each `Dep` is (operator, ended epoch, end)."""
+
+    attempt: int
+    generation: int
+    name: str
+    ends: tuple[Dep, ...]
+
+
+@frozen
+class FenceAnswer:
+    """`tainted`: the state holds a dep above the ends. `retained` are the versions it could go back to, newest first."""
+
+    attempt: int
+    generation: int
+    name: str
+    epoch: int
+    tainted: bool
+    retained: tuple[RetainedVersion, ...]
+
+
+@frozen
+class Refused:
+    """The instance knows a newer generation than the question's, or is in no position to answer."""
+
+    attempt: int
+    generation: int
+    name: str
+    why: str
+
+
+PeerMessage = (
+    Deliver
+    | TokenAcks
+    | Attempt
+    | StateRecord
+    | RecordAck
+    | Durable
+    | AskDurable
+    | AskCopy
+    | StateCopy
+    | Completion
+    | SlotQuery
+    | SlotAnswer
+    | TopologyNews
+    | AskTopology
+    | LogAppend
+    | LogAck
+    | LogCopy
+    | ClientForward
+    | ClientForwardHeld
+    | ClientForwardAnswer
+    | Heartbeat
+)
+ControlMessage = Suspect | Probe | ProbeAnswer | Freeze | FreezeAnswer | Fence | FenceAnswer | Refused
+Message = PeerMessage | ControlMessage

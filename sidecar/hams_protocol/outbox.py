@@ -1,0 +1,158 @@
+"""Tokens that an owner has produced, kept and sent until they are no longer needed (protocol.md, section 3, Delivery).
+
+A token is sent again until the *present* owner of its edge has acknowledged exactly this value in its present epoch, or the request
+is complete. A new owner, or an old one in a new epoch, has acknowledged nothing, so everything retained flows to it at once.
+Retained tokens outlive their acknowledgement: only completion (or becoming orphan) frees them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from hams_protocol import limits, mutants
+from hams_protocol.effects import Effect, Send
+from hams_protocol.ids import InstanceId, Lane, RequestId
+from hams_protocol.knowledge import Knowledge, Status
+from hams_protocol.messages import Deliver, Token, TokenAck
+
+
+class Retained:
+    """One token on one edge. `owner` is who it was last sent to; `held` whether that owner has acknowledged it in that epoch."""
+
+    __slots__ = ("attempts", "due", "epoch", "gone", "held", "owner", "target", "token")
+
+    def __init__(self, target: str, token: Token) -> None:
+        self.target = target
+        self.token: Token = token
+        self.owner: InstanceId | None = None
+        self.epoch = -1
+        self.held = False
+        self.gone = False
+        self.attempts = 0
+        self.due = 0.0
+
+
+class Outbox:
+    """All tokens retained by one owner. `sending_epoch` gives the epoch in which it owns a request, None if it does not (any more)."""
+
+    def __init__(self, knowledge: Knowledge, sending_epoch: Callable[[RequestId], int | None]) -> None:
+        self._knowledge = knowledge
+        self._sending_epoch = sending_epoch
+        self._requests: dict[RequestId, dict[tuple[str, str, Lane], Retained]] = {}
+        self._unheld: deque[tuple[float, Retained]] = deque()
+
+    def __len__(self) -> int:
+        return sum(len(edges) for edges in self._requests.values())
+
+    def put(self, target: str, token: Token, now: float) -> list[Effect]:
+        """Retain a token for an edge and send it; a token that is there already with the same value id is left alone."""
+        edges = self._requests.setdefault(token.request, {})
+        key = (token.source, target, token.lane)
+        old = edges.get(key)
+        if old is not None:
+            if old.token.value_id == token.value_id:
+                return []
+            old.gone = True
+        entry = edges[key] = Retained(target, token)
+        return self._send(entry, now)
+
+    def tokens(self, request: RequestId) -> Iterable[tuple[str, Token]]:
+        """(target, token) of everything retained for a request."""
+        return [(entry.target, entry.token) for entry in self._requests.get(request, {}).values()]
+
+    def requests(self) -> list[RequestId]:
+        """Requests for which something is retained."""
+        return list(self._requests)
+
+    def acknowledge(self, sender: InstanceId, ack: TokenAck) -> None:
+        """The owner `sender` holds a value. It counts for this value, this owner and this epoch only."""
+        edges = self._requests.get(ack.unit.request)
+        entry = None if edges is None else edges.get((ack.source, ack.target, ack.unit.lane))
+        if entry is None or entry.owner != sender:
+            return
+        if entry.token.value_id != ack.value_id and not mutants.on("ack-without-value-id"):
+            return
+        if entry.epoch == ack.epoch or mutants.on("ack-without-epoch"):
+            entry.held = True
+
+    def owners_changed(self, now: float) -> list[Effect]:
+        """A new topology: whatever the present owners have not acknowledged goes to them at once."""
+        effects: list[Effect] = []
+        for request, edges in self._requests.items():
+            for entry in edges.values():
+                owner, epoch = self._knowledge.owner(entry.target, request)
+                if owner != entry.owner or (epoch != entry.epoch and not mutants.on("ack-without-epoch")):
+                    if entry.held and owner != entry.owner:
+                        entry.attempts = max(entry.attempts, 1)
+                    effects += self._send(entry, now)
+        return effects
+
+    def resend_to(self, peer: InstanceId, now: float) -> list[Effect]:
+        """The connection to `peer` was made anew: what it has not acknowledged may have been lost."""
+        effects: list[Effect] = []
+        for edges in self._requests.values():
+            for entry in edges.values():
+                if entry.owner == peer and not entry.held:
+                    effects += self._send(entry, now)
+        return effects
+
+    def attempted(self, source: str, target: str, request: RequestId, lane: Lane, attempts: int) -> None:
+        """An owner is about to run this alone: should it die, its successor must know how many have died of it."""
+        entry = self._requests.get(request, {}).get((source, target, lane))
+        if entry is not None:
+            entry.attempts = max(entry.attempts, attempts)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Send again what has waited too long for an acknowledgement, a bounded number at a time."""
+        effects: list[Effect] = []
+        while self._unheld and self._unheld[0][0] <= now and len(effects) < limits.resend_items_max:
+            due, entry = self._unheld.popleft()
+            if not (entry.gone or entry.held or due != entry.due):
+                effects += self._send(entry, now)
+        return effects
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        while self._unheld and (self._unheld[0][1].gone or self._unheld[0][1].held or self._unheld[0][0] != self._unheld[0][1].due):
+            self._unheld.popleft()
+        return self._unheld[0][0] if self._unheld else float("inf")
+
+    def complete(self, requests: Iterable[RequestId]) -> None:
+        """Free everything retained for complete requests."""
+        for request in requests:
+            for entry in self._requests.pop(request, {}).values():
+                entry.gone = True
+
+    def drop_complete(self) -> None:
+        """Free everything retained for requests that are complete by now."""
+        completed = self._knowledge.completed
+        self.complete([request for request in self._requests if request in completed])
+
+    def purge(self) -> None:
+        """Drop what has become orphan: its operator will produce another value."""
+        for request, edges in list(self._requests.items()):
+            for key, entry in list(edges.items()):
+                if self._knowledge.status(entry.token.deps) is Status.ORPHAN:
+                    entry.gone = True
+                    del edges[key]
+            if not edges:
+                del self._requests[request]
+
+    def clear(self) -> None:
+        """Forget everything: this instance is no owner any more."""
+        for edges in self._requests.values():
+            for entry in edges.values():
+                entry.gone = True
+        self._requests.clear()
+        self._unheld.clear()
+
+    def _send(self, entry: Retained, now: float) -> list[Effect]:
+        request = entry.token.request
+        owner, epoch = self._knowledge.owner(entry.target, request)
+        if (owner, epoch) != (entry.owner, entry.epoch):
+            entry.owner, entry.epoch, entry.held = owner, epoch, False
+        sending_epoch = self._sending_epoch(request)
+        entry.due = now + limits.resend_after_s
+        self._unheld.append((entry.due, entry))
+        if owner is None or sending_epoch is None:
+            return []
+        return [Send(owner, Deliver(entry.target, sending_epoch, entry.token, entry.attempts))]

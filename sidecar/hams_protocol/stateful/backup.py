@@ -1,0 +1,181 @@
+"""A backup, in sync or still joining: receives records, holds them, applies them in order (protocol.md, section 2).
+
+Invariant (I3): an applied version has only durable dependencies on other operators. Records are acknowledged twice: their receipt, and
+their apply; only the second makes a version durable.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from hams_protocol import limits, mutants
+from hams_protocol.effects import Effect, NoteApply, Send
+from hams_protocol.ids import InstanceId
+from hams_protocol.knowledge import Status
+from hams_protocol.messages import AskCopy, AskDurable, Consumed, Message, RecordAck, StateCopy, StateRecord
+from hams_protocol.topology import ReplicaSet
+
+if TYPE_CHECKING:
+    from hams_protocol.stateful.machine import StatefulMachine
+
+FOREVER = float("inf")
+
+
+class Backup:
+    """The backup (or joiner) role of one instance in one epoch."""
+
+    def __init__(self, machine: "StatefulMachine", found: ReplicaSet, in_sync: bool, now: float) -> None:
+        self._m = machine
+        self._primary = found.primary
+        self._epoch = found.epoch
+        self.in_sync = in_sync
+        newest = machine.store.newest
+        self.applied = newest.number if newest is not None and in_sync else -1
+        self._held: deque[StateRecord] = deque()
+        self._early: dict[int, StateRecord] = {}
+        self._frozen_in = -1
+        self._said = (-1, -1)
+        self._waiting_since = FOREVER
+        self._asked_copy_at = FOREVER
+
+    @property
+    def received(self) -> int:
+        """The newest version received in order."""
+        return self._held[-1].version if self._held else self.applied
+
+    def held_units(self) -> list[Consumed]:
+        """Units of records received but not applied."""
+        return [consumed for record in self._held for consumed in record.units]
+
+    # -- joining ---------------------------------------------------------------------------------------------------------------
+
+    def ask_copy(self, now: float) -> list[Effect]:
+        """A joiner asks for the newest durable version."""
+        self._asked_copy_at = now
+        assert self._primary is not None
+        return [Send(self._primary, AskCopy(self._m.operator.name, self._epoch))]
+
+    def _copied(self, copy: StateCopy, now: float) -> list[Effect]:
+        if self.in_sync or self.applied >= 0:
+            return []
+        m = self._m
+        m.knowledge.completed.learn(copy.complete)
+        record = StateRecord(copy.op, copy.epoch, copy.version, -1, (), copy.units, copy.chain, copy.state)
+        m.store.start(record, copy.state)
+        m.lineage.clear()
+        m.lineage.add(copy.units, m.knowledge.completed)
+        self.applied = copy.version
+        self._asked_copy_at = FOREVER
+        note = NoteApply(copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True)
+        return [note, *self._adopt_early(now), *self._acknowledge(now)]
+
+    # -- records -----------------------------------------------------------------------------------------------------------------
+
+    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+        """Records and copies, of this epoch only."""
+        if isinstance(message, StateRecord):
+            return self._record(sender, message, now)
+        if isinstance(message, StateCopy) and message.epoch == self._epoch:
+            return self._copied(message, now)
+        return []
+
+    def _record(self, sender: InstanceId, record: StateRecord, now: float) -> list[Effect]:
+        if record.epoch != self._epoch and not (record.epoch < self._epoch and mutants.on("record-of-old-epoch")):
+            return []
+        if self._frozen_in >= 0 and not mutants.on("frozen-takes-records"):
+            return []
+        if self.applied < 0 or record.previous > self.received:
+            if len(self._early) < limits.window_versions_max:
+                self._early[record.previous] = record
+            return []
+        if record.version <= self.received:
+            return self._acknowledge(now, again=True)
+        self._held.append(record)
+        return [*self._adopt_early(now), *self.apply(now), *self._acknowledge(now)]
+
+    def _adopt_early(self, now: float) -> list[Effect]:
+        while (record := self._early.pop(self.received, None)) is not None:
+            self._held.append(record)
+        self._early = {previous: record for previous, record in self._early.items() if previous > self.received}
+        return self.apply(now)
+
+    def apply(self, now: float) -> list[Effect]:
+        """Apply held records, oldest first, as far as their dependencies on other operators are durable."""
+        if self._frozen_in >= 0:
+            return []
+        m, effects = self._m, list[Effect]()
+        name, knowledge = m.operator.name, m.knowledge
+        while self._held:
+            record = self._held[0]
+            status = knowledge.status(tuple(dep for dep in record.deps if dep.op != name))
+            if status is Status.ORPHAN and not mutants.on("apply-orphan"):
+                self._held.clear()
+                self._early.clear()
+                break
+            if status is not Status.DURABLE and not mutants.on("apply-before-upstream-durable"):
+                self._waiting_since = min(self._waiting_since, now)
+                break
+            self._held.popleft()
+            self._waiting_since = FOREVER
+            m.store.append(record, changed=record.state is not None)
+            m.lineage.add(record.units, knowledge.completed)
+            self.applied = record.version
+            effects.append(NoteApply(name, knowledge.topology.generation, self._epoch, record.version, record.chain))
+        if effects:
+            m.store.trim(FOREVER_VERSION, keep_at_least=max(m.operator.window + 1 - len(self._held), 1))
+        return [*effects, *self._acknowledge(now)]
+
+    def _acknowledge(self, now: float, again: bool = False) -> list[Effect]:
+        said = (self.received, self.applied)
+        if self._primary is None or self.applied < 0 or (said == self._said and not again):
+            return []
+        self._said = said
+        return [Send(self._primary, RecordAck(self._m.operator.name, self._epoch, *said))]
+
+    # -- epochs ------------------------------------------------------------------------------------------------------------------
+
+    def resumed(self, end: int, now: float) -> list[Effect]:
+        """Back at the record of the end, in sync in the new epoch: say so."""
+        self.applied = end
+        m = self._m
+        chain = m.store.versions[-1].record.chain
+        note = NoteApply(m.operator.name, m.knowledge.topology.generation, self._epoch, end, chain)
+        return [note, *self._acknowledge(now)]
+
+    def freeze(self, generation: int) -> None:
+        """Take no record of this epoch any more, and apply none, until a higher generation is learnt."""
+        self._frozen_in = max(self._frozen_in, generation)
+
+    def thaw(self, generation: int) -> None:
+        """A higher generation than the freeze's: that attempt can no longer commit."""
+        if generation > self._frozen_in:
+            self._frozen_in = -1
+
+    # -- time ----------------------------------------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+        """The connection to the primary stands again."""
+        if peer != self._primary:
+            return []
+        return self._acknowledge(now, again=True) if self.applied >= 0 else self.ask_copy(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Ask again for a copy, or for notices that may have been lost."""
+        effects: list[Effect] = []
+        if now >= self._asked_copy_at + limits.copy_again_after_s:
+            effects += self.ask_copy(now)
+        if now >= self._waiting_since + limits.ask_after_s and self._held:
+            self._waiting_since = now
+            m = self._m
+            for dep in self._held[0].deps:
+                owner = m.knowledge.set_of(dep.op).primary
+                if dep.op != m.operator.name and owner is not None and m.knowledge.status_of(dep) is not Status.DURABLE:
+                    effects.append(Send(owner, AskDurable(dep.op)))
+        return effects
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        return min(self._asked_copy_at + limits.copy_again_after_s, self._waiting_since + limits.ask_after_s)
+
+
+FOREVER_VERSION = 1 << 62
+"""Above every version: trim by count alone."""

@@ -1,0 +1,118 @@
+"""Who receives a primary's records, and what they have said (protocol.md, section 2).
+
+Invariant: **the ack set contains the topology's in-sync set at every moment**. A joiner enters it before the compare-and-swap that
+declares it in sync; a member leaves it after the topology without it is known.
+"""
+
+from collections.abc import Iterable
+
+from hams_protocol import limits, mutants
+from hams_protocol.ids import InstanceId
+from hams_protocol.topology import ReplicaSet
+
+FOREVER = float("inf")
+
+
+class Follower:
+    """One backup or joiner. `sent`, `received`, `applied` are versions, -1 for none; `copying` until it was sent a copy to follow from."""
+
+    __slots__ = ("ack", "applied", "copying", "down_since", "instance", "progress_at", "received", "refused", "sent")
+
+    def __init__(self, instance: InstanceId, ack: bool, now: float) -> None:
+        self.instance = instance
+        self.ack = ack
+        self.copying = not ack
+        self.sent = -1
+        self.received = -1
+        self.applied = -1
+        self.progress_at = now
+        self.down_since = FOREVER
+        self.refused = False
+
+
+class Followers:
+    """All followers of one primary in one epoch."""
+
+    def __init__(self) -> None:
+        self.all: dict[InstanceId, Follower] = {}
+
+    def sync(self, found: ReplicaSet, base: int, now: float) -> None:
+        """Take over the topology's in-sync and joining members. Those in sync from the start of the epoch hold `base`."""
+        named = (*found.in_sync, *found.joining)
+        for instance in [instance for instance in self.all if instance not in named]:
+            del self.all[instance]
+        for instance in named:
+            follower = self.all.get(instance)
+            in_sync = instance in found.in_sync
+            if follower is None:
+                follower = self.all[instance] = Follower(instance, in_sync, now)
+                if in_sync:
+                    follower.sent = follower.received = base
+            elif in_sync:
+                follower.ack = True
+        assert self.contains(found.in_sync), "the ack set must contain the in-sync set"
+
+    def contains(self, in_sync: Iterable[InstanceId]) -> bool:
+        """Whether every in-sync backup is in the ack set."""
+        return all(instance in self.all and self.all[instance].ack for instance in in_sync)
+
+    @property
+    def ack_set(self) -> list[Follower]:
+        """Whose apply makes a version durable."""
+        return [follower for follower in self.all.values() if follower.ack]
+
+    def applied_by_all(self) -> int | None:
+        """The newest version applied by the whole ack set; None if there is nobody in it."""
+        applied = [follower.applied for follower in self.all.values() if follower.ack]
+        return min(applied) if applied else None
+
+    def acknowledge(self, instance: InstanceId, received: int, applied: int, now: float) -> Follower | None:
+        """Note how far a follower has come; None if it is no follower."""
+        follower = self.all.get(instance)
+        if follower is None:
+            return None
+        if received > follower.received or applied > follower.applied:
+            follower.progress_at = now
+        follower.received = max(follower.received, received)
+        follower.applied = max(follower.applied, received if mutants.on("receipt-counts-as-apply") else applied)
+        return follower
+
+    def down(self, instance: InstanceId, refused: bool, now: float) -> None:
+        """The connection to a follower broke; `refused` if nobody listens there any more."""
+        follower = self.all.get(instance)
+        if follower is not None:
+            follower.down_since = min(follower.down_since, now)
+            follower.refused = follower.refused or refused
+
+    def up(self, instance: InstanceId, now: float) -> Follower | None:
+        """The connection stands again: what it has not acknowledged goes out anew."""
+        follower = self.all.get(instance)
+        if follower is not None:
+            follower.down_since = FOREVER
+            follower.refused = False
+            follower.progress_at = now
+            follower.sent = follower.received
+        return follower
+
+    def gone(self, living: Iterable[InstanceId], suspect_after_s: float, now: float) -> list[InstanceId]:
+        """Followers that are dead, or have not received what was sent for too long: their primary drops them from its set."""
+        living = set(living)
+        found = []
+        for follower in self.all.values():
+            if follower.refused or now - follower.down_since >= suspect_after_s:
+                found.append(follower.instance)
+            elif follower.instance not in living and now - follower.progress_at >= suspect_after_s and follower.received < follower.sent:
+                found.append(follower.instance)
+            elif follower.received < follower.sent and now - follower.progress_at >= limits.backup_lag_max_s:
+                found.append(follower.instance)
+        return found
+
+    def deadline(self, suspect_after_s: float) -> float:
+        """When a follower may have become one of those."""
+        due = FOREVER
+        for follower in self.all.values():
+            if follower.down_since != FOREVER:
+                due = min(due, follower.down_since + suspect_after_s)
+            if follower.received < follower.sent:
+                due = min(due, follower.progress_at + limits.resend_after_s)
+        return due

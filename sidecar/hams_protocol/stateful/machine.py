@@ -1,0 +1,338 @@
+"""One instance of a stateful operator: idle, joining, backup or primary, as the topology says (protocol.md, sections 2, 6 and 7).
+
+This module changes roles; what a role does lies in `primary` and `backup`. Invariant: a role is taken only from a topology that names
+this very instance, and a state is carried into a new epoch only if it is the record of the ended epoch's end. Whoever is deposed,
+tainted or lacks that record stops: it never guesses.
+"""
+
+from hams_protocol import mutants
+from hams_protocol.deps import Deps
+from hams_protocol.effects import Effect, NoteFailover, RestartModel, Send, Stop
+from hams_protocol.events import (
+    BatchDone,
+    BatchFailed,
+    Captured,
+    CasDone,
+    CasFailed,
+    CasUnknown,
+    Event,
+    Loaded,
+    LoadFailed,
+    ModelDied,
+    ModelReady,
+    Tick,
+    UpdateWanted,
+)
+from hams_protocol.graph import Graph
+from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.joins import Unit
+from hams_protocol.lineage import Lineage
+from hams_protocol.messages import (
+    Fence,
+    Freeze,
+    FreezeAnswer,
+    Health,
+    Message,
+    Payload,
+    Probe,
+    ProbeAnswer,
+    Refused,
+    SlotQuery,
+    StateRecord,
+    Token,
+)
+from hams_protocol.stateful.backup import Backup
+from hams_protocol.stateful.primary import Primary
+from hams_protocol.topology import ReplicaSet
+from hams_protocol.versions import VersionStore
+from hams_protocol.vertex import FOREVER, Vertex
+
+
+class StatefulMachine(Vertex):
+    """`step(event, now) -> effects` of one instance of a stateful operator."""
+
+    def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
+        super().__init__(graph, op, instance)
+        self.store = VersionStore()
+        self.lineage = Lineage()
+        self.primary: Primary | None = None
+        self.backup: Backup | None = None
+        self.model_ready = False
+        self.initial: Payload | None = None
+        self.epoch = 0
+        self._stopped = False
+
+    # -- the machine -------------------------------------------------------------------------------------------------------
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """One event; the effects in the order in which they must be performed."""
+        if self._stopped:
+            return []
+        effects = self.handle_common(event, now)
+        if effects is None:
+            effects = self._own_event(event, now)
+        if self.primary is not None:
+            effects += self.primary.pump(now)
+        effects += self.flush_acks(now)
+        if isinstance(event, Tick):
+            effects += self.outbox.tick(now)
+            if self.primary is not None:
+                effects += self.primary.tick(now)
+            if self.backup is not None:
+                effects += self.backup.tick(now)
+        return effects
+
+    def deadline(self) -> float:
+        """When the machine wants a Tick."""
+        due = self.common_deadline()
+        if self.primary is not None:
+            due = min(due, self.primary.deadline())
+        if self.backup is not None:
+            due = min(due, self.backup.deadline())
+        return due if not self._stopped else FOREVER
+
+    @property
+    def role(self) -> str:
+        """`primary`, `backup`, `joining` or `standby`."""
+        if self.primary is not None:
+            return "primary"
+        if self.backup is not None:
+            return "backup" if self.backup.in_sync else "joining"
+        return "standby"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the role is served: the model warm, the state there."""
+        if not self.model_ready:
+            return False
+        if self.primary is not None:
+            return not self.primary.loading
+        return self.backup is None or self.backup.in_sync
+
+    @property
+    def version(self) -> int:
+        """The newest version held: executed as primary, applied as backup."""
+        if self.backup is not None:
+            return self.backup.applied
+        newest = self.store.newest
+        return newest.number if newest is not None else -1
+
+    # -- what the common part asks -------------------------------------------------------------------------------------------
+
+    def sending_epoch(self, request: RequestId) -> int | None:
+        """See `Vertex`."""
+        return self.epoch if self.primary is not None else None
+
+    def is_consumed(self, token: Token) -> bool:
+        """See `Vertex`."""
+        return self.joins.unit_of(token) in self.lineage
+
+    def is_fenced(self, deps: Deps) -> bool:
+        """See `Vertex`."""
+        return self.primary is not None and self.primary.is_fenced(deps)
+
+    def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
+        """See `Vertex`."""
+        assert self.primary is not None
+        return self.primary.unit_ready(unit, now)
+
+    def durable_rose(self, ops: list[str], now: float) -> list[Effect]:
+        """Held records may be applied now; a primary alone may call versions durable."""
+        if self.backup is not None:
+            return self.backup.apply(now)
+        return self.primary.advance(now) if self.primary is not None else []
+
+    def requests_completed(self) -> None:
+        """See `Vertex`."""
+        self.lineage.complete(self.knowledge.completed)
+
+    def held_from_slot(self, query: SlotQuery) -> list[Token]:
+        """Fan-out inputs of consumed units, applied or held."""
+        units = list(self.lineage.units())
+        if self.backup is not None:
+            units += self.backup.held_units()
+        return [token for consumed in units for token in consumed.fan_inputs if token.source == query.op]
+
+    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+        """See `Vertex`."""
+        if self.primary is not None:
+            return self.primary.peer_up(peer, now)
+        return self.backup.peer_up(peer, now) if self.backup is not None else []
+
+    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> list[Effect]:
+        """See `Vertex`."""
+        return self.primary.peer_down(peer, refused, now) if self.primary is not None else []
+
+    def members_changed(self, now: float) -> list[Effect]:
+        """See `Vertex`."""
+        return self.primary.drop_gone(now) if self.primary is not None else []
+
+    # -- events of the model and of etcd --------------------------------------------------------------------------------------
+
+    def _own_event(self, event: Event, now: float) -> list[Effect]:
+        if isinstance(event, ModelReady):
+            return self._model_ready(event, now)
+        if isinstance(event, ModelDied):
+            self.model_ready = False
+            effects: list[Effect] = self.primary.model_died(event, now) if self.primary is not None else []
+            return [*effects, RestartModel(event.reason)]
+        if isinstance(event, CasFailed | CasDone):
+            effects = self.primary.proposal_settled(event, now) if self.primary is not None else []
+            return effects + self.learn_revision(event.topology, event.revision, now)
+        if isinstance(event, CasUnknown):
+            return self.primary.proposal_unknown(now) if self.primary is not None else []
+        if self.primary is None:
+            return []
+        if isinstance(event, UpdateWanted):
+            return self.primary.update_wanted(event, now)
+        if isinstance(event, BatchDone):
+            return self.primary.batch_done(event, now)
+        if isinstance(event, BatchFailed):
+            return self.primary.batch_failed(event, now)
+        if isinstance(event, Captured):
+            return self.primary.captured(event, now)
+        if isinstance(event, Loaded):
+            return self.primary.loaded(event, now)
+        if isinstance(event, LoadFailed):
+            return self._stop(f"the model refused the state: {event.message}")
+        return []
+
+    def _model_ready(self, event: ModelReady, now: float) -> list[Effect]:
+        self.model_ready = True
+        self.initial = event.state
+        if self.primary is not None:
+            return self.primary.model_ready(event, now)
+        return self._take_role(now)
+
+    # -- roles ---------------------------------------------------------------------------------------------------------------
+
+    def topology_changed(self, now: float) -> list[Effect]:
+        """Take, keep or lose a role; then purge what has become orphan."""
+        if self.instance in self.knowledge.topology.revoked and not mutants.on("revoked-goes-on"):
+            return self._stop("revoked", keep=True)
+        effects = self._take_role(now)
+        if not self._stopped and self.primary is not None:
+            effects += self.purge_units(now)
+            effects += self.primary.after_purge(now)
+        return effects
+
+    def _take_role(self, now: float) -> list[Effect]:
+        found = self.knowledge.set_of(self.operator.name)
+        if found.primary == self.instance:
+            return self._as_primary(found, now)
+        if self.instance in found.in_sync:
+            return self._as_backup(found, now)
+        if self.instance in found.joining:
+            return self._as_joiner(found, now)
+        if self.primary is not None or self.backup is not None:
+            return self._stop("deposed: the topology gives this instance no role any more", keep=True)
+        return []
+
+    def _as_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
+        if self.primary is not None and self.epoch == found.epoch:
+            return self.primary.members_named(found, now)
+        if self.primary is None and self.backup is None:
+            return self._as_first_primary(found, now) if self.model_ready else []
+        if self.backup is not None and not self.backup.in_sync:
+            return self._stop("named primary while still joining")
+        end = found.end_of(found.epoch - 1)
+        if end is None or not self._go_back(end):
+            return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
+        self._begin_epoch(found.epoch)
+        self.primary, self.backup = Primary(self, found, now), None
+        note = NoteFailover(self.operator.name, self.knowledge.topology.generation, found.epoch, end, self.instance)
+        return [note, *self.primary.promoted(now)]
+
+    def _as_first_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
+        """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins again at the reported end."""
+        end = found.end_of(found.epoch - 1)
+        self._begin_epoch(found.epoch)
+        version = 0 if end is None else end
+        self.store.start(StateRecord(self.operator.name, found.epoch, version, -1, (), (), "", self.initial), self.initial)
+        self.primary = Primary(self, found, now)
+        effects: list[Effect] = []
+        if found.epoch > 1:
+            effects.append(NoteFailover(self.operator.name, self.knowledge.topology.generation, found.epoch, version, self.instance))
+        return effects + self.primary.begun(now)
+
+    def _as_backup(self, found: ReplicaSet, now: float) -> list[Effect]:
+        if self.backup is not None and self.epoch == found.epoch:
+            self.backup.thaw(self.knowledge.topology.generation)
+            self.backup.in_sync = True
+            return self.backup.apply(now)
+        if self.primary is None and self.backup is None:
+            return self._stop("named in sync without a state")
+        end = found.end_of(found.epoch - 1)
+        if end is None or not self._go_back(end):
+            return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
+        self._begin_epoch(found.epoch)
+        self.primary, self.backup = None, Backup(self, found, in_sync=True, now=now)
+        return self.backup.resumed(end, now)
+
+    def _as_joiner(self, found: ReplicaSet, now: float) -> list[Effect]:
+        if not self.model_ready or found.primary is None:
+            return []
+        if self.backup is not None and not self.backup.in_sync and self.epoch == found.epoch:
+            return []
+        self.store.clear()
+        self.lineage.clear()
+        self._begin_epoch(found.epoch)
+        self.primary, self.backup = None, Backup(self, found, in_sync=False, now=now)
+        return self.backup.ask_copy(now)
+
+    def _go_back(self, end: int) -> bool:
+        """Make the record of `end` the newest one held; False if it is not there."""
+        version = self.store.find(end)
+        if version is None or version.state is None:
+            return False
+        self.store.rollback(end)
+        self.lineage.rollback(end)
+        return True
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """All other tokens are dropped: in a new epoch nothing is acknowledged, so what is retained upstream flows again."""
+        assert epoch > self.epoch, "epochs rise"
+        self.epoch = epoch
+        self.joins.clear()
+        self.queue.clear()
+        self.outbox.clear()
+
+    def _stop(self, reason: str, keep: bool = False) -> list[Effect]:
+        self._stopped = True
+        return [Stop(reason, self.operator.name if keep else None)]
+
+    # -- messages --------------------------------------------------------------------------------------------------------------
+
+    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+        """Managers' questions, and what only a role understands."""
+        if isinstance(message, Probe):
+            health = Health.HEALTHY if self.model_ready else Health.MODEL_DEAD
+            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation))]
+        if isinstance(message, Freeze):
+            return self._freeze(sender, message)
+        if isinstance(message, Fence):
+            return self._fence(sender, message)
+        if self.backup is not None:
+            return self.backup.message(sender, message, now)
+        return self.primary.message(sender, message, now) if self.primary is not None else []
+
+    def _freeze(self, sender: InstanceId, freeze: Freeze) -> list[Effect]:
+        generation = self.knowledge.topology.generation
+        if freeze.generation < generation and not mutants.on("old-freeze-accepted"):
+            return [Send(sender, Refused(freeze.attempt, generation, freeze.name, "a newer topology is known here"))]
+        if freeze.generation > generation:
+            return [Send(sender, Refused(freeze.attempt, generation, freeze.name, "the topology of the question is not known here yet"))]
+        applied = None
+        if self.backup is not None and self.backup.in_sync and self.epoch == freeze.epoch:
+            self.backup.freeze(freeze.generation)
+            applied = self.backup.applied
+        chain = self.store.at_or_below(applied).record.chain if applied is not None else ""  # type: ignore[union-attr]
+        return [Send(sender, FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain))]
+
+    def _fence(self, sender: InstanceId, fence: Fence) -> list[Effect]:
+        generation = self.knowledge.topology.generation
+        if fence.generation != generation:
+            return [Send(sender, Refused(fence.attempt, generation, fence.name, "another topology is known here"))]
+        if self.primary is None:
+            return [Send(sender, Refused(fence.attempt, generation, fence.name, "not the primary"))]
+        return [Send(sender, self.primary.fenced(fence))]

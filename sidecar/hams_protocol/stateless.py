@@ -1,0 +1,364 @@
+"""A stateless operator's instance: active for some slots, or a warmed standby (protocol.md, section 4).
+
+Invariant: it emits for a slot only while the newest topology it knows gives it that slot, and, where its operator fans out, only after
+every instance of every successor has said what it holds from that slot's former owners.
+"""
+
+from collections.abc import Iterable
+
+from hams_protocol import limits, mutants
+from hams_protocol.deps import Deps
+from hams_protocol.effects import AbandonBatch, BatchUnit, Effect, NoteExec, RestartModel, Send, StartBatch, Stop
+from hams_protocol.events import BatchDone, BatchFailed, Event, ModelDied, ModelReady, Tick, UnitResult, UpdateWanted
+from hams_protocol.graph import FEEDBACK, FRONTEND, SINKS, Graph
+from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.joins import Stage, Unit
+from hams_protocol.knowledge import Status
+from hams_protocol.messages import (
+    Health,
+    Kind,
+    Message,
+    ModelError,
+    Payload,
+    Probe,
+    ProbeAnswer,
+    SlotAnswer,
+    SlotQuery,
+    Suspect,
+    Token,
+)
+from hams_protocol.poison import Attempts, managers_of
+from hams_protocol.topology import slot_number
+from hams_protocol.vertex import Vertex
+
+
+SINK = FRONTEND
+"""All sinks are the frontend."""
+
+
+class Inquiry:
+    """A new slot owner's question to its successors: what did my predecessors deliver?"""
+
+    __slots__ = ("asked_at", "epoch", "slot", "waiting")
+
+    def __init__(self, slot: int, epoch: int, waiting: set[InstanceId], now: float) -> None:
+        self.slot = slot
+        self.epoch = epoch
+        self.waiting = waiting
+        self.asked_at = now
+
+
+class StatelessMachine(Vertex):
+    """`step(event, now) -> effects` of one instance of a stateless operator."""
+
+    def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
+        super().__init__(graph, op, instance)
+        self._owned: dict[int, int] = {}
+        self._slots = 0
+        self._fans_out = len(self.operator.targets) > 1
+        self._inquiries: dict[int, Inquiry] = {}
+        self._model_ready = False
+        self._had_role = False
+        self._batch = 0
+        self._running: list[Unit] = []
+        self._attempts = Attempts(graph, op)
+
+    # -- the machine -------------------------------------------------------------------------------------------------------
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """One event; the effects in the order in which they must be performed."""
+        effects = self.handle_common(event, now)
+        if effects is None:
+            effects = self._model_event(event, now)
+        effects += self._pump(now)
+        effects += self.flush_acks(now)
+        if isinstance(event, Tick):
+            effects += self.outbox.tick(now)
+            effects += self._ask_again(now)
+        return effects
+
+    def deadline(self) -> float:
+        """When the machine wants a Tick."""
+        due = self.common_deadline()
+        if self._model_ready and not self._running:
+            due = min(due, self.queue.deadline())
+        for inquiry in self._inquiries.values():
+            due = min(due, inquiry.asked_at + limits.resend_after_s)
+        return due
+
+    @property
+    def role(self) -> str:
+        """`active` or `standby`, for status and readiness."""
+        return "active" if self._owned else "standby"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the model is warm: its role can be served."""
+        return self._model_ready
+
+    def sending_epoch(self, request: RequestId) -> int | None:
+        """See `Vertex`."""
+        return self._owned.get(slot_number(request, self._slots)) if self._slots else None
+
+    def is_consumed(self, token: Token) -> bool:
+        """A stateless instance has no history beyond its joins."""
+        return False
+
+    def is_fenced(self, deps: Deps) -> bool:
+        """Only stateful primaries are fenced by managers."""
+        return False
+
+    def requests_completed(self) -> None:
+        """Nothing is kept beside joins and outbox."""
+
+    def held_from_slot(self, query: SlotQuery) -> list[Token]:
+        """Joins hold everything."""
+        return []
+
+    # -- topology ----------------------------------------------------------------------------------------------------------
+
+    def topology_changed(self, now: float) -> list[Effect]:
+        """Slots may have come; they never silently go while the instance lives on (see `Stop`)."""
+        topology = self.knowledge.topology
+        if self.instance in topology.revoked:
+            return [Stop("revoked")]
+        slots = self.knowledge.slots_of(self.operator.name)
+        owned = {number: slot.epoch for number, slot in enumerate(slots) if slot.instance == self.instance}
+        effects: list[Effect] = []
+        self._slots = len(slots)
+        gained = {number: epoch for number, epoch in owned.items() if self._owned.get(number) != epoch}
+        lost = [number for number in self._owned if number not in owned]
+        self._owned = owned
+        if lost:
+            return [Stop("its slot has gone to another instance")]
+        for number, epoch in gained.items():
+            self._had_role = True
+            if self._fans_out and epoch > 1 and not mutants.on("no-slot-query"):
+                effects += self._inquire(number, epoch, now)
+        effects += self.purge_units(now)
+        effects += self._silent_dropped(now)
+        return effects
+
+    def members_changed(self, now: float) -> list[Effect]:
+        """Who has gone need not answer."""
+        return self._silent_dropped(now)
+
+    def _inquire(self, slot: int, epoch: int, now: float) -> list[Effect]:
+        waiting = set(self._successor_instances())
+        self._inquiries[slot] = Inquiry(slot, epoch, waiting, now)
+        return [Send(peer, SlotQuery(self.operator.name, slot, epoch)) for peer in sorted(waiting)]
+
+    def _successor_instances(self) -> Iterable[InstanceId]:
+        topology = self.knowledge.topology
+        names = {target if target not in SINKS else SINK for target in self.operator.targets}
+        for member in self.members.values():
+            if (SINK if member.of in SINKS else member.of) in names and member.instance not in topology.revoked:
+                yield member.instance
+        yield from self._named_successors(names)
+
+    def _named_successors(self, names: set[str]) -> Iterable[InstanceId]:
+        topology = self.knowledge.topology
+        for item in topology.sets:
+            if item.name in names or (SINK in names and item.name not in self.graph.operators):
+                yield from (peer for peer in (*item.members, *item.joining) if peer not in topology.revoked)
+        for table in topology.tables:
+            if table.op in names:
+                yield from (slot.instance for slot in table.slots if slot.instance and slot.instance not in topology.revoked)
+
+    def _silent_dropped(self, now: float) -> list[Effect]:
+        if not self._inquiries:
+            return []
+        living = set(self._successor_instances())
+        for inquiry in list(self._inquiries.values()):
+            inquiry.waiting &= living
+            if not inquiry.waiting:
+                del self._inquiries[inquiry.slot]
+        return []
+
+    def _ask_again(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for inquiry in self._inquiries.values():
+            if now >= inquiry.asked_at + limits.resend_after_s:
+                inquiry.asked_at = now
+                query = SlotQuery(self.operator.name, inquiry.slot, inquiry.epoch)
+                effects += [Send(peer, query) for peer in sorted(inquiry.waiting)]
+        return effects
+
+    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+        """Answers of successors, and a manager's probe."""
+        if isinstance(message, SlotAnswer):
+            return self._slot_answer(sender, message, now)
+        if isinstance(message, Probe):
+            health = Health.HEALTHY if self._model_ready else Health.MODEL_DEAD
+            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation))]
+        self._attempts.message(message, self.outbox)
+        return []
+
+    def _slot_answer(self, sender: InstanceId, answer: SlotAnswer, now: float) -> list[Effect]:
+        inquiry = self._inquiries.get(answer.slot)
+        if inquiry is None or answer.epoch != inquiry.epoch or answer.op != self.operator.name or sender not in inquiry.waiting:
+            return []
+        effects: list[Effect] = []
+        for token in answer.tokens:
+            effects += self._adopt(token, now)
+        if answer.complete:
+            inquiry.waiting.discard(sender)
+            if not inquiry.waiting:
+                del self._inquiries[inquiry.slot]
+        return effects
+
+    def _adopt(self, token: Token, now: float) -> list[Effect]:
+        """A predecessor's value goes to the other successors under its old id; of a skip only the route is kept."""
+        status = self.knowledge.status(token.deps)
+        if token.request in self.knowledge.completed or status is Status.ORPHAN:
+            return []
+        unit = self.joins.ensure(token.unit)
+        unit.route = token.route
+        if token.kind is Kind.SKIP or unit.stage is Stage.DONE:
+            return []
+        unit.stage = Stage.DONE
+        unit.keep = True
+        unit.used = ()
+        skip = Token(token.request, token.lane, token.source, Kind.SKIP, f"{token.value_id}!", token.deps, token.route, token.meta)
+        effects: list[Effect] = []
+        for target in self.operator.targets:
+            effects += self.outbox.put(target, token if target in token.route else skip, now)
+        return effects
+
+    # -- running the model ---------------------------------------------------------------------------------------------------
+
+    def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
+        """Queue it; what runs no model takes its turn as well, so that a slot's inquiry holds it too."""
+        if unit.attempts and self._attempts.is_poison(unit):
+            return self._emit(unit, Kind.ERROR, None, self.operator.successors, self._attempts.error(unit), now)
+        if self.joins.forward(unit) is not None and not self._inquiries:
+            return self._forward(unit, now)
+        self.queue.add(unit, now)
+        return []
+
+    def _forward(self, unit: Unit, now: float) -> list[Effect]:
+        forward = self.joins.forward(unit)
+        assert forward is not None
+        if forward.kind is Kind.ERROR:
+            return self._emit(unit, Kind.ERROR, None, self.operator.successors, forward.error, now)
+        deps = self.knowledge.prune(self.joins.deps(unit))
+        _, _, outputs = self.forwarded(unit, forward, deps)
+        return self._finish(unit, deps, outputs, now)
+
+    def _pump(self, now: float) -> list[Effect]:
+        if self._running or not self._model_ready or self._inquiries or not len(self.queue):
+            return []
+        effects: list[Effect] = []
+        while not self._running:
+            units = self.queue.take(now)
+            if not units:
+                return effects
+            runnable: list[Unit] = []
+            for unit in units:
+                if self.sending_epoch(unit.id.request) is None:
+                    continue
+                if self.joins.forward(unit) is not None:
+                    effects += self._forward(unit, now)
+                else:
+                    runnable.append(unit)
+            if runnable:
+                effects += self._start(runnable)
+        return effects
+
+    def _start(self, units: list[Unit]) -> list[Effect]:
+        self._batch += 1
+        self._running = units
+        for unit in units:
+            unit.stage = Stage.RUNNING
+            unit.batch = self._batch
+        effects: list[Effect] = []
+        if units[0].attempts:
+            effects += self._attempts.announce(units[0], self.knowledge)
+        batch = tuple(BatchUnit(unit.id, self.joins.meta(unit), self.joins.inputs(unit)) for unit in units)
+        return [*effects, StartBatch(self._batch, batch)]
+
+    def _model_event(self, event: Event, now: float) -> list[Effect]:
+        if isinstance(event, BatchDone):
+            return self._batch_done(event, now)
+        if isinstance(event, BatchFailed):
+            return self._batch_failed(event, now)
+        if isinstance(event, ModelReady):
+            self._model_ready = True
+            return []
+        if isinstance(event, ModelDied):
+            return self._model_died(event, now)
+        if isinstance(event, UpdateWanted):
+            return [AbandonBatch(event.batch)]
+        return []
+
+    def _batch_done(self, event: BatchDone, now: float) -> list[Effect]:
+        if event.batch != self._batch:
+            return []
+        running = {unit.id: unit for unit in self._running}
+        self._running = []
+        effects: list[Effect] = []
+        for result in event.results:
+            unit = running.get(result.unit)
+            if unit is None or unit.stage is not Stage.RUNNING or unit.batch != event.batch:
+                continue
+            if self.sending_epoch(unit.id.request) is None or unit.id.request in self.knowledge.completed:
+                continue
+            effects += self._result(unit, result, now)
+        return effects
+
+    def _result(self, unit: Unit, result: UnitResult, now: float) -> list[Effect]:
+        if result.refused:
+            unit.refused.update(token.source for token in unit.used)
+            unit.reset()
+            return self.unit_changed(unit, now)
+        if result.error is not None:
+            error = ModelError(self.operator.name, result.error)
+            return self._emit(unit, Kind.ERROR, None, self.operator.successors, error, now)
+        route = unit.route if unit.route is not None else result.route
+        if route is None:
+            route = tuple(target for target in self.operator.targets if target != FEEDBACK)
+        return self._emit(unit, Kind.VALUE, result.payload, route, None, now)
+
+    def _emit(self, unit: Unit, kind: Kind, payload: Payload | None, route: tuple[str, ...], error: ModelError | None, now: float) -> list[Effect]:
+        deps = self.knowledge.prune(self.joins.deps(unit))
+        inputs = tuple(token.value_id for token in unit.used if token.kind is not Kind.SKIP)
+        out, outputs = self.make_outputs(unit, deps, route, kind, payload, error)
+        slot = slot_number(unit.id.request, self._slots)
+        note = NoteExec(self.operator.name, self.knowledge.topology.generation, self._owned[slot], unit.id, inputs, out, route, slot=slot)
+        return [note, *self._finish(unit, deps, outputs, now)]
+
+    def _finish(self, unit: Unit, deps: Deps, outputs: tuple[tuple[str, Token], ...], now: float) -> list[Effect]:
+        self.joins.finish(unit, keep=bool(deps), keep_from=self.fan_out_sources)
+        effects: list[Effect] = []
+        for target, token in outputs:
+            effects += self.outbox.put(target, token, now)
+        return effects
+
+    # -- failures of the model -------------------------------------------------------------------------------------------------
+
+    def _batch_failed(self, event: BatchFailed, now: float) -> list[Effect]:
+        """Its units run one per batch; one that fails alone gets the error."""
+        if event.batch != self._batch:
+            return []
+        units = [unit for unit in self._running if unit.stage is Stage.RUNNING and unit.batch == event.batch]
+        alone = len(self._running) == 1
+        self._running = []
+        if alone:
+            return [effect for unit in units for effect in self._result(unit, UnitResult(unit.id, error=event.message), now)]
+        for unit in reversed(units):
+            unit.stage = Stage.READY
+            self._attempts.isolate(unit)
+            self.queue.add_first(unit, now)
+        return []
+
+    def _model_died(self, event: ModelDied, now: float) -> list[Effect]:
+        """Say at once which requests were in it, and that this instance cannot serve its slots."""
+        self._model_ready = False
+        units, self._running = self._running, []
+        effects = self._attempts.died(units, self.knowledge)
+        for unit in reversed(units):
+            if unit.stage is Stage.RUNNING:
+                unit.stage = Stage.READY
+                self.queue.add_first(unit, now)
+        effects += [Send(manager, Suspect(self.instance, event.reason)) for manager in managers_of(self.members)]
+        return [*effects, RestartModel(event.reason)]

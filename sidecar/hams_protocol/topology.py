@@ -1,0 +1,133 @@
+"""The topology: who has which role in which epoch. One value per graph, changed only by compare-and-swap (protocol.md, sections 1, 6, 7).
+
+Changes are pure functions from a topology to the next one, `None` where the change no longer applies. Each raises `generation` by
+one, so of two changes made from the same topology only one can be committed.
+"""
+
+import zlib
+from dataclasses import replace
+from functools import lru_cache
+
+from hams_protocol.frozen import frozen
+from hams_protocol.ids import InstanceId, RequestId
+
+
+@frozen
+class ReplicaSet:
+    """Who holds one state: an operator's or a frontend shard's.
+
+    `in_sync` are the backups in sync, the primary aside. `ends` are (epoch, end) of ended epochs, ascending; an epoch below the
+    first one listed, and below `epoch`, was dropped. `lost` is set when no replica of the state is left and policy says Stop.
+    `loss` counts the restarts from less than the durable state.
+    """
+
+    name: str
+    epoch: int = 0
+    primary: InstanceId | None = None
+    in_sync: tuple[InstanceId, ...] = ()
+    joining: tuple[InstanceId, ...] = ()
+    ends: tuple[tuple[int, int], ...] = ()
+    lost: bool = False
+    loss: int = 0
+
+    def end_of(self, epoch: int) -> int | None:
+        """The last seq of an ended epoch that survived; None if the epoch has not ended or its end was dropped."""
+        for ended, end in reversed(self.ends):
+            if ended == epoch:
+                return end
+        return None
+
+    @property
+    def members(self) -> tuple[InstanceId, ...]:
+        """The primary and its in-sync backups."""
+        return self.in_sync if self.primary is None else (self.primary, *self.in_sync)
+
+
+@frozen
+class Slot:
+    """A stateless operator's share of the requests: its active instance, and +1 whenever that changes."""
+
+    epoch: int = 0
+    instance: InstanceId | None = None
+
+
+@frozen
+class SlotTable:
+    """All slots of one stateless operator."""
+
+    op: str
+    slots: tuple[Slot, ...]
+
+
+@frozen
+class Topology:
+    """Roles, epochs, slots, ends, in-sync sets, revoked ids of one graph."""
+
+    generation: int = 0
+    sets: tuple[ReplicaSet, ...] = ()
+    tables: tuple[SlotTable, ...] = ()
+    revoked: tuple[InstanceId, ...] = ()
+
+    def find(self, name: str) -> ReplicaSet:
+        """The replica set of an operator or shard; an empty one if it has none yet."""
+        for found in self.sets:
+            if found.name == name:
+                return found
+        return ReplicaSet(name)
+
+    def table(self, op: str) -> SlotTable:
+        """The slots of a stateless operator; none if not assigned yet."""
+        for found in self.tables:
+            if found.op == op:
+                return found
+        return SlotTable(op, ())
+
+    def slot_of(self, op: str, request: RequestId) -> tuple[int, Slot]:
+        """Number and owner of the slot that has this request."""
+        slots = self.table(op).slots
+        if not slots:
+            return 0, Slot()
+        number = slot_number(request, len(slots))
+        return number, slots[number]
+
+    def with_set(self, changed: ReplicaSet) -> "Topology":
+        """This topology with one replica set replaced or added; the generation is left alone."""
+        others = tuple(item for item in self.sets if item.name != changed.name)
+        return replace(self, sets=tuple(sorted((*others, changed), key=lambda item: item.name)))
+
+    def with_table(self, changed: SlotTable) -> "Topology":
+        """This topology with one slot table replaced or added; the generation is left alone."""
+        others = tuple(item for item in self.tables if item.op != changed.op)
+        return replace(self, tables=tuple(sorted((*others, changed), key=lambda item: item.op)))
+
+    def next(self) -> "Topology":
+        """The same roles in the next generation."""
+        return replace(self, generation=self.generation + 1)
+
+
+@lru_cache(maxsize=65536)
+def slot_number(request: RequestId, slots: int) -> int:
+    """`hash(request) mod slots`, the same in every process."""
+    return zlib.crc32(b"%d/%d" % request) % slots
+
+
+def shrink(topology: Topology, name: str, primary: InstanceId, epoch: int, member: InstanceId) -> Topology | None:
+    """The living primary drops a backup (in sync or joining) from its own set."""
+    found = topology.find(name)
+    if found.primary != primary or found.epoch != epoch or member not in (*found.in_sync, *found.joining):
+        return None
+    return topology.with_set(
+        replace(
+            found,
+            in_sync=tuple(item for item in found.in_sync if item != member),
+            joining=tuple(item for item in found.joining if item != member),
+        )
+    ).next()
+
+
+def admit(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId) -> Topology | None:
+    """The primary declares a joiner in sync. Safe only when the joiner is in the primary's ack set already."""
+    found = topology.find(name)
+    if found.primary != primary or found.epoch != epoch or joiner not in found.joining or joiner in topology.revoked:
+        return None
+    return topology.with_set(replace(found, in_sync=(*found.in_sync, joiner), joining=tuple(item for item in found.joining if item != joiner))).next()

@@ -1,0 +1,101 @@
+"""Versions of a state that one replica retains: rollback sources, and what joiners copy (protocol.md, 2.6, 7.2, 7.3).
+
+Versions stand in order; each knows its record and, where the version changed nothing, shares the state before it. Invariant: the oldest
+retained version always has its state, so whatever is retained can be gone back to.
+"""
+
+from dataclasses import replace
+
+from hams_protocol.messages import Payload, StateRecord
+
+
+class Version:
+    """One version: its record, and whether its state is there (captured, received, or shared with the version before)."""
+
+    __slots__ = ("changed", "record", "state")
+
+    def __init__(self, record: StateRecord, changed: bool, state: Payload | None) -> None:
+        self.record = record
+        self.changed = changed
+        self.state = state
+
+    @property
+    def number(self) -> int:
+        """The seq of the last unit of its batch."""
+        return self.record.version
+
+
+class VersionStore:
+    """The retained versions of one replica, ascending."""
+
+    def __init__(self) -> None:
+        self.versions: list[Version] = []
+
+    @property
+    def newest(self) -> Version | None:
+        """The newest version, if there is any."""
+        return self.versions[-1] if self.versions else None
+
+    def start(self, record: StateRecord, state: Payload | None) -> None:
+        """Begin anew from one whole version."""
+        self.versions = [Version(record, True, state)]
+
+    def append(self, record: StateRecord, changed: bool) -> Version:
+        """Add the next version. If it `changed` the state, `record.state` is the state, or None until it is captured."""
+        before = self.versions[-1] if self.versions else None
+        state = record.state if changed or before is None else before.state
+        version = Version(record, changed, state)
+        self.versions.append(version)
+        return version
+
+    def captured(self, number: int, state: Payload) -> None:
+        """The capture of a version is complete: later versions that changed nothing share it."""
+        for version in self.versions:
+            if version.number == number and version.changed:
+                version.state = state
+                version.record = replace(version.record, state=state)
+            elif version.number > number and version.state is None:
+                if version.changed:
+                    return
+                version.state = state
+
+    def find(self, number: int) -> Version | None:
+        """The version with this number, if retained."""
+        for version in reversed(self.versions):
+            if version.number == number:
+                return version
+        return None
+
+    def at_or_below(self, number: int) -> Version | None:
+        """The newest version not above `number`."""
+        for version in reversed(self.versions):
+            if version.number <= number:
+                return version
+        return None
+
+    def after(self, number: int) -> list[Version]:
+        """Versions above `number`, ascending."""
+        return [version for version in self.versions if version.number > number]
+
+    def rollback(self, end: int) -> None:
+        """Drop everything above `end`."""
+        self.versions = [version for version in self.versions if version.number <= end]
+
+    def trim(self, keep_from: int, keep_at_least: int = 0) -> None:
+        """Drop versions below `keep_from`, but keep at least the newest `keep_at_least`."""
+        first = 0
+        last = len(self.versions) - max(keep_at_least, 1)
+        while first < last and self.versions[first].number < keep_from:
+            first += 1
+        if first:
+            del self.versions[:first]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all distinct states retained."""
+        states = {id(version.state): version.state.nbytes for version in self.versions if version.state is not None}
+        return sum(states.values())
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.versions = []
