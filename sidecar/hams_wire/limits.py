@@ -38,5 +38,104 @@ watch_events_max = 1024
 registration_ttl_min_s = 1
 """Shortest lease asked for; etcd grants its own minimum if that is longer (two seconds with its default election timeout)."""
 
+registration_attempts_max = 8
+"""A registration tries this often in a row if other writers of the key, or of what its permit compares, are faster."""
+
 registration_renewals_per_ttl = 3
 """A lease is renewed this often within its time to live."""
+
+# ---- recorded histories (hams_wire.history) ----
+
+history_line_bytes_max = 64 * 1024
+"""Longest line of a history, newline included."""
+
+# ---- peers (hams_wire.peers) ----
+
+chunk_bytes_max = 2 * 1024 * 1024
+"""Payload bytes in one frame: what an urgent message may have to wait for."""
+
+chunk_bytes = 512 * 1024
+"""Payload bytes we put into one frame."""
+
+staging_bytes = 64 * 1024
+"""Read buffer of one connection; what of a payload lands in it is copied once."""
+
+join_bytes_max = 16 * 1024
+"""Pieces up to this size are joined before they are handed to the transport: cheaper than one more piece of a gathering write."""
+
+metadata_bytes_max = 16 * 1024 * 1024
+"""Metadata of one message."""
+
+hello_bytes_max = 4 * 1024
+"""Metadata of a greeting, all that a stranger may send."""
+
+payload_bytes_max = 16 * 1024 * 1024 * 1024
+"""Payload bytes of one message."""
+
+payloads_per_message_max = 65_536
+"""Payloads in one message."""
+
+tensors_per_payload_max = 65_536
+"""Tensor descriptors in one payload; a captured state has one per parameter."""
+
+tensor_rank_max = 64
+"""Dimensions of one tensor."""
+
+streams_open_max = 8
+"""Messages of one connection whose payload is still arriving: one per lane, and room for lanes to come."""
+
+lane_bytes_high = 64 * 1024 * 1024
+"""A peer's lane holding more than this is reported as not writable."""
+
+lane_bytes_low = 16 * 1024 * 1024
+"""It is writable again below this."""
+
+lane_bytes_max = 256 * 1024 * 1024
+"""A message that would raise a lane above this is dropped, as if the connection had lost it; one message always fits."""
+
+lane_messages_max = 131_072
+"""Messages waiting in one lane, whatever their size."""
+
+urgent_turn_bytes_max = 1024 * 1024
+"""Urgent bytes written before a chunk of payload gets its turn, so that acknowledgements alone cannot starve records."""
+
+dedupe_bytes_min = 64 * 1024
+"""A message with this much payload that still waits is not queued a second time."""
+
+unsent_bytes_max = 256 * 1024
+"""Bytes the kernel may hold unsent (TCP_NOTSENT_LOWAT): what is urgent overtakes everything behind them."""
+
+connections_max = 1024
+"""Incoming connections of one instance."""
+
+handshake_s = 2.0
+"""A connection that has not greeted or been greeted by then is closed."""
+
+connect_s = 1.0
+"""An attempt to connect to a peer ends after this long."""
+
+reconnect_s = 0.02
+"""Pause before a broken connection is tried again; doubled each time, with jitter, to `reconnect_max_s`."""
+
+reconnect_max_s = 1.0
+"""Longest pause between two attempts to connect."""
+
+keepalive_s = 1
+"""Seconds without traffic before the kernel probes a connection, and between its probes."""
+
+keepalive_probes_max = 3
+"""Unanswered kernel probes after which a connection is broken."""
+
+user_timeout_s = 5
+"""Sent bytes without acknowledgement for this long break a connection."""
+
+# ---- suspicion (hams_wire.suspicion) ----
+
+suspicion_deviations = 4.0
+"""A peer is suspected after its mean gap and this many mean deviations of silence."""
+
+suspicion_weight = 0.125
+"""Weight of the newest gap in the mean (RFC 6298 uses the same)."""
+
+suspicion_stretch_max = 4.0
+"""The adaptive timeout is never above this multiple of `suspect_after_s`: a flapping link must not teach patience."""
