@@ -108,7 +108,10 @@ class UpdateWanted:
 
 @frozen
 class UnitResult:
-    """What a model made of one unit: a payload or an error; `route` None means all successors but `request`. `refused`: a First may try its next value."""
+    """What a model made of one unit: a payload or an error. `route` None: all successors but `request`.
+
+    `refused`: a First may try its next value.
+    """
 
     unit: UnitId
     payload: Payload | None = None

@@ -220,9 +220,8 @@ class JoinBuffer:
         return tuple(unit.tokens[source] for source in self._edges)
 
     def _first(self, unit: Unit) -> tuple[Token, ...] | None:
+        """The first value not refused; an error or a refusal only when every in-edge has delivered and none is left."""
         for token in unit.tokens.values():
-            if token.kind is not Kind.SKIP and token.source not in unit.refused:
+            if token.kind is Kind.VALUE and token.source not in unit.refused:
                 return (token,)
-        if len(unit.tokens) < len(self._edges):
-            return None
-        return tuple(unit.tokens.values())
+        return tuple(unit.tokens.values()) if len(unit.tokens) == len(self._edges) else None

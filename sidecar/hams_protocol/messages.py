@@ -55,7 +55,7 @@ class Meta:
 
 @frozen
 class ModelError:
-    """A typed error of a model on a request: names the operator, says what happened. `status` is an HTTP status: 500, or 422 when every First input was refused."""
+    """A typed error of a model on a request: the operator and what happened. `status` is HTTP's: 500, or 422 if all First inputs were refused."""
 
     op: str
     message: str
@@ -275,7 +275,7 @@ class Admit:
 
 @frozen
 class ReplyEntry:
-    """Log entry: the reply of a request, or that there is none to give (an internal one). `tokens` are the sink tokens it was made of, with their payloads."""
+    """Log entry: the reply of a request, or that there is none (an internal one). `tokens` are the sink tokens it was made of."""
 
     request: RequestId
     tokens: tuple[Token, ...]
@@ -383,7 +383,9 @@ class Health(enum.IntEnum):
 
     HEALTHY = 0
     MODEL_DEAD = 1
-    STOPPING = 2
+    NEEDS_ROLLBACK = 2
+    """The model died with versions that were executed but not captured: the set must go back to a retained record."""
+    STOPPING = 3
 
 
 @frozen
@@ -422,7 +424,10 @@ class Freeze:
 
 @frozen
 class FreezeAnswer:
-    """`applied` is the newest applied version (last log index for a shard; for a former primary its newest durable-dep record); None: this instance holds nothing of the set."""
+    """`applied`: the newest applied version (a shard: last log index); None: this instance holds nothing of the set.
+
+    A former primary reports its newest retained record with only durable dependencies.
+    """
 
     attempt: int
     generation: int

@@ -29,8 +29,7 @@ from hams_protocol.messages import (
 )
 from hams_protocol.poison import Attempts, managers_of
 from hams_protocol.topology import slot_number
-from hams_protocol.vertex import Vertex
-
+from hams_protocol.vertex import FOREVER, Vertex
 
 SINK = FRONTEND
 """All sinks are the frontend."""
@@ -62,6 +61,7 @@ class StatelessMachine(Vertex):
         self._batch = 0
         self._running: list[Unit] = []
         self._attempts = Attempts(graph, op)
+        self._ticked_at = -FOREVER
 
     # -- the machine -------------------------------------------------------------------------------------------------------
 
@@ -73,6 +73,7 @@ class StatelessMachine(Vertex):
         effects += self._pump(now)
         effects += self.flush_acks(now)
         if isinstance(event, Tick):
+            self._ticked_at = now
             effects += self.outbox.tick(now)
             effects += self._ask_again(now)
         return effects
@@ -84,7 +85,7 @@ class StatelessMachine(Vertex):
             due = min(due, self.queue.deadline())
         for inquiry in self._inquiries.values():
             due = min(due, inquiry.asked_at + limits.resend_after_s)
-        return due
+        return max(due, self._ticked_at + limits.tick_min_s)
 
     @property
     def role(self) -> str:

@@ -165,6 +165,11 @@ class Vertex(ABC):
         effects = self.topology_changed(now)
         self.outbox.purge()
         effects += self.outbox.owners_changed(now)
+        return [*effects, *self.judge_stash(now)]
+
+    def judge_stash(self, now: float) -> list[Effect]:
+        """Judge again what could not be judged before."""
+        effects: list[Effect] = []
         stashed = list(self._stash)
         self._stash.clear()
         for sender, deliver in stashed:

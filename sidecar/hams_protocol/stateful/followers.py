@@ -16,12 +16,13 @@ FOREVER = float("inf")
 class Follower:
     """One backup or joiner. `sent`, `received`, `applied` are versions, -1 for none; `copying` until it was sent a copy to follow from."""
 
-    __slots__ = ("ack", "applied", "copying", "down_since", "instance", "progress_at", "received", "refused", "sent")
+    __slots__ = ("ack", "applied", "asked", "copying", "down_since", "instance", "progress_at", "received", "refused", "sent")
 
     def __init__(self, instance: InstanceId, ack: bool, now: float) -> None:
         self.instance = instance
         self.ack = ack
         self.copying = not ack
+        self.asked = False
         self.sent = -1
         self.received = -1
         self.applied = -1
@@ -97,15 +98,16 @@ class Followers:
     def gone(self, living: Iterable[InstanceId], suspect_after_s: float, now: float) -> list[InstanceId]:
         """Followers that are dead, or have not received what was sent for too long: their primary drops them from its set."""
         living = set(living)
-        found = []
-        for follower in self.all.values():
-            if follower.refused or now - follower.down_since >= suspect_after_s:
-                found.append(follower.instance)
-            elif follower.instance not in living and now - follower.progress_at >= suspect_after_s and follower.received < follower.sent:
-                found.append(follower.instance)
-            elif follower.received < follower.sent and now - follower.progress_at >= limits.backup_lag_max_s:
-                found.append(follower.instance)
-        return found
+        return [follower.instance for follower in self.all.values() if self._is_gone(follower, living, suspect_after_s, now)]
+
+    @staticmethod
+    def _is_gone(follower: Follower, living: set[InstanceId], suspect_after_s: float, now: float) -> bool:
+        if follower.refused or now - follower.down_since >= suspect_after_s:
+            return True
+        stalled_s = now - follower.progress_at if follower.received < follower.sent else 0.0
+        if follower.instance not in living and stalled_s >= suspect_after_s:
+            return True
+        return follower.ack and stalled_s >= limits.backup_lag_max_s
 
     def deadline(self, suspect_after_s: float) -> float:
         """When a follower may have become one of those."""

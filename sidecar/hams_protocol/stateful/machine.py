@@ -5,9 +5,9 @@ this very instance, and a state is carried into a new epoch only if it is the re
 tainted or lacks that record stops: it never guesses.
 """
 
-from hams_protocol import mutants
+from hams_protocol import limits, mutants
 from hams_protocol.deps import Deps
-from hams_protocol.effects import Effect, NoteFailover, RestartModel, Send, Stop
+from hams_protocol.effects import AbandonBatch, Effect, NoteFailover, RestartModel, Send, Stop
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
@@ -61,6 +61,7 @@ class StatefulMachine(Vertex):
         self.initial: Payload | None = None
         self.epoch = 0
         self._stopped = False
+        self._ticked_at = -FOREVER
 
     # -- the machine -------------------------------------------------------------------------------------------------------
 
@@ -75,6 +76,7 @@ class StatefulMachine(Vertex):
             effects += self.primary.pump(now)
         effects += self.flush_acks(now)
         if isinstance(event, Tick):
+            self._ticked_at = now
             effects += self.outbox.tick(now)
             if self.primary is not None:
                 effects += self.primary.tick(now)
@@ -89,7 +91,7 @@ class StatefulMachine(Vertex):
             due = min(due, self.primary.deadline())
         if self.backup is not None:
             due = min(due, self.backup.deadline())
-        return due if not self._stopped else FOREVER
+        return max(due, self._ticked_at + limits.tick_min_s) if not self._stopped else FOREVER
 
     @property
     def role(self) -> str:
@@ -182,7 +184,7 @@ class StatefulMachine(Vertex):
         if isinstance(event, CasUnknown):
             return self.primary.proposal_unknown(now) if self.primary is not None else []
         if self.primary is None:
-            return []
+            return [AbandonBatch(event.batch)] if isinstance(event, UpdateWanted) else []
         if isinstance(event, UpdateWanted):
             return self.primary.update_wanted(event, now)
         if isinstance(event, BatchDone):
@@ -202,7 +204,7 @@ class StatefulMachine(Vertex):
         self.initial = event.state
         if self.primary is not None:
             return self.primary.model_ready(event, now)
-        return self._take_role(now)
+        return [*self._take_role(now), *self.judge_stash(now)]
 
     # -- roles ---------------------------------------------------------------------------------------------------------------
 
@@ -212,6 +214,8 @@ class StatefulMachine(Vertex):
             return self._stop("revoked", keep=True)
         effects = self._take_role(now)
         if not self._stopped and self.primary is not None:
+            if self.primary.is_tainted():
+                return [*effects, *self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)]
             effects += self.purge_units(now)
             effects += self.primary.after_purge(now)
         return effects
@@ -307,6 +311,8 @@ class StatefulMachine(Vertex):
         """Managers' questions, and what only a role understands."""
         if isinstance(message, Probe):
             health = Health.HEALTHY if self.model_ready else Health.MODEL_DEAD
+            if self.primary is not None and self.primary.needs_rollback:
+                health = Health.NEEDS_ROLLBACK
             return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation))]
         if isinstance(message, Freeze):
             return self._freeze(sender, message)

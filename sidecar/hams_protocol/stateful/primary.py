@@ -85,6 +85,7 @@ class Primary:
         self._followers = Followers()
         self._followers.sync(found, self._base, now)
         self._proposed_at = -FOREVER
+        self._reconsider_at = FOREVER
         self._batch = 0
         self._running: list[Unit] = []
         self._wanted = False
@@ -92,7 +93,6 @@ class Primary:
         self._abandoning = False
         self._capturing: int | None = None
         self._loads = 0
-        self._load_done_then_reset = False
         self.loading = False
         self._fence: Fence | None = None
         self._waiting_since = FOREVER
@@ -116,7 +116,8 @@ class Primary:
     def load_newest(self) -> list[Effect]:
         """Make the model's state that of the newest version."""
         newest = self._m.store.newest
-        assert newest is not None and newest.state is not None
+        assert newest is not None, "a primary has a state"
+        assert newest.state is not None, "and it is captured"
         self._loads += 1
         self.loading = True
         return [LoadState(self._loads, newest.state)] if self._m.model_ready else []
@@ -128,8 +129,14 @@ class Primary:
         return []
 
     def model_ready(self, event: ModelReady, now: float) -> list[Effect]:
-        """A fresh model process: it takes over the newest version."""
-        return self.load_newest()
+        """A fresh model process takes over the newest version; if that died with the old one before its capture, the set must roll back."""
+        return [] if self.needs_rollback else self.load_newest()
+
+    @property
+    def needs_rollback(self) -> bool:
+        """Whether versions were executed whose state is lost."""
+        newest = self._m.store.newest
+        return newest is not None and newest.state is None and self._capturing is None
 
     # -- forming batches ---------------------------------------------------------------------------------------------------------
 
@@ -352,7 +359,7 @@ class Primary:
     def _new_version(self, units: tuple[Consumed, ...], deps: Deps, updated: bool, now: float) -> list[Effect]:
         """One more version in the store: captured and shipped where the state was written."""
         m = self._m
-        version = self._seq + max(len(units), 1) if units or updated else self._seq
+        version = self._seq + max(len(units), 1)
         before = m.store.newest
         assert before is not None
         self._deps = deps or self._deps
@@ -422,6 +429,7 @@ class Primary:
                 m.queue.add_first(unit, now)
         self._running = []
         self._updating = self._wanted = False
+        self._capturing = None
         self.loading = True
         return effects + [Send(manager, Suspect(m.instance, event.reason)) for manager in managers_of(m.members)]
 
@@ -480,6 +488,8 @@ class Primary:
         effects: list[Effect] = [NoteDurable(name, m.knowledge.topology.generation, self._epoch, target)]
         effects += [Send(peer, notice) for peer in self._interested()]
         for follower in list(self._followers.all.values()):
+            if follower.asked:
+                effects += self._copy_to(follower.instance, AskCopy(name, self._epoch), now)
             effects += self._admit(follower, now)
         return effects
 
@@ -550,9 +560,9 @@ class Primary:
             number = self._ready_up_to()
         version = m.store.at_or_below(number)
         if number < 0 or version is None or version.state is None:
-            follower.copying = True
+            follower.copying = follower.asked = True
             return []
-        follower.copying = False
+        follower.copying = follower.asked = False
         follower.sent = version.number
         follower.progress_at = now
         units = m.lineage.up_to(version.number)
@@ -573,6 +583,7 @@ class Primary:
         if changed is None:
             return []
         self._proposed_at = now
+        self._reconsider_at = now + limits.propose_retry_s
         return [Propose(m.knowledge.revision, changed)]
 
     def drop_gone(self, now: float) -> list[Effect]:
@@ -585,6 +596,7 @@ class Primary:
             changed = shrink(m.knowledge.topology, m.operator.name, m.instance, self._epoch, member)
             if changed is not None:
                 self._proposed_at = now
+                self._reconsider_at = now + limits.propose_retry_s
                 if mutants.on("leave-ack-set-before-shrink"):
                     self._followers.all[member].ack = False
                 return [Propose(m.knowledge.revision, changed)]
@@ -593,11 +605,13 @@ class Primary:
     def proposal_settled(self, event: CasDone | CasFailed, now: float) -> list[Effect]:
         """Committed, or overtaken by another change: the topology that follows says what is to be done next."""
         self._proposed_at = -FOREVER
+        self._reconsider_at = now
         return []
 
     def proposal_unknown(self, now: float) -> list[Effect]:
         """The shell reads again; until then nothing is proposed."""
         self._proposed_at = now
+        self._reconsider_at = now + limits.propose_retry_s
         return []
 
     def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
@@ -616,6 +630,11 @@ class Primary:
         """Whether a dependency lies above the ends of the fence in force."""
         return self._fence is not None and above(deps, self._fence)
 
+    def is_tainted(self) -> bool:
+        """Whether the state depends on an orphan."""
+        m = self._m
+        return m.knowledge.status(tuple(dep for dep in self._deps if dep.op != m.operator.name)) is Status.ORPHAN
+
     def fenced(self, fence: Fence) -> FenceAnswer:
         """Let in no dependency above these ends; say whether the state holds one, and what it could go back to."""
         m = self._m
@@ -632,6 +651,8 @@ class Primary:
 
     def tick(self, now: float) -> list[Effect]:
         """Resend, shrink, ask again."""
+        if now >= self._reconsider_at:
+            self._reconsider_at = FOREVER
         effects = self.drop_gone(now)
         for follower in self._followers.all.values():
             effects += self._resend(follower, now)
@@ -669,9 +690,7 @@ class Primary:
         due = min(self._followers.deadline(m.graph.data.recovery.suspect_after_s), self._waiting_since + limits.ask_after_s)
         if not self._running and not self.loading and m.model_ready:
             due = min(due, m.queue.deadline())
-        if any(not follower.ack for follower in self._followers.all.values()) or self._proposed_at > -FOREVER:
-            due = min(due, max(self._proposed_at, m.last_now) + limits.propose_retry_s)
-        return due
+        return min(due, self._reconsider_at)
 
 
 def above(deps: Deps, fence: Fence) -> bool:
