@@ -1,0 +1,55 @@
+"""The checker: a recorded history in, the verdict over I1 to I5 and I7 out (history.md, "What is checked").
+
+It knows the history alone: nothing of the protocol core is imported, so the two can only agree by being right. Time and memory are
+linear in the number of lines.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hams_sim.history.clients import Clients
+from hams_sim.history.convergence import Converged
+from hams_sim.history.dependencies import Dependencies
+from hams_sim.history.once import OnceEach
+from hams_sim.history.report import Findings, Problem, Report
+from hams_sim.history.source import History, read
+from hams_sim.history.tables import Tables
+from hams_sim.history.visibility import Visibility
+from hams_sim.history.writers import OneWriter
+from hams_wire.history import Line
+
+
+def check(lines: Sequence[Line]) -> Report:
+    """Judge a history in memory; the header may stand anywhere, in a recorded one it is first."""
+    return _check(Findings(History(lines)))
+
+
+def check_directory(path: Path | str) -> Report:
+    """Judge the history in a folder of `<instance>.jsonl` files, or in one such file.
+
+    Raises FileNotFoundError if there is none. What cannot be read becomes a problem of the report.
+    """
+    problems: list[tuple[str, str]] = []
+    history = read(Path(path), lambda message, where: problems.append((message, where)))
+    findings = Findings(history)
+    for message, where in problems:
+        findings.problem(message, where)
+    return _check(findings)
+
+
+def _check(findings: Findings) -> Report:
+    tables = Tables(findings)
+    if tables.header is not None:
+        OneWriter(tables)
+        dependencies = Dependencies(tables)
+        visibility = Visibility(tables, dependencies.tainted)
+        OnceEach(tables, visibility)
+        Clients(tables)
+        Converged(tables)
+        for table in tables.operators.values():
+            if table.lost_from is not None:
+                findings.skip(f"I1, survival of {table.name} from epoch {table.lost_from} on", "its loss was reported")
+    return Report(findings)
+
+
+__all__ = ["Problem", "Report", "check", "check_directory"]

@@ -1,0 +1,70 @@
+"""I7: once the faults have ended, everything completes and every set is whole again.
+
+Judged only where the harness says that it has waited: by its `final` line, after the last `heal`.
+"""
+
+from hams_sim.history.tables import OperatorTable, Tables
+from hams_wire.history import FinalLine
+
+
+class Converged:
+    """Runs the checks when built."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.findings = tables.findings
+        if tables.final is None:
+            self.findings.skip("I7", "the history has no final line, so it may end anywhere")
+            return
+        if tables.last_fault is not None and (tables.last_heal is None or (tables.ordered and tables.last_heal < tables.last_fault)):
+            self.findings.skip("I7", "the last fault was not followed by a heal")
+            return
+        position, final = tables.final
+        stopped = self._stopped(final)
+        if stopped:
+            self.findings.skip("I7, completion", f"{', '.join(stopped)} is reported lost and has no primary: the graph may stop")
+        else:
+            self._complete(position)
+        self._operators(position, final)
+        if final.open:
+            shown = ", ".join(str(item) for item in final.open[:10])
+            self.findings.violation("I7", f"{len(final.open)} left open at the end: {shown}", position)
+
+    def _stopped(self, final: FinalLine) -> list[str]:
+        lost = [name for name, table in self.tables.operators.items() if table.lost]
+        return [name for name in lost if (found := final.ops.get(name)) is None or found.primary is None]
+
+    def _complete(self, final: int) -> None:
+        for request, logs in self.tables.logs.items():
+            shard = request.partition("/")[0]
+            if request not in self.tables.completes and not (shard.isdigit() and int(shard) in self.tables.lost_shards):
+                self.findings.violation("I7", f"request {request} was logged and never completed", logs[0][0], final)
+        returned = {line.client for _, line in self.tables.rets}
+        for position, call in self.tables.calls:
+            if call.client not in returned:
+                self.findings.violation("I7", f"the call of {call.client} (key {call.key}) never returned", position, final)
+
+    def _operators(self, position: int, final: FinalLine) -> None:
+        for name, table in self.tables.operators.items():
+            if not table.stateful:
+                continue
+            found = final.ops.get(name)
+            if found is None:
+                self.findings.skip(f"I7, {name} at the end", "the final line does not name it")
+            elif table.lost and found.primary is None:
+                continue
+            elif found.primary is None:
+                self.findings.violation("I7", f"{name} has no primary at the end", position)
+            elif (backups := _backups(found.insync, found.primary)) < (want := self._want(table)):
+                self.findings.violation("I7", f"{name} has {backups} backup(s) in sync at the end; {want} are wanted", position)
+
+    def _want(self, table: OperatorTable) -> int:
+        header = self.tables.header
+        want = None if header is None else header.want
+        if isinstance(want, dict):
+            return want.get(table.name, 0)
+        return 0 if want is None else want
+
+
+def _backups(in_sync: tuple[str, ...] | int, primary: str) -> int:
+    return in_sync if isinstance(in_sync, int) else len(set(in_sync) - {primary})

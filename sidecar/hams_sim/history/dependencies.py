@@ -1,0 +1,259 @@
+"""I3: what every value and version depends on, from the sources of the graph down.
+
+The full dependency vector of a value is never built. Two numbers say all that is asked of it: `settled`, the position from which on
+everything it depends on had been called durable or kept by an end (-1: always, INFINITE: never; without a global order only these
+two), and `dead`, the lowest generation whose failover makes part of it orphan (INFINITE: none). Both are maxima or minima over the
+closure, so one pass in the order of the graph gives them, whatever the length of the history.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+
+from hams_sim.history.lineage import Culprit, trace
+from hams_sim.history.tables import OperatorTable, Stretch, Tables, name_of
+from hams_wire.history import ApplyLine, DurableLine, ExecLine
+
+INFINITE = math.inf
+
+
+class Dependencies:
+    """`settled` and `dead` of every value for which they are not trivial. `tainted` are values that stem from states reported lost."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.findings = tables.findings
+        self.ordered = tables.ordered
+        self.settled: dict[str, float] = {}
+        self.dead: dict[str, float] = {}
+        self.tainted: set[str] = set()
+        for table in tables.order:
+            if table.stateful:
+                self._stateful(table)
+            else:
+                self._stateless(table)
+        self._replies()
+
+    # ---- values ----
+
+    def _stateless(self, table: OperatorTable) -> None:
+        settled, dead, tainted = self.settled, self.dead, self.tainted
+        if not settled and not dead and not tainted:
+            return
+        for position, line in table.execs:
+            assert line.out is not None
+            worst = -1.0
+            for value in line.inputs:
+                worst = max(worst, settled.get(value, -1.0))
+            if worst >= 0:
+                settled[line.out] = worst
+            if dead:
+                generation = self._orphan_input(position, line)
+                if generation < INFINITE:
+                    dead[line.out] = generation
+            if tainted and not tainted.isdisjoint(line.inputs):
+                tainted.add(line.out)
+
+    def _stateful(self, table: OperatorTable) -> None:
+        prefix = Prefix()
+        applies: dict[int, list[tuple[int, ApplyLine | DurableLine]]] = {}
+        for at, apply in table.applies:
+            applies.setdefault(apply.epoch, []).append((at, apply))
+        for at, durable in table.durables:
+            applies.setdefault(durable.epoch, []).append((at, durable))
+        for stretch in table.stretches.values():
+            prefix.enter(stretch.start)
+            self._absorb(stretch, prefix)
+            self._release(table, stretch, prefix)
+            for position, line in applies.get(stretch.epoch, ()):
+                worst = prefix.settled_at(line.version)
+                if worst == INFINITE or (self.ordered and worst >= position):
+                    self._unsettled_version(table, stretch, position, line)
+
+    def _absorb(self, stretch: Stretch, prefix: "Prefix") -> None:
+        """Every unit's inputs become part of the state."""
+        settled, dead = self.settled, self.dead
+        for seq in stretch.seqs:
+            position, line = stretch.units[seq]
+            worst, generation = -1.0, INFINITE
+            for value in line.inputs:
+                worst = max(worst, settled.get(value, -1.0))
+            if dead:
+                generation = self._orphan_input(position, line)
+            prefix.append(seq, worst, generation)
+
+    def _release(self, table: OperatorTable, stretch: Stretch, prefix: "Prefix") -> None:
+        """Every output depends on the whole state of its version."""
+        durable = Watermarks(stretch, self.ordered)
+        judged, following = stretch.judged_end, stretch.next
+        lost_above = stretch.kept if table.lost_from is not None else None
+        for seq in stretch.seqs:
+            line = stretch.units[seq][1]
+            if line.out is None:
+                continue
+            assert line.version is not None
+            worst = max(prefix.settled_at(line.version), durable.settled(line.version))
+            if worst >= 0:
+                self.settled[line.out] = worst
+            generation = prefix.dead_at(line.version)
+            if judged is not None and following is not None and line.version > judged:
+                generation = min(generation, following.gen)
+            if generation < INFINITE:
+                self.dead[line.out] = generation
+            if (lost_above is not None and seq > lost_above) or (self.tainted and not self.tainted.isdisjoint(line.inputs)):
+                self.tainted.add(line.out)
+
+    # ---- verdicts ----
+
+    def _orphan_input(self, position: int, line: ExecLine) -> float:
+        """The lowest generation that makes an input orphan; a violation if the executing instance knew it."""
+        worst = INFINITE
+        for value in line.inputs:
+            generation = self.dead.get(value, INFINITE)
+            if generation <= line.gen:
+                self._known_orphan(position, line, value)
+            worst = min(worst, generation)
+        return worst
+
+    def _known_orphan(self, position: int, line: ExecLine, value: str) -> None:
+        if self.findings.full("I3"):
+            self.findings.count("I3")
+            return
+
+        def orphan(table: OperatorTable, stretch: Stretch, version: int) -> bool:
+            end, following = stretch.judged_end, stretch.next
+            return end is not None and following is not None and version > end and following.gen <= line.gen
+
+        found = trace(self.tables, [value], [], orphan)
+        if found is None:
+            return
+        stretch = found.stretch
+        assert stretch.next is not None
+        began = () if stretch.next.began is None else (stretch.next.began,)
+        self.findings.violation(
+            "I3",
+            f"{line.i} executed {name_of(line)} of {line.op} in generation {line.gen} on the orphan {value}: it depends on {found.version_name},"
+            f" but generation {stretch.next.gen} had ended epoch {stretch.epoch} of {found.op} at {stretch.end}",
+            position,
+            *began,
+            *found.path,
+        )
+
+    def _unsettled_version(self, table: OperatorTable, stretch: Stretch, position: int, line: ApplyLine | DurableLine) -> None:
+        did = "called durable" if isinstance(line, DurableLine) else "applied"
+        what = f"{line.i} {did} version {line.version} of {line.op}, epoch {line.epoch},"
+        self._unsettled(position, what, [], [(table, stretch, line.version)])
+
+    def _replies(self) -> None:
+        settled = self.settled
+        if not settled:
+            return
+        for lines in self.tables.replies.values():
+            for position, line in lines:
+                worst = -1.0
+                for value in line.values:
+                    worst = max(worst, settled.get(value, -1.0))
+                if worst == INFINITE or (self.ordered and worst >= position):
+                    self._unsettled(position, f"{line.i} released the reply of {line.req}", list(line.values), [])
+
+    def _unsettled(self, position: int, what: str, values: list[str], states: list[tuple[OperatorTable, Stretch, int]]) -> None:
+        if self.findings.full("I3"):
+            self.findings.count("I3")
+            return
+        culprit = self._not_durable(position, states[0][0] if states else None)
+        found = trace(self.tables, values, states, culprit)
+        if found is None:
+            return
+        stretch = found.stretch
+        marks = [version for version, at in stretch.durable if not self.ordered or at < position]
+        newest = f"durable up to {max(marks)}" if marks else "never called durable"
+        if stretch.end is None:
+            end = f"epoch {stretch.epoch} has not ended"
+        else:
+            end = f"epoch {stretch.epoch} ended at {stretch.end}"
+        began = () if stretch.next is None or stretch.next.began is None else (stretch.next.began,)
+        when = "before" if self.ordered else "anywhere"
+        self.findings.violation(
+            "I3",
+            f"{what} which depends on {found.version_name}; {when}, {found.op} in epoch {stretch.epoch} is {newest}, and {end}",
+            position,
+            *began,
+            *found.path,
+        )
+
+    def _not_durable(self, position: int, own: OperatorTable | None) -> Culprit:
+        marks: dict[tuple[str, int], Watermarks] = {}
+
+        def culprit(table: OperatorTable, stretch: Stretch, version: int) -> bool:
+            if table is own:
+                return False
+            key = (table.name, stretch.epoch)
+            if key not in marks:
+                marks[key] = Watermarks(stretch, self.ordered)
+            at = marks[key].settled(version)
+            return at == INFINITE or (self.ordered and at >= position)
+
+        return culprit
+
+
+class Watermarks:
+    """From which position on a version of one epoch was durable: called so, or kept by the epoch's end."""
+
+    __slots__ = ("_end", "_ended_at", "_newest", "_ordered", "_positions", "_versions")
+
+    def __init__(self, stretch: Stretch, ordered: bool) -> None:
+        self._ordered = ordered
+        self._end = -1 if stretch.end is None else stretch.end
+        self._newest = max((version for version, _ in stretch.durable), default=-1)
+        self._ended_at = stretch.next.began if stretch.next is not None and stretch.next.began is not None else -1
+        self._versions: list[int] = []
+        self._positions: list[int] = []
+        if ordered:
+            for version, position in stretch.durable:
+                if not self._versions or version > self._versions[-1]:
+                    self._versions.append(version)
+                    self._positions.append(position)
+
+    def settled(self, version: int) -> float:
+        """-1 or the position from which on; INFINITE if never."""
+        if not self._ordered:
+            return -1 if version <= self._newest or version <= self._end else INFINITE
+        by_end = self._ended_at if version <= self._end else INFINITE
+        index = bisect_left(self._versions, version)
+        return min(by_end, self._positions[index]) if index < len(self._versions) else by_end
+
+
+class Prefix:
+    """Running maxima over the lineage of one operator, by seq; a new epoch cuts what its predecessor did not keep."""
+
+    __slots__ = ("_dead", "_seqs", "_settled")
+
+    def __init__(self) -> None:
+        self._seqs: list[int] = [0]
+        self._settled: list[float] = [-1.0]
+        self._dead: list[float] = [INFINITE]
+
+    def enter(self, start: int) -> None:
+        """A new epoch goes on from `start`."""
+        keep = bisect_right(self._seqs, start) if start > 0 else 1
+        del self._seqs[keep:], self._settled[keep:], self._dead[keep:]
+
+    def append(self, seq: int, settled: float, dead: float) -> None:
+        """The state takes in one more unit. One at or below the start of its epoch is no part of the lineage."""
+        if seq <= self._seqs[-1]:
+            return
+        self._seqs.append(seq)
+        self._settled.append(max(self._settled[-1], settled))
+        self._dead.append(min(self._dead[-1], dead))
+
+    def _at(self, version: int) -> int:
+        if version >= self._seqs[-1]:
+            return -1
+        return max(bisect_right(self._seqs, version) - 1, 0)
+
+    def settled_at(self, version: int) -> float:
+        """When everything that this version took in was durable."""
+        return self._settled[self._at(version)]
+
+    def dead_at(self, version: int) -> float:
+        """The lowest generation that makes something orphan that this version took in."""
+        return self._dead[self._at(version)]

@@ -1,0 +1,191 @@
+"""I4 and the chains of I1: each (request, lane) once in a surviving history, and there if a value was routed to it.
+
+Who got a value is told by the `route` of its execution; a request's input goes to every operator that the header connects to "F".
+What is not known is not judged: whether an edge from the frontend carried a skip because optional tensors were absent.
+"""
+
+from hams_sim.history.tables import FRONTEND, Exec, OperatorTable, Tables, UnitKey, name_of
+from hams_sim.history.visibility import Visibility
+
+
+class OnceEach:
+    """Runs the checks when built."""
+
+    def __init__(self, tables: Tables, visibility: Visibility) -> None:
+        self.tables = tables
+        self.findings = tables.findings
+        self.visible = visibility.values
+        self.tainted = visibility.tainted
+        self.units: dict[str, dict[UnitKey, Exec]] = {}
+        self.consumed: dict[str, set[str]] = {}
+        self.valued: dict[str, dict[UnitKey, Exec]] | None = None
+        for table in tables.order:
+            self._index(table)
+            self._routed_inputs(table)
+            self._chains(table)
+        if tables.completes:
+            for table in tables.order:
+                self._nothing_missing(table)
+            self._no_input_missing()
+
+    def _index(self, table: OperatorTable) -> None:
+        units: dict[UnitKey, Exec] = {}
+        consumed: set[str] = set()
+        if table.stateful:
+            for seq, found in table.surviving():
+                line = found[1]
+                consumed.update(line.inputs)
+                key = (line.req, line.lane)
+                first = units.setdefault(key, found)
+                if first is not found:
+                    self.findings.violation(
+                        "I4",
+                        f"{name_of(line)} is twice in the surviving history of {table.name}: at seq {first[1].seq} of epoch {first[1].epoch} (value"
+                        f" {first[1].out}) and at seq {seq} of epoch {line.epoch} (value {line.out})",
+                        first[0],
+                        found[0],
+                    )
+        else:
+            for found in table.execs:
+                consumed.update(found[1].inputs)
+                units[found[1].req, found[1].lane] = found
+        self.units[table.name] = units
+        self.consumed[table.name] = consumed
+
+    # ---- present where a skip was ----
+
+    def _routed_inputs(self, table: OperatorTable) -> None:
+        producers = self.tables.producers
+        from_frontend = FRONTEND in table.sources
+        for position, line in table.execs:
+            if line.out is not None and not line.inputs:
+                self.findings.violation(
+                    "I4", f"{line.i} executed {name_of(line)} of {table.name} on skips only: value {line.out} was made of no value", position
+                )
+            for value in line.inputs:
+                if value == line.req:
+                    if not from_frontend:
+                        self.findings.violation(
+                            "I4",
+                            f"{line.i} executed {name_of(line)} of {table.name} on the request's input, but it has no edge from the frontend",
+                            position,
+                        )
+                    continue
+                produced = producers.get(value)
+                if produced is not None and table.name not in produced[1].route:
+                    self.findings.violation(
+                        "I4",
+                        f"{table.name} executed {name_of(line)} on {value} of {produced[1].op}, which had routed it to"
+                        f" {', '.join(produced[1].route) or 'nobody'}: it should have got a skip",
+                        position,
+                        produced[0],
+                    )
+
+    # ---- missing where a value was routed to ----
+
+    def _nothing_missing(self, table: OperatorTable) -> None:
+        completes, visible, operators = self.tables.completes, self.visible, self.tables.operators
+        for found in table.execs:
+            line = found[1]
+            if line.out not in visible or line.req not in completes:
+                continue
+            for target in line.route:
+                if target in operators and line.out not in self.consumed[target]:
+                    self._judge_missing(operators[target], found)
+
+    def _judge_missing(self, target: OperatorTable, found: Exec) -> None:
+        position, line = found
+        assert line.out is not None
+        if target.lost_from is not None or line.out in self.tainted:
+            return
+        unit = self.units[target.name].get((line.req, line.lane))
+        if target.join == "first" and unit is not None:
+            return
+        if target.join == "combine" and not self._every_source_gave(target, line.req, line.lane):
+            # A required input may have been a skip: then the unit forwards one, and a stateless operator writes no line.
+            if unit is None and not target.stateful:
+                return
+            if unit is not None and unit[1].out is None:
+                return
+        others = () if unit is None else (unit[0],)
+        if unit is None:
+            what = "has no unit of it" + (" in its surviving history" if target.stateful else "")
+        elif unit[1].out is None:
+            what = "took it for a skip"
+        else:
+            what = f"executed without it, on {', '.join(unit[1].inputs)}"
+        self.findings.violation(
+            "I4",
+            f"{line.req} is complete and {line.op} routed {line.out} to {target.name}, which {what}",
+            position,
+            *others,
+            self.tables.completes[line.req],
+        )
+
+    def _every_source_gave(self, target: OperatorTable, request: str, lane: tuple[str, ...]) -> bool:
+        """Whether every in-edge of a Combine brought a value: then nothing excuses a skip."""
+        if self.valued is None:
+            self.valued = {}
+            for table in self.tables.order:
+                self.valued[table.name] = {(line.req, line.lane): (at, line) for at, line in table.execs if line.out in self.visible}
+        for source in target.sources:
+            if source == FRONTEND:
+                if any(log.source is not None for _, log in self.tables.logs.get(request, ())):
+                    return False
+                continue
+            found = self.valued[source].get((request, lane)) if source in self.valued else None
+            if found is None or target.name not in found[1].route:
+                return False
+        return True
+
+    def _no_input_missing(self) -> None:
+        """A client's request reaches every stateful operator behind the frontend: even a unit of skips takes a seq there."""
+        entries = [table for table in self.tables.order if table.stateful and FRONTEND in table.sources and table.lost_from is None]
+        for request, position in self.tables.completes.items():
+            logs = self.tables.logs.get(request)
+            if not logs or logs[0][1].source is not None:
+                continue
+            for table in entries:
+                if request not in self.consumed[table.name] and not any(key[0] == request for key in self._keys(table, request)):
+                    self.findings.violation(
+                        "I4",
+                        f"{request} is complete, and its input goes to {table.name}, which has no unit of it in its surviving history",
+                        logs[0][0],
+                        position,
+                    )
+
+    def _keys(self, table: OperatorTable, request: str) -> list[UnitKey]:
+        units = self.units[table.name]
+        if table.join != "interleave":
+            return [(request, ())] if (request, ()) in units else []
+        return [key for key in units if key[0] == request]
+
+    # ---- chains (I1) ----
+
+    def _chains(self, table: OperatorTable) -> None:
+        if not table.stateful:
+            return
+        known: dict[tuple[int, int], tuple[str, int]] = {}
+        for stretch in table.stretches.values():
+            for seq in stretch.seqs:
+                position, line = stretch.units[seq]
+                if line.chain is not None:
+                    known[stretch.epoch, seq] = (line.chain, position)
+        for position, apply in table.applies:
+            owner = table.stretches[apply.epoch].owner(apply.version)
+            if apply.version > 0 and apply.version > owner.start and apply.version not in owner.units:
+                self.findings.violation(
+                    "I1", f"{apply.i} applied version {apply.version} of {table.name}, epoch {apply.epoch}, which nobody computed", position
+                )
+            if apply.chain is None:
+                continue
+            epoch = owner.epoch if apply.version > 0 else 0
+            first = known.setdefault((epoch, apply.version), (apply.chain, position))
+            if first[0] != apply.chain:
+                self.findings.violation(
+                    "I1",
+                    f"the chain differs: {apply.i} holds chain {apply.chain} at version {apply.version} of {table.name}, epoch {apply.epoch}; the"
+                    f" history has {first[0]}",
+                    position,
+                    first[1],
+                )

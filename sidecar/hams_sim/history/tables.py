@@ -1,0 +1,345 @@
+"""A history sorted into tables: one per operator, one of requests. Every later check reads these and no line twice.
+
+A stateful operator's table is a chain of *stretches*, one per epoch: the seqs above the end of the epoch before, up to its own end.
+What a wrong history does to the tables is said here once: a duplicate that differs is a violation (I5), a line that contradicts the
+format is a problem. The checks that follow work on what is left and never fail on it.
+"""
+
+from collections.abc import Iterator
+
+from hams_sim.history.report import Findings
+from hams_wire.history import (
+    ApplyLine,
+    CallLine,
+    CompleteLine,
+    DurableLine,
+    ExecLine,
+    FailoverLine,
+    FaultLine,
+    FinalLine,
+    GraphLine,
+    HealLine,
+    LogLine,
+    LostLine,
+    OperatorEntry,
+    ReplyLine,
+    RetLine,
+)
+
+FRONTEND = "F"
+
+Exec = tuple[int, ExecLine]
+"""An executed unit and the position of its line."""
+UnitKey = tuple[str, tuple[str, ...]]
+"""(request, lane)."""
+
+
+class Stretch:
+    """One epoch of a stateful operator.
+
+    `start`: the end of the epoch before; `end`: its own, None while it is the newest. `judged_end` is `end`, or None if what lies
+    beyond it was reported lost. `kept`: the lowest end from here on, what is left in the surviving history. `began`, `gen`: position
+    and generation of the failover line that began it.
+    """
+
+    __slots__ = ("began", "durable", "end", "epoch", "gen", "judged_end", "kept", "mark", "next", "prev", "seqs", "start", "units")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.start = 0
+        self.end: int | None = None
+        self.judged_end: int | None = None
+        self.kept: int | None = None
+        self.began: int | None = None
+        self.gen = 0
+        self.prev: Stretch | None = None
+        self.next: Stretch | None = None
+        self.units: dict[int, Exec] = {}
+        self.seqs: list[int] = []
+        self.durable: list[tuple[int, int]] = []
+        self.mark = 0
+
+    def owner(self, version: int) -> "Stretch":
+        """The stretch that `version`, named in this epoch, belongs to: everything up to `start` was taken over."""
+        found = self
+        while found.prev is not None and version <= found.start:
+            found = found.prev
+        return found
+
+    def find(self, version: int) -> Exec | None:
+        """The unit at a position of the lineage that this epoch stands on."""
+        return self.owner(version).units.get(version)
+
+    def survives(self, seq: int) -> bool:
+        """Whether a seq of this epoch is in the surviving history."""
+        return seq > self.start and (self.kept is None or seq <= self.kept)
+
+
+class OperatorTable:
+    """Everything a history says of one operator. `lost_from`: the first epoch from which on its loss was reported."""
+
+    def __init__(self, name: str, entry: OperatorEntry) -> None:
+        self.name = name
+        self.stateful = entry.kind == "stateful"
+        self.join = entry.join
+        self.sources = entry.inputs
+        self.execs: list[Exec] = []
+        self.applies: list[tuple[int, ApplyLine]] = []
+        self.durables: list[tuple[int, DurableLine]] = []
+        self.failovers: dict[int, tuple[int, FailoverLine]] = {}
+        self.stretches: dict[int, Stretch] = {}
+        self.lost: list[tuple[int, LostLine]] = []
+        self.lost_from: int | None = None
+
+    def stretch(self, epoch: int) -> Stretch:
+        """The stretch of an epoch, made if need be."""
+        found = self.stretches.get(epoch)
+        if found is None:
+            found = self.stretches[epoch] = Stretch(epoch)
+        return found
+
+    def surviving(self) -> Iterator[tuple[int, Exec]]:
+        """(seq, unit) of the surviving history, in order."""
+        for stretch in self.stretches.values():
+            for seq in stretch.seqs:
+                if stretch.survives(seq):
+                    yield seq, stretch.units[seq]
+
+
+class Tables:
+    """The whole history by kind. `order` lists the operators upstream first."""
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
+        self.header: GraphLine | None = None
+        self.ordered = False
+        self.operators: dict[str, OperatorTable] = {}
+        self.order: list[OperatorTable] = []
+        self.producers: dict[str, Exec] = {}
+        self.calls: list[tuple[int, CallLine]] = []
+        self.rets: list[tuple[int, RetLine]] = []
+        self.logs: dict[str, list[tuple[int, LogLine]]] = {}
+        self.replies: dict[str, list[tuple[int, ReplyLine]]] = {}
+        self.completes: dict[str, int] = {}
+        self.lost_shards: set[int] = set()
+        self.last_fault: int | None = None
+        self.last_heal: int | None = None
+        self.final: tuple[int, FinalLine] | None = None
+        self.any_lost = False
+        if self._read_header():
+            self._sort_lines()
+            for table in self.operators.values():
+                self._chain(table)
+
+    # ---- header ----
+
+    def _read_header(self) -> bool:
+        headers = [(position, line) for position, line in enumerate(self.findings.history.lines) if type(line) is GraphLine]
+        if not headers:
+            self.findings.problem("no graph line: a history begins with its header", 0 if self.findings.history.lines else "history")
+            return False
+        for position, _ in headers[1:]:
+            self.findings.problem("a second graph line: a folder holds one history", position)
+        position, header = headers[0]
+        self.header = header
+        self.ordered = header.ordered
+        for name, entry in header.operators.items():
+            if entry.kind not in ("stateful", "stateless"):
+                self.findings.problem(f"operator {name}: kind is {entry.kind!r}; expected 'stateful' or 'stateless'", position)
+            if entry.join not in ("combine", "interleave", "first"):
+                self.findings.problem(f"operator {name}: join is {entry.join!r}; expected 'combine', 'interleave' or 'first'", position)
+            unknown = [source for source in entry.inputs if source != FRONTEND and source not in header.operators]
+            if unknown:
+                self.findings.problem(f"operator {name}: input {unknown[0]!r} is neither 'F' nor an operator", position)
+            self.operators[name] = OperatorTable(name, entry)
+        self._sort_operators(position)
+        return True
+
+    def _sort_operators(self, header: int) -> None:
+        waiting = dict(self.operators)
+        while waiting:
+            ready = [name for name, table in waiting.items() if not any(source in waiting for source in table.sources)]
+            if not ready:
+                self.findings.problem(f"the operators {', '.join(waiting)} form a cycle; feedback goes through 'F!'", header)
+                ready = list(waiting)
+            self.order += [waiting.pop(name) for name in ready]
+
+    # ---- lines ----
+
+    def _sort_lines(self) -> None:
+        for position, line in enumerate(self.findings.history.lines):
+            if isinstance(line, ExecLine):
+                self._take_exec(position, line)
+            elif isinstance(line, ApplyLine):
+                if (table := self._stateful(position, line.op)) is not None:
+                    table.applies.append((position, line))
+                    table.stretch(line.epoch)
+            elif isinstance(line, DurableLine):
+                if (table := self._stateful(position, line.op)) is not None:
+                    table.durables.append((position, line))
+                    table.stretch(line.epoch).durable.append((line.version, position))
+            elif isinstance(line, LogLine):
+                self.logs.setdefault(line.req, []).append((position, line))
+            elif isinstance(line, ReplyLine):
+                self.replies.setdefault(line.req, []).append((position, line))
+            elif isinstance(line, CompleteLine):
+                self.completes.setdefault(line.req, position)
+            elif isinstance(line, CallLine):
+                self.calls.append((position, line))
+            elif isinstance(line, RetLine):
+                self.rets.append((position, line))
+            elif isinstance(line, FailoverLine):
+                self._take_failover(position, line)
+            else:
+                self._take_rare(position, line)
+
+    def _take_rare(self, position: int, line: object) -> None:
+        if isinstance(line, LostLine):
+            self._take_lost(position, line)
+        elif isinstance(line, FaultLine):
+            self.last_fault = position
+        elif isinstance(line, HealLine):
+            self.last_heal = position
+        elif isinstance(line, FinalLine):
+            if self.final is not None:
+                self.findings.problem("a second final line", position)
+            self.final = (position, line)
+
+    def _stateful(self, position: int, name: str) -> OperatorTable | None:
+        table = self.operators.get(name)
+        if table is None:
+            self.findings.problem(f"operator {name!r} is not in the graph line", position)
+        elif not table.stateful:
+            self.findings.problem(f"operator {name!r} is stateless in the graph line: it has no versions", position)
+            return None
+        return table
+
+    def _take_exec(self, position: int, line: ExecLine) -> None:
+        table = self.operators.get(line.op)
+        if table is None:
+            self.findings.problem(f"operator {line.op!r} is not in the graph line", position)
+            return
+        if table.stateful:
+            if line.seq is None or line.version is None:
+                self.findings.problem(f"an exec of the stateful operator {line.op} needs seq and version", position)
+                return
+            if line.version < line.seq or line.seq < 1:
+                self.findings.problem(
+                    f"seq {line.seq}, version {line.version}: a version is the last seq of its batch, and seqs begin with 1", position
+                )
+                return
+            units = table.stretch(line.epoch).units
+            first = units.setdefault(line.seq, (position, line))
+            if first[1] is not line:
+                self._compare(first, position, line)
+                return
+        elif line.out is None:
+            self.findings.problem(f"an exec of the stateless operator {line.op} without a value: skips have no line", position)
+            return
+        if line.out is not None:
+            first = self.producers.setdefault(line.out, (position, line))
+            if first[1] is not line:
+                if not table.stateful and _same(first[1], line) and first[1].epoch == line.epoch and first[1].slot == line.slot:
+                    return
+                self.findings.problem(f"value id {line.out} names two executions, see {self.findings.history.where(first[0])}", position)
+        table.execs.append((position, line))
+
+    def _compare(self, first: Exec, position: int, line: ExecLine) -> None:
+        if not _same(first[1], line):
+            self.findings.violation(
+                "I5",
+                f"two different units of {line.op} at epoch {line.epoch}, seq {line.seq}: {_unit(first[1])} and {_unit(line)}",
+                first[0],
+                position,
+            )
+            if line.out is not None:
+                # Whoever consumed the second one is told of this, not that nobody computed it.
+                self.producers.setdefault(line.out, (position, line))
+
+    def _take_failover(self, position: int, line: FailoverLine) -> None:
+        if line.op not in self.operators and line.op.startswith(f"{FRONTEND}/"):
+            return
+        table = self._stateful(position, line.op)
+        if table is None:
+            return
+        table.stretch(line.epoch)
+        first, known = table.failovers.setdefault(line.epoch, (position, line))
+        if (known.end, known.i, known.gen) != (line.end, line.i, line.gen):
+            self.findings.violation(
+                "I5",
+                f"two different failovers of {line.op} to epoch {line.epoch}: end {known.end}, {known.i}, gen {known.gen}, and end {line.end},"
+                f" {line.i}, gen {line.gen}",
+                first,
+                position,
+            )
+
+    def _take_lost(self, position: int, line: LostLine) -> None:
+        self.any_lost = True
+        table = self.operators.get(line.op)
+        if table is not None:
+            table.lost.append((position, line))
+            table.lost_from = line.epoch if table.lost_from is None else min(table.lost_from, line.epoch)
+        elif line.op.startswith(f"{FRONTEND}/") and line.op[2:].isdigit():
+            self.lost_shards.add(int(line.op[2:]))
+        else:
+            self.findings.problem(f"operator {line.op!r} is not in the graph line", position)
+
+    # ---- epochs of a stateful operator ----
+
+    def _chain(self, table: OperatorTable) -> None:
+        if not table.stateful or not table.stretches:
+            return
+        table.stretches = dict(sorted(table.stretches.items()))
+        known = list(table.stretches.values())
+        before: Stretch | None = None
+        for stretch in known:
+            stretch.seqs = sorted(stretch.units)
+            self._begin(table, stretch, before)
+            if before is not None:
+                before.next, stretch.prev = stretch, before
+                before.end = stretch.start
+                if table.lost_from is None or stretch.epoch < table.lost_from:
+                    before.judged_end = before.end
+            before = stretch
+        kept: int | None = None
+        for stretch in reversed(known):
+            if stretch.end is not None:
+                kept = stretch.end if kept is None else min(kept, stretch.end)
+            stretch.kept = kept
+
+    def _begin(self, table: OperatorTable, stretch: Stretch, before: Stretch | None) -> None:
+        epoch = stretch.epoch
+        first = max(2, 2 if before is None else before.epoch + 1)
+        last = epoch - 1 if epoch in table.failovers else epoch
+        if first <= last:
+            which = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+            self.findings.problem(f"{table.name}: {which} without a failover line, so what was kept of the epoch before is not known", "history")
+        found = table.failovers.get(epoch)
+        if found is not None:
+            stretch.began, stretch.start, stretch.gen = found[0], found[1].end, found[1].gen
+        elif before is not None:
+            # Not known: judge as if everything that the next epoch does not write itself was kept.
+            newest = before.seqs[-1] if before.seqs else before.start
+            stretch.start = min(newest, stretch.seqs[0] - 1) if stretch.seqs else newest
+
+
+def _same(one: ExecLine, other: ExecLine) -> bool:
+    return (one.i, one.req, one.lane, one.inputs, one.out, one.route, one.version, one.chain) == (
+        other.i,
+        other.req,
+        other.lane,
+        other.inputs,
+        other.out,
+        other.route,
+        other.version,
+        other.chain,
+    )
+
+
+def _unit(line: ExecLine) -> str:
+    return f"{name_of(line)} by {line.i}, value {line.out}"
+
+
+def name_of(line: ExecLine) -> str:
+    """A unit as people read it: request and, if there is one, lane."""
+    return f"{line.req}[{','.join(line.lane)}]" if line.lane else line.req
