@@ -90,3 +90,18 @@ frontend_memory_bytes = 90 << 20
 manager_memory_bytes = 60 << 20
 proxy_memory_bytes = 60 << 20
 etcd_memory_bytes = 40 << 20
+
+
+# ---- the local runtime's etcd ----
+
+etcd_start_s = 15.0
+"""An etcd started here has to answer within this time; it usually takes 0.2 s, three members 0.4 s."""
+
+etcd_stop_s = 1.0
+"""An etcd that has been asked to end is killed after this time: the last members of a cluster would wait for a quorum that will not come."""
+
+etcd_start_attempts_max = 3
+"""Attempts with other free ports, if somebody else takes one between its choice and its use."""
+
+etcd_members_max = 5
+"""Members of a local etcd."""

