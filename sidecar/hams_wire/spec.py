@@ -4,37 +4,36 @@ The reader checks kinds and field names, not sense: a `Graph` was right when it 
 never guessed at.
 """
 
-from typing import Literal
-
 import msgspec
 
 from hams_protocol.graph import Graph, GraphData
+from hams_wire.errors import Guilty, WireError
 
-FORMAT: Literal["hams-spec-1"] = "hams-spec-1"
+FORMAT = "hams-spec-1"
 
 
-class MalformedSpec(ValueError):
+class MalformedSpec(WireError):
     """The bytes under `spec` are not a compiled graph of this format."""
 
-    retryable = False
+    guilty = Guilty.OURS
 
 
-class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str
-    graph: GraphData
+    graph: msgspec.Raw
 
 
 def encode_spec(graph: Graph) -> bytes:
     """Canonical: equal graphs give equal bytes."""
-    return msgspec.json.encode(_Stored(FORMAT, graph.data))
+    return msgspec.json.encode(_Envelope(FORMAT, msgspec.Raw(msgspec.json.encode(graph.data))))
 
 
 def decode_spec(data: bytes) -> Graph:
     """The graph in `data`. Raises MalformedSpec."""
     try:
-        stored = msgspec.json.decode(data, type=_Stored)
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        if envelope.format != FORMAT:
+            raise MalformedSpec(f'a compiled graph of format "{envelope.format}"; this version reads "{FORMAT}"')
+        return Graph(msgspec.json.decode(envelope.graph, type=GraphData))
     except msgspec.MsgspecError as error:
         raise MalformedSpec(f"not a compiled graph: {error}") from None
-    if stored.format != FORMAT:
-        raise MalformedSpec(f'a compiled graph of format "{stored.format}"; this version reads "{FORMAT}"')
-    return Graph(stored.graph)

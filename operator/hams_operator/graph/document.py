@@ -155,7 +155,7 @@ class _Unfolding:
         if kind == "int":
             return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
         if kind == "float":
-            number = float(text.replace(".inf", "inf").replace(".nan", "nan").lower().replace(".inf", "inf").replace(".nan", "nan"))
+            number = float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
             if not math.isfinite(number):
                 self._say(path, node, f"{text} is not a number that JSON knows")
             return number

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar, cast, dataclass_transform
 
 from hams_operator import limits
 from hams_operator.graph.document import Document, Plain
-from hams_operator.graph.problems import Path, Problem, did_you_mean, listed, shown, spell
+from hams_operator.graph.problems import Path, Problem, did_you_mean, listed, nearest, shown, spell
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -294,6 +294,7 @@ def _read_fields(cls: type[T], value: dict[str, Plain] | None, path: Path, notes
     """An object of `cls`. With `value` None nothing is said about missing fields: that the whole is missing has been said."""
     declared = given_fields(cls)
     keys = {given.key for given in declared.values()}
+    meant = {nearest(key, keys) for key in value or {} if key not in keys}
     for key in value or {}:
         if key not in keys:
             guess = did_you_mean(key, keys)
@@ -307,7 +308,7 @@ def _read_fields(cls: type[T], value: dict[str, Plain] | None, path: Path, notes
             if not given.required and not isinstance(given.rule, Part) and any(found.path == spell(here) for found in notes.problems[known:]):
                 read[name] = given.default
         elif given.required:
-            if value is not None:
+            if value is not None and given.key not in meant:
                 notes.say((*path, given.key), f"is missing: {given.about}")
             read[name] = given.rule.read(None, (*path, given.key), Notes(Document(None)))
     return cls(**read)

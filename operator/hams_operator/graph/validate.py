@@ -180,7 +180,7 @@ def _check_replies(wiring: Wiring, notes: Notes) -> None:
 
 def _check_reach(wiring: Wiring, notes: Notes) -> None:
     """Whatever runs must be for something: a reply tensor or a feedback."""
-    if not wiring.certain:
+    if not wiring.certain or not wiring.resource.spec.outputs:
         return
     useful = {source for sources in wiring.replies for source, _ in sources}
     useful |= {op.name for op in wiring.resource.spec.operators if op.feedback is not None}

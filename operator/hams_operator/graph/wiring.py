@@ -56,7 +56,7 @@ class Wiring:
     def tensors(self, source: str) -> tuple[str, ...]:
         """Names of what an operator, or the request, offers."""
         spec = self.resource.spec
-        return tuple(item.name for item in (spec.inputs if source == FRONTEND else spec.operators[self.index[source]].outputs))
+        return tuple(dict.fromkeys(item.name for item in (spec.inputs if source == FRONTEND else spec.operators[self.index[source]].outputs)))
 
     def type_of(self, source: str, tensor: str) -> TensorType | None:
         """Datatype and shape of `tensor` of `source`; None if its declaration is wrong or there is none."""
@@ -128,7 +128,11 @@ def _resolve_source(wiring: Wiring, notes: Notes, path: Path, word: str) -> str 
     if guess is None:
         wiring.certain = False
         makers = [op.name for op in wiring.resource.spec.operators if word in (output.name for output in op.outputs)]
-        hint = f'; an output is written "{makers[0]}.{word}"' if makers else f"; there are {listed(wiring.index, last='and')}"
+        hint = (
+            f'; an output is written "{makers[0]}.{word}"'
+            if makers
+            else f"; there {'is' if len(wiring.index) == 1 else 'are'} {listed(wiring.index, last='and')}"
+        )
         notes.say(path, f'no operator "{word}"{hint}')
         return None
     notes.say(path, f'no operator "{word}"; did you mean "{guess}"?')
@@ -153,7 +157,7 @@ def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, ite
     edge = wiring.edges[position].setdefault(source, [])
     known = wiring.tensors(source)
     if dot:
-        if tensor not in known:
+        if known and tensor not in known:
             notes.say(path, _no_tensor(wiring, source, tensor))
         edge.append(Taken(tensor, item.name or tensor, item.optional, number))
         return
@@ -189,7 +193,7 @@ def _resolve_reply(wiring: Wiring, notes: Notes, number: int, reply: rs.ReplyTen
             known = wiring.tensors(source)
             notes.say(here, f'name one tensor of "{source}": {listed([f"{source}.{name}" for name in known])}')
             found.append((source, known[0] if len(known) == 1 else ""))
-        elif tensor not in wiring.tensors(source):
+        elif wiring.tensors(source) and tensor not in wiring.tensors(source):
             notes.say(here, _no_tensor(wiring, source, tensor))
             found.append((source, ""))
         elif (source, tensor) in found:

@@ -1,0 +1,65 @@
+"""What `hams validate` tells about a graph that is fine."""
+
+from hams_operator.graph import describe, load_text
+
+TEXT = """
+apiVersion: hams.dev/v1alpha1
+kind: ServiceGraph
+metadata: {name: test}
+spec:
+  frontend: {replicas: 1}
+  managers: {replicas: 1}
+  inputs:
+  - {name: x, datatype: FP32, shape: [4]}
+  - {name: y, datatype: INT64, shape: [], optional: true}
+  - {name: z, datatype: BYTES, shape: [], optional: true}
+  outputs: [{name: out, from: [c.x, a.x]}]
+  operators:
+  - {name: a, replicas: 2, standby: {hot: 1}, model: {entrypoint: "m:A"}, inputs: [request.x], outputs: [{name: x, datatype: FP32, shape: []}]}
+  - {name: b, stateful: {backups: 0}, model: {entrypoint: "m:A"}, inputs: [a, request.y], outputs: [{name: x, datatype: FP32, shape: []}]}
+  - {name: c, stateful: {}, standby: {hot: 1}, model: {entrypoint: "m:A"}, inputs: [b], outputs: [{name: x, datatype: FP32, shape: []}]}
+"""
+
+
+def test_roles_processes_and_memory_are_counted() -> None:
+    found = describe(load_text(TEXT))
+    assert [(op.name, op.kind, op.roles, op.instances) for op in found.operators] == [
+        ("a", "stateless", (("active", 2), ("standby", 1)), 3),
+        ("b", "stateful", (("primary", 1),), 1),
+        ("c", "stateful", (("primary", 1), ("backup", 1), ("standby", 1)), 3),
+    ]
+    assert [(op.upstream, op.successors) for op in found.operators] == [
+        (("request",), ("b", "reply")),
+        (("a", "request"), ("c",)),
+        (("b",), ("reply",)),
+    ]
+    assert found.processes == 2 * 7 + 1 + 1 + 1
+    assert found.memory_bytes_max - found.memory_bytes == (256 + 64) * (1 << 20) * 2
+    assert found.inputs[1] == "y INT64 [] optional"
+    assert found.outputs == ("out from c.x, else a.x",)
+
+
+def test_what_may_surprise_is_said() -> None:
+    found = describe(load_text(TEXT))
+    assert found.notes == (
+        "one frontend: accepted requests and kept replies are lost with it; Redundant stays False",
+        "one manager: no failover while it is away",
+        '"b" has no backup: its state is lost with its primary; Redundant stays False',
+        '"b" is skipped for requests without y; "optional: true" on its input would run it',
+        'tensor "z" of the request is used by no operator',
+    )
+
+
+def test_an_ordinary_graph_surprises_nobody() -> None:
+    text = """
+apiVersion: hams.dev/v1alpha1
+kind: ServiceGraph
+metadata: {name: test}
+spec:
+  inputs: [{name: x, datatype: FP32, shape: [4]}]
+  outputs: [{name: out, from: b.x}]
+  operators:
+  - {name: a, replicas: 2, model: {entrypoint: "m:A"}, inputs: [request], outputs: [{name: x, datatype: FP32, shape: []}]}
+  - {name: b, stateful: {}, model: {entrypoint: "m:A"}, inputs: [a], outputs: [{name: x, datatype: FP32, shape: []}]}
+"""
+    assert describe(load_text(text)).notes == ()
