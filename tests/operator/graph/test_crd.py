@@ -164,6 +164,12 @@ def test_status_conditions_are_those_of_kubernetes() -> None:
     assert set(condition["items"]["properties"]) == {"type", "status", "reason", "message", "lastTransitionTime", "observedGeneration"}
 
 
+def test_names_are_unique_in_every_list_of_named_things() -> None:
+    operators = SPEC["properties"]["operators"]
+    for found in (SPEC["properties"]["inputs"], SPEC["properties"]["outputs"], operators, operators["items"]["properties"]["outputs"]):
+        assert (found["x-kubernetes-list-type"], found["x-kubernetes-list-map-keys"]) == ("map", ["name"])
+
+
 def test_every_rule_says_what_is_wrong() -> None:
     def rules(found: Schema) -> list[Schema]:
         below = [*found.get("properties", {}).values(), *([found["items"]] if "items" in found else [])]
