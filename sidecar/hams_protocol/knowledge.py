@@ -114,6 +114,8 @@ class Knowledge:
         if dep.epoch > epoch:
             return Status.UNKNOWN
         mark = self._durable.get(dep.op)
+        if found is not None and dep.epoch < found.restarted_in:
+            return Status.DURABLE
         if dep.epoch < epoch:
             end = self._ends[dep.op].get(dep.epoch)
             if end is None:

@@ -104,3 +104,12 @@ stream_floor_bytes_s = 50_000_000
 
 tick_min_s = 0.002
 """Ticks of one machine are at least this far apart, whatever its deadline says."""
+
+manager_rank_delay_s = 0.05
+"""The manager of rank r waits r times this before it does what the first one should have done."""
+
+probe_timeout_min_s = 0.05
+"""A probe or question without answer fails after `recovery.suspectAfter`, but not sooner than this."""
+
+first_roles_wait_s = 2.0
+"""How long shards wait for all frontends to register before those that are there share them."""

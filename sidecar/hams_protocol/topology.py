@@ -18,7 +18,8 @@ class ReplicaSet:
 
     `in_sync` are the backups in sync, the primary aside. `ends` are (epoch, end) of ended epochs, ascending; an epoch below the
     first one listed, and below `epoch`, was dropped. `lost` is set when no replica of the state is left and policy says Stop.
-    `loss` counts the restarts from less than the durable state.
+    `restarted_in` is the epoch in which it last began again from less than the durable state: what stems from before was reported as
+    lost, and is not undone.
     """
 
     name: str
@@ -28,7 +29,7 @@ class ReplicaSet:
     joining: tuple[InstanceId, ...] = ()
     ends: tuple[tuple[int, int], ...] = ()
     lost: bool = False
-    loss: int = 0
+    restarted_in: int = 0
 
     def end_of(self, epoch: int) -> int | None:
         """The last seq of an ended epoch that survived; None if the epoch has not ended or its end was dropped."""

@@ -1,0 +1,108 @@
+"""Who gets a role that is free: first roles, joiners for sets that lack backups, owners for slots. Pure functions on topologies.
+
+None of them takes a role away from anybody but a revoked instance, so none of them can lose a state.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from hams_protocol import limits
+from hams_protocol.events import Member
+from hams_protocol.graph import FRONTEND, Graph
+from hams_protocol.ids import InstanceId
+from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
+
+Members = Mapping[InstanceId, Member]
+
+
+def named(topology: Topology) -> set[InstanceId]:
+    """Every instance that the topology gives a role."""
+    found = {slot.instance for table in topology.tables for slot in table.slots if slot.instance is not None}
+    for item in topology.sets:
+        found.update(item.members, item.joining)
+    return found
+
+
+def candidates(members: Members, of: str, topology: Topology) -> list[InstanceId]:
+    """Registered instances of an operator (or FRONTEND) that may take a role."""
+    return sorted(item.instance for item in members.values() if item.of == of and item.instance not in topology.revoked)
+
+
+def first_roles(graph: Graph, topology: Topology, members: Members, patient: bool) -> Topology:
+    """Primaries for sets that never had one: a set begins with its primary alone. `patient`: shards wait for all frontends to come."""
+    for op in graph.data.operators:
+        found = topology.find(op.name)
+        if op.stateful and found.epoch == 0 and (free := candidates(members, op.name, topology)):
+            topology = topology.with_set(replace(found, epoch=1, primary=free[0]))
+    frontends = candidates(members, FRONTEND, topology)
+    if frontends and (len(frontends) >= graph.data.frontend.replicas or not patient):
+        for number, name in enumerate(graph.shard_names):
+            found = topology.find(name)
+            if found.epoch == 0:
+                topology = topology.with_set(replace(found, epoch=1, primary=frontends[number % len(frontends)]))
+    return topology
+
+
+def joiners(graph: Graph, topology: Topology, members: Members) -> Topology:
+    """Fill every set up to its number of backups; forget joiners that are gone."""
+    for name, of, want in wanted_backups(graph):
+        found = topology.find(name)
+        if found.primary is None or found.lost:
+            continue
+        joining = tuple(item for item in found.joining if item in members and item not in topology.revoked)
+        taken = named(topology) if of != FRONTEND else set(found.members)
+        free = [item for item in candidates(members, of, topology) if item not in taken and item not in joining]
+        missing = want - len(found.in_sync) - len(joining)
+        joining = (*joining, *free[: max(missing, 0)])
+        if joining != found.joining:
+            topology = topology.with_set(replace(found, joining=joining))
+    return topology
+
+
+def wanted_backups(graph: Graph) -> Iterable[tuple[str, str, int]]:
+    """(set, whose instances, backups asked for) of every replica set."""
+    for op in graph.data.operators:
+        if op.stateful:
+            yield op.name, op.name, op.backups if graph.data.mode != "None" else 0
+    for name in graph.shard_names:
+        yield name, FRONTEND, graph.data.frontend.replicas - 1 if graph.data.mode != "None" else 0
+
+
+def slots(graph: Graph, topology: Topology, members: Members, dead: Iterable[InstanceId]) -> Topology:
+    """An owner for every slot that has none, or a dead one: a standby first, else the active instance with the fewest slots."""
+    gone = set(dead) | set(topology.revoked)
+    for op in graph.data.operators:
+        if op.stateful:
+            continue
+        table = list(topology.table(op.name).slots) or [Slot() for _ in range(op.slots)]
+        free = [item for item in candidates(members, op.name, topology) if item not in gone]
+        for number, slot in enumerate(table):
+            if slot.instance is not None and slot.instance not in gone:
+                continue
+            load = {item: sum(1 for other in table if other.instance == item) for item in free}
+            owner = min(free, key=lambda item: (load[item], item), default=None)
+            if owner is not None:
+                table[number] = Slot(slot.epoch + 1, owner)
+            elif slot.instance is not None and slot.instance in topology.revoked:
+                table[number] = Slot(slot.epoch, None)
+        if tuple(table) != topology.table(op.name).slots:
+            topology = topology.with_table(SlotTable(op.name, tuple(table)))
+    return topology
+
+
+def revoke(topology: Topology, instances: Iterable[InstanceId]) -> Topology:
+    """List instances as revoked: the point of no return."""
+    fresh = tuple(sorted(set(instances) - set(topology.revoked)))
+    revoked = (*topology.revoked, *fresh)
+    still_named = named(topology)
+    surplus = len(revoked) - limits.revoked_kept_max
+    if surplus > 0:
+        droppable = [item for item in revoked if item not in still_named][:surplus]
+        revoked = tuple(item for item in revoked if item not in droppable)
+    return replace(topology, revoked=revoked)
+
+
+def moved(old: ReplicaSet, primary: InstanceId, end: int, in_sync: Iterable[InstanceId], joining: Iterable[InstanceId]) -> ReplicaSet:
+    """A replica set in its next epoch."""
+    ends = (*old.ends, (old.epoch, end))[-limits.ends_kept_max :]
+    return replace(old, epoch=old.epoch + 1, primary=primary, in_sync=tuple(in_sync), joining=tuple(joining), ends=ends, lost=False)

@@ -1,0 +1,244 @@
+"""One attempt at a recovery: steps 2 to 4 of protocol.md, section 7, as a transaction that only asks and holds.
+
+An attempt belongs to one generation. It freezes the backups of sets without primary, fences every stateful operator downstream, lets
+those that hold an orphan fail over (or roll back) as well, until nothing new is found; its result is the next topology. Nothing is
+purged, promoted or taken as durable before that is committed: if it cannot be, the attempt is forgotten and another begins.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hams_protocol import mutants
+from hams_protocol.deps import Dep
+from hams_protocol.effects import Effect, Send
+from hams_protocol.graph import Graph
+from hams_protocol.ids import InstanceId
+from hams_protocol.messages import Fence, FenceAnswer, Freeze, FreezeAnswer, Refused, RetainedVersion, TopologyNews
+from hams_protocol.recovery import assign
+from hams_protocol.topology import ReplicaSet, Topology
+
+
+class Move:
+    """A replica set that gets another primary, or goes back with the one it has."""
+
+    __slots__ = ("answers", "asked", "decided", "end", "in_sync", "joining", "old", "primary", "retained")
+
+    def __init__(self, old: ReplicaSet) -> None:
+        self.old = old
+        self.asked: dict[InstanceId, int] = {}
+        self.answers: dict[InstanceId, FreezeAnswer] = {}
+        self.decided = False
+        self.primary: InstanceId | None = None
+        self.end = -1
+        self.in_sync: tuple[InstanceId, ...] = ()
+        self.joining: tuple[InstanceId, ...] = ()
+        self.retained: tuple[RetainedVersion, ...] = ()
+
+
+class FenceQuestion:
+    """What one downstream primary was asked last, and whether it has said that it is clean."""
+
+    __slots__ = ("clean", "ends", "number", "primary")
+
+    def __init__(self, primary: InstanceId) -> None:
+        self.primary = primary
+        self.ends: tuple[Dep, ...] = ()
+        self.number = -1
+        self.clean = False
+
+
+class Attempt:
+    """The questions of one recovery attempt and what the answers amount to."""
+
+    def __init__(self, graph: Graph, topology: Topology, members: assign.Members, number: int, revision: int, now: float) -> None:
+        self._graph = graph
+        self.topology = topology
+        self.revision = revision
+        self._members = members
+        self._question = number * QUESTIONS_PER_ATTEMPT
+        self._moves: dict[str, Move] = {}
+        self._fences: dict[str, FenceQuestion] = {}
+        self._rollbacks: dict[str, FenceQuestion] = {}
+        self._silent: set[InstanceId] = set()
+        self.asked_at = now
+        self.lost: set[str] = set()
+
+    # -- questions -------------------------------------------------------------------------------------------------------------
+
+    def begin(self, orphaned: Iterable[str], rollbacks: Iterable[str], silent: Iterable[InstanceId], now: float) -> list[Effect]:
+        """Freeze the sets without primary; ask those that must roll back what they retain."""
+        self._silent = set(silent)
+        effects: list[Effect] = []
+        for name in orphaned:
+            effects += self._freeze(name)
+        for name in rollbacks:
+            found = self.topology.find(name)
+            if found.primary is not None and name not in self._moves:
+                question = self._rollbacks[name] = FenceQuestion(found.primary)
+                effects += self._ask_fence(name, question, ())
+        return effects + self._fence_downstream()
+
+    def _freeze(self, name: str) -> list[Effect]:
+        old = self.topology.find(name)
+        move = self._moves[name] = Move(old)
+        gone = set(self.topology.revoked) | self._silent
+        effects: list[Effect] = []
+        for instance in old.in_sync:
+            if instance not in gone:
+                self._question += 1
+                move.asked[instance] = self._question
+                effects.append(Send(instance, Freeze(self._question, self.topology.generation, name, old.epoch)))
+        return effects if move.asked else [*effects, *self._decide(move)]
+
+    def _fence_downstream(self) -> list[Effect]:
+        """Every stateful operator downstream of an end hears of it; of new ends again."""
+        if mutants.on("no-fence"):
+            return []
+        effects: list[Effect] = []
+        for op in self._graph.data.operators:
+            if not op.stateful or op.name in self._moves or op.name in self._rollbacks:
+                continue
+            upstream = self._graph.stateful_upstream[op.name]
+            ends = tuple(Dep(name, self._moves[name].old.epoch, self._moves[name].end) for name in upstream if self._is_decided(name))
+            found = self.topology.find(op.name)
+            if not ends or found.primary is None:
+                continue
+            question = self._fences.setdefault(op.name, FenceQuestion(found.primary))
+            if question.ends != ends:
+                effects += self._ask_fence(op.name, question, ends)
+        return effects
+
+    def _is_decided(self, name: str) -> bool:
+        return name in self._moves and self._moves[name].decided and name not in self.lost
+
+    def _ask_fence(self, name: str, question: FenceQuestion, ends: tuple[Dep, ...]) -> list[Effect]:
+        self._question += 1
+        question.ends, question.number, question.clean = ends, self._question, False
+        return [Send(question.primary, Fence(self._question, self.topology.generation, name, ends))]
+
+    # -- answers ---------------------------------------------------------------------------------------------------------------
+
+    def freeze_answer(self, sender: InstanceId, answer: FreezeAnswer) -> list[Effect]:
+        """One more backup has frozen."""
+        move = self._moves.get(answer.name)
+        if move is None or move.decided or move.asked.get(sender) != answer.attempt:
+            return []
+        move.answers[sender] = answer
+        return self._decide(move) if len(move.answers) == len(move.asked) else []
+
+    def fence_answer(self, sender: InstanceId, answer: FenceAnswer) -> list[Effect]:
+        """A primary downstream is clean, or has to go back as well."""
+        rollback = self._rollbacks.get(answer.name)
+        if rollback is not None and rollback.number == answer.attempt:
+            return self._roll_back(answer)
+        question = self._fences.get(answer.name)
+        if question is None or question.number != answer.attempt:
+            return []
+        if not answer.tainted or mutants.on("ignore-taint"):
+            question.clean = True
+            return []
+        del self._fences[answer.name]
+        old = self.topology.find(answer.name)
+        gone = set(self.topology.revoked) | self._silent
+        if any(instance not in gone for instance in old.in_sync):
+            effects = self._freeze(answer.name)
+            self._moves[answer.name].retained = answer.retained
+            return effects
+        return self._roll_back(answer)
+
+    def refused(self, sender: InstanceId, refusal: Refused, revision: int) -> list[Effect]:
+        """Somebody does not know this topology yet: here it is, and the question again."""
+        if refusal.generation >= self.topology.generation:
+            return []
+        news = Send(sender, TopologyNews(self.topology, revision))
+        move = self._moves.get(refusal.name)
+        if move is not None and move.asked.get(sender) == refusal.attempt and not move.decided:
+            return [news, Send(sender, Freeze(refusal.attempt, self.topology.generation, refusal.name, move.old.epoch))]
+        for questions in (self._fences, self._rollbacks):
+            question = questions.get(refusal.name)
+            if question is not None and question.number == refusal.attempt:
+                return [news, Send(sender, Fence(refusal.attempt, self.topology.generation, refusal.name, question.ends))]
+        return []
+
+    def silent(self, instance: InstanceId) -> list[Effect]:
+        """A member fails its probe: nobody waits for it any more."""
+        self._silent.add(instance)
+        effects: list[Effect] = []
+        for move in list(self._moves.values()):
+            if not move.decided and instance in move.asked and instance not in move.answers:
+                del move.asked[instance]
+                if len(move.answers) == len(move.asked):
+                    effects += self._decide(move)
+        return effects
+
+    def waiting_for(self) -> set[InstanceId]:
+        """Who has not answered yet."""
+        waiting = {item for move in self._moves.values() if not move.decided for item in move.asked if item not in move.answers}
+        waiting |= {question.primary for question in self._fences.values() if not question.clean}
+        return waiting | {question.primary for question in self._rollbacks.values()}
+
+    # -- decisions -------------------------------------------------------------------------------------------------------------
+
+    def _decide(self, move: Move) -> list[Effect]:
+        """The **lowest** applied version becomes the end: everything durable is in it."""
+        held = {instance: answer.applied for instance, answer in move.answers.items() if answer.applied is not None}
+        if not held:
+            move.decided = True
+            self.lost.add(move.old.name)
+            return []
+        pick = max if mutants.on("highest-becomes-primary") else min
+        move.primary = pick(sorted(held), key=lambda instance: held[instance])
+        move.end = held[move.primary]
+        move.in_sync = tuple(instance for instance in sorted(held) if instance != move.primary)
+        left_out = [instance for instance in (*move.old.in_sync, *move.old.joining) if instance not in held]
+        old_primary = move.old.primary
+        if old_primary is not None and old_primary not in self.topology.revoked and old_primary not in held:
+            if any(item.version == move.end for item in move.retained):
+                move.in_sync = (*move.in_sync, old_primary)
+            else:
+                left_out.append(old_primary)
+        move.joining = self._living(left_out)
+        move.decided = True
+        return self._fence_downstream()
+
+    def _roll_back(self, answer: FenceAnswer) -> list[Effect]:
+        """No backup to go to: the primary goes back to its newest retained record **with only durable deps**."""
+        self._rollbacks.pop(answer.name, None)
+        self._fences.pop(answer.name, None)
+        move = self._moves[answer.name] = Move(self.topology.find(answer.name))
+        move.decided = True
+        chosen = next((item.version for item in answer.retained if self._is_safe(item)), None)
+        if chosen is None:
+            self.lost.add(answer.name)
+            return []
+        move.primary, move.end = move.old.primary, chosen
+        move.joining = self._living([*move.old.in_sync, *move.old.joining])
+        return self._fence_downstream()
+
+    def _is_safe(self, item: RetainedVersion) -> bool:
+        if mutants.on("rollback-to-pending"):
+            return not any(self._is_decided(dep.op) and dep.seq > self._moves[dep.op].end for dep in item.deps)
+        return all(self._is_decided(dep.op) and dep.seq <= self._moves[dep.op].end for dep in item.deps)
+
+    def _living(self, instances: Iterable[InstanceId]) -> tuple[InstanceId, ...]:
+        return tuple(item for item in instances if item in self._members and item not in self.topology.revoked and item not in self._silent)
+
+    # -- result ----------------------------------------------------------------------------------------------------------------
+
+    def result(self) -> Topology | None:
+        """The topology to commit, once every question is answered."""
+        if self.waiting_for():
+            return None
+        topology = self.topology
+        for name, move in self._moves.items():
+            if name in self.lost:
+                topology = topology.with_set(replace(move.old, lost=True))
+            elif move.primary is not None:
+                topology = topology.with_set(assign.moved(move.old, move.primary, move.end, move.in_sync, move.joining))
+        topology = assign.slots(self._graph, topology, self._members, ())
+        topology = assign.joiners(self._graph, topology, self._members)
+        return topology.next()
+
+
+QUESTIONS_PER_ATTEMPT = 1 << 20
+"""Question numbers are unique over the attempts of one manager."""

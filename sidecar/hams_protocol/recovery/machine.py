@@ -1,0 +1,367 @@
+"""One manager: suspicion, confirmation, revocation, recovery, and keeping every set complete (protocol.md, sections 6 and 7).
+
+Laws: an instance is acted against only after a direct probe has failed, and after the topology lists it as revoked; a primary is revoked
+only when another in-sync member of its set has just answered, so never the last replica of a state; every change is one
+compare-and-swap against the topology it was made from. Any manager may do any of this at any time: ranks only avoid doing it twice.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hams_protocol import limits
+from hams_protocol.effects import Effect, NoteLost, Propose, Send
+from hams_protocol.events import CasDone, CasFailed, CasUnknown, Event, Member, MembersChanged, PeerDown, PeerUp, Received, Tick, TopologyLearnt
+from hams_protocol.graph import Graph, WhenLost
+from hams_protocol.ids import InstanceId
+from hams_protocol.knowledge import Knowledge
+from hams_protocol.messages import (
+    AskTopology,
+    FenceAnswer,
+    FreezeAnswer,
+    Health,
+    Heartbeat,
+    Message,
+    Probe,
+    ProbeAnswer,
+    Refused,
+    Suspect,
+    TopologyNews,
+)
+from hams_protocol.recovery import assign
+from hams_protocol.recovery.attempt import Attempt
+from hams_protocol.topology import Topology
+
+FOREVER = float("inf")
+
+
+class Inquest:
+    """One suspect: the probe on its way, and what came of it."""
+
+    __slots__ = ("asked_at", "confirmed_at", "health", "instance", "nonce", "reason")
+
+    def __init__(self, instance: InstanceId, reason: str, nonce: int, now: float) -> None:
+        self.instance = instance
+        self.reason = reason
+        self.nonce = nonce
+        self.asked_at = now
+        self.confirmed_at = FOREVER
+        self.health: Health | None = None
+
+
+class ManagerMachine:
+    """`step(event, now) -> effects` of one manager."""
+
+    def __init__(self, graph: Graph, instance: InstanceId) -> None:
+        self.graph = graph
+        self.instance = instance
+        self.knowledge = Knowledge(graph)
+        self.members: dict[InstanceId, Member] = {}
+        self._known = False
+        self._registered_at: dict[InstanceId, float] = {}
+        self._down: dict[InstanceId, bool] = {}
+        self._answered_at: dict[InstanceId, float] = {}
+        self._inquests: dict[InstanceId, Inquest] = {}
+        self._rollbacks: set[str] = set()
+        self._nonces = 0
+        self._attempts = 0
+        self._attempt: Attempt | None = None
+        self._proposing = False
+        self._began_at = FOREVER
+        self._again_at = FOREVER
+        self._needed_since = FOREVER
+        self._ticked_at = -FOREVER
+        self._probe_timeout_s = max(graph.data.recovery.suspect_after_s, limits.probe_timeout_min_s)
+
+    # -- the machine -----------------------------------------------------------------------------------------------------------
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """One event; the effects in the order in which they must be performed."""
+        effects = self._handle(event, now)
+        if isinstance(event, Tick):
+            self._ticked_at = now
+        return effects + self._proceed(now)
+
+    def deadline(self) -> float:
+        """When the machine wants a Tick."""
+        due = min(self._again_at, self._needed_since + self._delay())
+        for inquest in self._inquests.values():
+            if inquest.confirmed_at == FOREVER:
+                due = min(due, inquest.asked_at + self._probe_timeout_s)
+            else:
+                due = min(due, inquest.confirmed_at + self._delay())
+        if self._attempt is not None:
+            due = min(due, self._attempt.asked_at + self._probe_timeout_s)
+        return max(due, self._ticked_at + limits.tick_min_s)
+
+    @property
+    def leader(self) -> bool:
+        """Whether this is the manager that goes first."""
+        return self._rank() == 0
+
+    def _rank(self) -> int:
+        """Position among the managers that can act; broken or revoked ones do not count."""
+        revoked = self.knowledge.topology.revoked
+        managers = sorted(
+            item.instance
+            for item in self.members.values()
+            if item.of == MANAGER and item.instance not in revoked and (item.instance not in self._down or item.instance == self.instance)
+        )
+        return managers.index(self.instance) if self.instance in managers else len(managers)
+
+    def _delay(self) -> float:
+        return self._rank() * limits.manager_rank_delay_s
+
+    # -- events ----------------------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        if isinstance(event, Received):
+            return self._message(event.sender, event.message, now)
+        if isinstance(event, TopologyLearnt):
+            return self._learn(event.topology, event.revision, now)
+        if isinstance(event, CasDone | CasFailed):
+            self._proposing = False
+            return self._learn(event.topology, event.revision, now)
+        if isinstance(event, CasUnknown):
+            self._proposing = False
+            self._attempt = None
+            self._again_at = now + limits.propose_retry_s
+            return []
+        if isinstance(event, MembersChanged):
+            return self._members_changed(event, now)
+        if isinstance(event, PeerDown):
+            return self._peer_down(event, now)
+        if isinstance(event, PeerUp):
+            self._down.pop(event.peer, None)
+            return []
+        return []
+
+    def _learn(self, topology: Topology, revision: int, now: float) -> list[Effect]:
+        self._known = True
+        if self.knowledge.learn(topology, revision):
+            self._attempt = None
+            self._needed_since = FOREVER
+            roles = assign.named(topology)
+            self._inquests = {name: item for name, item in self._inquests.items() if name in roles and name not in topology.revoked}
+            return self._suspect_missing(now)
+        return []
+
+    def _members_changed(self, event: MembersChanged, now: float) -> list[Effect]:
+        self.members = {member.instance: member for member in event.members}
+        for instance in self.members:
+            self._registered_at.setdefault(instance, now)
+        self._registered_at = {item: at for item, at in self._registered_at.items() if item in self.members}
+        if self._began_at == FOREVER:
+            self._began_at = now
+            self._again_at = now + limits.first_roles_wait_s
+        return self._suspect_missing(now)
+
+    def _suspect_missing(self, now: float) -> list[Effect]:
+        """Named, but without a lease: probably gone. A probe tells."""
+        effects: list[Effect] = []
+        if self.members:
+            for instance in sorted(assign.named(self.knowledge.topology)):
+                if instance not in self.members and instance not in self.knowledge.topology.revoked:
+                    effects += self._suspect(instance, "its lease has expired", now)
+        return effects
+
+    def _peer_down(self, event: PeerDown, now: float) -> list[Effect]:
+        self._down[event.peer] = event.refused or self._down.get(event.peer, False)
+        effects = self._suspect(event.peer, "its connection broke", now)
+        inquest = self._inquests.get(event.peer)
+        if event.refused and inquest is not None:
+            effects += self._confirm(inquest, None, now)
+        return effects
+
+    def _message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+        if isinstance(message, Suspect):
+            return self._suspect(message.suspect, message.reason, now)
+        if isinstance(message, Probe):
+            return [Send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self.knowledge.topology.generation))]
+        if isinstance(message, ProbeAnswer):
+            return self._probe_answer(sender, message, now)
+        if isinstance(message, TopologyNews):
+            return self._learn(message.topology, -1, now)
+        if isinstance(message, AskTopology):
+            known = self.knowledge
+            return [Send(sender, TopologyNews(known.topology, known.revision))] if known.topology.generation > message.generation else []
+        if isinstance(message, Heartbeat):
+            behind = message.generation > self.knowledge.topology.generation
+            return [Send(sender, AskTopology(self.knowledge.topology.generation))] if behind else []
+        if self._attempt is None:
+            return []
+        if isinstance(message, FreezeAnswer):
+            self._answered_at[sender] = now
+            return self._attempt.freeze_answer(sender, message)
+        if isinstance(message, FenceAnswer):
+            self._answered_at[sender] = now
+            return self._attempt.fence_answer(sender, message)
+        if isinstance(message, Refused):
+            return self._attempt.refused(sender, message, self.knowledge.revision)
+        return []
+
+    # -- confirmation ------------------------------------------------------------------------------------------------------------
+
+    def _suspect(self, instance: InstanceId, reason: str, now: float) -> list[Effect]:
+        """Probe whoever is suspected and has a role; and, if it is a primary, those who could take over."""
+        topology = self.knowledge.topology
+        if instance in self._inquests or instance in topology.revoked or instance not in assign.named(topology):
+            return []
+        self._nonces += 1
+        inquest = self._inquests[instance] = Inquest(instance, reason, self._nonces, now)
+        effects: list[Effect] = [Send(instance, Probe(self._nonces))]
+        for item in topology.sets:
+            if item.primary == instance:
+                effects += [Send(peer, Probe(self._nonces)) for peer in item.in_sync]
+        if self._down.get(instance):
+            effects += self._confirm(inquest, None, now)
+        return effects
+
+    def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> list[Effect]:
+        self._answered_at[sender] = now
+        inquest = self._inquests.get(sender)
+        if inquest is None or inquest.nonce != answer.nonce:
+            return []
+        if answer.health is Health.HEALTHY:
+            del self._inquests[sender]
+            return []
+        return self._confirm(inquest, answer.health, now)
+
+    def _confirm(self, inquest: Inquest, health: Health | None, now: float) -> list[Effect]:
+        """The probe failed, or was answered by a proxy whose model is dead."""
+        if inquest.confirmed_at != FOREVER:
+            return []
+        inquest.confirmed_at = now
+        inquest.health = health
+        if health is Health.NEEDS_ROLLBACK:
+            self._rollbacks |= {item.name for item in self.knowledge.topology.sets if item.primary == inquest.instance}
+        return self._attempt.silent(inquest.instance) if self._attempt is not None and health is None else []
+
+    def _expire(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for inquest in list(self._inquests.values()):
+            if inquest.confirmed_at == FOREVER and now >= inquest.asked_at + self._probe_timeout_s:
+                effects += self._confirm(inquest, None, now)
+        attempt = self._attempt
+        if attempt is not None and now >= attempt.asked_at + self._probe_timeout_s:
+            attempt.asked_at = now
+            for instance in attempt.waiting_for():
+                effects += self._suspect(instance, "it does not answer a manager's question", now)
+        return effects
+
+    # -- acting ------------------------------------------------------------------------------------------------------------------
+
+    def _proceed(self, now: float) -> list[Effect]:
+        """Whatever can be done now: revoke, recover, assign. One proposal at a time."""
+        if not self._known:
+            return []
+        effects = self._expire(now)
+        if now >= self._again_at:
+            self._again_at = FOREVER
+        if self._proposing or (self._again_at != FOREVER and self._began_at == FOREVER):
+            return effects
+        revoked = self._to_revoke(now)
+        if revoked:
+            self._attempt = None
+            return effects + self._propose(assign.revoke(self.knowledge.topology, revoked).next())
+        effects += self._recover(now)
+        if self._proposing or self._attempt is not None:
+            return effects
+        return effects + self._assign(now)
+
+    def _to_revoke(self, now: float) -> set[InstanceId]:
+        """Confirmed suspects that somebody can stand in for; a primary only if an in-sync member has just answered."""
+        topology = self.knowledge.topology
+        found: set[InstanceId] = set()
+        for inquest in self._inquests.values():
+            if now < inquest.confirmed_at + self._delay() or inquest.confirmed_at == FOREVER:
+                continue
+            sets = [item for item in topology.sets if item.primary == inquest.instance]
+            owns_slot = any(slot.instance == inquest.instance for table in topology.tables for slot in table.slots)
+            if (sets and all(self._has_heir(item.in_sync, inquest) for item in sets)) or (not sets and owns_slot and self._has_substitute(inquest)):
+                found.add(inquest.instance)
+        return found
+
+    def _has_heir(self, in_sync: Iterable[InstanceId], inquest: Inquest) -> bool:
+        return any(self._answered_at.get(peer, -FOREVER) >= inquest.asked_at and peer not in self._inquests for peer in in_sync)
+
+    def _has_substitute(self, inquest: Inquest) -> bool:
+        """A dead slot owner is revoked at once; one whose proxy lives only if another instance can take its slots."""
+        if inquest.health is None:
+            return True
+        topology = self.knowledge.topology
+        ops = [table.op for table in topology.tables if any(slot.instance == inquest.instance for slot in table.slots)]
+        return all(any(item != inquest.instance for item in assign.candidates(self.members, op, topology)) for op in ops)
+
+    def _recover(self, now: float) -> list[Effect]:
+        topology = self.knowledge.topology
+        orphaned = [item.name for item in topology.sets if item.primary in topology.revoked and not item.lost]
+        rollbacks = sorted(name for name in self._rollbacks if name not in orphaned and not topology.find(name).in_sync)
+        self._rollbacks = {name for name in self._rollbacks if name in rollbacks}
+        if not orphaned and not rollbacks:
+            self._needed_since = FOREVER
+            self._attempt = None
+            return []
+        self._needed_since = min(self._needed_since, now)
+        if now < self._needed_since + self._delay():
+            return []
+        effects: list[Effect] = []
+        if self._attempt is None:
+            self._attempts += 1
+            members = {name: item for name, item in self.members.items() if name not in self._inquests}
+            self._attempt = Attempt(self.graph, topology, members, self._attempts, self.knowledge.revision, now)
+            silent = [item.instance for item in self._inquests.values() if item.confirmed_at != FOREVER and item.health is None]
+            effects = self._attempt.begin(orphaned, rollbacks, silent, now)
+        result = self._attempt.result()
+        if result is None:
+            return effects
+        notes = self._losses(self._attempt)
+        self._rollbacks.clear()
+        return [*effects, *notes, *self._propose(result)]
+
+    def _losses(self, attempt: Attempt) -> list[Effect]:
+        return [NoteLost(name, attempt.topology.find(name).epoch, -1, "no replica of its state is left") for name in sorted(attempt.lost)]
+
+    def _assign(self, now: float) -> list[Effect]:
+        """First roles, joiners, free slots."""
+        if self._delay() > 0 and now < self._needed_assign(now) + self._delay():
+            return []
+        topology = self.knowledge.topology
+        patient = now < self._began_at + limits.first_roles_wait_s
+        changed = assign.first_roles(self.graph, topology, self.members, patient)
+        dead = [item.instance for item in self._inquests.values()]
+        living = {name: item for name, item in self.members.items() if name not in dead and not self._down.get(name)}
+        changed = assign.slots(self.graph, changed, living, ())
+        changed = assign.joiners(self.graph, changed, living)
+        changed = self._restart_lost(changed)
+        if changed == topology:
+            self._assign_since = FOREVER
+            return []
+        return self._propose(changed.next())
+
+    _assign_since = FOREVER
+
+    def _needed_assign(self, now: float) -> float:
+        self._assign_since = min(self._assign_since, now)
+        self._again_at = min(self._again_at, self._assign_since + self._delay() + limits.tick_min_s)
+        return self._assign_since
+
+    def _restart_lost(self, topology: Topology) -> Topology:
+        """`Restart`: a lost state begins again, and says so; `Stop` leaves it to a person."""
+        if self.graph.data.recovery.when_lost is not WhenLost.RESTART:
+            return topology
+        for item in topology.sets:
+            of = item.name if item.name in self.graph.operators else "F"
+            free = [name for name in assign.candidates(self.members, of, topology) if name not in assign.named(topology)]
+            if item.lost and free:
+                restarted = assign.moved(item, free[0], 0, (), ())
+                topology = topology.with_set(replace(restarted, loss=item.loss + 1))
+        return topology
+
+    def _propose(self, topology: Topology) -> list[Effect]:
+        self._proposing = True
+        self._attempt = None
+        return [Propose(self.knowledge.revision, topology)]
+
+
+MANAGER = "manager"
+"""What a manager's member entry is `of`."""
