@@ -113,3 +113,6 @@ probe_timeout_min_s = 0.05
 
 first_roles_wait_s = 2.0
 """How long shards wait for all frontends to register before those that are there share them."""
+
+probe_again_after_s = 0.5
+"""A suspect that nobody could stand in for is probed again after this long."""

@@ -67,7 +67,8 @@ class ManagerMachine:
         self._attempt: Attempt | None = None
         self._proposing = False
         self._began_at = FOREVER
-        self._again_at = FOREVER
+        self._held_until = -FOREVER
+        self._assign_since = FOREVER
         self._needed_since = FOREVER
         self._ticked_at = -FOREVER
         self._probe_timeout_s = max(graph.data.recovery.suspect_after_s, limits.probe_timeout_min_s)
@@ -83,14 +84,14 @@ class ManagerMachine:
 
     def deadline(self) -> float:
         """When the machine wants a Tick."""
-        due = min(self._again_at, self._needed_since + self._delay())
+        delay = self._delay()
+        dues = [self._held_until, self._needed_since + delay, self._assign_since + delay, self._began_at + limits.first_roles_wait_s]
         for inquest in self._inquests.values():
-            if inquest.confirmed_at == FOREVER:
-                due = min(due, inquest.asked_at + self._probe_timeout_s)
-            else:
-                due = min(due, inquest.confirmed_at + self._delay())
+            dues.append(inquest.asked_at + limits.probe_again_after_s)
+            dues.append(inquest.asked_at + self._probe_timeout_s if inquest.confirmed_at == FOREVER else inquest.confirmed_at + delay)
         if self._attempt is not None:
-            due = min(due, self._attempt.asked_at + self._probe_timeout_s)
+            dues.append(self._attempt.asked_at + self._probe_timeout_s)
+        due = min((due for due in dues if due > self._ticked_at), default=FOREVER)
         return max(due, self._ticked_at + limits.tick_min_s)
 
     @property
@@ -124,7 +125,7 @@ class ManagerMachine:
         if isinstance(event, CasUnknown):
             self._proposing = False
             self._attempt = None
-            self._again_at = now + limits.propose_retry_s
+            self._held_until = now + limits.propose_retry_s
             return []
         if isinstance(event, MembersChanged):
             return self._members_changed(event, now)
@@ -152,7 +153,6 @@ class ManagerMachine:
         self._registered_at = {item: at for item, at in self._registered_at.items() if item in self.members}
         if self._began_at == FOREVER:
             self._began_at = now
-            self._again_at = now + limits.first_roles_wait_s
         return self._suspect_missing(now)
 
     def _suspect_missing(self, now: float) -> list[Effect]:
@@ -208,13 +208,15 @@ class ManagerMachine:
             return []
         self._nonces += 1
         inquest = self._inquests[instance] = Inquest(instance, reason, self._nonces, now)
-        effects: list[Effect] = [Send(instance, Probe(self._nonces))]
-        for item in topology.sets:
-            if item.primary == instance:
-                effects += [Send(peer, Probe(self._nonces)) for peer in item.in_sync]
+        effects = self._probes(inquest)
         if self._down.get(instance):
             effects += self._confirm(inquest, None, now)
         return effects
+
+    def _probes(self, inquest: Inquest) -> list[Effect]:
+        """Ask the suspect itself, and who could take over."""
+        heirs = [peer for item in self.knowledge.topology.sets if item.primary == inquest.instance for peer in item.in_sync]
+        return [Send(peer, Probe(inquest.nonce)) for peer in dict.fromkeys([inquest.instance, *heirs])]
 
     def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> list[Effect]:
         self._answered_at[sender] = now
@@ -241,6 +243,9 @@ class ManagerMachine:
         for inquest in list(self._inquests.values()):
             if inquest.confirmed_at == FOREVER and now >= inquest.asked_at + self._probe_timeout_s:
                 effects += self._confirm(inquest, None, now)
+            elif now >= inquest.asked_at + limits.probe_again_after_s:
+                inquest.asked_at = now
+                effects += self._probes(inquest)
         attempt = self._attempt
         if attempt is not None and now >= attempt.asked_at + self._probe_timeout_s:
             attempt.asked_at = now
@@ -255,9 +260,7 @@ class ManagerMachine:
         if not self._known:
             return []
         effects = self._expire(now)
-        if now >= self._again_at:
-            self._again_at = FOREVER
-        if self._proposing or (self._again_at != FOREVER and self._began_at == FOREVER):
+        if self._proposing or now < self._held_until:
             return effects
         revoked = self._to_revoke(now)
         if revoked:
@@ -323,8 +326,6 @@ class ManagerMachine:
 
     def _assign(self, now: float) -> list[Effect]:
         """First roles, joiners, free slots."""
-        if self._delay() > 0 and now < self._needed_assign(now) + self._delay():
-            return []
         topology = self.knowledge.topology
         patient = now < self._began_at + limits.first_roles_wait_s
         changed = assign.first_roles(self.graph, topology, self.members, patient)
@@ -332,18 +333,32 @@ class ManagerMachine:
         living = {name: item for name, item in self.members.items() if name not in dead and not self._down.get(name)}
         changed = assign.slots(self.graph, changed, living, ())
         changed = assign.joiners(self.graph, changed, living)
+        changed, notes = self._lost_and_found(changed)
         changed = self._restart_lost(changed)
         if changed == topology:
             self._assign_since = FOREVER
             return []
-        return self._propose(changed.next())
-
-    _assign_since = FOREVER
-
-    def _needed_assign(self, now: float) -> float:
         self._assign_since = min(self._assign_since, now)
-        self._again_at = min(self._again_at, self._assign_since + self._delay() + limits.tick_min_s)
-        return self._assign_since
+        if now < self._assign_since + self._delay():
+            return []
+        self._assign_since = FOREVER
+        return [*notes, *self._propose(changed.next())]
+
+    def _lost_and_found(self, topology: Topology) -> tuple[Topology, list[Effect]]:
+        """A set whose every member has lost its lease and fails its probe is lost, until one of them is back. None of them is revoked."""
+        notes: list[Effect] = []
+        for item in topology.sets:
+            gone = item.primary is not None and all(self._is_gone(member) for member in item.members)
+            if gone == item.lost or item.primary is None or item.primary in topology.revoked:
+                continue
+            topology = topology.with_set(replace(item, lost=gone))
+            if gone:
+                notes.append(NoteLost(item.name, item.epoch, -1, "no replica of its state is left"))
+        return topology, notes
+
+    def _is_gone(self, instance: InstanceId) -> bool:
+        inquest = self._inquests.get(instance)
+        return instance not in self.members and inquest is not None and inquest.confirmed_at != FOREVER and inquest.health is None
 
     def _restart_lost(self, topology: Topology) -> Topology:
         """`Restart`: a lost state begins again, and says so; `Stop` leaves it to a person."""
@@ -354,7 +369,8 @@ class ManagerMachine:
             free = [name for name in assign.candidates(self.members, of, topology) if name not in assign.named(topology)]
             if item.lost and free:
                 restarted = assign.moved(item, free[0], 0, (), ())
-                topology = topology.with_set(replace(restarted, loss=item.loss + 1))
+                topology = assign.revoke(topology, item.members)
+                topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
         return topology
 
     def _propose(self, topology: Topology) -> list[Effect]:
