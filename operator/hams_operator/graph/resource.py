@@ -48,18 +48,20 @@ class Datatype(enum.StrEnum):
     INT32 = "INT32"
     INT64 = "INT64"
     FP16 = "FP16"
+    BF16 = "BF16"
     FP32 = "FP32"
     FP64 = "FP64"
     BYTES = "BYTES"
 
 
-FLOATS = frozenset((Datatype.FP16, Datatype.FP32, Datatype.FP64))
+FLOATS = frozenset((Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64))
 
 _SLIPS = {
     **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
     **{f"{kind}{bits}": f"{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     "float": "FP32",
     "half": "FP16",
+    "bfloat16": "BF16",
     "double": "FP64",
     "int": "INT64",
     "long": "INT64",

@@ -122,7 +122,7 @@ FIELDS = [
     (put("operator", []), 'spec.operator: unknown field; did you mean "operators"?'),
     (
         put("inputs.0.datatype", "float"),
-        'spec.inputs[0].datatype: expected "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64" '
+        'spec.inputs[0].datatype: expected "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64" '
         'or "BYTES", found "float"; did you mean "FP32"?',
     ),
     (
