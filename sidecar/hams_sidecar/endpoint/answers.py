@@ -1,0 +1,63 @@
+"""Outcomes as HTTP statuses and gRPC codes: the one table (api.md, section 3)."""
+
+import grpc
+
+from hams_protocol.frozen import frozen
+from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.inference import Conflict, Full, InferenceOutcome, KeyExpired, ModelFailure, NotReady, Refused, Reply, TimedOut
+
+GRPC_CODES: dict[int, grpc.StatusCode] = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.ABORTED,
+    410: grpc.StatusCode.FAILED_PRECONDITION,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+@frozen
+class Refusal:
+    """An answer that is an error: `{"error": message}` with an HTTP status, or its gRPC code."""
+
+    status: int
+    message: str
+    retry_after_s: float | None = None
+
+    @property
+    def code(self) -> grpc.StatusCode:
+        """The gRPC code of the same error."""
+        return GRPC_CODES[self.status]
+
+
+INTERNAL_ERROR = Refusal(500, "internal error of the endpoint; its log says more")
+
+
+def answer(outcome: InferenceOutcome) -> Reply | Refusal:
+    """The reply, or the error that the outcome is for the client."""
+    match outcome:
+        case Reply():
+            return outcome
+        case ModelFailure(operator, message):
+            return Refusal(500, f"operator {operator!r} failed on this request: {message}")
+        case Refused(operator, message):
+            return Refusal(422, f"operator {operator!r}: {message}")
+        case Conflict():
+            return Refusal(409, "this idempotency key has been used for a request with another payload")
+        case KeyExpired():
+            return Refusal(410, "the reply of this idempotency key is no longer kept")
+        case Full(retry_after_s):
+            return Refusal(429, "no room for another request at present; nothing was begun", retry_after_s)
+        case NotReady(reason):
+            return Refusal(503, f"not ready: {reason}")
+        case TimedOut():
+            return Refusal(504, "no reply within the time given; the request may still take effect, and its idempotency key then returns the reply")
+
+
+def refused(error: RequestRefused) -> Refusal:
+    """The answer to a request that never reached the graph."""
+    return Refusal(error.status, error.message, error.retry_after_s)

@@ -1,0 +1,192 @@
+"""The HTTP application: FastAPI for everything but the hot path, which it hands to `InferRoute` without routing.
+
+Health, metadata and metrics are small and rare; they are ordinary FastAPI routes with typed replies. `/docs` documents the infer route as well,
+with the graph's own tensors (`openapi.py`).
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi_swagger import patch_fastapi
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.openapi import describe
+from hams_sidecar.endpoint.request import MODEL_VERSION, check_model
+from hams_sidecar.endpoint.rest import InferRoute
+from hams_sidecar.endpoint.serving import Serving
+from hams_sidecar.endpoint.signature import Declared
+
+Responses = dict[int | str, dict[str, Any]]
+"""FastAPI's documentation of other replies than the usual one."""
+
+PLATFORM = "hams"
+EXTENSIONS = ("binary_tensor_data",)
+
+
+class ServerMetadata(BaseModel):
+    """The server."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    """A tensor; -1 in its shape is a variable dimension, the first is the rows."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    """The graph, seen as a model."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class Live(BaseModel):
+    """Whether the process is in order."""
+
+    live: bool
+
+
+class Ready(BaseModel):
+    """Whether the server takes requests."""
+
+    ready: bool
+
+
+class ModelReady(BaseModel):
+    """Whether the graph takes requests."""
+
+    name: str
+    ready: bool
+
+
+class Error(BaseModel):
+    """What every error looks like."""
+
+    error: str
+
+
+class InferenceApp(FastAPI):
+    """FastAPI, with a door of its own for infer requests."""
+
+    def __init__(self, serving: Serving) -> None:
+        super().__init__(
+            title=f"HAMS: {serving.graph.name}",
+            version=server_version(),
+            docs_url=None,
+            redoc_url=None,
+            swagger_ui_oauth2_redirect_url=None,
+            openapi_url="/openapi.json",
+            separate_input_output_schemas=False,
+        )
+        self._serving = serving
+        self._infer = InferRoute(serving)
+        patch_fastapi(self, redirect_from_root_to_docs=False)
+        self.add_exception_handler(HTTPException, _http_error)
+        self.add_exception_handler(RequestRefused, _refused)
+        _add_routes(self, serving)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        if scope["type"] == "http" and self._serving.collects(scope["method"], scope["path"]):
+            await self._infer(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    def openapi(self) -> dict[str, object]:
+        """The schema behind `/docs`, the infer route included."""
+        if self.openapi_schema is None:
+            self.openapi_schema = describe(super().openapi(), self._serving.graph, self._serving.signature)
+        return self.openapi_schema
+
+
+def server_version() -> str:
+    """Version of the installed package, "0" from a bare source tree."""
+    try:
+        return version("hams")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _add_routes(app: FastAPI, serving: Serving) -> None:
+    graph = serving.graph.name
+    failed: Responses = {404: {"model": Error, "description": "No such model or version."}}
+    unready: Responses = {503: {"model": Error, "description": "Not ready."}}
+
+    @app.get("/v2", tags=["server"], summary="Server metadata")
+    async def server_metadata() -> ServerMetadata:
+        return ServerMetadata(name="hams", version=server_version(), extensions=list(EXTENSIONS))
+
+    @app.get("/v2/health/live", tags=["health"], summary="Is the process in order?", responses={503: {"model": Error}})
+    async def live() -> Live:
+        if not serving.port.live():
+            raise HTTPException(503, "this frontend is broken and should be restarted")
+        return Live(live=True)
+
+    @app.get("/v2/health/ready", tags=["health"], summary="Does the server take requests?", responses=unready)
+    async def ready() -> Ready:
+        _check_ready(serving)
+        return Ready(ready=True)
+
+    @app.get("/v2/models/{model}/ready", tags=["model"], summary="Does the graph take requests?", responses={**failed, **unready})
+    @app.get("/v2/models/{model}/versions/{model_version}/ready", tags=["model"], include_in_schema=False)
+    async def model_ready(model: str, model_version: str = "") -> ModelReady:
+        check_model(graph, model, model_version)
+        _check_ready(serving)
+        return ModelReady(name=graph, ready=True)
+
+    @app.get("/v2/models/{model}", tags=["model"], summary="Tensors of the graph", responses=failed)
+    @app.get("/v2/models/{model}/versions/{model_version}", tags=["model"], include_in_schema=False)
+    async def model_metadata(model: str, model_version: str = "") -> ModelMetadata:
+        check_model(graph, model, model_version)
+        return ModelMetadata(
+            name=graph,
+            versions=[MODEL_VERSION],
+            platform=PLATFORM,
+            inputs=[_tensor(found) for found in serving.signature.inputs.values()],
+            outputs=[_tensor(found) for found in serving.signature.outputs.values()],
+        )
+
+    @app.post("/v2/models/{model}/infer", include_in_schema=False)
+    @app.post("/v2/models/{model}/versions/{model_version}/infer", include_in_schema=False)
+    async def no_such_model(model: str, model_version: str = "") -> Response:
+        """Infer requests for this graph never come here."""
+        check_model(graph, model, model_version)
+        raise HTTPException(404, "not found")
+
+    @app.get("/metrics", tags=["server"], summary="Metrics in Prometheus' text format", response_class=Response)
+    async def metrics(accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
+        body, content_type = serving.metrics.render(accept)
+        return Response(body, headers={"content-type": content_type})
+
+
+def _check_ready(serving: Serving) -> None:
+    if not serving.ready():
+        raise HTTPException(503, f"not ready: {serving.why_not_ready()}")
+
+
+def _tensor(found: Declared) -> TensorMetadata:
+    return TensorMetadata(name=found.name, datatype=found.datatype, shape=found.shape)
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": f"{error.detail}: {request.method} {request.url.path}"[:300]}, status_code=error.status_code, headers=error.headers)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestRefused)
+    return JSONResponse({"error": error.message}, status_code=error.status)

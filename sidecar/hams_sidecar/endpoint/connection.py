@@ -1,0 +1,316 @@
+"""One HTTP connection: uvicorn's httptools protocol with bounds on everything a client can do.
+
+uvicorn parses, keeps connections alive and pipelines; what is added here: a body that is too large is refused before it is read, heads and trailers
+are bounded in size and time, clients that neither read nor write are cut off, bodies of infer requests are collected without copies, a request whose
+client went away is cancelled, and errors that never reach the application have the same form as all others.
+
+It never answers out of turn: while an earlier request of the connection runs, a refusal waits for that one's answer.
+"""
+
+import asyncio
+import resource
+from typing import Any, Protocol, cast
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from hams_sidecar.endpoint import limits
+from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.rest_codec import encode_error
+
+UPLOAD = "hams.upload"
+"""Key of the `Upload` in the ASGI scope of an infer request."""
+
+
+class Gate(Protocol):
+    """What connections ask before they let anything in."""
+
+    request_bytes_max: int
+    held_bytes: int
+    held_bytes_max: int
+
+    def collects(self, method: str, path: str) -> bool:
+        """Whether requests to this path read their body from the `Upload`."""
+        ...
+
+
+class Upload:
+    """The body of one infer request, as it arrives: its chunks are held once, and counted in the gate until `release`."""
+
+    __slots__ = ("_chunks", "_complete", "_connection", "_waiter", "size")
+
+    def __init__(self, connection: "BoundedHttpProtocol") -> None:
+        self._connection = connection
+        self._chunks: list[bytes] = []
+        self._complete = False
+        self._waiter: asyncio.Future[None] | None = None
+        self.size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """A piece of the body has arrived."""
+        self._chunks.append(chunk)
+        self.size += len(chunk)
+        self._connection.gate.held_bytes += len(chunk)
+
+    def finish(self) -> None:
+        """The body is complete."""
+        self._complete = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def body(self, timeout_s: float) -> bytes:
+        """The whole body; waits for it. Raises RequestRefused (408) if it does not come in time."""
+        if not self._complete:
+            self._connection.read_on()
+            self._waiter = self._connection.loop.create_future()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._waiter
+            except TimeoutError:
+                raise RequestRefused(f"expected the whole body within {timeout_s:g} s, got {self.size} bytes", status=408) from None
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+
+    def begin(self) -> bool:
+        """The current task serves this request, and is cancelled if the client goes away. False if it went already."""
+        self._connection.serving = asyncio.current_task()
+        return not self._connection.lost
+
+    @property
+    def lost(self) -> bool:
+        """Whether the client went away, so that nobody reads an answer."""
+        return self._connection.lost
+
+    def release(self) -> None:
+        """The request is answered: its bytes are no longer held here."""
+        self._connection.serving = None
+        self._connection.forget(self)
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, bounded (see the module). Subclasses set `gate`."""
+
+    gate: Gate
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.serving: asyncio.Task[Any] | None = None
+        self.lost = False
+        self._upload: Upload | None = None
+        self._uploads: set[Upload] = set()
+        self._in_head = False
+        self._in_body = False
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._stalled_bytes = 0
+        self._deaf = False
+        self._last_words: bytes | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._thrown_bytes = 0
+
+    # ---- the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
+        super().connection_made(transport)
+        if len(self.connections) > _connections_max:
+            self._refuse(503, "too many connections")
+            return
+        self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        super().connection_lost(exc)
+        for timer in (self._head_timer, self._stall_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+        if self.serving is not None:
+            self.serving.cancel()
+        for upload in tuple(self._uploads):
+            self.forget(upload)
+
+    def forget(self, upload: Upload) -> None:
+        """The body of this request is no longer held."""
+        if upload in self._uploads:
+            self._uploads.remove(upload)
+            self.gate.held_bytes -= upload.size
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            self._thrown_bytes += len(data)
+            if self._thrown_bytes > limits.linger_bytes_max:
+                self.transport.abort()
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._ignore_upgrade()
+        except httptools.HttpParserError as error:
+            if not self._deaf:
+                self._refuse(400, f"malformed HTTP: {_printable(error)}")
+        if self._in_head and not self._deaf:
+            self._head_bytes += len(data)
+            if self._head_bytes > limits.head_bytes_max:
+                self._refuse(431, f"expected a request line and headers of at most {limits.head_bytes_max} bytes")
+            elif self._head_timer is None:
+                self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
+
+    # ---- the parser
+
+    def on_message_begin(self) -> None:
+        if self._deaf:
+            return
+        super().on_message_begin()
+        self._in_head = True
+        self._upload = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._deaf:
+            return
+        if len(self.headers) >= limits.headers_max:
+            self._refuse(431, f"expected at most {limits.headers_max} headers and trailers")
+            return
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._deaf:
+            return
+        self._in_head = False
+        self._head_bytes = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        for name, value in self.headers:
+            if name == b"content-length" and int(value) > self.gate.request_bytes_max:
+                self._refuse(413, f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length {int(value)}")
+                return
+        super().on_headers_complete()
+        self._in_body = True
+        if self.gate.collects(self.scope["method"], self.scope["path"]):
+            self._upload = Upload(self)
+            self._uploads.add(self._upload)
+            cast(dict[str, object], self.scope)[UPLOAD] = self._upload
+
+    def on_body(self, body: bytes) -> None:
+        if self._deaf:
+            return
+        if self._upload is None:
+            super().on_body(body)
+        elif self.cycle.response_complete:
+            pass
+        elif self._upload.size + len(body) > self.gate.request_bytes_max:
+            self._refuse(413, f"expected a body of at most {self.gate.request_bytes_max} bytes, got more")
+        elif self.gate.held_bytes + len(body) > self.gate.held_bytes_max:
+            self._refuse(429, "no room for another request at present; nothing was begun")
+        else:
+            self._upload.add(body)
+
+    def on_message_complete(self) -> None:
+        if self._deaf:
+            return
+        self._in_body = False
+        super().on_message_complete()
+        if self._upload is not None:
+            self._upload.finish()
+
+    def on_response_complete(self) -> None:
+        if self._last_words is None:
+            super().on_response_complete()
+        elif not self.transport.is_closing():
+            self._say(self._last_words)
+
+    def read_on(self) -> None:
+        """Read the rest of a body, and tell a client that asked first (Expect: 100-continue) to send it."""
+        if self.cycle.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.cycle.waiting_for_100_continue = False
+        self.flow.resume_reading()
+
+    # ---- clients that do not read, or do not write
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled_bytes = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(limits.write_stall_s_max, self._stalled)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _stalled(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left >= self._stalled_bytes:
+            self.transport.abort()
+            return
+        self._stalled_bytes = left
+        self._stall_timer = self.loop.call_later(limits.write_stall_s_max, self._stalled)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        self._refuse(408, f"expected a whole request line with headers within {limits.head_s_max:g} s")
+
+    # ---- refusals that do not reach the application
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer with an error, in turn, and take nothing more from this connection."""
+        self._deaf = True
+        words = _response(status, message)
+        own_runs = self._in_body and not self.pipeline
+        if own_runs:
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+            self.cycle.disconnected = True
+            self.lost = True
+            if self.serving is not None:
+                self.serving.cancel()
+        elif self.pipeline or self._runs():
+            if self._in_body:
+                self.pipeline.popleft()
+            self._last_words = words
+            return
+        self._say(words)
+
+    def _say(self, words: bytes) -> None:
+        """Send the last answer. What the client still sends is thrown away for a while: a close with unread data would reset the answer away."""
+        self._unset_keepalive_if_required()
+        self.transport.write(words)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._linger_timer = self.loop.call_later(limits.linger_s_max, self.transport.abort)
+
+    def _ignore_upgrade(self) -> None:
+        """RFC 9110, 7.8: a server may ignore an upgrade. The request is answered over HTTP/1.1; the parser takes no other after it."""
+        self._deaf = True
+        if self._runs():
+            self.cycle.keep_alive = False
+        else:
+            self.transport.close()
+
+    def _runs(self) -> bool:
+        """Whether a request of this connection is not yet answered."""
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever uvicorn's types say
+        return cycle is not None and not cycle.response_complete
+
+
+def _response(status: int, message: str) -> bytes:
+    body = encode_error(message)
+    retry = f"retry-after: {limits.retry_after_s:.0f}\r\n" if status in (429, 503) else ""
+    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+    return STATUS_LINE[status] + head.encode() + body
+
+
+def _printable(error: Exception) -> str:
+    return "".join(char for char in str(error)[:200] if char.isprintable())
+
+
+def _open_connections_max() -> int:
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limits.connections_max if files == resource.RLIM_INFINITY else min(limits.connections_max, files // 2)
+
+
+_connections_max = _open_connections_max()

@@ -1,0 +1,236 @@
+"""Tensor data in JSON: `[1, 2, 3]`, flat or nested as the shape, to and from the bytes of a tensor.
+
+No cast: an integer datatype takes integers in its range, BOOL takes true and false, BYTES takes strings (UTF-8). FP16, BF16, FP32 and FP64 take
+numbers, rounded to the datatype as JSON's decimals must be, but never to infinity. JSON has no NaN: "NaN", "Infinity" and "-Infinity" stand for
+themselves, as in the JSON mapping of Protocol Buffers.
+
+Both directions are generators that stop after each slice, so that large tensors do not hold the event loop (`run`). Nothing recurses with the input.
+"""
+
+import array
+import asyncio
+import math
+import sys
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
+from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.limits import json_slice_bytes
+from hams_sidecar.inference import Buffer
+
+assert sys.byteorder == "little", "tensors are little-endian; this host is not"
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work that may pause."""
+
+_INTEGER_CODES = {"INT8": "b", "UINT8": "B", "INT16": "h", "UINT16": "H", "INT32": "i", "UINT32": "I", "INT64": "q", "UINT64": "Q"}
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+_NOT_NESTING = bytes(set(range(256)) - set(b"[],"))
+_NOT_VALUES = b"[] \t\r\n"
+
+_integers = msgspec.json.Decoder(list[int])
+_floats = msgspec.json.Decoder(list[float])
+_mixed = msgspec.json.Decoder(list[float | str])
+_booleans = msgspec.json.Decoder(list[bool])
+_anything = msgspec.json.Decoder(list[object])
+_encode = msgspec.json.Encoder().encode
+
+
+async def run(steps: Steps[T]) -> T:
+    """Do the work, and let the event loop run at each pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        await asyncio.sleep(0)
+
+
+def read(name: str, datatype: str, shape: Sequence[int], text: bytes) -> Steps[bytes]:
+    """Bytes of a tensor from a JSON value that is known to be well-formed. Raises RequestRefused, which names the tensor."""
+    try:
+        if datatype == "BYTES":
+            return _read_strings(name, shape, text)
+        values = yield from _values(name, shape, text)
+        parts: list[bytes] = []
+        for part in _slices(values):
+            if parts:
+                yield
+            parts.append(_numbers(datatype, part))
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
+        raise RequestRefused(f"tensor {name!r}: data of {datatype}: {_reason(error)}") from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def write(datatype: str, shape: Sequence[int], data: Buffer) -> Steps[bytes]:
+    """JSON array, flat and row-major, of a tensor's values. Raises UnicodeDecodeError for BYTES that are not UTF-8."""
+    if datatype == "BYTES":
+        return _encode([str(element, "utf-8") for element in decode_bytes(memoryview(data), math.prod(shape))])
+    if not data:
+        return b"[]"
+    values = np.frombuffer(data, dtype=NUMPY[datatype])
+    if datatype == "BF16":
+        values = (values.astype("<u4") << 16).view("<f4")
+    count = max(json_slice_bytes // 8, 1)
+    if values.size <= count:
+        return _text(values)
+    parts: list[bytes] = []
+    for start in range(0, values.size, count):
+        parts.append(_text(values[start : start + count])[1:-1])
+        yield
+    return b"[" + b",".join(parts) + b"]"
+
+
+def _text(values: npt.NDArray[np.generic]) -> bytes:
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        named = [value if math.isfinite(value) else _name(value) for value in values.tolist()]
+        return _encode(named)
+    return _encode(values.tolist())
+
+
+def _name(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _values(name: str, shape: Sequence[int], text: bytes) -> Steps[bytes]:
+    """The values of a flat or nested array, commas between: checks the nesting without following it."""
+    if len(text) <= json_slice_bytes:
+        nesting, values = text.translate(None, _NOT_NESTING), text.translate(None, _NOT_VALUES)
+    else:
+        nestings, flat = [], []
+        for start in range(0, len(text), json_slice_bytes):
+            part = text[start : start + json_slice_bytes]
+            nestings.append(part.translate(None, _NOT_NESTING))
+            flat.append(part.translate(None, _NOT_VALUES))
+            yield
+        nesting, values = b"".join(nestings), b"".join(flat)
+    count = math.prod(shape)
+    if text[:1] != b"[":
+        raise RequestRefused(f"tensor {name!r}: expected data as an array, got {_shorten(text)}")
+    got = values.count(b",") + 1 if values.strip(b",") else 0
+    if got != count:
+        raise RequestRefused(f"tensor {name!r}: expected {count} values for shape {list(shape)}, got {got}")
+    if nesting != _flat(count) and (_nested_bytes(shape) != len(nesting) or nesting != _nested(shape)):
+        raise _nested_otherwise(name, shape)
+    return values if count else b""
+
+
+def _flat(count: int) -> bytes:
+    return b"[" + b"," * (count - 1) + b"]"
+
+
+def _nested(shape: Sequence[int]) -> bytes:
+    found = _flat(shape[-1])
+    for dim in reversed(shape[:-1]):
+        found = b"[" + b",".join([found] * dim) + b"]"
+    return found
+
+
+def _nested_bytes(shape: Sequence[int]) -> int:
+    """Length of `_nested(shape)`: compared first, so that a shape that lies costs nothing."""
+    found = 0
+    for depth, dim in enumerate(reversed(shape)):
+        found = 2 + max(dim - 1, 0) + (found * dim if depth else 0)
+    return found
+
+
+def _nested_otherwise(name: str, shape: Sequence[int]) -> RequestRefused:
+    return RequestRefused(f"tensor {name!r}: expected data flat or nested as shape {list(shape)}, got it nested otherwise")
+
+
+def _slices(values: bytes) -> Generator[bytes, None, None]:
+    """Cut `1,2,3` at commas, into arrays of about a slice each."""
+    start = 0
+    while len(values) - start > json_slice_bytes:
+        end = values.find(b",", start + json_slice_bytes)
+        if end < 0:
+            break
+        yield b"[" + values[start:end] + b"]"
+        start = end + 1
+    yield b"[" + values[start:] + b"]"
+
+
+def _numbers(datatype: str, text: bytes) -> bytes:
+    """Bytes of one JSON array of numbers (or of true and false)."""
+    if datatype == "BOOL":
+        return bytes(_booleans.decode(text))
+    if datatype in _INTEGER_CODES:
+        return array.array(_INTEGER_CODES[datatype], _integers.decode(text)).tobytes()
+    values = _floats.decode(text) if b'"' not in text else [_number(value) for value in _mixed.decode(text)]
+    if datatype == "FP64":
+        return array.array("d", values).tobytes()
+    wide = np.array(values, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        if datatype == "FP16":
+            half = wide.astype(np.float16)
+            _check_range(half, wide)
+            return half.tobytes()
+        single = wide.astype(np.float32)
+    if datatype == "BF16":
+        single = _round_to_bf16(single)
+    _check_range(single, wide)
+    return single.tobytes() if datatype == "FP32" else (single.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+
+
+def _check_range(narrow: npt.NDArray[np.floating], wide: npt.NDArray[np.float64]) -> None:
+    """Raises OverflowError if a finite number became infinite."""
+    if (np.isinf(narrow) & ~np.isinf(wide)).any():
+        raise OverflowError
+
+
+def _round_to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """To the nearest BF16, ties to even, still as FP32 (the low half is zero). NaN stays NaN."""
+    bits = values.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(values), np.float32(np.nan), rounded.view(np.float32))
+
+
+def _number(value: float | str) -> float:
+    if isinstance(value, str):
+        if value not in _NOT_FINITE:
+            raise msgspec.ValidationError(f"Expected a number, got the string {value[:40]!r}")
+        return _NOT_FINITE[value]
+    return value
+
+
+def _read_strings(name: str, shape: Sequence[int], text: bytes) -> bytes:
+    count = math.prod(shape)
+    level = _anything.decode(text)
+    if level and isinstance(level[0], list):
+        if len(level) != shape[0]:
+            raise _nested_otherwise(name, shape)
+        for dim in shape[1:]:
+            rows = [item for item in level if isinstance(item, list)]
+            if len(rows) != len(level) or any(len(row) != dim for row in rows):
+                raise _nested_otherwise(name, shape)
+            level = [item for row in rows for item in row]
+    strings = [item for item in level if isinstance(item, str)]
+    if len(strings) != len(level):
+        other = next(item for item in level if not isinstance(item, str))
+        raise RequestRefused(f"tensor {name!r}: expected data of BYTES as strings, got {type(other).__name__}")
+    if len(level) != count:
+        raise RequestRefused(f"tensor {name!r}: expected {count} values for shape {list(shape)}, got {len(level)}")
+    return encode_bytes(item.encode() for item in strings)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, OverflowError):
+        return "a number is out of its range"
+    text = str(error)
+    return text[:1].lower() + text[1:]
+
+
+def _shorten(text: bytes) -> str:
+    return repr(text[:40].decode("utf-8", "replace"))

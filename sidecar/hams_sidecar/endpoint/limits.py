@@ -1,0 +1,64 @@
+"""Every bound of the inference endpoint, by name; the unit is the last word. What a graph may change comes from its `frontend` section."""
+
+json_slice_bytes = 256 << 10
+"""Tensors in JSON are read and written in slices of this size, and the event loop runs in between: at most a few milliseconds at a time."""
+
+parameters_max = 64
+"""Parameters of one request: they travel with every token."""
+
+parameters_bytes_max = 16 << 10
+"""Names and string values of a request's parameters, together."""
+
+id_bytes_max = 1024
+"""The client's request id: echoed, never stored."""
+
+idempotency_key_bytes_max = 256
+"""An idempotency key: stored in the shard's log as long as its reply."""
+
+trace_bytes_max = 512
+"""A traceparent or tracestate header; a longer one is left out, as the W3C recommends for tracestate."""
+
+headers_max = 128
+"""Header and trailer fields of one HTTP request."""
+
+head_bytes_max = 64 << 10
+"""Request line and headers of one HTTP request, as far as they came in pieces."""
+
+head_s_max = 20.0
+"""A connection has this long to send its first request, and the rest of any head it has begun."""
+
+idle_s_max = 75.0
+"""A connection without a request is kept this long: longer than load balancers do, so that they close it and not we."""
+
+write_stall_s_max = 20.0
+"""A client that takes none of the bytes waiting for it for this long is cut off."""
+
+linger_s_max = 2.0
+"""After a refusal the rest of the request is thrown away for this long, so that the client sees the refusal and not a reset connection."""
+
+linger_bytes_max = 16 << 20
+"""At most this much is thrown away after a refusal."""
+
+connections_max = 16_384
+"""Open HTTP connections of one frontend; half the limit of open files, if that is less."""
+
+backlog_connections_max = 4096
+"""Connections waiting to be accepted."""
+
+retry_after_s = 1.0
+"""`Retry-After` where the endpoint itself has no room."""
+
+propagation_s = 5.0
+"""After SIGTERM readiness is refused, and requests are served on for this long: load balancers need it to notice."""
+
+drain_s_max = 30.0
+"""Then open requests get this long to finish."""
+
+grpc_calls_max = 4096
+"""Concurrent gRPC calls of one frontend; above it RESOURCE_EXHAUSTED."""
+
+grpc_overhead_bytes = 64 << 10
+"""What a gRPC message may hold beyond `maxRequestBytes` of tensors: names, shapes, parameters."""
+
+grpc_keepalive_s = 30.0
+"""A gRPC connection that answers no ping for this long is closed."""

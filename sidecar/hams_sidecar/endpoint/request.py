@@ -1,0 +1,127 @@
+"""What both transports check of a request besides its tensors: parameters, id, idempotency key, trace context, model and version.
+
+Invariant: `split` is the only place where transport parameters leave the payload, so that the same request has the same digest over JSON, binary
+and gRPC.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from hams_protocol.frozen import frozen
+from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.limits import (
+    id_bytes_max,
+    idempotency_key_bytes_max,
+    parameters_bytes_max,
+    parameters_max,
+    trace_bytes_max,
+)
+from hams_sidecar.inference import InferenceRequest, Parameter, Tensor, TraceContext, payload_digest
+
+MODEL_VERSION = "1"
+"""The only version a graph has."""
+
+digest_in_loop_bytes_max = 256 << 10
+"""Payloads up to this size are hashed on the event loop; larger ones on a thread."""
+
+
+@frozen
+class Parameters:
+    """Parameters of a request, sorted out: `payload` goes to the models."""
+
+    payload: dict[str, Parameter]
+    idempotency_key: str | None = None
+    binary_data_output: bool = False
+
+
+NO_PARAMETERS = Parameters({})
+
+
+def split(given: Mapping[str, object]) -> Parameters:
+    """Check the parameters of a request, and take out those of the transport. Raises RequestRefused."""
+    if len(given) > parameters_max:
+        raise RequestRefused(f"expected at most {parameters_max} parameters, got {len(given)}")
+    payload: dict[str, Parameter] = {}
+    key: str | None = None
+    binary = False
+    size = 0
+    for name, value in given.items():
+        if name == "binary_data_output":
+            if not isinstance(value, bool):
+                raise RequestRefused(f"parameter 'binary_data_output': expected true or false, got {_kind(value)}")
+            binary = value
+        elif name == "idempotency_key":
+            if not isinstance(value, str):
+                raise RequestRefused(f"parameter 'idempotency_key': expected a string, got {_kind(value)}")
+            key = check_key(value)
+        elif isinstance(value, (bool, int, float, str)):
+            if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+                raise RequestRefused(f"parameter {name[:80]!r}: expected an integer of 64 bits, got {value:#x}"[:200])
+            payload[name] = value
+            size += len(name) + (len(value) if isinstance(value, str) else 8)
+        else:
+            raise RequestRefused(f"parameter {name[:80]!r}: expected a boolean, number or string, got {_kind(value)}")
+    if size > parameters_bytes_max:
+        raise RequestRefused(f"expected parameters of at most {parameters_bytes_max} bytes together, got {size}")
+    return Parameters(payload, key, binary)
+
+
+def check_key(key: str) -> str:
+    """An idempotency key: 1 to 256 printable ASCII characters. Raises RequestRefused."""
+    if not key or len(key) > idempotency_key_bytes_max or not key.isascii() or not key.isprintable():
+        raise RequestRefused(f"idempotency key: expected 1 to {idempotency_key_bytes_max} printable ASCII characters, got {key[:40]!r} ({len(key)})")
+    return key
+
+
+def check_id(found: str) -> str:
+    """The client's request id. Raises RequestRefused."""
+    if len(found.encode()) > id_bytes_max:
+        raise RequestRefused(f"id: expected at most {id_bytes_max} bytes, got {len(found.encode())}")
+    return found
+
+
+def check_model(graph: str, name: str, version: str) -> None:
+    """The model is the graph, its version "1" (or not said). Raises RequestRefused with status 404."""
+    if name != graph:
+        raise RequestRefused(f"no model {name[:80]!r} here: this endpoint serves {graph!r}", status=404)
+    if version not in ("", MODEL_VERSION):
+        raise RequestRefused(f"model {graph!r} has no version {version[:80]!r}: its only version is {MODEL_VERSION!r}", status=404)
+
+
+def trace_context(traceparent: str | None, tracestate: str | None) -> TraceContext | None:
+    """The W3C trace context of a request, or None. It is not worth refusing a request for: what does not fit is left out."""
+    if not traceparent or len(traceparent) > trace_bytes_max or not traceparent.isascii() or not traceparent.isprintable():
+        return None
+    if not tracestate or len(tracestate) > trace_bytes_max or not tracestate.isascii() or not tracestate.isprintable():
+        return TraceContext(traceparent)
+    return TraceContext(traceparent, tracestate)
+
+
+async def build(
+    tensors: tuple[Tensor, ...],
+    parameters: Parameters,
+    outputs: tuple[str, ...] | None,
+    deadline_s: float,
+    key: str | None,
+    trace: TraceContext | None,
+    *,
+    always_digest: bool,
+) -> InferenceRequest:
+    """Put a checked request together. The digest is made only if a key is given or histories are recorded: hashing is not free."""
+    digest: str | None = None
+    if key is not None or always_digest:
+        if sum(len(tensor.data) for tensor in tensors) <= digest_in_loop_bytes_max:
+            digest = payload_digest(tensors, parameters.payload, outputs)
+        else:
+            digest = await asyncio.to_thread(payload_digest, tensors, parameters.payload, outputs)
+    return InferenceRequest(tensors, parameters.payload, outputs, deadline_s, key, trace, digest)
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return "an array"
+    return f"{value!r:.40}"

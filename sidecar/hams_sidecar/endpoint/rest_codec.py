@@ -1,0 +1,195 @@
+"""The JSON and binary form of requests and replies (Open Inference Protocol v2 REST, binary tensor data extension).
+
+A body is a JSON object, and behind it, if `Inference-Header-Content-Length` says where it ends, the binary tensors one after another. Binary tensors
+are views into the body: nothing is copied. Replies are lists of buffers, for the same reason.
+
+Invariant: a request that passes is right by `Signature`; a body is used up to its last byte.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from hams_protocol.frozen import frozen
+from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.json_data import Steps, read, write
+from hams_sidecar.endpoint.request import MODEL_VERSION, NO_PARAMETERS, Parameters, check_id, split
+from hams_sidecar.endpoint.signature import Signature, check_size
+from hams_sidecar.inference import Buffer, Tensor
+
+_NO_DATA = msgspec.Raw(b"")
+
+
+class _InputParameters(msgspec.Struct, gc=False):
+    """Parameters of one tensor. Others than these are allowed, and nothing to us (codecs of other servers use them)."""
+
+    binary_data_size: int | None = None
+    shared_memory_region: object = None
+
+
+class _Input(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: _InputParameters | None = None
+    data: msgspec.Raw = _NO_DATA
+
+
+class _OutputParameters(msgspec.Struct, gc=False):
+    binary_data: bool | None = None
+    classification: object = None
+    shared_memory_region: object = None
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: _OutputParameters | None = None
+
+
+class _Request(msgspec.Struct):
+    inputs: list[_Input]
+    id: str | None = None
+    parameters: dict[str, object] | None = None
+    outputs: list[_Output] | None = None
+
+
+_decode = msgspec.json.Decoder(_Request).decode
+_encode = msgspec.json.Encoder().encode
+
+
+@frozen
+class ReplyForm:
+    """How the client wants its reply: which outputs (None: all), and which of them binary; `binary` holds for those it said nothing of."""
+
+    id: str | None
+    outputs: tuple[str, ...] | None
+    binary: bool
+    binary_of: tuple[tuple[str, bool], ...] = ()
+
+    def is_binary(self, name: str) -> bool:
+        """Whether this output goes out binary."""
+        for given, binary in self.binary_of:
+            if given == name:
+                return binary
+        return self.binary
+
+
+@frozen
+class RestRequest:
+    """A decoded and checked body."""
+
+    tensors: tuple[Tensor, ...]
+    parameters: Parameters
+    form: ReplyForm
+
+
+def decode_request(body: bytes, header_length: str | None, signature: Signature) -> Steps[RestRequest]:
+    """Read and check a request body; `header_length` is the `Inference-Header-Content-Length` header. Raises RequestRefused."""
+    end = len(body) if header_length is None else _json_length(header_length, len(body))
+    try:
+        found = _decode(memoryview(body)[:end] if end != len(body) else body)
+    except RecursionError:
+        raise RequestRefused("malformed JSON: nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestRefused(_malformed(error, end)) from None
+    tensors: list[Tensor] = []
+    rest = memoryview(body)
+    at = end
+    for given in found.inputs:
+        expected = signature.expect(given.name, given.datatype, given.shape)
+        shape = tuple(given.shape)
+        size = None
+        if given.parameters is not None:
+            size = given.parameters.binary_data_size
+            if given.parameters.shared_memory_region is not None:
+                raise RequestRefused(f"tensor {given.name!r}: shared memory is not offered; send the data as JSON or binary")
+        data: Buffer
+        if size is None:
+            if given.data is _NO_DATA:
+                raise RequestRefused(f"tensor {given.name!r}: expected data, or the parameter binary_data_size, got neither")
+            data = yield from read(given.name, given.datatype, shape, bytes(given.data))
+        else:
+            if given.data is not _NO_DATA:
+                raise RequestRefused(f"tensor {given.name!r}: expected either data or the parameter binary_data_size, got both")
+            if header_length is None:
+                raise RequestRefused(f"tensor {given.name!r}: binary data needs the header Inference-Header-Content-Length, which is missing")
+            if not 0 <= size <= len(body) - at:
+                raise RequestRefused(f"tensor {given.name!r}: binary_data_size is {size}, but {len(body) - at} bytes of the body are left")
+            data = rest[at : at + size]
+            check_size(given.name, shape, expected, data)
+            at += size
+        tensors.append(Tensor(given.name, given.datatype, shape, data))
+    if at != len(body):
+        raise RequestRefused(f"expected a body of {at} bytes, got {len(body)}: {len(body) - at} bytes belong to no tensor")
+    arranged = signature.arrange(tensors)
+    parameters = split(found.parameters) if found.parameters else NO_PARAMETERS
+    return RestRequest(arranged, parameters, _reply_form(found, parameters.binary_data_output, signature))
+
+
+def encode_reply(model: str, form: ReplyForm, tensors: Sequence[Tensor]) -> Steps[tuple[int | None, list[Buffer]]]:
+    """The body of a reply: buffers to send one after another, and the length of its JSON part if binary tensors follow. Raises RequestRefused."""
+    outputs: list[dict[str, object]] = []
+    binary: list[Buffer] = []
+    for tensor in tensors:
+        described: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        if form.is_binary(tensor.name):
+            described["parameters"] = {"binary_data_size": len(tensor.data)}
+            binary.append(tensor.data)
+        else:
+            try:
+                described["data"] = msgspec.Raw((yield from write(tensor.datatype, tensor.shape, tensor.data)))
+            except UnicodeDecodeError:
+                raise RequestRefused(
+                    f"output {tensor.name!r} holds bytes that are not UTF-8, which JSON cannot carry: ask for it with the parameter binary_data"
+                ) from None
+        outputs.append(described)
+    reply: dict[str, object] = {"model_name": model, "model_version": MODEL_VERSION}
+    if form.id is not None:
+        reply["id"] = form.id
+    reply["outputs"] = outputs
+    head = _encode(reply)
+    return (len(head), [head, *binary]) if binary else (None, [head])
+
+
+def encode_error(message: str) -> bytes:
+    """The body of every error."""
+    return _encode({"error": message})
+
+
+def choose(tensors: Iterable[Tensor], outputs: tuple[str, ...] | None) -> list[Tensor]:
+    """The tensors of a reply that were asked for, in the order they were asked for. Skipped ones are left out."""
+    if outputs is None:
+        return list(tensors)
+    found = {tensor.name: tensor for tensor in tensors}
+    return [found[name] for name in outputs if name in found]
+
+
+def _reply_form(found: _Request, binary: bool, signature: Signature) -> ReplyForm:
+    identity = None if found.id is None else check_id(found.id)
+    if not found.outputs:
+        return ReplyForm(identity, None, binary)
+    outputs = signature.select(output.name for output in found.outputs)
+    binary_of: list[tuple[str, bool]] = []
+    for output in found.outputs:
+        if output.parameters is None:
+            continue
+        if output.parameters.shared_memory_region is not None or output.parameters.classification is not None:
+            raise RequestRefused(f"output {output.name!r}: shared memory and classification are not offered")
+        if output.parameters.binary_data is not None:
+            binary_of.append((output.name, output.parameters.binary_data))
+    return ReplyForm(identity, outputs, binary, tuple(binary_of))
+
+
+def _json_length(header: str, size: int) -> int:
+    if not (header.isascii() and header.isdigit() and len(header) < 20) or not 0 < int(header) <= size:
+        raise RequestRefused(f"header Inference-Header-Content-Length: expected 1 to {size}, the size of the body, got {header[:40]!r}")
+    return int(header)
+
+
+def _malformed(error: Exception, size: int) -> str:
+    if size == 0:
+        return "expected a JSON object, got an empty body"
+    text = str(error)
+    if isinstance(error, msgspec.ValidationError):
+        return f"request: {text[:1].lower()}{text[1:]}"
+    return f"malformed JSON: {text.removeprefix('JSON is malformed: ')}"
