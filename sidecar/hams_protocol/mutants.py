@@ -9,6 +9,17 @@ active: frozenset[str] = frozenset()
 REGISTRY: dict[str, str] = {
     "ack-without-value-id": "an acknowledgement of a replaced value counts for its successor (section 3)",
     "ack-without-epoch": "an acknowledgement of the owner's old epoch counts in its new one (section 3)",
+    "inject-before-replicate": "a shard's owner injects a request before its followers hold the entry (section 5)",
+    "reply-before-durable": "the reply does not wait until what it depends on is durable (section 5)",
+    "reply-before-replicate": "the reply is released before its entry is in every in-sync log (section 5)",
+    "admit-before-ack-set": "a joiner is declared in sync while it is not in the ack set (sections 2 and 5)",
+    "ack-set-shrinks-early": "a member leaves the ack set before the topology without it is committed (section 2)",
+    "longest-log-wins": "a shard's new owner keeps entries above the end, which others do not hold (section 5)",
+    "key-table-not-derived": "a shard's new owner does not know the keys that its log holds (section 5)",
+    "feedback-speculative": "a feedback token is logged as a request before it is durable (section 3)",
+    "freeze-ignored": "a frozen follower goes on taking log entries of the old epoch (section 7.2)",
+    "old-epoch-log-taken": "a follower takes entries of an epoch below the one it knows (section 5)",
+    "sink-keeps-orphan": "a sink token that has become orphan stays and hides its successor (section 4)",
 }
 
 

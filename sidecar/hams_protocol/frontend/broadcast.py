@@ -1,0 +1,100 @@
+"""Completion, told to everybody who retains anything (protocol.md, section 5): deltas soon, everything again now and then.
+
+A notice may be lost, so everything known of the shards owned here is repeated for as long as this instance lives; whoever sends a
+token of a complete request is told at once.
+"""
+
+from collections.abc import Iterable
+
+from hams_protocol import limits
+from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.messages import Completion
+
+
+class CompletionBroadcast:
+    """Coalesced completion notices of the shards owned by this instance."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._fresh: dict[int, list[int]] = {}
+        self._asked: set[InstanceId] = set()
+        self._flush_at = FOREVER
+        self._repeat_at = FOREVER
+        self.listeners: tuple[InstanceId, ...] = ()
+        self.shards: tuple[int, ...] = ()
+
+    def add(self, request: RequestId) -> None:
+        """A request has become complete."""
+        if not self._ctx.mode.retains:
+            return
+        self._fresh.setdefault(request.shard, []).append(request.n)
+        self._soon()
+
+    def wanted(self, peer: InstanceId) -> None:
+        """A peer does not seem to know what is complete."""
+        if self._ctx.mode.retains:
+            self._asked.add(peer)
+            self._soon()
+
+    def own(self, shards: Iterable[int]) -> None:
+        """The shards that this instance owns have changed: everybody is told what their logs say."""
+        self.shards = tuple(shards)
+        for shard in list(self._fresh):
+            if shard not in self.shards:
+                del self._fresh[shard]
+        self._repeat_at = self._ctx.now if self.shards and self._ctx.mode.retains else FOREVER
+
+    def listen(self, instances: Iterable[InstanceId]) -> None:
+        """Who is told. New ones are told everything."""
+        fresh = tuple(item for item in instances if item != self._ctx.instance)
+        for peer in fresh:
+            if peer not in self.listeners:
+                self.wanted(peer)
+        self.listeners = fresh
+
+    def tick(self) -> None:
+        """Send what is due."""
+        now, completed = self._ctx.now, self._ctx.knowledge.completed
+        if self._repeat_at <= now:
+            self._repeat_at = now + limits.completion_repeat_s
+            self._fresh.clear()
+            self._asked.clear()
+            self._flush_at = FOREVER
+            if self.shards:
+                news = self._everything()
+                for peer in self.listeners:
+                    self._ctx.send(peer, news)
+        if self._flush_at <= now:
+            self._flush_at = FOREVER
+            if self._fresh:
+                rows = []
+                for shard, fresh in self._fresh.items():
+                    below = completed.watermark(shard)
+                    rows.append((shard, below, tuple(n for n in fresh if n >= below)))
+                news = Completion(tuple(rows))
+                self._fresh.clear()
+                for peer in self.listeners:
+                    if peer not in self._asked:
+                        self._ctx.send(peer, news)
+            if self._asked and self.shards:
+                news = self._everything()
+                for peer in sorted(self._asked):
+                    self._ctx.send(peer, news)
+            self._asked.clear()
+
+    def _everything(self) -> Completion:
+        completed = self._ctx.knowledge.completed
+        return Completion(
+            tuple(
+                (shard, completed.watermark(shard), tuple(sorted(completed.sparse(shard)))[: limits.completion_sparse_max]) for shard in self.shards
+            )
+        )
+
+    def _soon(self) -> None:
+        if self._flush_at == FOREVER:
+            self._flush_at = self._ctx.now + limits.completion_delay_s
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        return min(self._flush_at, self._repeat_at)

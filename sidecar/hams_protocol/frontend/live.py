@@ -1,0 +1,57 @@
+"""An open request at the owner of its shard: which sink tokens it has, who waits for it, how far it is. Volatile: a new owner makes it
+anew from the log and from the tokens that are sent again."""
+
+from hams_protocol.frontend.plan import Plan
+from hams_protocol.ids import InstanceId
+from hams_protocol.messages import Admit, Token
+
+
+class Live:
+    """One open request.
+
+    `tokens` and `durable` go by the number of the sink edge; `left` counts those without a durable token. `root` is the client's
+    request at the beginning of a feedback chain (itself, if it is one); `unresolved` counts the feedback edges of the whole chain that
+    have not said whether they go on, and is kept at the root; `overflow` names the operator whose feedback went too deep.
+    """
+
+    __slots__ = (
+        "admit",
+        "durable",
+        "given_up",
+        "index",
+        "injected",
+        "left",
+        "nbytes",
+        "noted",
+        "overflow",
+        "replied",
+        "reply_index",
+        "root",
+        "since",
+        "tokens",
+        "unresolved",
+        "waiters",
+    )
+
+    def __init__(self, plan: Plan, admit: Admit, index: int, now: float) -> None:
+        self.admit = admit
+        self.index = index
+        self.since = now
+        self.nbytes = 0 if admit.payload is None else admit.payload.nbytes
+        self.tokens: list[Token | None] = [None] * len(plan.sinks)
+        self.durable = bytearray(len(plan.sinks))
+        self.left = len(plan.sinks)
+        self.unresolved = plan.feedback_edges
+        self.overflow: str | None = None
+        self.injected = False
+        self.replied = admit.origin is not None
+        self.reply_index = 0
+        self.noted = False
+        self.given_up = False
+        self.root: Live | None = self
+        self.waiters: dict[tuple[InstanceId, int], None] = {}
+
+    @property
+    def internal(self) -> bool:
+        """Whether it came over a feedback edge: it has no reply and counts against no bound."""
+        return self.admit.origin is not None

@@ -1,0 +1,478 @@
+"""The owner of a shard: logs, replicates, injects, waits for sinks, replies, completes (protocol.md, section 5).
+
+The order that makes it safe, for every request: the entry is committed, THEN injected; all it shows is durable, THEN the reply is
+logged; the reply is committed, THEN released; every sink token is durable and the reply committed, THEN the request is complete.
+So an owner that was deposed can neither inject nor reply: its followers are frozen, nothing it appends is ever committed.
+
+Invariants, checked after every step: injected => committed; released => committed; the ack set contains the in-sync set.
+"""
+
+from collections.abc import Callable, Iterable
+
+from hams_protocol import limits, mutants
+from hams_protocol.deps import Dep
+from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
+from hams_protocol.frontend.context import FOREVER, Context, InvariantError
+from hams_protocol.frontend.live import Live
+from hams_protocol.frontend.log import ShardLog
+from hams_protocol.frontend.replication import Replication
+from hams_protocol.frontend.reply import decide
+from hams_protocol.frontend.waits import Waits
+from hams_protocol.graph import CLOSE, FEEDBACK, FRONTEND
+from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.knowledge import Status
+from hams_protocol.messages import Admit, ClientForward, Deliver, DoneEntry, Kind, LogEntry, Meta, ReplyEntry, Ticket, Token
+from hams_protocol.outbox import Outbox
+from hams_protocol.topology import ReplicaSet
+
+COMPLETE = -1
+"""`Live.left` once the DoneEntry is in the log."""
+
+Released = Callable[[InstanceId, int, ReplyEntry | NotServed], None]
+"""Hands an outcome to the frontend and counter that wait for it."""
+
+
+class ShardOwner:
+    """One shard, owned by this instance in one epoch."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        shard: int,
+        roles: ReplicaSet,
+        log: ShardLog,
+        outbox: Outbox,
+        waits: Waits,
+        released: Released,
+        completed: Callable[[RequestId], None],
+    ) -> None:
+        self._ctx = ctx
+        self._spec = ctx.graph.data.frontend
+        self._outbox = outbox
+        self._waits = waits
+        self._released = released
+        self._announce = completed
+        self.shard = shard
+        self.name = roles.name
+        self.epoch = roles.epoch
+        self.log = log
+        self.replication = Replication(ctx, shard, roles, log)
+        self.halted = -1
+        self.live: dict[int, Live] = {}
+        self._pending_keys: dict[str, int] = {}
+        self._pending_tickets: dict[tuple[InstanceId, int], int] = {}
+        self._next_n = log.state.next_n
+        self.open_count = 0
+        self.open_bytes = 0
+        self._injected = 0
+        self._answered = 0
+        self._taking_over = False
+
+    # -- takeover ----------------------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Everything in the log is committed (its end is in every in-sync log): inject again what is not complete."""
+        ctx, state = self._ctx, self.log.state
+        if mutants.on("key-table-not-derived"):
+            state.keys.clear()
+        ctx.knowledge.completed.below(self.shard, state.completed.watermark(self.shard))
+        ctx.knowledge.completed.add(RequestId(self.shard, n) for n in state.completed.sparse(self.shard))
+        for found in list(state.open.values()):
+            live = self._track(found.admit, 0)
+            if found.reply is not None:
+                live.replied = live.noted = True
+                self._prefill(live, FRONTEND, found.reply.tokens)
+            self._prefill(live, FEEDBACK, found.fed.values())
+        for index, entry in self.log.tail():
+            self._recall(index, entry)
+        self._count_unresolved()
+        self._taking_over = True
+        self.pump()
+        self._taking_over = False
+        for live in list(self.live.values()):
+            if live.index <= self.log.committed and not live.injected:
+                self._inject(live)
+        for live in list(self.live.values()):
+            self._progress(live)
+
+    def _recall(self, index: int, entry: LogEntry) -> None:
+        """An entry of the tail: known, and to be committed and noted when the ack set holds it."""
+        if isinstance(entry, Admit):
+            self._next_n = entry.request.n + 1
+            self._track(entry, index)
+            self._pend(entry)
+            if entry.origin is not None and entry.origin.request.n in self.live:
+                self._prefill(self.live[entry.origin.request.n], FEEDBACK, (entry.origin,))
+            return
+        live = self.live.get(entry.request.n)
+        if live is not None and isinstance(entry, ReplyEntry):
+            live.replied, live.reply_index = True, index
+            self._prefill(live, FRONTEND, entry.tokens)
+        elif live is not None:
+            live.left = COMPLETE
+
+    def _prefill(self, live: Live, target: str, tokens: Iterable[Token]) -> None:
+        for token in tokens:
+            number = self._ctx.plan.index.get((token.source, target, token.lane))
+            if number is not None and not live.durable[number]:
+                live.tokens[number] = token
+                live.durable[number] = 1
+                live.left -= 1
+
+    def _pend(self, entry: Admit) -> None:
+        if entry.key is not None:
+            self._pending_keys[entry.key] = entry.request.n
+        elif entry.ticket is not None:
+            self._pending_tickets[entry.ticket.instance, entry.ticket.counter] = entry.request.n
+
+    def _count_unresolved(self) -> None:
+        feedback = [number for number, target in enumerate(self._ctx.plan.targets) if target == FEEDBACK]
+        for live in self.live.values():
+            live.unresolved = 0
+        for live in self.live.values():
+            if live.admit.root is not None:
+                live.root = self.live.get(live.admit.root.n)
+            if live.root is not None:
+                live.root.unresolved += sum(not live.durable[number] for number in feedback)
+
+    def _track(self, admit: Admit, index: int) -> Live:
+        live = self.live[admit.request.n] = Live(self._ctx.plan, admit, index, self._ctx.now)
+        if not live.internal:
+            self.open_count += 1
+            self.open_bytes += live.nbytes
+        return live
+
+    # -- admission ---------------------------------------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether a further small request would be admitted."""
+        return self.open_count < self._spec.max_in_flight and self.open_bytes < self._spec.max_in_flight_bytes
+
+    def submit(self, sender: InstanceId, ask: ClientForward) -> bool | None:
+        """A request accepted by frontend `sender`. True: it is committed here; False: it was only asked for and is not here; None: wait."""
+        n = self._find(sender, ask)
+        if n is None:
+            if ask.key is None and ask.counter < self.log.state.tickets.settled(sender):
+                return None
+            if ask.payload is None:
+                return False
+            self._admit(sender, ask)
+            return None
+        live = self.live.get(n)
+        admit = live.admit if live is not None else self.log.state.admitted(n)
+        if admit is not None and ask.key is not None and admit.digest != ask.digest:
+            self._released(sender, ask.counter, NotServed(409, f"idempotency key {ask.key!r} was used with another payload"))
+            return None
+        reply = self.log.state.answered(RequestId(self.shard, n))
+        if reply is not None:
+            self._released(sender, ask.counter, reply)
+            return None
+        if live is not None:
+            live.waiters[sender, ask.counter] = None
+            return live.index <= self.log.committed or None
+        return None
+
+    def _find(self, sender: InstanceId, ask: ClientForward) -> int | None:
+        state = self.log.state
+        if ask.key is not None:
+            n = self._pending_keys.get(ask.key)
+            return state.keys.get(ask.key) if n is None else n
+        n = self._pending_tickets.get((sender, ask.counter))
+        return state.tickets.find(sender, ask.counter) if n is None else n
+
+    def _admit(self, sender: InstanceId, ask: ClientForward) -> None:
+        spec, payload = self._spec, ask.payload
+        nbytes = 0 if payload is None else payload.nbytes
+        if ask.key is not None and ask.key in self.log.state.expired:
+            self._released(sender, ask.counter, NotServed(410, f"idempotency key {ask.key!r} is older than the replies kept"))
+            return
+        full = self.open_count >= spec.max_in_flight or self.open_bytes + nbytes > spec.max_in_flight_bytes
+        if full or self._ctx.knowledge.completed.sparse_count(self.shard) >= limits.completion_sparse_max:
+            message = f"{self.open_count} requests ({self.open_bytes} bytes) of shard {self.shard} are open"
+            self._released(sender, ask.counter, NotServed(429, message, limits.retry_after_s))
+            return
+        request = RequestId(self.shard, self._next_n)
+        ticket = None if ask.key is not None else Ticket(sender, ask.counter, ask.settled)
+        entry = Admit(request, ask.key, ask.digest, ask.meta, None, ask.outputs, payload, ask.present, ticket)
+        live = self._append_admit(entry)
+        live.waiters[sender, ask.counter] = None
+        self._pend(entry)
+
+    def _append_admit(self, entry: Admit) -> Live:
+        self._next_n += 1
+        live = self._track(entry, self.log.append(entry))
+        if mutants.on("inject-before-replicate"):
+            self._note_log(entry)
+            self._inject(live)
+        return live
+
+    # -- commitment --------------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send followers what is new, commit what the ack set holds, and do what commitment allows, until nothing moves."""
+        if self.halted >= 0:
+            return
+        moved = False
+        while True:
+            self.replication.feed()
+            index = self.replication.committable()
+            if index <= self.log.committed:
+                break
+            moved = True
+            for _, entry in self.log.commit(index):
+                self._committed(entry)
+        if moved:
+            self.replication.trim()
+            self.replication.committed_news()
+
+    def _committed(self, entry: LogEntry) -> None:
+        if isinstance(entry, Admit):
+            self._admitted(entry)
+        elif isinstance(entry, ReplyEntry):
+            self._reply_committed(entry)
+        else:
+            self._done(entry)
+
+    def _admitted(self, entry: Admit) -> None:
+        if entry.key is not None:
+            self._pending_keys.pop(entry.key, None)
+        elif entry.ticket is not None:
+            self._pending_tickets.pop((entry.ticket.instance, entry.ticket.counter), None)
+        live = self.live[entry.request.n]
+        if not live.injected:
+            self._note_log(entry)
+            if not self._taking_over:
+                self._inject(live)
+
+    def _note_log(self, entry: Admit) -> None:
+        source = None if entry.origin is None else entry.origin.value_id
+        self._ctx.out.append(NoteLog(self._ctx.generation, self.shard, self.epoch, entry.request, entry.key, entry.digest, source))
+
+    def _inject(self, live: Live) -> None:
+        ctx, admit = self._ctx, live.admit
+        if live.index > self.log.committed and not mutants.active:
+            raise InvariantError(f"{admit.request} would be injected before it is committed")
+        live.injected = True
+        self._injected = max(self._injected, live.index)
+        request, origin = admit.request, admit.origin
+        meta = admit.meta
+        if meta.budget_s > 0:
+            left = max(limits.hop_budget_min_s, meta.budget_s - (ctx.now - live.since))
+            meta = Meta(meta.parameters, meta.trace, left, meta.hops)
+        route = ctx.plan.routed(admit.present)
+        payload = admit.payload if origin is None else origin.payload
+        renamed = () if origin is None else ctx.plan.renames[origin.source]
+        name = str(request)
+        value = Token(request, (), FRONTEND, Kind.VALUE, name, (), route, meta, (), None, payload, renamed)
+        skip: Token | None = None
+        for entry in ctx.plan.entries:
+            token = value
+            if entry.target not in route:
+                skip = skip or Token(request, (), FRONTEND, Kind.SKIP, f"{name}!", (), route, meta)
+                token = skip
+            if ctx.mode.retains:
+                ctx.out += self._outbox.put(entry.target, token, ctx.now)
+            else:
+                owner = ctx.knowledge.owner(entry.target, request)[0]
+                if owner is not None:
+                    ctx.out.append(Send(owner, Deliver(entry.target, self.epoch, token)))
+
+    # -- sinks -------------------------------------------------------------------------------------------------------------
+
+    def arrived(self, live: Live, number: int, token: Token) -> None:
+        """A sink token, neither orphan nor unknown, for an edge that has none."""
+        live.tokens[number] = token
+        self.settle(live, number, token)
+
+    def settle(self, live: Live, number: int, token: Token) -> None:
+        """See whether a sink token is durable by now; if not, let it wait for its first pending dependency."""
+        if live.tokens[number] is not token or live.durable[number]:
+            return
+        pending = self._first_pending(token)
+        if pending is not None:
+            status = self._ctx.knowledge.status_of(pending)
+            if status is Status.ORPHAN and not mutants.on("sink-keeps-orphan"):
+                live.tokens[number] = None
+                return
+            if not self._speculates(number):
+                self._waits.add(pending, live, number, token)
+                return
+        live.durable[number] = 1
+        live.left -= 1
+        if self._ctx.plan.targets[number] == FEEDBACK:
+            self._feedback(live, token)
+        self._progress(live)
+
+    def _speculates(self, number: int) -> bool:
+        target = self._ctx.plan.targets[number]
+        return (target == FRONTEND and mutants.on("reply-before-durable")) or (target == FEEDBACK and mutants.on("feedback-speculative"))
+
+    def _first_pending(self, token: Token) -> Dep | None:
+        if not self._ctx.mode.waits_for_durable:
+            return None
+        knowledge = self._ctx.knowledge
+        for dep in token.deps:
+            if knowledge.status_of(dep) is not Status.DURABLE:
+                return dep
+        return None
+
+    def purge(self) -> None:
+        """New ends: drop what has become orphan, and judge anew what waits."""
+        knowledge = self._ctx.knowledge
+        for live in list(self.live.values()):
+            for number, token in enumerate(live.tokens):
+                if token is None or live.durable[number]:
+                    continue
+                if knowledge.status(token.deps) >= Status.ORPHAN and not mutants.on("sink-keeps-orphan"):
+                    live.tokens[number] = None
+                else:
+                    self.settle(live, number, token)
+
+    def _feedback(self, live: Live, token: Token) -> None:
+        """A durable token of a feedback edge: a value becomes an internal request, logged before its origin completes."""
+        plan, root = self._ctx.plan, live.root
+        if root is not None:
+            root.unresolved -= 1
+        if token.kind is Kind.VALUE:
+            hops = live.admit.meta.hops + 1
+            if hops > plan.max_hops[token.source]:
+                if root is not None:
+                    root.overflow = root.overflow or token.source
+            else:
+                self._admit_internal(live, token, hops)
+        if root is not None and root is not live:
+            self._progress(root)
+
+    def _admit_internal(self, live: Live, token: Token, hops: int) -> None:
+        origin = _bare(token)
+        meta = live.admit.meta
+        request = RequestId(self.shard, self._next_n)
+        present = tuple(name for name, _ in self._ctx.plan.renames[token.source])
+        root = live.admit.request if live.admit.root is None else live.admit.root
+        entry = Admit(request, None, "", Meta(meta.parameters, meta.trace, meta.budget_s, hops), origin, None, None, present, None, root)
+        child = self._append_admit(entry)
+        child.root = live.root
+        if live.root is not None:
+            live.root.unresolved += self._ctx.plan.feedback_edges
+
+    def _progress(self, live: Live) -> None:
+        """Reply if the reply is decided, complete if nothing is missing."""
+        if self.live.get(live.admit.request.n) is not live:
+            return
+        if not live.replied:
+            self._try_reply(live)
+        if live.replied and live.left != COMPLETE and self._left(live) == 0:
+            live.left = COMPLETE
+            self.log.append(DoneEntry(live.admit.request))
+
+    def _left(self, live: Live) -> int:
+        if live.left > 0 and mutants.on("complete-without-close"):
+            return sum(not done and self._ctx.plan.targets[number] != CLOSE for number, done in enumerate(live.durable))
+        return live.left
+
+    def _try_reply(self, live: Live) -> None:
+        decided = decide(self._ctx.plan, live)
+        if decided is None:
+            return
+        tokens, error = decided
+        if self._ctx.mode.waits_for_durable and not mutants.active:
+            for token in tokens:
+                if token.deps and self._ctx.knowledge.status(token.deps) is not Status.DURABLE:
+                    raise InvariantError(f"the reply of {live.admit.request} would show a value that is not durable")
+        live.replied = True
+        entry = ReplyEntry(live.admit.request, tuple(_bare(token) for token in tokens), error)
+        live.reply_index = self.log.append(entry)
+        if mutants.on("reply-before-replicate"):
+            self._note_reply(entry)
+            self._release(live, entry)
+
+    # -- reply and completion ----------------------------------------------------------------------------------------------
+
+    def _reply_committed(self, entry: ReplyEntry) -> None:
+        live = self.live.get(entry.request.n)
+        if live is None:
+            return
+        if not live.noted:
+            live.noted = True
+            self._note_reply(entry)
+        self._release(live, entry)
+
+    def _note_reply(self, entry: ReplyEntry) -> None:
+        values = tuple(sorted(token.value_id for token in entry.tokens))
+        self._ctx.out.append(NoteReply(self._ctx.generation, self.shard, self.epoch, entry.request, values, entry.tokens))
+
+    def _release(self, live: Live, entry: ReplyEntry) -> None:
+        self._answered = max(self._answered, live.reply_index)
+        for sender, counter in live.waiters:
+            self._released(sender, counter, entry)
+        live.waiters.clear()
+
+    def _done(self, entry: DoneEntry) -> None:
+        request = entry.request
+        live = self.live.pop(request.n, None)
+        if live is not None and not live.internal:
+            self.open_count -= 1
+            self.open_bytes -= live.nbytes
+        if live is None or not live.given_up:
+            self._ctx.out.append(NoteComplete(request))
+        self._ctx.knowledge.completed.add((request,))
+        self._outbox.complete((request,))
+        self._announce(request)
+
+    # -- what others ask ---------------------------------------------------------------------------------------------------
+
+    def held_from(self, source: str) -> list[Token]:
+        """Sink tokens of open requests that came from one operator."""
+        found: list[Token] = []
+        for live in self.live.values():
+            for token in live.tokens:
+                if token is not None and token.source == source:
+                    found.append(token)
+        return found
+
+    # -- time --------------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Resend; in a mode without retention, give up requests that can no longer complete."""
+        self.replication.tick()
+        if not self._ctx.mode.retains:
+            for live in list(self.live.values()):
+                if self._ctx.now - live.since < 2 * self._spec.request_timeout_s:
+                    break
+                live.given_up = True
+                self.log.append(DoneEntry(live.admit.request))
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        due = self.replication.deadline()
+        if not self._ctx.mode.retains and self.live:
+            due = min(due, next(iter(self.live.values())).since + 2 * self._spec.request_timeout_s)
+        return due if self.halted < 0 else FOREVER
+
+    def check(self) -> None:
+        """The invariants of this owner."""
+        if self._injected > self.log.committed or self._answered > self.log.committed:
+            raise InvariantError(
+                f"shard {self.shard}: injected or released up to {max(self._injected, self._answered)}, committed {self.log.committed}"
+            )
+        self.replication.check()
+
+
+def _bare(token: Token) -> Token:
+    """A durable token without its dependencies: durable is for ever."""
+    if not token.deps:
+        return token
+    return Token(
+        token.request,
+        token.lane,
+        token.source,
+        token.kind,
+        token.value_id,
+        (),
+        token.route,
+        token.meta,
+        token.fan,
+        token.error,
+        token.payload,
+        token.renamed,
+    )

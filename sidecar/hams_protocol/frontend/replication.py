@@ -1,0 +1,242 @@
+"""Who holds the owner's log: its followers, the ack set, and the changes of the in-sync set that the owner proposes.
+
+Invariant: the ack set contains the topology's in-sync set at every moment. A joiner enters it before the compare-and-swap that
+admits it; a member leaves it only when a topology without it is known. An entry is committed when all of the ack set hold it.
+It never decides for a manager: it changes its own set only, as the living owner (protocol.md, section 2).
+"""
+
+from hams_protocol import limits, mutants
+from hams_protocol.frontend.context import FOREVER, Context, InvariantError
+from hams_protocol.frontend.log import ShardLog, copy_parts
+from hams_protocol.graph import WhenUnprotected
+from hams_protocol.ids import InstanceId
+from hams_protocol.messages import LogAppend
+from hams_protocol.topology import ReplicaSet, Topology, admit, shrink
+
+
+class Follower:
+    """What the owner knows of one holder of its log. `acked`: it holds everything up to there; `told`: the commit index it was told."""
+
+    __slots__ = ("acked", "counted", "in_sync", "instance", "nacked", "resend_at", "sent", "stalled_since", "told")
+
+    def __init__(self, instance: InstanceId, index: int, in_sync: bool) -> None:
+        self.instance = instance
+        self.acked = index
+        self.sent = index
+        self.told = index
+        self.nacked = -1
+        self.in_sync = in_sync
+        self.counted = in_sync
+        self.stalled_since = FOREVER
+        self.resend_at = FOREVER
+
+
+class Replication:
+    """The followers of one log, as its owner sees them."""
+
+    def __init__(self, ctx: Context, shard: int, roles: ReplicaSet, log: ShardLog) -> None:
+        self._ctx = ctx
+        self._shard = shard
+        self._log = log
+        self._roles = roles
+        self._followers: dict[InstanceId, Follower] = {}
+        self._in_sync = frozenset(roles.in_sync)
+        self._revoked = frozenset(ctx.knowledge.topology.revoked)
+        needs_backup = ctx.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK and ctx.graph.data.frontend.replicas > 1
+        self._needs_backup = needs_backup and ctx.mode.replicates
+        self.news_at = FOREVER
+        for instance in roles.in_sync:
+            self._followers[instance] = Follower(instance, log.last, True)
+
+    # -- the set -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def ack_set(self) -> frozenset[InstanceId]:
+        """Whose acknowledgement an entry needs before it is committed."""
+        return frozenset(item.instance for item in self._followers.values() if item.counted)
+
+    def roles_changed(self, roles: ReplicaSet) -> None:
+        """A newer topology of the same epoch: who has left the set leaves the ack set, now that it is known."""
+        self._roles = roles
+        self._in_sync = frozenset(roles.in_sync)
+        self._revoked = frozenset(self._ctx.knowledge.topology.revoked)
+        joining = frozenset(roles.joining)
+        for instance, follower in list(self._followers.items()):
+            if instance in self._in_sync:
+                follower.in_sync = follower.counted = True
+            elif follower.in_sync or instance not in joining:
+                del self._followers[instance]
+        for instance in self._in_sync - self._followers.keys():
+            raise InvariantError(f"{instance} became in sync in shard {self._shard} without its owner")
+
+    def check(self) -> None:
+        """The ack set contains the in-sync set."""
+        for instance in self._in_sync:
+            follower = self._followers.get(instance)
+            if follower is None or not follower.counted:
+                raise InvariantError(f"in-sync {instance} is not in the ack set of shard {self._shard}")
+
+    def committable(self) -> int:
+        """The index up to which the ack set holds the log."""
+        if self._needs_backup and not self._in_sync:
+            return self._log.committed
+        index = self._log.last
+        for follower in self._followers.values():
+            if follower.counted and follower.acked < index:
+                index = follower.acked
+        return index
+
+    # -- sending -----------------------------------------------------------------------------------------------------------
+
+    def feed(self) -> None:
+        """Send every follower what it was not sent yet."""
+        last = self._log.last
+        for follower in self._followers.values():
+            if follower.sent < last:
+                self._feed(follower)
+
+    def _feed(self, follower: Follower) -> None:
+        log, now = self._log, self._ctx.now
+        while follower.sent < log.last:
+            if not log.holds(follower.sent + 1):
+                raise InvariantError(f"entries of shard {self._shard} that {follower.instance} lacks are gone")
+            entries = log.entries(follower.sent + 1)
+            self._ctx.send(follower.instance, LogAppend(self._shard, log.epoch, follower.sent + 1, entries, log.committed))
+            follower.sent += len(entries)
+        follower.told = log.committed
+        if follower.stalled_since == FOREVER:
+            follower.stalled_since = now
+            follower.resend_at = now + limits.resend_after_s
+
+    def acknowledged(self, sender: InstanceId, last: int) -> None:
+        """A follower holds everything up to `last`."""
+        follower = self._followers.get(sender)
+        if follower is None:
+            return
+        last = min(last, self._log.last)
+        if last > follower.acked:
+            follower.acked = last
+            follower.sent = max(follower.sent, last)
+            follower.stalled_since = FOREVER if last == self._log.last else self._ctx.now
+            follower.resend_at = FOREVER if last == self._log.last else self._ctx.now + limits.resend_after_s
+        elif last == follower.acked < follower.sent and follower.nacked != last:
+            follower.nacked = last
+            self._again(follower)
+        self._count(follower)
+
+    def _count(self, follower: Follower) -> None:
+        """A joiner that holds everything committed is taken into the ack set; only then may it be admitted."""
+        if not follower.counted and follower.acked >= self._log.committed and not mutants.on("admit-before-ack-set"):
+            follower.counted = True
+
+    def _again(self, follower: Follower) -> None:
+        if self._log.holds(follower.acked + 1):
+            follower.sent = follower.acked
+            self._feed(follower)
+            follower.resend_at = self._ctx.now + limits.resend_after_s
+
+    def copy_wanted(self, joiner: InstanceId, known: int) -> None:
+        """A joiner of this epoch asks for the log; one that has `known` entries of it already follows on from there."""
+        if joiner not in self._roles.joining:
+            return
+        follower = self._followers.get(joiner)
+        if follower is not None and known >= follower.acked and self._log.holds(known + 1):
+            self.acknowledged(joiner, known)
+            return
+        if follower is not None and follower.counted:
+            return
+        log = self._log
+        for part in copy_parts(self._shard, log):
+            self._ctx.send(joiner, part)
+        follower = self._followers[joiner] = Follower(joiner, log.committed, False)
+        follower.acked = -1
+        self._feed(follower)
+
+    def trim(self) -> None:
+        """Let go of what every follower has; a joiner too far behind must copy anew."""
+        if len(self._followers) == 0:
+            self._log.trim(self._log.committed)
+            return
+        needed = self._log.committed
+        for follower in list(self._followers.values()):
+            floor = follower.sent if follower.acked < 0 else follower.acked
+            if not follower.counted and self._log.last - floor > limits.joiner_lag_entries_max:
+                del self._followers[follower.instance]
+            elif floor < needed:
+                needed = floor
+        self._log.trim(needed)
+
+    # -- time and connections ----------------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: InstanceId) -> None:
+        """The connection to a peer stands again: what it has not acknowledged may be lost."""
+        follower = self._followers.get(peer)
+        if follower is not None and follower.acked >= 0:
+            self._again(follower)
+
+    def committed_news(self) -> None:
+        """Followers should hear of a new commit index soon, even if no entry follows."""
+        if self._followers and self.news_at == FOREVER:
+            self.news_at = self._ctx.now + limits.completion_delay_s
+
+    def tick(self) -> None:
+        """Resend, and tell commit indices."""
+        now, log = self._ctx.now, self._log
+        for follower in self._followers.values():
+            if follower.resend_at <= now:
+                if follower.acked >= 0:
+                    self._again(follower)
+                else:
+                    follower.resend_at = FOREVER
+        if self.news_at <= now:
+            self.news_at = FOREVER
+            for follower in self._followers.values():
+                if follower.told < log.committed and follower.sent == log.last:
+                    self._ctx.send(follower.instance, LogAppend(self._shard, log.epoch, log.last + 1, (), log.committed))
+                    follower.told = log.committed
+
+    def deadline(self) -> float:
+        """When `tick` has something to do, or a wish may come true."""
+        due = self.news_at
+        for follower in self._followers.values():
+            due = min(due, follower.resend_at)
+        return due
+
+    # -- the owner's own compare-and-swap ----------------------------------------------------------------------------------
+
+    def wish(self, topology: Topology, members: frozenset[InstanceId]) -> Topology | None:
+        """The next change of this set that its owner wants, if any."""
+        name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
+        for instance in (*self._roles.in_sync, *self._roles.joining):
+            if self._is_lost(instance, members):
+                if mutants.on("ack-set-shrinks-early") and instance in self._followers:
+                    self._followers[instance].counted = False
+                return shrink(topology, name, owner, epoch, instance)
+        for instance in self._roles.joining:
+            follower = self._followers.get(instance)
+            if follower is not None and (follower.counted or mutants.on("admit-before-ack-set")):
+                return admit(topology, name, owner, epoch, instance)
+        return None
+
+    def _is_lost(self, instance: InstanceId, members: frozenset[InstanceId]) -> bool:
+        """Whether a member of the set is dead, or does not receive."""
+        if instance in self._revoked:
+            return True
+        now = self._ctx.now
+        if now - self._ctx.down.get(instance, FOREVER) >= self._ctx.graph.data.recovery.suspect_after_s:
+            return True
+        follower = self._followers.get(instance)
+        if follower is not None:
+            return follower.counted and now - follower.stalled_since >= limits.backup_lag_max_s
+        return bool(members) and instance not in members
+
+    def wish_at(self) -> float:
+        """When a connection that is down, or a follower that stalls, becomes a reason to shrink the set."""
+        grace = self._ctx.graph.data.recovery.suspect_after_s
+        due = FOREVER
+        for instance in (*self._roles.in_sync, *self._roles.joining):
+            due = min(due, self._ctx.down.get(instance, FOREVER) + grace)
+            follower = self._followers.get(instance)
+            if follower is not None and follower.counted:
+                due = min(due, follower.stalled_since + limits.backup_lag_max_s)
+        return due

@@ -1,0 +1,55 @@
+"""How the reply is chosen out of the sink tokens of a request (api.md, Replies). Deterministic in the tokens; looks at durable ones only."""
+
+from hams_protocol.frontend.live import Live
+from hams_protocol.frontend.plan import Plan
+from hams_protocol.ids import ValueId
+from hams_protocol.messages import Kind, ModelError, Token
+
+Reply = tuple[tuple[Token, ...], ModelError | None]
+
+
+def decide(plan: Plan, live: Live) -> Reply | None:
+    """The reply, or None while a token that it may hang on is missing or not durable.
+
+    Per reply tensor the sources are asked in order: the first with a value is taken; an error there is the reply.
+    """
+    if live.overflow is not None:
+        message = f"feedback of {live.overflow} went on for more than maxHops={plan.max_hops[live.overflow]} internal requests"
+        return (), ModelError(live.overflow, message)
+    outputs = live.admit.outputs
+    used: dict[int, Token] = {}
+    for choice in plan.choices:
+        if outputs is not None and choice.name not in outputs:
+            continue
+        for lanes in choice.sources:
+            found: list[tuple[int, Token]] = []
+            for number in lanes:
+                token = live.tokens[number]
+                if token is None or not live.durable[number]:
+                    return None
+                if token.kind is Kind.ERROR:
+                    return (token,), token.error
+                if token.kind is Kind.VALUE:
+                    found.append((number, token))
+            if found:
+                used.update(found)
+                break
+    if live.unresolved > 0:
+        return None
+    tokens = tuple(used.values())
+    torn = torn_fan(tokens)
+    if torn is not None:
+        return (), ModelError(torn, f"two executions of {torn} reached the reply: its instance died together with every receiver of the first")
+    return tokens, None
+
+
+def torn_fan(tokens: tuple[Token, ...]) -> str | None:
+    """The fan-out operator of which two different executions are among the ancestors of these tokens (protocol.md, section 4)."""
+    if len(tokens) < 2:
+        return None
+    seen: dict[str, ValueId] = {}
+    for token in tokens:
+        for op, value_id in token.fan:
+            if seen.setdefault(op, value_id) != value_id:
+                return op
+    return None

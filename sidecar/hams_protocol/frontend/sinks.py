@@ -1,0 +1,107 @@
+"""Tokens that arrive at the frontend: which are taken, which are refused, which must wait for a topology (protocol.md, sections 1, 3, 4).
+
+Intake law (I3, I5): a sink token is taken only from an epoch not below the highest known for its source, only if its dependencies are
+all known and none is orphan, and only once per (source, target, request, lane) among tokens that are not orphan. What cannot be judged
+yet is stashed, bounded, and judged again on the next topology; it is not acknowledged before.
+"""
+
+from collections import deque
+
+from hams_protocol import limits, mutants
+from hams_protocol.frontend.broadcast import CompletionBroadcast
+from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.owner import ShardOwner
+from hams_protocol.ids import InstanceId, ValueId
+from hams_protocol.knowledge import Status
+from hams_protocol.messages import AskTopology, Deliver, TokenAck, TokenAcks, TopologyNews
+from hams_protocol.topology import slot_number
+
+
+class SinkDesk:
+    """Judges sink tokens for all shards that this instance owns, and acknowledges them."""
+
+    def __init__(self, ctx: Context, owners: dict[int, ShardOwner], broadcast: CompletionBroadcast) -> None:
+        self._ctx = ctx
+        self._owners = owners
+        self._broadcast = broadcast
+        self._stash: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.stash_messages_max)
+        self._acks: dict[InstanceId, list[TokenAck]] = {}
+        self._acks_at = FOREVER
+
+    @property
+    def stashed(self) -> int:
+        """Tokens that wait for a topology."""
+        return len(self._stash)
+
+    def deliver(self, sender: InstanceId, message: Deliver, again: bool = False) -> None:
+        """Judge one token."""
+        token, ctx = message.token, self._ctx
+        knowledge = ctx.knowledge
+        if token.request in knowledge.completed:
+            self._broadcast.wanted(sender)
+            return
+        owner = self._owners.get(token.request.shard)
+        number = ctx.plan.index.get((token.source, message.target, token.lane))
+        if owner is None or owner.halted >= 0 or number is None:
+            return
+        live = owner.live.get(token.request.n)
+        if live is None:
+            return
+        epoch = knowledge.source_epoch(token.source, token.request)
+        if message.epoch < epoch and not mutants.on("accept-old-epoch"):
+            if not again:
+                ctx.send(sender, TopologyNews(knowledge.topology, knowledge.revision))
+            return
+        if message.epoch > epoch:
+            slots = knowledge.slots_of(token.source)
+            if ctx.graph.operators[token.source].stateful or not slots:
+                self._hold(sender, message)
+                return
+            knowledge.fence(token.source, slot_number(token.request, len(slots)), message.epoch)
+        if token.deps:
+            status = knowledge.status(token.deps)
+            if status is Status.ORPHAN:
+                return
+            if status is Status.UNKNOWN and not mutants.on("merge-unknown-epoch"):
+                self._hold(sender, message)
+                return
+        held = live.tokens[number]
+        if held is None:
+            owner.arrived(live, number, token)
+            held = token
+        self._acknowledge(sender, message, held.value_id, owner.epoch)
+
+    def _hold(self, sender: InstanceId, message: Deliver) -> None:
+        self._stash.append((sender, message))
+        self._ctx.send(sender, AskTopology(self._ctx.generation))
+
+    def judge_again(self) -> None:
+        """A newer topology is known."""
+        stashed = list(self._stash)
+        self._stash.clear()
+        for sender, message in stashed:
+            self.deliver(sender, message, again=True)
+
+    def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId, epoch: int) -> None:
+        if not self._ctx.mode.retains:
+            return
+        token = message.token
+        self._acks.setdefault(sender, []).append(TokenAck(token.source, message.target, token.unit, value_id, epoch))
+        if self._acks_at == FOREVER:
+            self._acks_at = self._ctx.now + limits.ack_delay_s
+
+    def tick(self) -> None:
+        """Acknowledge what was not completed in the meantime."""
+        if self._acks_at > self._ctx.now:
+            return
+        completed = self._ctx.knowledge.completed
+        for peer, acks in self._acks.items():
+            due = [ack for ack in acks if ack.unit.request not in completed]
+            for first in range(0, len(due), limits.acks_batch_max):
+                self._ctx.send(peer, TokenAcks(tuple(due[first : first + limits.acks_batch_max])))
+        self._acks.clear()
+        self._acks_at = FOREVER
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        return self._acks_at

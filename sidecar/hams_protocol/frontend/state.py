@@ -1,0 +1,250 @@
+"""What the committed part of a shard's log amounts to: open requests, the key table, kept replies, completions.
+
+Purpose: every holder of the log derives the same answers from it, so a key gets its one reply from any owner, before or after a
+failover. Invariant: the state depends on the committed entries alone, in their order; it never looks at a clock, a member list or an
+owner's volatile records, but for `drop_instance`, which forgets what nobody will ask for again.
+"""
+
+import hashlib
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from hams_protocol import limits
+from hams_protocol.graph import FrontendSpec
+from hams_protocol.ids import InstanceId, Lane, RequestId
+from hams_protocol.knowledge import CompletionSet
+from hams_protocol.messages import Admit, DoneEntry, LogEntry, ReplyEntry, Token
+
+
+class OpenRequest:
+    """A request that is logged and not complete. `fed` are the feedback tokens that were logged as internal requests, by (lane, operator)."""
+
+    __slots__ = ("admit", "fed", "reply")
+
+    def __init__(self, admit: Admit) -> None:
+        self.admit = admit
+        self.reply: ReplyEntry | None = None
+        self.fed: dict[tuple[Lane, str], Token] = {}
+
+
+class KeptReply:
+    """The reply of a complete request that may still be asked for."""
+
+    __slots__ = ("admit", "nbytes", "reply")
+
+    def __init__(self, admit: Admit, reply: ReplyEntry) -> None:
+        self.admit = Admit(admit.request, admit.key, admit.digest, admit.meta, ticket=admit.ticket)
+        self.reply = reply
+        self.nbytes = sum(0 if token.payload is None else token.payload.nbytes for token in reply.tokens)
+
+
+class ReplyPool:
+    """Complete requests' replies in the order of their completion, bounded in number and bytes."""
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._replies: OrderedDict[int, KeptReply] = OrderedDict()
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def get(self, n: int) -> KeptReply | None:
+        """The kept reply of request `n`."""
+        return self._replies.get(n)
+
+    def put(self, n: int, kept: KeptReply) -> list[KeptReply]:
+        """Keep a reply; those that had to go for it, oldest first (possibly itself)."""
+        self._replies[n] = kept
+        self.nbytes += kept.nbytes
+        gone = []
+        while len(self._replies) > self._count_max or self.nbytes > self._bytes_max:
+            _, old = self._replies.popitem(last=False)
+            self.nbytes -= old.nbytes
+            gone.append(old)
+        return gone
+
+    def drop(self, n: int) -> None:
+        """Nobody will ask for the reply of `n` again."""
+        kept = self._replies.pop(n, None)
+        if kept is not None:
+            self.nbytes -= kept.nbytes
+
+    def values(self) -> Iterable[KeptReply]:
+        """All kept replies, oldest first."""
+        return self._replies.values()
+
+
+class ExpiredKeys:
+    """Hashes of keys whose replies are no longer kept, bounded, newest first to stay."""
+
+    def __init__(self) -> None:
+        self._order: deque[int] = deque()
+        self._known: set[int] = set()
+
+    def __contains__(self, key: str) -> bool:
+        return bool(self._known) and key_hash(key) in self._known
+
+    def add(self, key: str) -> None:
+        """Remember an expired key."""
+        self.restore((key_hash(key),))
+
+    def restore(self, hashes: Iterable[int]) -> None:
+        """Remember hashes, oldest first."""
+        for item in hashes:
+            if item not in self._known:
+                self._known.add(item)
+                self._order.append(item)
+        while len(self._order) > limits.keys_expired_max:
+            self._known.discard(self._order.popleft())
+
+    def hashes(self) -> tuple[int, ...]:
+        """All hashes, oldest first."""
+        return tuple(self._order)
+
+
+def key_hash(key: str) -> int:
+    """A stable hash of an idempotency key: the same in every process."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=limits.key_hash_bytes).digest())
+
+
+class TicketTable:
+    """Requests without a key, by the frontend that accepted them and its counter, until their client has its answer."""
+
+    def __init__(self) -> None:
+        self._tickets: dict[InstanceId, dict[int, int]] = {}
+        self._settled: OrderedDict[InstanceId, int] = OrderedDict()
+
+    def find(self, instance: InstanceId, counter: int) -> int | None:
+        """The request of a ticket that is not settled."""
+        found = self._tickets.get(instance)
+        return None if found is None else found.get(counter)
+
+    def settled(self, instance: InstanceId) -> int:
+        """Tickets of `instance` below this number are settled: refused for ever."""
+        return self._settled.get(instance, 0)
+
+    def put(self, instance: InstanceId, counter: int, n: int) -> None:
+        """Ticket `counter` of `instance` is request `n`."""
+        self._tickets.setdefault(instance, {})[counter] = n
+
+    def pop(self, instance: InstanceId, counter: int) -> None:
+        """Forget one ticket."""
+        found = self._tickets.get(instance)
+        if found is not None and found.pop(counter, None) is not None and not found:
+            del self._tickets[instance]
+
+    def settle(self, instance: InstanceId, below: int) -> list[int]:
+        """Nobody waits for tickets of `instance` below `below`; the requests that had them."""
+        held = self._settled.get(instance, 0)
+        if below <= held:
+            return []
+        self._settled[instance] = below
+        self._settled.move_to_end(instance)
+        if len(self._settled) > limits.forwarders_kept_max:
+            self._settled.popitem(last=False)
+        found = self._tickets.get(instance)
+        if found is None:
+            return []
+        counters = [item for item in found if item < below] if below - held > len(found) else [item for item in range(held, below) if item in found]
+        gone = [found.pop(counter) for counter in counters]
+        if not found:
+            del self._tickets[instance]
+        return gone
+
+    def drop_instance(self, instance: InstanceId) -> list[int]:
+        """`instance` is gone for good: its tickets are settled; the requests that had them."""
+        found = self._tickets.get(instance)
+        return self.settle(instance, max(found) + 1) if found else []
+
+    def floors(self) -> tuple[tuple[InstanceId, int], ...]:
+        """How far each frontend's tickets are settled."""
+        return tuple(self._settled.items())
+
+    def restore(self, floors: Iterable[tuple[InstanceId, int]]) -> None:
+        """Take over how far tickets are settled."""
+        for instance, below in floors:
+            self.settle(instance, below)
+
+
+class ShardState:
+    """The state of one shard after its committed entries."""
+
+    def __init__(self, shard: int, spec: FrontendSpec) -> None:
+        self.shard = shard
+        self.next_n = 0
+        self.open: dict[int, OpenRequest] = {}
+        self.keys: dict[str, int] = {}
+        self.tickets = TicketTable()
+        self.kept = ReplyPool(spec.replies_kept, spec.replies_kept_bytes)
+        self.unkeyed = ReplyPool(spec.replies_kept, spec.replies_kept_bytes)
+        self.expired = ExpiredKeys()
+        self.completed = CompletionSet()
+
+    def apply(self, entry: LogEntry) -> None:
+        """The next committed entry."""
+        if isinstance(entry, Admit):
+            self._admit(entry)
+        elif isinstance(entry, ReplyEntry):
+            found = self.open.get(entry.request.n)
+            if found is not None:
+                found.reply = entry
+        else:
+            self._done(entry)
+
+    def _admit(self, entry: Admit) -> None:
+        n = entry.request.n
+        self.next_n = max(self.next_n, n + 1)
+        self.open[n] = OpenRequest(entry)
+        if entry.key is not None:
+            self.keys[entry.key] = n
+        elif entry.ticket is not None:
+            instance, counter, settled = entry.ticket
+            for done in self.tickets.settle(instance, settled):
+                self.unkeyed.drop(done)
+            if counter >= self.tickets.settled(instance):
+                self.tickets.put(instance, counter, n)
+        if entry.origin is not None:
+            parent = self.open.get(entry.origin.request.n)
+            if parent is not None:
+                parent.fed[entry.origin.lane, entry.origin.source] = entry.origin
+
+    def _done(self, entry: DoneEntry) -> None:
+        n = entry.request.n
+        found = self.open.pop(n, None)
+        self.completed.add((entry.request,))
+        if found is None or found.reply is None:
+            return
+        admit = found.admit
+        if admit.key is not None:
+            for old in self.kept.put(n, KeptReply(admit, found.reply)):
+                if old.admit.key is not None:
+                    self.keys.pop(old.admit.key, None)
+                    self.expired.add(old.admit.key)
+        elif admit.ticket is not None and self.tickets.find(admit.ticket.instance, admit.ticket.counter) == n:
+            for old in self.unkeyed.put(n, KeptReply(admit, found.reply)):
+                if old.admit.ticket is not None:
+                    self.tickets.pop(old.admit.ticket.instance, old.admit.ticket.counter)
+
+    def drop_gone(self, gone: Iterable[InstanceId]) -> None:
+        """These frontends have neither lease nor connection any more: their clients wait for nothing."""
+        for instance in gone:
+            for n in self.tickets.drop_instance(instance):
+                self.unkeyed.drop(n)
+
+    def answered(self, request: RequestId) -> ReplyEntry | None:
+        """The committed reply of a request that is open or kept."""
+        found = self.open.get(request.n)
+        if found is not None:
+            return found.reply
+        kept = self.kept.get(request.n) or self.unkeyed.get(request.n)
+        return None if kept is None else kept.reply
+
+    def admitted(self, n: int) -> Admit | None:
+        """The entry (of a kept reply: without payload) by which a request came in."""
+        found = self.open.get(n)
+        if found is not None:
+            return found.admit
+        kept = self.kept.get(n) or self.unkeyed.get(n)
+        return None if kept is None else kept.admit
