@@ -122,8 +122,8 @@ FIELDS = [
     (put("operator", []), 'spec.operator: unknown field; did you mean "operators"?'),
     (
         put("inputs.0.datatype", "float"),
-        'spec.inputs[0].datatype: expected "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64" '
-        'or "BYTES", found "float"; did you mean "FP32"?',
+        'spec.inputs[0].datatype: expected "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", '
+        '"FP32", "FP64" or "BYTES", found "float"; did you mean "FP32"?',
     ),
     (
         put("inputs.0.shape", 4),
