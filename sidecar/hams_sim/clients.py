@@ -1,0 +1,164 @@
+"""Open-loop clients: each sends its request when its time comes, retries under its idempotency key if it has one, and remembers what it got."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from hams_protocol.effects import NotServed, Replied
+from hams_protocol.events import ClientGone, ClientRequest
+from hams_protocol.messages import Meta
+from hams_sim import limits
+from hams_sim.errors import Broken
+from hams_sim.payload import SimPayload
+from hams_sim.recorder import reply_digest
+from hams_wire.history import CallLine, RetLine
+
+if TYPE_CHECKING:
+    from hams_sim.node import Node
+    from hams_sim.world import World
+
+
+@dataclass
+class Call:
+    """One planned request. `poison`: the operator whose model it kills; `impatient`: its client goes away at once."""
+
+    number: int
+    at: float
+    key: str | None
+    digest: str
+    poison: str = ""
+    impatient: bool = False
+
+
+class Client:
+    """The client of one call."""
+
+    __slots__ = ("attempt", "attempts", "call", "done", "frontend", "outcome", "payload", "world")
+
+    def __init__(self, world: "World", call: Call) -> None:
+        self.world = world
+        self.call = call
+        self.attempts = 0
+        self.attempt = 0
+        self.done = False
+        self.frontend: Node | None = None
+        self.outcome: Replied | NotServed | None = None
+        self.payload = SimPayload("", None, call.number, (), call.poison)
+
+    @property
+    def name(self) -> str:
+        """As the history calls it."""
+        return f"c{self.call.number}"
+
+    def start(self) -> None:
+        """The call begins."""
+        self.world.recorder.lines.append(CallLine(client=self.name, key=self.call.key, digest=self.call.digest))
+        self.world.calls_open += 1
+        self.send()
+
+    def send(self) -> None:
+        """One attempt at some frontend."""
+        world = self.world
+        if self.done:
+            return
+        self.attempts += 1
+        if self.attempts > limits.client_attempts_max:
+            raise Broken("I7", f"{self.name} was not answered in {self.attempts} attempts")
+        frontends = [node for node in world.nodes.values() if node.is_frontend and node.alive]
+        self.frontend = None
+        if not frontends:
+            self._again(0.05)
+            return
+        node = world.client_rng.choice(frontends)
+        self.frontend = node
+        self.attempt = world.new_handle(self)
+        call = self.call
+        event = ClientRequest(self.attempt, call.key, call.digest, Meta(trace=self.name, budget_s=30.0), self.payload, None, ("x",))
+        world.after(0.0005, self._reach, self.attempt, node, event)
+        world.after(1.0 + world.client_rng.random(), self._timeout, self.attempt)
+        if call.impatient:
+            world.after(0.004, world.feed, node, ClientGone(self.attempt))
+
+    def _reach(self, attempt: int, node: "Node", event: ClientRequest) -> None:
+        if attempt != self.attempt or self.done:
+            return
+        if not node.alive:
+            self._again(0.02)
+        elif node.host_cut & 2 == 0:
+            self.world.feed(node, event)
+
+    def _timeout(self, attempt: int) -> None:
+        """A client gives up on a frontend that is paused or cut off; on a healthy one it goes on waiting."""
+        if attempt != self.attempt or self.done or self.frontend is None:
+            return
+        if self.frontend.sound and not self.frontend.etcd_cut:
+            self.world.after(1.0, self._timeout, attempt)
+            return
+        self.world.seen("client gave up on a frontend")
+        self.broken()
+
+    def broken(self) -> None:
+        """The connection broke: nobody knows what became of the request."""
+        if self.done:
+            return
+        if self.call.key is None:
+            self._finish("error", None)
+        else:
+            self._again(0.02)
+
+    def _again(self, delay: float) -> None:
+        self.attempt = 0
+        self.frontend = None
+        self.world.after(delay * (0.5 + self.world.client_rng.random()), self.send)
+
+    def answered(self, attempt: int, outcome: Replied | NotServed) -> None:
+        """The frontend's answer."""
+        if attempt != self.attempt or self.done:
+            return
+        if self.frontend is None or self.frontend.host_cut & 1:
+            return
+        if isinstance(outcome, NotServed):
+            if outcome.status in (429, 503, 504):
+                self.world.seen(f"client told {outcome.status}")
+                if self.call.key is not None or outcome.status != 504:
+                    self._again(max(outcome.retry_after_s, 0.03))
+                else:
+                    self._finish("error", None)
+            else:
+                self._finish("conflict" if outcome.status == 409 else "refused", None)
+            self.outcome = outcome
+            return
+        self.outcome = outcome
+        failed = outcome.error is not None
+        self._finish("error" if failed else "ok", reply_digest(outcome.tokens, any(token.error for token in outcome.tokens)))
+
+    def _finish(self, status: str, digest: str | None) -> None:
+        self.done = True
+        self.world.calls_open -= 1
+        self.world.recorder.lines.append(RetLine(client=self.name, key=self.call.key, status=status, digest=digest))
+
+
+def draw_calls(rng: Random, count: int, span_s: float, poisonable: list[str]) -> list[Call]:
+    """What clients will do: mostly fresh keys, some without, some keys twice, some with another payload."""
+    calls: list[Call] = []
+    burst = rng.random() < 0.3
+    for number in range(count):
+        at = rng.choice((0.0, span_s / 3, span_s * 2 / 3)) + rng.random() * 0.02 if burst else rng.random() * span_s
+        key: str | None = f"k{number}"
+        digest = f"d{number}"
+        chance = rng.random()
+        if chance < 0.15:
+            key = None
+        elif chance < 0.27 and calls:
+            other = rng.choice(calls)
+            if other.key is not None:
+                key = other.key
+                digest = other.digest if rng.random() < 0.7 else digest
+        calls.append(Call(number, at, key, digest, impatient=rng.random() < 0.04))
+    if poisonable and rng.random() < 0.12:
+        calls[rng.randrange(len(calls))].poison = rng.choice(poisonable)
+    first = {call.key: call for call in reversed(calls)}
+    for call in calls:
+        if call.key is not None and call.digest == first[call.key].digest:
+            call.poison = first[call.key].poison
+    return calls

@@ -1,0 +1,388 @@
+"""Faults: what is drawn from the seed, and how each one is done to the world.
+
+A fault names its victim by role, and the role is looked up when the fault strikes. Nothing here goes beyond what the protocol tolerates
+unless its scenario says so: an instance is only hurt while another sound member of each of its sets holds the state.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from hams_protocol import effects as core_effects
+from hams_protocol import messages as core_messages
+from hams_protocol.events import Drain
+from hams_protocol.graph import FRONTEND
+from hams_sim.network import Link
+from hams_sim.node import MANAGER, Node, Trigger
+from hams_wire.history import FaultLine
+
+if TYPE_CHECKING:
+    from hams_sim.world import World
+
+TRIGGERS: tuple[str, ...] = (
+    "Deliver",
+    "StateRecord",
+    "RecordAck",
+    "Durable",
+    "Propose",
+    "Freeze",
+    "FreezeAnswer",
+    "Fence",
+    "FenceAnswer",
+    "SlotQuery",
+    "SlotAnswer",
+    "StateCopy",
+    "LogAppend",
+    "LogAck",
+    "LogCopy",
+    "Completion",
+    "NoteReply",
+    "Capture",
+    "LoadState",
+    "TokenAcks",
+    "AskCopy",
+    "ClientForward",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`at` seconds, `kind`, `victim` and `other` by role, for how long, and details. `trigger`: strike before the n-th such effect or message."""
+
+    at: float
+    kind: str
+    victim: str = ""
+    other: str = ""
+    span_s: float = 0.0
+    trigger: str = ""
+    count: int = 1
+    amount: float = 0.0
+    way: int = 3
+
+    def say(self) -> str:
+        """For people and for the history."""
+        return " ".join(f"{name}={value}" for name, value in asdict(self).items() if value not in ("", 0.0) and name != "count")
+
+
+def trigger_type(name: str) -> type:
+    """The effect or message type that a trigger waits for."""
+    found = getattr(core_messages, name, None) or getattr(core_effects, name)
+    assert isinstance(found, type)
+    return found
+
+
+KINDS: tuple[tuple[str, int], ...] = (
+    ("kill", 30),
+    ("kill-model", 7),
+    ("pause", 10),
+    ("isolate", 9),
+    ("cut", 10),
+    ("cut-etcd", 5),
+    ("partition", 4),
+    ("flap", 3),
+    ("lossy", 6),
+    ("clog", 3),
+    ("reset", 6),
+    ("etcd-away", 4),
+    ("etcd-unknown", 6),
+    ("slow", 4),
+    ("slow-records", 4),
+    ("slow-watch", 5),
+    ("drain", 0),
+)
+
+
+def draw(rng: Random, count: int, span_s: float, ops: list[str], only: str = "") -> list[Fault]:
+    """A schedule of faults."""
+    kinds = [kind for kind, weight in KINDS for _ in range(weight)]
+    found: list[Fault] = []
+    at = 0.0
+    for number in range(count):
+        at = rng.uniform(0.02, span_s) if number == 0 or rng.random() < 0.5 else at + rng.choice((0.0, 0.001, 0.01, 0.1, 0.3)) * rng.random()
+        found.append(_one(rng, at, only or rng.choice(kinds), ops))
+    return sorted(found, key=lambda item: item.at)
+
+
+def _victim(rng: Random, ops: list[str]) -> str:
+    chance = rng.random()
+    if chance < 0.72 and ops:
+        return f"{rng.choice(('primary', 'primary', 'primary', 'backup', 'any'))}:{rng.choice(ops)}"
+    if chance < 0.9:
+        return f"{rng.choice(('primary', 'any'))}:{FRONTEND}"
+    return rng.choice(("leader", "any:manager"))
+
+
+def _one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
+    victim, other = _victim(rng, ops), _victim(rng, ops)
+    span = rng.choice((0.03, 0.12, 0.2, 0.5, 1.0, 2.5)) * (0.5 + rng.random())
+    trigger = rng.choice(TRIGGERS) if kind in ("kill", "pause", "isolate") and rng.random() < 0.55 else ""
+    count = rng.choice((1, 1, 1, 2, 3, 6))
+    amount = 0.0
+    if kind == "lossy":
+        amount = rng.choice((0.01, 0.05, 0.15))
+    elif kind == "slow":
+        amount = rng.choice((5.0, 30.0))
+    elif kind == "slow-records":
+        amount = rng.choice((0.02, 0.2))
+    elif kind == "slow-watch":
+        amount = rng.choice((50.0, 300.0))
+    elif kind == "etcd-unknown":
+        amount = rng.choice((0.3, 0.7))
+    if trigger in ("Freeze", "Fence"):
+        victim = "leader"
+    return Fault(at, kind, victim, other, span, trigger, count, amount, rng.choice((1, 2, 3, 3)))
+
+
+class Faults:
+    """Does faults to a world and undoes them. `counts`: how many of each kind struck."""
+
+    def __init__(self, world: "World", rng: Random) -> None:
+        self.world = world
+        self.rng = rng
+        self.counts: dict[str, int] = {}
+        self.spared = 0
+        self._undo: dict[int, Callable[[], None]] = {}
+        self._number = 0
+
+    def plan(self, faults: list[Fault]) -> None:
+        """Put the schedule on the world's clock."""
+        for fault in faults:
+            self.world.at(fault.at, self.strike, fault)
+
+    def heal_all(self) -> None:
+        """No fault is left, and none waits for its moment."""
+        for node in self.world.nodes.values():
+            node.trigger = None
+        for undo in list(self._undo.values()):
+            undo()
+        self._undo.clear()
+
+    # -- who ---------------------------------------------------------------------------------------------------------------------
+
+    def find(self, role: str) -> Node | None:
+        """The instance that has a role now."""
+        world = self.world
+        if role == "leader":
+            managers = sorted((node for node in world.living() if node.of == MANAGER), key=lambda node: node.id)
+            return next((node for node in managers if node.machine.leader), managers[0] if managers else None)  # type: ignore[attr-defined]
+        kind, _, of = role.partition(":")
+        topology = world.etcd.topology
+        sets = [item for item in topology.sets if item.name == of or (of == FRONTEND and item.name.startswith("F/"))]
+        names: list[str] = []
+        if kind == "primary":
+            names = [item.primary for item in sets if item.primary is not None]
+            names += [slot.instance for slot in topology.table(of).slots if slot.instance is not None]
+        elif kind == "backup":
+            names = [name for item in sets for name in (*item.in_sync, *item.joining)]
+        found = [world.nodes[name] for name in names if world.nodes[name].alive]
+        if not found:
+            found = [node for node in world.living() if node.of == of]
+        return self.rng.choice(found) if found else None
+
+    def may_hurt(self, node: Node) -> bool:
+        """Whether the protocol tolerates the loss of this instance now: every state it holds has another sound holder."""
+        world = self.world
+        if node.of == MANAGER:
+            return any(other.sound and not other.etcd_cut and other is not node for other in world.living() if other.of == MANAGER)
+        for topology in (world.etcd.topology, *world.etcd.proposed.values()):
+            for item in topology.sets:
+                if node.id in item.members:
+                    others = [world.nodes[name] for name in item.members if name != node.id]
+                    if not any(other.sound and world.model_ready(other) for other in others):
+                        return False
+                if node.kept is not None and node.kept in item.members:
+                    return False
+        return True
+
+    # -- strike ------------------------------------------------------------------------------------------------------------------
+
+    def strike(self, fault: Fault) -> None:
+        """The fault's time has come; with a trigger its victim is armed."""
+        if self.world.healing:
+            return
+        if fault.trigger:
+            node = self.find(fault.victim)
+            if node is not None and node.trigger is None:
+                node.trigger = Trigger(trigger_type(fault.trigger), fault.count, lambda: self._do(fault, node))
+            return
+        self._do(fault, self.find(fault.victim) if fault.victim else None)
+
+    def _note(self, fault: Fault, node: Node | None) -> None:
+        name = fault.kind if not fault.trigger else f"{fault.kind} before {fault.trigger}"
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self.world.recorder.lines.append(FaultLine(what=fault.say(), i=node.id if node is not None else None, at=self.world.now))
+
+    def _later(self, span_s: float, undo: Callable[[], None]) -> None:
+        self._number += 1
+        number = self._number
+        self._undo[number] = undo
+        self.world.after(span_s, self._undo_one, number)
+
+    def _undo_one(self, number: int) -> None:
+        undo = self._undo.pop(number, None)
+        if undo is not None:
+            undo()
+
+    def _do(self, fault: Fault, node: Node | None) -> None:
+        if self.world.healing:
+            return
+        kind = fault.kind
+        if kind in ("kill", "pause", "isolate", "cut-etcd", "kill-model", "drain", "slow", "slow-watch"):
+            if node is None or not node.alive:
+                return
+            if kind in ("kill", "pause", "isolate", "kill-model") and not self.may_hurt(node):
+                self.spared += 1
+                return
+            self._note(fault, node)
+            self._hurt(kind, fault, node)
+            return
+        self._note(fault, node)
+        self._hurt_world(kind, fault, node)
+
+    def _hurt(self, kind: str, fault: Fault, node: Node) -> None:
+        world = self.world
+        if kind == "kill":
+            world.kill(node, "fault", restart=True)
+        elif kind == "kill-model":
+            if node.model is not None:
+                node.model.kill()
+        elif kind == "pause":
+            world.pause(node)
+            self._later(fault.span_s, lambda: world.resume(node))
+        elif kind == "isolate":
+            self._isolate(node, fault.way, fault.span_s)
+        elif kind == "cut-etcd":
+            world.cut_etcd(node)
+            self._later(fault.span_s, lambda: world.heal_etcd(node))
+        elif kind == "drain":
+            world.feed(node, Drain())
+        elif kind == "slow":
+            node.slow = node.slow_net = fault.amount
+            self._later(fault.span_s, lambda: _set(node, 1.0))
+        elif kind == "slow-watch":
+            node.watch_slow = fault.amount
+            self._later(fault.span_s, lambda: _watch(node, 1.0))
+
+    def _isolate(self, node: Node, way: int, span_s: float) -> None:
+        """The host is cut off: no reset, only silence. `way` 1: nothing leaves, 2: nothing arrives, 3: both."""
+        world = self.world
+        links: list[Link] = []
+        for other in world.living():
+            if other is node:
+                continue
+            if way & 1:
+                links.append(world.network.link(node, other))
+            if way & 2:
+                links.append(world.network.link(other, node))
+        node.host_cut = way
+        for link in links:
+            self._cut(link, stalls=True)
+        world.cut_etcd(node)
+
+        def heal() -> None:
+            node.host_cut = 0
+            for link in {id(item): item for item in (*node.links.values(), *node.links_in.values())}.values():
+                if link.cut and ((link.sender is node and way & 1) or (link.receiver is node and way & 2)):
+                    world.network.heal(link)
+            world.heal_etcd(node)
+
+        self._later(span_s, heal)
+
+    def _cut(self, link: Link, stalls: bool) -> None:
+        self.world.network.cut(link, stalls)
+        self.world.watch_silence(link)
+
+    def _hurt_world(self, kind: str, fault: Fault, node: Node | None) -> None:
+        world, network = self.world, self.world.network
+        if kind in ("cut", "flap", "reset"):
+            other = self.find(fault.other)
+            if node is None or other is None or other is node or not (node.alive and other.alive):
+                return
+            links = [network.link(node, other), network.link(other, node)]
+            if kind == "reset":
+                network.give_up(links[0])
+                world.after(0.001, world.peer_down, node, other.id, False)
+                world.after(0.001, world.peer_down, other, node.id, False)
+                self._later(0.01 + 0.1 * self.rng.random(), lambda: network.mend(links[0]))
+            elif kind == "cut":
+                self._cut_for([link for number, link in enumerate(links) if fault.way & (1 << number)], fault.span_s)
+            else:
+                self._flap(links, 6)
+        elif kind == "partition":
+            living = world.living()
+            side = {item.id for item in living if self.rng.random() < 0.5}
+            links = [network.link(a, b) for a in living for b in living if (a.id in side) != (b.id in side) and (fault.way & 1 or a.id in side)]
+            self._cut_for(links, fault.span_s)
+            if fault.way == 2:
+                for item in living:
+                    if item.id in side:
+                        self._etcd_for(item, fault.span_s)
+        elif kind == "lossy":
+            network.loss, network.repeat, network.reorder, network.extra = fault.amount, fault.amount, fault.amount * 2, 0.05
+            self._later(fault.span_s, lambda: _calm(world))
+        elif kind == "clog":
+            living = world.living()
+            for a in living:
+                for b in living:
+                    if a is not b and self.rng.random() < 0.5:
+                        self._cut_for([network.link(a, b)], fault.span_s * self.rng.random() * 0.4)
+        elif kind == "etcd-away":
+            world.etcd.away += 1
+            self._later(fault.span_s, lambda: _etcd_back(world))
+        elif kind == "etcd-unknown":
+            world.etcd.lose_request = world.etcd.lose_reply = fault.amount
+            self._later(fault.span_s, lambda: _etcd_calm(world))
+        elif kind == "slow-records":
+            network.slow_records = fault.amount
+            self._later(fault.span_s, lambda: _records(world))
+
+    def _etcd_for(self, node: Node, span_s: float) -> None:
+        self.world.cut_etcd(node)
+        self._later(span_s, lambda: self.world.heal_etcd(node))
+
+    def _cut_for(self, links: list[Link], span_s: float) -> None:
+        stalls = self.rng.random() < 0.6
+        for link in links:
+            self._cut(link, stalls)
+
+        def heal() -> None:
+            for link in links:
+                self.world.network.heal(link)
+
+        self._later(span_s, heal)
+
+    def _flap(self, links: list[Link], times: int) -> None:
+        if self.world.healing:
+            return
+        self._cut_for(links, 0.1)
+        if times > 1:
+            self.world.after(0.2, self._flap, links, times - 1)
+
+
+def _set(node: Node, value: float) -> None:
+    node.slow = node.slow_net = value
+
+
+def _watch(node: Node, value: float) -> None:
+    node.watch_slow = value
+
+
+def _calm(world: "World") -> None:
+    network = world.network
+    network.loss = network.repeat = network.reorder = network.extra = 0.0
+
+
+def _records(world: "World") -> None:
+    world.network.slow_records = 0.0
+
+
+def _etcd_back(world: "World") -> None:
+    world.etcd.away -= 1
+    if not world.etcd.away:
+        for node in world.living():
+            world.etcd.resync(node)
+
+
+def _etcd_calm(world: "World") -> None:
+    world.etcd.lose_request = world.etcd.lose_reply = 0.0

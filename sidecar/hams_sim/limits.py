@@ -1,0 +1,34 @@
+"""Every bound of the simulator, by name; the unit is the last word. Times are simulated seconds."""
+
+converge_after_s = 25.0
+"""After the last fault is healed, everything must be complete and protected within this long (I7)."""
+
+settle_s = 0.6
+"""A converged graph runs on this long before its states are compared: notices are on their way."""
+
+events_max = 400_000
+"""Events in one history; more is a livelock."""
+
+same_time_events_max = 20_000
+"""Events at one instant; more is a loop without time."""
+
+lease_ttl_s = 2.0
+"""Lease of a registered instance."""
+
+etcd_timeout_s = 0.4
+"""After this long a proposal without answer is unknown to its shell."""
+
+heartbeat_every_s = 0.15
+"""Each instance repeats to one random peer what is cheap to repeat."""
+
+suspect_again_s = 0.3
+"""A shell that hears nothing from a peer tells the managers again."""
+
+refused_again_s = 0.1
+"""A shell that tries to reach a dead peer reports at most this often that nobody listens there."""
+
+shrink_runs_max = 120
+"""Histories run to make one failure smaller."""
+
+client_attempts_max = 400
+"""Attempts of one client for one request."""

@@ -1,0 +1,206 @@
+"""A simulated model process: non-deterministic, slow, and sometimes wrong, as its plan says.
+
+It obeys the model contract (a stateful one stops before its update stage and asks; a capture sees the state of the moment it was asked
+for) and reports when the core breaks it: an update entered while a capture runs would tear the captured state.
+"""
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from hams_protocol.effects import BatchUnit
+from hams_protocol.events import BatchDone, BatchFailed, Captured, Event, Loaded, ModelDied, ModelReady, UnitResult, UpdateWanted
+from hams_protocol.graph import FEEDBACK, Operator
+from hams_sim.errors import Broken
+from hams_sim.payload import SimPayload, SimState
+
+if TYPE_CHECKING:
+    from hams_sim.node import Node
+    from hams_sim.world import World
+
+
+class Behaviour:
+    """What one operator's model does: seconds per stage, and probabilities per unit or batch."""
+
+    __slots__ = ("capture_s", "compute_s", "error", "idle_update", "load_s", "raises", "refuse", "routes", "start_s", "update_s")
+
+    def __init__(self, rng: Random) -> None:
+        self.compute_s = rng.choice((0.0005, 0.002, 0.006))
+        self.update_s = rng.choice((0.0002, 0.001, 0.004))
+        self.capture_s = rng.choice((0.0005, 0.003, 0.012))
+        self.load_s = 0.002
+        self.start_s = 0.05
+        self.error = 0.0
+        self.raises = 0.0
+        self.idle_update = 0.0
+        self.refuse = 0.0
+        self.routes = False
+
+
+class SimModel:
+    """One model process. `life` invalidates what an earlier process was about to say."""
+
+    __slots__ = ("_batch", "_busy", "_capturing", "_units", "behaviour", "life", "node", "operator", "rng", "state", "up", "world")
+
+    def __init__(self, world: "World", node: "Node", operator: Operator, behaviour: Behaviour) -> None:
+        self.world = world
+        self.node = node
+        self.operator = operator
+        self.behaviour = behaviour
+        self.rng = world.model_rng
+        self.state: SimState | None = None
+        self.life = 0
+        self.up = False
+        self._batch = -1
+        self._units: tuple[BatchUnit, ...] = ()
+        self._busy = 0
+        self._capturing = 0
+
+    def start(self) -> None:
+        """A fresh process: `initialize` is not deterministic either."""
+        self.life += 1
+        self.up = False
+        self._batch = -1
+        self._capturing = 0
+        self._after(self.behaviour.start_s * (0.5 + self.rng.random()), self._ready)
+
+    def kill(self) -> None:
+        """The process is gone; its proxy sees it at once."""
+        if self.up:
+            self.up = False
+            self.life += 1
+            self.world.feed(self.node, ModelDied("killed"))
+
+    def _after(self, delay: float, call: object, *args: object) -> None:
+        self.world.after(delay, self._fire, self.life, call, args)
+
+    def _fire(self, life: int, call: object, args: tuple[object, ...]) -> None:
+        if life == self.life and self.node.alive:
+            call(*args)  # type: ignore[operator]
+
+    def _say(self, event: Event) -> None:
+        self.world.feed(self.node, event)
+
+    def _ready(self) -> None:
+        self.up = True
+        if self.operator.stateful:
+            self.state = SimState(None, (), self.rng.getrandbits(60))
+        self._say(ModelReady(self.operator.name, self.state))
+
+    # -- running ---------------------------------------------------------------------------------------------------------------
+
+    def start_batch(self, batch: int, units: tuple[BatchUnit, ...]) -> None:
+        """The compute stage begins."""
+        if not self.up:
+            return
+        if self._batch >= 0:
+            raise Broken("core", f"{self.node.id}: batch {batch} was started while batch {self._batch} runs")
+        self._batch = batch
+        self._units = units
+        self._after(self._time(self.behaviour.compute_s), self._computed)
+
+    def _time(self, base: float) -> float:
+        return base * self.node.slow * (0.5 + self.rng.random())
+
+    def _computed(self) -> None:
+        for unit in self._units:
+            for _, payload in unit.inputs:
+                if payload is not None and getattr(payload, "poison", "") == self.operator.name:
+                    self.world.seen("poison")
+                    self._batch = -1
+                    if self.rng.random() < 0.3:
+                        self.world.kill(self.node, "poison took the proxy too", restart=True)
+                    else:
+                        self.kill()
+                    return
+        behaviour, chance = self.behaviour, self.rng.random()
+        if chance < behaviour.raises and len(self._units) > 1:
+            self.world.seen("batch raised")
+            self._finish(BatchFailed(self._batch, "raised", False))
+        elif not self.operator.stateful:
+            self._finish(BatchDone(self._batch, self._results(False), False))
+        elif chance > 1 - behaviour.idle_update:
+            self._finish(BatchDone(self._batch, self._results(False), False))
+        else:
+            self._say(UpdateWanted(self._batch))
+
+    def enter_update(self, batch: int) -> None:
+        """The model may write its state."""
+        if batch != self._batch:
+            return
+        if self._capturing:
+            raise Broken("core", f"{self.node.id}: the update of batch {batch} was let in while a capture runs: the state is torn")
+        self._after(self._time(self.behaviour.update_s), self._updated)
+
+    def _updated(self) -> None:
+        if self.rng.random() < self.behaviour.raises:
+            self.state = SimState(self.state, ((self._units[0].unit, -1),), self.rng.getrandbits(60))
+            self._finish(BatchFailed(self._batch, "raised in its update", True))
+        else:
+            self._finish(BatchDone(self._batch, self._results(True), True))
+
+    def abandon(self, batch: int) -> None:
+        """The batch must not enter its update stage."""
+        if batch == self._batch:
+            self._finish(BatchFailed(batch, "abandoned", False))
+
+    def _finish(self, event: Event) -> None:
+        self._batch = -1
+        self._say(event)
+
+    def _results(self, updated: bool) -> tuple[UnitResult, ...]:
+        op, rng, behaviour, world = self.operator, self.rng, self.behaviour, self.world
+        results: list[UnitResult] = []
+        entries = []
+        for unit in self._units:
+            nonce = world.new_nonce()
+            chance = rng.random()
+            if chance < behaviour.error:
+                world.errored.add(unit.unit.request)
+                results.append(UnitResult(unit.unit, error="this model fails sometimes"))
+                continue
+            if chance > 1 - behaviour.refuse:
+                results.append(UnitResult(unit.unit, refused=True))
+                continue
+            parents = tuple(payload for _, payload in unit.inputs if payload is not None)
+            poison = next((item.poison for item in parents if item.poison), "")  # type: ignore[attr-defined]
+            payload = SimPayload(op.name, unit.unit, nonce, parents, poison)  # type: ignore[arg-type]
+            entries.append((unit.unit, nonce))
+            if not updated:
+                world.unwritten.add((op.name, unit.unit))
+            results.append(UnitResult(unit.unit, payload, route=self._route()))
+        if updated:
+            before = self.state
+            assert before is not None
+            self.state = SimState(before, tuple(entries), hash((before.digest, tuple(entries))))
+        return tuple(results)
+
+    def _route(self) -> tuple[str, ...] | None:
+        op, rng = self.operator, self.rng
+        if op.feedback is not None:
+            return (*op.successors, FEEDBACK) if rng.random() < 0.4 else None
+        if not self.behaviour.routes:
+            return None
+        return tuple(target for target in op.successors if rng.random() < 0.6)
+
+    # -- state -------------------------------------------------------------------------------------------------------------------
+
+    def capture(self, version: int) -> None:
+        """Copy the state of this moment out, beside the next compute stage."""
+        if not self.up:
+            return
+        assert self.state is not None
+        self._capturing += 1
+        self._after(self._time(self.behaviour.capture_s), self._captured, version, self.state)
+
+    def _captured(self, version: int, state: SimState) -> None:
+        self._capturing -= 1
+        self._say(Captured(version, state))
+
+    def load(self, token: int, state: SimState) -> None:
+        """Take over a state."""
+        if self.up:
+            self._after(self._time(self.behaviour.load_s), self._loaded, token, state)
+
+    def _loaded(self, token: int, state: SimState) -> None:
+        self.state = state
+        self._say(Loaded(token))

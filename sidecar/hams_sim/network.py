@@ -1,0 +1,169 @@
+"""The network between instances: like TCP while healthy, hostile when told.
+
+Per directed pair and lane (messages with payload, control) delivery is in order; control may overtake payload. A connection that is
+reset loses what is in flight, and both ends are told. In a hostile phase single messages are lost, repeated and reordered.
+"""
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from hams_protocol.events import Received
+from hams_protocol.messages import (
+    ClientForward,
+    ClientForwardAnswer,
+    Deliver,
+    LogAppend,
+    LogCopy,
+    Message,
+    SlotAnswer,
+    StateCopy,
+    StateRecord,
+)
+
+if TYPE_CHECKING:
+    from hams_sim.node import Node
+    from hams_sim.world import World
+
+PAYLOAD = frozenset((Deliver, StateRecord, StateCopy, LogAppend, LogCopy, SlotAnswer, ClientForward, ClientForwardAnswer))
+
+
+class Link:
+    """One direction between two instances. `cut`: how many faults cut it; `stalls`: it keeps what is sent meanwhile, as TCP does."""
+
+    __slots__ = ("broken", "cut", "delay", "kept", "last_control", "last_payload", "life", "receiver", "refused_at", "sender", "stalls")
+
+    def __init__(self, sender: "Node", receiver: "Node", delay: float) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.delay = delay
+        self.cut = 0
+        self.stalls = False
+        self.broken = False
+        self.life = 0
+        self.last_payload = 0.0
+        self.last_control = 0.0
+        self.refused_at = -1.0
+        self.kept: list[Message] = []
+
+
+class Network:
+    """All links."""
+
+    def __init__(self, world: "World", rng: Random) -> None:
+        self.world = world
+        self.rng = rng
+        self.base = rng.choice((0.0001, 0.0003, 0.001))
+        self.jitter = rng.choice((0.2, 1.0, 4.0))
+        self.loss = 0.0
+        self.repeat = 0.0
+        self.reorder = 0.0
+        self.extra = 0.0
+        self.slow_records = 0.0
+
+    def link(self, sender: "Node", receiver: "Node") -> Link:
+        """The link, made at the first use."""
+        link = sender.links.get(receiver.id)
+        if link is None:
+            link = sender.links[receiver.id] = Link(sender, receiver, self.base * (0.5 + self.rng.random()))
+            receiver.links_in[sender.id] = link
+            if (sender.host_cut & 1) or (receiver.host_cut & 2):
+                link.cut = 1
+        return link
+
+    def send(self, sender: "Node", target: str, message: Message) -> None:
+        """One message leaves."""
+        link = sender.links.get(target)
+        if link is None:
+            receiver = self.world.nodes.get(target)
+            if receiver is None:
+                return
+            link = self.link(sender, receiver)
+        if link.cut:
+            if link.stalls and not link.broken:
+                link.kept.append(message)
+            return
+        if link.broken:
+            return
+        if not link.receiver.alive:
+            self._refused(link)
+            return
+        now, rng = self.world.now, self.rng
+        if self.loss:
+            if rng.random() < self.loss:
+                return
+            if rng.random() < self.repeat:
+                self._push(link, message, now + link.delay + self.extra * rng.random())
+            if rng.random() < self.reorder:
+                self._push(link, message, now + link.delay + self.extra * rng.random())
+                return
+        at = now + link.delay * (1 + self.jitter * rng.random()) + (self.extra * rng.random() if self.extra else 0.0)
+        if type(message) in PAYLOAD:
+            if type(message) is StateRecord and self.slow_records:
+                at += self.slow_records * rng.random()
+            at += 0.0001 * link.sender.slow_net * link.receiver.slow_net
+            if at < link.last_payload:
+                at = link.last_payload
+            link.last_payload = at
+        else:
+            if at < link.last_control:
+                at = link.last_control
+            link.last_control = at
+        self._push(link, message, at)
+
+    def _push(self, link: Link, message: Message, at: float) -> None:
+        self.world.at(at, self._arrive, link, link.life, message)
+
+    def _arrive(self, link: Link, life: int, message: Message) -> None:
+        if link.life != life or not link.receiver.alive:
+            return
+        if link.cut:
+            if link.stalls and not link.broken:
+                link.kept.append(message)
+            return
+        self.world.feed(link.receiver, Received(link.sender.id, message))
+
+    def _refused(self, link: Link) -> None:
+        now = self.world.now
+        if now >= link.refused_at:
+            from hams_sim import limits
+
+            link.refused_at = now + limits.refused_again_s
+            self.world.after(link.delay * 2, self.world.peer_down, link.sender, link.receiver.id, True)
+
+    # -- faults ----------------------------------------------------------------------------------------------------------------------
+
+    def cut(self, link: Link, stalls: bool) -> None:
+        """Nothing passes from now on."""
+        link.cut += 1
+        link.stalls = stalls
+
+    def heal(self, link: Link) -> None:
+        """It passes again; what was kept arrives in order, unless an end has given the connection up."""
+        link.cut = max(0, link.cut - 1)
+        if link.cut:
+            return
+        if not link.broken:
+            kept, link.kept = link.kept, []
+            for message in kept:
+                self.send(link.sender, link.receiver.id, message)
+        self.mend(link)
+
+    def give_up(self, link: Link) -> None:
+        """An end closes the connection: both directions lose what is in flight."""
+        back = self.link(link.receiver, link.sender)
+        for item in (link, back):
+            item.broken = True
+            item.life += 1
+            item.kept.clear()
+
+    def mend(self, link: Link) -> None:
+        """Both directions pass: the connection is made anew and both ends are told."""
+        back = self.link(link.receiver, link.sender)
+        if link.cut or back.cut or not (link.broken or back.broken):
+            return
+        if not (link.sender.alive and link.receiver.alive) or link.sender.paused or link.receiver.paused:
+            return
+        link.broken = back.broken = False
+        link.last_payload = link.last_control = back.last_payload = back.last_control = self.world.now
+        self.world.after(link.delay, self.world.peer_up, link.sender, link.receiver.id)
+        self.world.after(link.delay, self.world.peer_up, link.receiver, link.sender.id)

@@ -1,0 +1,103 @@
+"""One simulated instance: a core machine with what its shell and its host add to it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hams_protocol.effects import Effect
+from hams_protocol.events import Event, Member
+from hams_protocol.graph import FRONTEND
+from hams_sim.model import SimModel
+from hams_sim.network import Link
+
+MANAGER = "manager"
+FOREVER = float("inf")
+
+
+class Machine(Protocol):
+    """What every core machine offers its shell."""
+
+    def step(self, event: Event, now: float) -> Sequence[Effect]:
+        """One event; what is to be done, in order."""
+        ...
+
+    def deadline(self) -> float:
+        """When it wants a Tick."""
+        ...
+
+
+class Trigger:
+    """A fault that waits for its moment: before the `count`-th effect of a kind is performed."""
+
+    __slots__ = ("count", "kind", "strike")
+
+    def __init__(self, kind: type, count: int, strike: object) -> None:
+        self.kind = kind
+        self.count = count
+        self.strike = strike
+
+
+class Node:
+    """`host_cut` bit 1: nothing leaves the host, bit 2: nothing reaches it. `skew`: its clock's offset (no clock decides anything)."""
+
+    __slots__ = (
+        "alive",
+        "backlog",
+        "etcd_cut",
+        "generation",
+        "host_cut",
+        "id",
+        "kept",
+        "links",
+        "links_in",
+        "machine",
+        "model",
+        "of",
+        "paused",
+        "revision_seen",
+        "silent_since",
+        "skew",
+        "slow",
+        "slow_net",
+        "spins",
+        "timer_at",
+        "trigger",
+        "watch_slow",
+    )
+
+    def __init__(self, instance: str, of: str, skew: float) -> None:
+        self.id = instance
+        self.of = of
+        self.machine: Machine
+        self.model: SimModel | None = None
+        self.alive = True
+        self.paused = 0
+        self.backlog: list[Event] = []
+        self.links: dict[str, Link] = {}
+        self.links_in: dict[str, Link] = {}
+        self.kept: str | None = None
+        self.skew = skew
+        self.slow = 1.0
+        self.slow_net = 1.0
+        self.watch_slow = 1.0
+        self.revision_seen = -1
+        self.generation = 0
+        self.etcd_cut = 0
+        self.host_cut = 0
+        self.silent_since = -1.0
+        self.timer_at = FOREVER
+        self.trigger: Trigger | None = None
+        self.spins = 0
+
+    def member(self) -> Member:
+        """What its shell registers in etcd."""
+        return Member(self.id, self.of, self.id, self.generation, self.kept)
+
+    @property
+    def is_frontend(self) -> bool:
+        """Whether clients may come here."""
+        return self.of == FRONTEND
+
+    @property
+    def sound(self) -> bool:
+        """Alive, running, and not cut off."""
+        return self.alive and not self.paused and not self.host_cut

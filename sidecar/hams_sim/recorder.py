@@ -1,0 +1,152 @@
+"""Notes become lines of the history, in one global order; what must hold at that very moment is checked here.
+
+A note stands before the effect it reports, so a check that fails here fails before the wrong message has left.
+"""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from hams_protocol.effects import (
+    NoteApply,
+    NoteComplete,
+    NoteDurable,
+    NoteExec,
+    NoteFailover,
+    NoteLog,
+    NoteLost,
+    NoteReply,
+)
+from hams_protocol.messages import Kind, Token
+from hams_sim.errors import Broken
+from hams_wire.history import (
+    ApplyLine,
+    CompleteLine,
+    DurableLine,
+    ExecLine,
+    FailoverLine,
+    Line,
+    LogLine,
+    LostLine,
+    ReplyLine,
+    TakeoverLine,
+)
+
+if TYPE_CHECKING:
+    from hams_sim.node import Node
+    from hams_sim.world import World
+
+
+def reply_digest(tokens: tuple[Token, ...], failed: bool) -> str:
+    """Digest of a reply: of the tensors that it is made of, which their value ids name."""
+    names = sorted(f"{token.source}|{'.'.join(token.lane)}|{token.value_id}" for token in tokens if token.kind is Kind.VALUE or failed)
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
+
+
+class Recorder:
+    """Lines, and the truth that single steps are judged by."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.lines: list[Line] = []
+        self.writers: dict[tuple[str, int, int | None], str] = {}
+        self.execs: dict[str, dict[tuple[int, int], NoteExec]] = {}
+        self.logged: dict[object, float] = {}
+        self.complete: set[object] = set()
+        self.durable: dict[tuple[str, int], int] = {}
+        self.replies: dict[object, NoteReply] = {}
+        self.failovers = 0
+        self.takeovers = 0
+
+    def exec(self, node: "Node", note: NoteExec) -> None:
+        """One executed unit."""
+        key = (note.op, note.epoch, note.slot)
+        if self.writers.setdefault(key, node.id) != node.id:
+            raise Broken("I5", f"{node.id} executes in epoch {note.epoch} of {note.op}, so did {self.writers[key]}")
+        if note.seq is not None:
+            self.execs.setdefault(note.op, {})[note.epoch, note.seq] = note
+        self.lines.append(
+            ExecLine(
+                i=node.id,
+                gen=note.generation,
+                op=note.op,
+                epoch=note.epoch,
+                req=str(note.unit.request),
+                lane=note.unit.lane,
+                inputs=note.inputs,
+                out=note.out,
+                route=note.route,
+                seq=note.seq,
+                version=note.version,
+                chain=note.chain or None,
+                slot=note.slot,
+            )
+        )
+
+    def apply(self, node: "Node", note: NoteApply) -> None:
+        """A backup has applied a version."""
+        self.lines.append(
+            ApplyLine(
+                i=node.id, gen=note.generation, op=note.op, epoch=note.epoch, version=note.version, chain=note.chain or None, snapshot=note.snapshot
+            )
+        )
+
+    def made_durable(self, node: "Node", note: NoteDurable) -> None:
+        """A version is called durable: every in-sync backup, as etcd knows them, has applied it."""
+        self.world.check_durable(node, note)
+        key = (note.op, note.epoch)
+        self.durable[key] = max(note.version, self.durable.get(key, -1))
+        self.lines.append(DurableLine(i=node.id, gen=note.generation, op=note.op, epoch=note.epoch, version=note.version))
+
+    def log(self, node: "Node", note: NoteLog) -> None:
+        """A request was committed in a shard's log."""
+        self.logged.setdefault(note.request, self.world.now)
+        self.lines.append(
+            LogLine(
+                i=node.id,
+                gen=note.generation,
+                req=str(note.request),
+                key=note.key,
+                shard=note.shard,
+                epoch=note.epoch,
+                digest=note.digest or None,
+                source=note.source,
+            )
+        )
+
+    def reply(self, node: "Node", note: NoteReply) -> None:
+        """A reply is about to be released: everything it depends on is durable."""
+        for token in note.tokens:
+            for dep in token.deps:
+                if not self.world.is_durable(dep):
+                    raise Broken("I3", f"{node.id} replies to {note.request} with {token.value_id}, whose {dep} is not durable")
+        self.replies[note.request] = note
+        failed = any(token.kind is Kind.ERROR for token in note.tokens)
+        self.lines.append(
+            ReplyLine(
+                i=node.id,
+                gen=note.generation,
+                req=str(note.request),
+                values=note.values,
+                epoch=note.epoch,
+                digest=reply_digest(note.tokens, failed),
+            )
+        )
+
+    def completed(self, node: "Node", note: NoteComplete) -> None:
+        """A request is complete."""
+        self.complete.add(note.request)
+        self.lines.append(CompleteLine(req=str(note.request), i=node.id))
+
+    def failover(self, node: "Node", note: NoteFailover) -> None:
+        """A set's primary changed or rolled back."""
+        if note.op.startswith("F/"):
+            self.lines.append(TakeoverLine(shard=int(note.op[2:]), gen=note.generation, epoch=note.epoch, i=note.primary))
+            self.takeovers += 1
+        else:
+            self.lines.append(FailoverLine(op=note.op, gen=note.generation, epoch=note.epoch, end=note.end, i=note.primary))
+            self.failovers += 1
+
+    def lost(self, node: "Node", note: NoteLost) -> None:
+        """A state was lost, and it is said."""
+        self.world.lost.add(note.op)
+        self.lines.append(LostLine(op=note.op, epoch=note.epoch, version=note.version, why=note.why))

@@ -1,0 +1,199 @@
+"""One history from one seed: build the graph, run clients and faults, heal, wait for convergence, judge.
+
+The verdict comes from four sides: assertions in the core, checks at single steps (recorder, etcd double, model), the history checker over
+all lines, and a comparison of every reply and every final state with the surviving history.
+"""
+
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+from hams_protocol.graph import FRONTEND, Graph, Join, WhenUnprotected
+from hams_sim import limits
+from hams_sim.checks import compare_states, converged, final_line, what_is_open
+from hams_sim.clients import Call, Client, draw_calls
+from hams_sim.errors import Broken
+from hams_sim.faults import Fault, Faults, draw
+from hams_sim.history.checker import check
+from hams_sim.model import Behaviour
+from hams_sim.node import MANAGER
+from hams_sim.shapes import Sizes, Vertex, build
+from hams_sim.world import World
+from hams_wire.history import FaultLine, GraphLine, HealLine, OperatorEntry
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Names one history. `drop_*` leave out parts of what the seed draws (shrinking); `fault` asks for one kind or a row of faults.md."""
+
+    seed: int
+    shape: str
+    fault: str = ""
+    drop_faults: frozenset[int] = frozenset()
+    drop_calls: frozenset[int] = frozenset()
+    drop_ops: frozenset[str] = frozenset()
+
+    def command(self) -> str:
+        """Replays it."""
+        text = f"hams sim --seed {self.seed} --histories 1 --shape {self.shape}"
+        if self.fault:
+            text += f" --fault {self.fault}"
+        drops = [f"fault:{number}" for number in sorted(self.drop_faults)]
+        drops += [f"call:{number}" for number in sorted(self.drop_calls)] + [f"op:{name}" for name in sorted(self.drop_ops)]
+        return text + (f" --drop {','.join(drops)}" if drops else "")
+
+
+@dataclass
+class Outcome:
+    """What came of a history. `what` is empty if everything held, else the invariant's name."""
+
+    spec: Spec
+    what: str = ""
+    message: str = ""
+    calls: int = 0
+    events: int = 0
+    sim_s: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    coverage: Counter[str] = field(default_factory=Counter)
+    fault_count: int = 0
+    ops: tuple[str, ...] = ()
+    schedule: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Everything held."""
+        return not self.what
+
+
+@dataclass
+class Plan:
+    """What a seed means."""
+
+    graph: Graph
+    vertices: dict[str, Vertex]
+    behaviours: dict[str, Behaviour]
+    calls: list[Call]
+    faults: list[Fault]
+    wait_first: bool
+    span_s: float
+
+
+def make_plan(spec: Spec) -> Plan:
+    """Draw everything that is fixed before the clock starts."""
+    rng = Random(f"{spec.seed}/{spec.shape}")
+    sizes = Sizes(
+        backups=rng.choice((1, 1, 1, 2)),
+        shards=rng.choice((1, 1, 2)),
+        frontends=rng.choice((2, 2, 3)),
+        managers=rng.choice((2, 3)),
+        unprotected=rng.choice((WhenUnprotected.CONTINUE, WhenUnprotected.CONTINUE, WhenUnprotected.BLOCK)),
+        standbys=rng.choice((0, 0, 1)),
+    )
+    graph, vertices = build(spec.shape, rng, sizes, spec.drop_ops)
+    behaviours: dict[str, Behaviour] = {}
+    sloppy = rng.random() < 0.3
+    for op in graph.data.operators:
+        behaviour = behaviours[op.name] = Behaviour(rng)
+        behaviour.routes = vertices[op.name].routes
+        behaviour.refuse = 0.3 if op.join is Join.FIRST else 0.0
+        if sloppy:
+            behaviour.error, behaviour.raises, behaviour.idle_update = 0.02, 0.03, 0.1
+    span = rng.choice((0.15, 0.4, 0.8))
+    calls = draw_calls(rng, rng.randint(20, 26), span, list(graph.operators))
+    count = rng.randint(2, 5)
+    faults = draw(rng, count, span, list(graph.operators), spec.fault)
+    return Plan(graph, vertices, behaviours, calls, faults, rng.random() < 0.9, span)
+
+
+def simulate(spec: Spec, trace: object = None) -> Outcome:
+    """Run one history and judge it."""
+    plan = make_plan(spec)
+    world = World(plan.graph, f"{spec.seed}/{spec.shape}", plan.behaviours)
+    world.trace = trace  # type: ignore[assignment]
+    faults = Faults(world, world.fault_rng)
+    outcome = Outcome(spec, ops=tuple(plan.graph.operators), schedule=tuple(fault.say() for fault in plan.faults))
+    try:
+        _run(spec, plan, world, faults, outcome)
+    except Broken as broken:
+        outcome.what, outcome.message = broken.what, f"at {world.now:.4f} s: {broken}"
+    except AssertionError as error:
+        outcome.what, outcome.message = "core", f"at {world.now:.4f} s: {_where(error)}"
+    except Exception as error:  # noqa: BLE001 - whatever the core raises is a finding, and the next history runs on
+        outcome.what, outcome.message = "core", f"at {world.now:.4f} s: {_where(error)}"
+    outcome.calls = len(plan.calls)
+    outcome.events = world.events
+    outcome.sim_s = world.now
+    outcome.faults = Counter(faults.counts)
+    outcome.coverage = world.coverage
+    outcome.fault_count = len(plan.faults)
+    return outcome
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    where = " <- ".join(f"{frame.filename.rsplit('/sidecar/', 1)[-1]}:{frame.lineno}" for frame in reversed(frames))
+    return f"{type(error).__name__}: {error} ({where})"
+
+
+def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome) -> None:
+    graph = plan.graph
+    recorder = world.recorder
+    recorder.lines.append(header(graph))
+    for _ in range(graph.data.managers):
+        world.spawn(MANAGER)
+    for _ in range(graph.data.frontend.replicas):
+        world.spawn(FRONTEND)
+    for op in graph.data.operators:
+        for _ in range(1 + op.backups if op.stateful else op.slots):
+            world.spawn(op.name)
+        for _ in range(op.hot_standbys):
+            world.spawn(op.name)
+    if plan.wait_first:
+        while not converged(world):
+            if world.now > 5.0:
+                raise Broken("I7", f"a fresh graph is not ready after {world.now:.1f} s: {what_is_open(world)}")
+            world.run(world.now + 0.05)
+    else:
+        world.run(0.25)
+    start = world.now
+    recorder.lines.append(FaultLine(what="faults begin", at=start))
+    for call in plan.calls:
+        if call.number not in spec.drop_calls:
+            world.at(start + call.at, Client(world, call).start)
+    from dataclasses import replace
+
+    faults.plan([replace(fault, at=start + fault.at) for number, fault in enumerate(plan.faults) if number not in spec.drop_faults])
+    world.run(start + plan.span_s + 0.35)
+    world.healing = True
+    faults.heal_all()
+    recorder.lines.append(HealLine(what="all", at=world.now))
+    healed = world.now
+    while not converged(world):
+        if world.now > healed + limits.converge_after_s:
+            raise Broken("I7", f"{limits.converge_after_s} s after the last fault: {what_is_open(world)}")
+        world.run(world.now + 0.1)
+    world.run(world.now + limits.settle_s)
+    if not converged(world):
+        raise Broken("I7", f"converged, but {limits.settle_s} s later: {what_is_open(world)}")
+    compare_states(world)
+    recorder.lines.append(final_line(world))
+    report = check(recorder.lines)
+    if not report.ok:
+        outcome.what = "+".join(sorted(report.broken)) or "history"
+        outcome.message = report.render()
+
+
+def header(graph: Graph) -> GraphLine:
+    """The history's first line."""
+    operators = {
+        op.name: OperatorEntry(
+            kind="stateful" if op.stateful else "stateless",
+            join=op.join.value.lower(),
+            inputs=tuple(edge.source for edge in op.in_edges),
+            outputs=op.targets,
+        )
+        for op in graph.data.operators
+    }
+    want = {op.name: op.backups for op in graph.data.operators if op.stateful}
+    return GraphLine(operators=operators, id=graph.data.name, ordered=True, want=want)
