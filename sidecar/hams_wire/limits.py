@@ -142,3 +142,17 @@ suspicion_weight = 0.125
 
 suspicion_stretch_max = 4.0
 """The adaptive timeout is never above this multiple of `suspect_after_s`: a flapping link must not teach patience."""
+
+# ---- nodes (hams_wire.node) ----
+
+member_lease_s = 2
+"""Lease of a registration: the safety net behind broken connections and heartbeats."""
+
+heartbeats_per_suspicion = 3
+"""Heartbeats within the time after which silence is suspicious."""
+
+heartbeat_min_s = 0.01
+"""Heartbeats are at least this far apart."""
+
+close_flush_s = 0.2
+"""What is queued may take this long to leave when an instance ends in order."""

@@ -1,0 +1,219 @@
+"""Messages of the core as metadata and payload bytes, and back.
+
+Invariant: `decode(encode(m)) == m` for every message, and nothing but a message comes out of `decode`: unknown types, wrong types, missing
+or trailing bytes, numbers of payloads that do not exist are a `BadFrame`. Decoding allocates in proportion to the bytes that arrived,
+never to a number they claim.
+"""
+
+import enum
+import types
+from typing import Annotated, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from hams_protocol import messages
+from hams_protocol.messages import Message, Payload
+from hams_wire import limits
+from hams_wire.peers import frames
+from hams_wire.peers.errors import BadFrame, NotSendable
+from hams_wire.peers.payload import PayloadFactory, Room, TensorInfo
+from hams_wire.peers.schema import Decode, Encode, Refs, Schema
+
+
+class Lane(enum.IntEnum):
+    """What overtakes what on one connection: urgent goes first, the others take turns, each in its own order."""
+
+    URGENT = 0
+    LOG = 1
+    RECORDS = 2
+    TOKENS = 3
+    COPIES = 4
+
+
+CODES: dict[type, tuple[int, Lane]] = {
+    messages.Deliver: (16, Lane.TOKENS),
+    messages.TokenAcks: (17, Lane.URGENT),
+    messages.StateRecord: (18, Lane.RECORDS),
+    messages.RecordAck: (19, Lane.URGENT),
+    messages.Durable: (20, Lane.URGENT),
+    messages.AskDurable: (21, Lane.URGENT),
+    messages.AskCopy: (22, Lane.URGENT),
+    messages.StateCopy: (23, Lane.COPIES),
+    messages.Completion: (24, Lane.URGENT),
+    messages.SlotQuery: (25, Lane.URGENT),
+    messages.SlotAnswer: (26, Lane.COPIES),
+    messages.TopologyNews: (27, Lane.URGENT),
+    messages.AskTopology: (28, Lane.URGENT),
+    messages.LogAppend: (29, Lane.LOG),
+    messages.LogAck: (30, Lane.URGENT),
+    messages.Heartbeat: (31, Lane.URGENT),
+    messages.Suspect: (48, Lane.URGENT),
+    messages.Probe: (49, Lane.URGENT),
+    messages.ProbeAnswer: (50, Lane.URGENT),
+    messages.Freeze: (51, Lane.URGENT),
+    messages.FreezeAnswer: (52, Lane.URGENT),
+    messages.Fence: (53, Lane.URGENT),
+    messages.FenceAnswer: (54, Lane.URGENT),
+    messages.Refused: (55, Lane.URGENT),
+}
+"""Type code on the wire and lane of every message. A code is never used for another message again."""
+
+T = TypeVar("T")
+
+_Size = Annotated[int, msgspec.Meta(ge=0, le=limits.payload_bytes_max)]
+
+
+class _Tensor(NamedTuple):
+    """TensorInfo, with its bounds."""
+
+    name: str
+    datatype: str
+    shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=limits.tensor_rank_max)]
+    offset: _Size
+    nbytes: _Size
+
+
+_Row = tuple[_Size, Annotated[tuple[_Tensor, ...], msgspec.Meta(max_length=limits.tensors_per_payload_max)]]
+_Table = Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=limits.payloads_per_message_max)]
+
+
+class Encoded:
+    """A message ready for any number of connections: metadata, and views of its payloads' bytes in the order of the table."""
+
+    __slots__ = ("code", "data", "flags", "key", "lane", "metadata", "nbytes", "payloads", "views")
+
+    def __init__(self, code: int, lane: Lane, metadata: bytes, payloads: tuple[Payload, ...], views: tuple[memoryview, ...], flags: int) -> None:
+        self.code = code
+        self.lane = lane
+        self.metadata = metadata
+        self.payloads = payloads  # kept: the key below holds their ids
+        self.views = views
+        self.flags = flags
+        self.data = 0
+        for view in views:
+            self.data += len(view)
+        self.nbytes = len(metadata) + self.data
+        self.key = (code, metadata, *map(id, payloads)) if self.data >= limits.dedupe_bytes_min else None
+
+
+class Incoming:
+    """A message whose metadata has arrived and passed, and the payloads it waits for."""
+
+    __slots__ = ("_body", "_decode", "sizes", "tables", "total")
+
+    def __init__(self, body: object, decode: Decode, table: tuple[tuple[int, tuple[TensorInfo, ...]], ...]) -> None:
+        self._body = body
+        self._decode = decode
+        self.sizes = [size for size, _ in table]
+        self.tables = [tensors for _, tensors in table]
+        self.total = sum(self.sizes)
+
+    def message(self, payloads: list[Payload]) -> Message:
+        """The message with its payloads. Raises BadFrame if it names one that is not in its table."""
+        return _built(self._decode, self._body, payloads)
+
+
+class _Form(NamedTuple):
+    code: int
+    lane: Lane
+    encode: Encode
+
+
+class _Reader(NamedTuple):
+    decode: Decode
+    plain: "msgspec.msgpack.Decoder[object]"
+    loaded: "msgspec.msgpack.Decoder[tuple[tuple[tuple[int, tuple[TensorInfo, ...]], ...], object]]"
+
+
+class Codec:
+    """Encodes and decodes messages; payload memory is the factory's."""
+
+    def __init__(self, factory: PayloadFactory) -> None:
+        self.factory = factory
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def encode(self, message: Message) -> Encoded:
+        """Take a message apart. Raises NotSendable. The views keep the payloads' memory in use until they are gone."""
+        form = _FORMS.get(type(message))
+        if form is None:
+            raise NotSendable(f"no code for a {type(message).__name__}")
+        refs: Refs = {}
+        body = form.encode(message, refs)
+        if not refs:
+            encoded = Encoded(form.code, form.lane, self._encoder.encode(body), (), (), 0)
+        else:
+            payloads = tuple([payload for _, payload in refs.values()])
+            described = [self.factory.describe(payload) for payload in payloads]
+            metadata = self._encoder.encode(([(len(view), tensors) for tensors, view in described], body))
+            encoded = Encoded(form.code, form.lane, metadata, payloads, tuple([view for _, view in described]), frames.PAYLOAD)
+        if len(encoded.metadata) > limits.metadata_bytes_max:
+            raise NotSendable(
+                f"a {type(message).__name__} with {len(encoded.metadata)} bytes of metadata, at most {limits.metadata_bytes_max} may travel"
+            )
+        if encoded.data > limits.payload_bytes_max:
+            raise NotSendable(f"a {type(message).__name__} with {encoded.data} payload bytes, at most {limits.payload_bytes_max} may travel")
+        return encoded
+
+    def decode(self, code: int, metadata: memoryview | bytes) -> Message:
+        """A message without payloads. Raises BadFrame."""
+        reader = _reader(code)
+        return _built(reader.decode, _decoded(reader.plain, metadata, code), [])
+
+    def begin(self, code: int, metadata: memoryview | bytes) -> Incoming:
+        """A message with payloads, which are still to come. Raises BadFrame."""
+        reader = _reader(code)
+        table, body = _decoded(reader.loaded, metadata, code)
+        incoming = Incoming(body, reader.decode, table)
+        if incoming.total > limits.payload_bytes_max:
+            raise BadFrame(f"{incoming.total} payload bytes announced, at most {limits.payload_bytes_max} are taken")
+        for size, tensors in table:
+            for tensor in tensors:
+                if tensor.offset + tensor.nbytes > size:
+                    raise BadFrame(f"tensor {tensor.name!r} ends at byte {tensor.offset + tensor.nbytes} of a payload of {size} bytes")
+        return incoming
+
+    def finish(self, incoming: Incoming, rooms: list[Room]) -> Message:
+        """The message, all payload bytes being in their rooms. Raises BadFrame."""
+        try:
+            payloads = [self.factory.build(tensors, room) for tensors, room in zip(incoming.tables, rooms, strict=True)]
+        except ValueError as error:
+            raise BadFrame(f"a payload that cannot be: {error}") from error
+        return incoming.message(payloads)
+
+
+def _reader(code: int) -> _Reader:
+    reader = _READERS.get(code)
+    if reader is None:
+        raise BadFrame(f"unknown message type {code}")
+    return reader
+
+
+def _decoded(decoder: "msgspec.msgpack.Decoder[T]", metadata: memoryview | bytes, code: int) -> T:
+    try:
+        return decoder.decode(metadata)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise BadFrame(f"metadata of a message of type {code}: {error}") from error
+
+
+def _built(decode: Decode, body: object, payloads: list[Payload]) -> Message:
+    try:
+        return cast(Message, decode(body, payloads))
+    except IndexError:
+        raise BadFrame(f"a message refers to a payload beyond its {len(payloads)}") from None
+
+
+def _compile() -> tuple[dict[type, _Form], dict[int, _Reader]]:
+    schema = Schema()
+    forms: dict[type, _Form] = {}
+    readers: dict[int, _Reader] = {}
+    for cls, (code, lane) in CODES.items():
+        shape = schema.shape(cls)
+        assert shape.encode is not None, cls
+        assert shape.decode is not None, cls
+        forms[cls] = _Form(code, lane, shape.encode)
+        loaded = types.GenericAlias(tuple, (_Table, shape.wire))
+        readers[code] = _Reader(shape.decode, msgspec.msgpack.Decoder(cast("type[object]", shape.wire)), msgspec.msgpack.Decoder(loaded))
+    return forms, readers
+
+
+_FORMS, _READERS = _compile()

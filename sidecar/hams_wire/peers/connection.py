@@ -1,0 +1,316 @@
+"""One connection between two instances: `Sending` at the side that dialled, `Receiving` at the other.
+
+Messages travel from the dialling side to the other only; the way back carries the answer to the greeting and, if it comes to that, the
+reason why the connection is closed. So each direction between two instances has a connection, a buffer and a fate of its own.
+
+What is urgent can only overtake what has not left: a connection hands the transport one turn of the outbox at a time and the next when
+all of it has gone to the kernel, and the kernel is told to hold little unsent.
+
+Never: reads a message's meaning, retries, raises into its caller; what goes wrong ends the connection and is reported to its owner.
+"""
+
+import asyncio
+import logging
+import socket
+from typing import Protocol, cast
+
+from hams_protocol.ids import InstanceId
+from hams_protocol.messages import Message
+from hams_wire import limits
+from hams_wire.peers import handshake
+from hams_wire.peers.codec import Codec, Encoded
+from hams_wire.peers.errors import BadFrame, Turned, Why
+from hams_wire.peers.inbox import Inbox
+from hams_wire.peers.outbox import Outbox
+
+log = logging.getLogger("hams.wire.peers")
+
+
+def tune(transport: asyncio.BaseTransport) -> None:
+    """Send at once, notice a dead host, keep little unsent in the kernel. Nothing of it applies to Unix sockets."""
+    found = transport.get_extra_info("socket")
+    if found is None or found.family == socket.AF_UNIX:
+        return
+    for level, option, value in (
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.keepalive_s),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.keepalive_s),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, limits.keepalive_probes_max),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.user_timeout_s * 1000),
+        (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.unsent_bytes_max),
+    ):
+        found.setsockopt(level, option, value)
+
+
+class SendingOwner(Protocol):
+    """Who dialled."""
+
+    def stands(self, sending: "Sending") -> None:
+        """The connection has been welcomed: messages may be sent."""
+        ...
+
+    def lost(self, sending: "Sending") -> None:
+        """The connection is gone, welcomed or not. Called once."""
+        ...
+
+    def pressed(self, sending: "Sending") -> None:
+        """`sending.writable` has changed."""
+        ...
+
+
+class Sending(asyncio.BufferedProtocol):
+    """The dialling side of a connection. `welcomed` is done when messages may be sent; its exception is Turned, BadFrame or OSError.
+
+    `closed` is done when the connection is gone, or will never be made.
+    """
+
+    def __init__(self, owner: SendingOwner, peer: InstanceId, hello: handshake.Hello, codec: Codec, loop: asyncio.AbstractEventLoop) -> None:
+        self.peer = peer
+        self.outbox = Outbox()
+        self.writable = True
+        self.sent_bytes = 0
+        self.welcomed: asyncio.Future[int] = loop.create_future()
+        self.welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody is left to look at it
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._idle: asyncio.Future[None] | None = None
+        self._owner = owner
+        self._hello = hello
+        self._loop = loop
+        self._inbox = Inbox(codec, self._refuse, self._greeted, _nothing)
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._scheduled = False
+
+    # ---- sending ----
+
+    def push(self, message: Encoded) -> bool:
+        """Queue a message; it leaves with all others of this turn of the loop. False if it was not queued (`Outbox.push`)."""
+        if not self.outbox.push(message):
+            return False
+        if not self._scheduled and not self._paused:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        if self.writable and self.outbox.fullest_bytes > limits.lane_bytes_high:
+            self.writable = False
+            self._owner.pressed(self)
+        return True
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        transport = self._transport
+        if self._paused or transport is None or transport.is_closing():
+            return
+        pieces = self.outbox.take()
+        if pieces:
+            for piece in pieces:
+                self.sent_bytes += len(piece)
+            if len(pieces) == 1:
+                transport.write(pieces[0])
+            else:
+                transport.writelines(pieces)
+        if not self.writable and self.outbox.fullest_bytes < limits.lane_bytes_low:
+            self.writable = True
+            self._owner.pressed(self)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """After a write: the next turn of the outbox, unless the kernel has had enough."""
+        if self._paused:
+            return
+        if self.outbox:
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._flush)
+        elif self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+
+    async def flushed(self) -> None:
+        """Return when everything queued has left, or the connection is gone."""
+        if self.closed.done() or not (self.outbox or self._paused):
+            return
+        if self._idle is None:
+            self._idle = self._loop.create_future()
+        await asyncio.shield(self._idle)
+
+    def pause_writing(self) -> None:
+        """The kernel takes no more: the rest waits here, where what is urgent may overtake it."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """All that was written has gone."""
+        self._paused = False
+        if not self._scheduled:
+            self._flush()
+
+    # ---- the connection ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet."""
+
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has transports of its own
+        if self.closed.done():
+            self._transport.abort()
+            return
+        tune(self._transport)
+        self._transport.set_write_buffer_limits(high=0)
+        self._transport.write(handshake.frame(self._hello))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the answer goes."""
+        return self._inbox.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Part of an answer."""
+        try:
+            self._inbox.received(nbytes)
+        except (BadFrame, Turned) as error:
+            if not self.welcomed.done():
+                self.welcomed.set_exception(error)
+            else:
+                log.warning("connection to %s closed by its answer: %s", self.peer, error)
+            self.abort()
+
+    def _greeted(self, kind: int, metadata: bytes) -> None:
+        welcome = handshake.read(handshake.Welcome, kind, metadata)
+        if self.welcomed.done():
+            raise BadFrame("a second welcome")
+        if not handshake.VERSION_OLDEST <= welcome.version <= handshake.VERSION:
+            raise BadFrame(f"welcomed to version {welcome.version}, which was not offered")
+        self.welcomed.set_result(welcome.version)
+        self._owner.stands(self)
+
+    def _refuse(self, message: Message) -> None:
+        raise BadFrame(f"a {type(message).__name__} against the direction of the connection")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Whatever still waited is lost."""
+        if self.closed.done():
+            return
+        self.closed.set_result(None)
+        if self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+        if not self.welcomed.done():
+            self.welcomed.set_exception(exc if isinstance(exc, OSError) else ConnectionResetError("closed before the greeting was answered"))
+        self._owner.lost(self)
+
+    def abort(self) -> None:
+        """Close at once; what waits is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self.connection_lost(None)
+
+
+class ReceivingOwner(Protocol):
+    """Who listens."""
+
+    def accepted(self, receiving: "Receiving") -> None:
+        """A stranger has connected. Raises Turned."""
+        ...
+
+    def greeted(self, receiving: "Receiving", hello: handshake.Hello) -> handshake.Welcome:
+        """It has said who it is. Raises Turned."""
+        ...
+
+    def heard(self, peer: InstanceId, nbytes: int) -> None:
+        """Bytes of a known peer have arrived."""
+        ...
+
+    def deliver(self, peer: InstanceId, message: Message) -> None:
+        """A message has arrived."""
+        ...
+
+    def dropped(self) -> None:
+        """A message has arrived for whose payload there was no memory."""
+        ...
+
+    def refused(self, receiving: "Receiving", error: BadFrame | Turned) -> None:
+        """The peer is being turned away, or has sent what is not allowed; the connection is being closed."""
+        ...
+
+    def gone(self, receiving: "Receiving") -> None:
+        """The connection is gone."""
+        ...
+
+
+class Receiving(asyncio.BufferedProtocol):
+    """The side of a connection that was dialled. `peer` is empty until it has greeted."""
+
+    def __init__(self, owner: ReceivingOwner, codec: Codec, loop: asyncio.AbstractEventLoop) -> None:
+        self.peer: InstanceId = ""
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.inbox = Inbox(codec, self._deliver, self._greeted, owner.dropped)
+        self._owner = owner
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A stranger has a moment to say who it is."""
+
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has transports of its own
+        tune(self._transport)
+        self._timer = self._loop.call_later(limits.handshake_s, self._too_late)
+        try:
+            self._owner.accepted(self)
+        except Turned as turned:
+            self._refuse(turned)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: into a payload if it is a payload's turn."""
+        return self.inbox.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived."""
+        if self.peer:
+            self._owner.heard(self.peer, nbytes)
+        try:
+            self.inbox.received(nbytes)
+        except (BadFrame, Turned) as error:
+            self._refuse(error)
+
+    def _greeted(self, kind: int, metadata: bytes) -> None:
+        if self.peer:
+            raise BadFrame("a second greeting")
+        hello = handshake.read(handshake.Hello, kind, metadata)
+        welcome = self._owner.greeted(self, hello)
+        self.peer = hello.sender
+        self.inbox.strange = False
+        self.inbox.metadata_max = limits.metadata_bytes_max
+        if self._timer is not None:
+            self._timer.cancel()
+        assert self._transport is not None
+        self._transport.write(handshake.frame(welcome))
+
+    def _deliver(self, message: Message) -> None:
+        self._owner.deliver(self.peer, message)
+
+    def _refuse(self, error: BadFrame | Turned) -> None:
+        self._owner.refused(self, error)
+        if self._transport is not None:
+            turned = error if isinstance(error, Turned) else Turned(Why.BAD_FRAME, str(error))
+            self._transport.write(handshake.turned_away(turned))
+            self._transport.close()
+
+    def _too_late(self) -> None:
+        if not self.peer:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Messages that were not complete never happened."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.closed.set_result(None)
+        self._owner.gone(self)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _nothing() -> None:
+    """An answer has no payload that could be dropped."""

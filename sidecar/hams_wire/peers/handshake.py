@@ -1,0 +1,90 @@
+"""The greeting that opens a connection (proto/peers.md, section 3).
+
+Who dials says who it is, whom it wants to reach and which versions of the contract it speaks; who is dialled picks the version, or turns
+the connection away and says why. Two neighbouring versions talk, so that a rolling upgrade may mix them. Addresses are reused where
+instances are not: hence the name of the wanted instance.
+"""
+
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from hams_wire import limits
+from hams_wire.peers import frames
+from hams_wire.peers.errors import BadFrame, Turned, Why
+
+VERSION = 1
+"""The version of the contract this code speaks."""
+
+VERSION_OLDEST = 1
+"""The oldest it still speaks."""
+
+_Text = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """First frame of a connection. `address` is where the sender can be reached itself."""
+
+    graph: _Text
+    sender: _Text
+    target: _Text
+    address: _Text
+    oldest: int
+    newest: int
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True):
+    """The answer: both speak `version` from here on."""
+
+    version: int
+
+
+class TurnedAway(msgspec.Struct, frozen=True, array_like=True):
+    """The other answer, also the last word before a connection is closed for a bad frame. `why` is one of errors.Why, or of a newer version."""
+
+    why: int
+    message: _Text
+
+
+Greeting = TypeVar("Greeting", Hello, Welcome, TurnedAway)
+
+_KINDS: dict[type, int] = {Hello: frames.HELLO, Welcome: frames.WELCOME, TurnedAway: frames.TURNED}
+
+
+def frame(greeting: Hello | Welcome | TurnedAway) -> bytes:
+    """A greeting as a frame."""
+    metadata = msgspec.msgpack.encode(greeting)
+    return frames.pack(_KINDS[type(greeting)], 0, 0, len(metadata), 0) + metadata
+
+
+def turned_away(turned: Turned) -> bytes:
+    """A refusal as a frame."""
+    return frame(TurnedAway(int(turned.why), str(turned)[:512]))
+
+
+def read(expected: type[Greeting], kind: int, metadata: bytes) -> Greeting:
+    """A received greeting. Raises Turned if it is a refusal, BadFrame if it is none of the expected type."""
+    try:
+        if kind == frames.TURNED:
+            refusal = msgspec.msgpack.decode(metadata, type=TurnedAway)
+            raise Turned(Why(refusal.why) if refusal.why in set(Why) else Why.BAD_FRAME, refusal.message)
+        if kind != _KINDS[expected]:
+            raise BadFrame(f"expected a greeting of type {_KINDS[expected]}, found type {kind}")
+        return msgspec.msgpack.decode(metadata, type=expected)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadFrame(f"greeting: {error}") from error
+
+
+def answer(hello: Hello, graph: str, instance: str) -> Welcome:
+    """What the dialled side says. Raises Turned."""
+    if hello.graph != graph:
+        raise Turned(Why.OTHER_GRAPH, f"this is graph {graph}, not {hello.graph}")
+    if hello.target != instance:
+        raise Turned(Why.OTHER_INSTANCE, f"this is {instance}, not {hello.target}")
+    version = min(hello.newest, VERSION)
+    if version < max(hello.oldest, VERSION_OLDEST):
+        raise Turned(Why.NO_COMMON_VERSION, f"this side speaks versions {VERSION_OLDEST} to {VERSION}, not {hello.oldest} to {hello.newest}")
+    return Welcome(version)
+
+
+assert limits.hello_bytes_max <= limits.staging_bytes, "a greeting is read in one piece"

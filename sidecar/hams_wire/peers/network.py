@@ -1,0 +1,369 @@
+"""The connections of one instance to its peers.
+
+A peer is wanted while it is a member, or while it holds a connection to us: so whoever asks can be answered, even before its membership
+has been read. A wanted peer is dialled until it answers, with growing, jittered pauses; a broken connection is reported at once.
+
+Invariants: `on_up` and `on_down` of a peer alternate, beginning with up. A message handed to `send` is delivered at most once per call,
+or lost; it is lost when there is no connection, when the connection breaks, and when the peer's queue is full. A slow peer costs the
+memory of its queue and nothing else.
+
+Never: decides what a silent peer means (`suspicion.py` and the core do), repeats a message, blocks its caller.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hams_protocol.ids import InstanceId
+from hams_protocol.messages import Message
+from hams_wire import limits
+from hams_wire.peers import addresses, handshake
+from hams_wire.peers.codec import Codec, Encoded
+from hams_wire.peers.connection import Receiving, Sending
+from hams_wire.peers.errors import BadFrame, NotSendable, Turned, Why
+from hams_wire.peers.payload import PayloadFactory
+from hams_wire.tls import Certificates
+
+log = logging.getLogger("hams.wire.peers")
+
+TLS_NAME = "hams-peer"
+"""Server name that a dialling side asks for: addresses change, so certificates are checked against the authority alone."""
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since the start. Lost messages are ours that never left; dropped ones came and found no room."""
+
+    sent_messages: int = 0
+    sent_bytes: int = 0
+    lost_unconnected: int = 0
+    lost_full: int = 0
+    lost_not_sendable: int = 0
+    repeated: int = 0
+    received_messages: int = 0
+    received_bytes: int = 0
+    dropped_no_room: int = 0
+    bad_frames: int = 0
+    turned_away: int = 0
+    connects: int = 0
+    breaks: int = 0
+
+
+class _Peer:
+    """What is known of one wanted peer."""
+
+    __slots__ = ("address", "member", "nudge", "receiving", "sending", "task", "up")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.member = False
+        self.receiving: Receiving | None = None
+        self.sending: Sending | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.nudge = asyncio.Event()
+        self.up = False
+
+
+class PeerNetwork:
+    """Sends to and receives from the instances of one graph.
+
+    `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
+    on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_writable(peer, writable)`.
+    """
+
+    def __init__(
+        self,
+        instance: InstanceId,
+        graph: str,
+        listen: str,
+        factory: PayloadFactory,
+        on_message: Callable[[InstanceId, Message], None],
+        on_up: Callable[[InstanceId], None],
+        on_down: Callable[[InstanceId], None],
+        *,
+        on_writable: Callable[[InstanceId, bool], None] | None = None,
+        advertise: str | None = None,
+        tls: Certificates | None = None,
+    ) -> None:
+        self.instance = instance
+        self.graph = graph
+        self.stats = Stats()
+        self.heard_s: dict[InstanceId, float] = {}
+        self._codec = Codec(factory)
+        self._listen = addresses.parse(listen)
+        self._advertise = advertise
+        self._address = ""
+        self._on_message = on_message
+        self._on_up = on_up
+        self._on_down = on_down
+        self._on_writable = on_writable
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._server: asyncio.Server | None = None
+        self._peers: dict[InstanceId, _Peer] = {}
+        self._incoming: set[Receiving] = set()
+        self._closing = False
+        self._last: tuple[Message, Encoded] | None = None
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        """Listen. Raises OSError."""
+        ssl = None if self._tls is None else self._tls.server()
+        make = lambda: Receiving(self, self._codec, self._loop)  # noqa: E731
+        match self._listen:
+            case addresses.Unix(path):
+                self._server = await self._loop.create_unix_server(make, path, ssl=ssl, backlog=limits.connections_max)
+                self._address = str(self._listen)
+            case addresses.Tcp(host, port):
+                self._server = await self._loop.create_server(make, host, port, ssl=ssl, backlog=limits.connections_max)
+                bound = self._server.sockets[0].getsockname()
+                self._address = str(addresses.Tcp(self._advertise or host, bound[1]))
+
+    @property
+    def address(self) -> str:
+        """Where others can reach this instance; known after `start`."""
+        return self._address
+
+    async def close(self, flush_s: float = 0.0) -> None:
+        """Close everything, after giving queued messages up to `flush_s` to leave. No callback comes after that."""
+        if flush_s > 0:
+            waiting = [peer.sending.flushed() for peer in self._peers.values() if peer.up and peer.sending is not None]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(flush_s):
+                    await asyncio.gather(*waiting)
+        self._closing = True
+        if self._server is not None:
+            self._server.close()
+        tasks = [peer.task for peer in self._peers.values() if peer.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        ends = [receiving.closed for receiving in self._incoming]
+        for peer in self._peers.values():
+            if peer.sending is not None:
+                ends.append(peer.sending.closed)
+                peer.sending.abort()
+        for receiving in tuple(self._incoming):
+            receiving.abort()
+        await asyncio.gather(*ends)
+        self._peers.clear()
+        if isinstance(self._listen, addresses.Unix):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._listen.path)
+
+    # ---- peers ----
+
+    def set_members(self, members: Mapping[InstanceId, str]) -> None:
+        """Who is a member now, and its address. Itself may be among them. An address that cannot be parsed is logged and left out."""
+        for instance, address in members.items():
+            if instance == self.instance:
+                continue
+            try:
+                addresses.parse(address)
+            except ValueError as error:
+                log.warning("member %s: %s", instance, error)
+                continue
+            peer = self._wanted(instance, address)
+            peer.member = True
+            if peer.address != address:
+                peer.address = address
+                peer.nudge.set()
+        for instance, peer in tuple(self._peers.items()):
+            if peer.member and instance not in members:
+                peer.member = False
+                self._release(instance, peer)
+
+    def is_up(self, peer: InstanceId) -> bool:
+        """Whether messages to this peer can leave."""
+        found = self._peers.get(peer)
+        return found is not None and found.up
+
+    def writable(self, peer: InstanceId) -> bool:
+        """False while one of this peer's lanes holds more than `lane_bytes_high`."""
+        found = self._peers.get(peer)
+        return found is None or found.sending is None or found.sending.writable
+
+    def queued_bytes(self, peer: InstanceId) -> int:
+        """Bytes that wait for this peer."""
+        found = self._peers.get(peer)
+        return 0 if found is None or found.sending is None else found.sending.outbox.nbytes
+
+    def send(self, peer: InstanceId, message: Message) -> None:
+        """Queue a message; lost if the peer is not connected or its queue is full. One over a bound is said to be an error, and lost too."""
+        found = self._peers.get(peer)
+        sending = None if found is None or not found.up else found.sending
+        if sending is None:
+            self.stats.lost_unconnected += 1
+            return
+        last = self._last
+        if last is not None and last[0] is message:  # the same to several peers
+            encoded = last[1]
+        else:
+            try:
+                encoded = self._codec.encode(message)
+            except NotSendable as error:
+                self.stats.lost_not_sendable += 1
+                log.error("not sent to %s: %s", peer, error)
+                return
+            self._last = (message, encoded) if not encoded.views else None
+        outbox = sending.outbox
+        if sending.push(encoded):
+            self.stats.sent_messages += 1
+            self.stats.sent_bytes += encoded.nbytes
+        elif outbox.repeated:
+            self.stats.repeated += outbox.repeated
+            outbox.repeated = 0
+        else:
+            self.stats.lost_full += outbox.dropped
+            outbox.dropped = 0
+
+    def _wanted(self, instance: InstanceId, address: str) -> _Peer:
+        peer = self._peers.get(instance)
+        if peer is None:
+            peer = self._peers[instance] = _Peer(address)
+            peer.task = self._loop.create_task(self._keep(instance, peer), name=f"peer {instance}")
+        return peer
+
+    def _release(self, instance: InstanceId, peer: _Peer) -> None:
+        """Let go of a peer that is neither a member nor connected to us."""
+        if peer.member or peer.receiving is not None or self._peers.get(instance) is not peer:
+            return
+        del self._peers[instance]
+        self.heard_s.pop(instance, None)
+        if peer.task is not None:
+            peer.task.cancel()
+        if peer.sending is not None:
+            peer.sending.abort()
+        if peer.up:
+            peer.up = False
+            self._on_down(instance)
+
+    # ---- dialling ----
+
+    async def _keep(self, instance: InstanceId, peer: _Peer) -> None:
+        pause_s = limits.reconnect_s
+        while True:
+            peer.nudge.clear()
+            try:
+                sending = await self._dial(instance, peer)
+            except (OSError, BadFrame, Turned) as error:  # TimeoutError is an OSError
+                log.info("cannot reach %s at %s: %s", instance, peer.address, error)
+            else:
+                pause_s = limits.reconnect_s
+                await asyncio.shield(sending.closed)
+                log.info("connection to %s at %s is gone", instance, peer.address)
+            try:
+                await asyncio.wait_for(peer.nudge.wait(), pause_s * random.uniform(0.5, 1.5))
+                pause_s = limits.reconnect_s
+            except TimeoutError:
+                pause_s = min(2 * pause_s, limits.reconnect_max_s)
+
+    async def _dial(self, instance: InstanceId, peer: _Peer) -> Sending:
+        """A connection that has been welcomed."""
+        hello = handshake.Hello(self.graph, self.instance, instance, self._address, handshake.VERSION_OLDEST, handshake.VERSION)
+        sending = Sending(self, instance, hello, self._codec, self._loop)
+        ssl = None if self._tls is None else self._tls.client()
+        name = None if ssl is None else TLS_NAME
+        make = lambda: sending  # noqa: E731
+        peer.sending = sending
+        try:
+            async with asyncio.timeout(limits.connect_s):
+                match addresses.parse(peer.address):
+                    case addresses.Unix(path):
+                        await self._loop.create_unix_connection(make, path, ssl=ssl, server_hostname=name)
+                    case addresses.Tcp(host, port):
+                        await self._loop.create_connection(make, host, port, ssl=ssl, server_hostname=name)
+            async with asyncio.timeout(limits.handshake_s):
+                await asyncio.shield(sending.welcomed)
+        except (OSError, BadFrame, Turned, asyncio.CancelledError):
+            sending.abort()
+            raise
+        return sending
+
+    # ---- SendingOwner ----
+
+    def stands(self, sending: Sending) -> None:
+        """Report a connection that messages may be sent on."""
+        peer = self._peers.get(sending.peer)
+        if peer is not None and peer.sending is sending and not self._closing:
+            peer.up = True
+            self.stats.connects += 1
+            self._on_up(sending.peer)
+
+    def lost(self, sending: Sending) -> None:
+        """Report a broken connection at once."""
+        peer = self._peers.get(sending.peer)
+        if peer is None or peer.sending is not sending:
+            return
+        peer.sending = None
+        if peer.up:
+            peer.up = False
+            self.stats.breaks += 1
+            if not self._closing:
+                self._on_down(sending.peer)
+
+    def pressed(self, sending: Sending) -> None:
+        """Pass on whether the peer's queue is over its bound."""
+        if self._on_writable is not None and not self._closing:
+            self._on_writable(sending.peer, sending.writable)
+
+    # ---- ReceivingOwner ----
+
+    def accepted(self, receiving: Receiving) -> None:
+        """Raises Turned when there are too many connections."""
+        if len(self._incoming) >= limits.connections_max:
+            raise Turned(Why.FULL, f"{len(self._incoming)} connections are open, which is the most")
+        self._incoming.add(receiving)
+
+    def greeted(self, receiving: Receiving, hello: handshake.Hello) -> handshake.Welcome:
+        """A peer connects: it is wanted from here on, and its older connection is closed. Raises Turned."""
+        welcome = handshake.answer(hello, self.graph, self.instance)
+        try:
+            addresses.parse(hello.address)
+        except ValueError as error:
+            raise Turned(Why.BAD_FRAME, str(error)) from error
+        peer = self._wanted(hello.sender, hello.address)
+        older, peer.receiving = peer.receiving, receiving
+        if older is not None:
+            older.abort()
+        if not peer.up:
+            peer.nudge.set()
+        self.heard_s[hello.sender] = self._loop.time()
+        return welcome
+
+    def heard(self, peer: InstanceId, nbytes: int) -> None:
+        """Remember when."""
+        self.stats.received_bytes += nbytes
+        self.heard_s[peer] = self._loop.time()
+
+    def deliver(self, peer: InstanceId, message: Message) -> None:
+        """Pass a message on."""
+        if not self._closing:
+            self.stats.received_messages += 1
+            self._on_message(peer, message)
+
+    def dropped(self) -> None:
+        """Count."""
+        self.stats.dropped_no_room += 1
+
+    def refused(self, receiving: Receiving, error: BadFrame | Turned) -> None:
+        """Count and say it."""
+        if isinstance(error, BadFrame):
+            self.stats.bad_frames += 1
+        else:
+            self.stats.turned_away += 1
+        log.warning("connection of %s refused: %s", receiving.peer or "a stranger", error)
+
+    def gone(self, receiving: Receiving) -> None:
+        """Let go of a peer that was wanted for this connection alone."""
+        self._incoming.discard(receiving)
+        peer = self._peers.get(receiving.peer)
+        if peer is not None and peer.receiving is receiving:
+            peer.receiving = None
+            if not self._closing:
+                self._release(receiving.peer, peer)

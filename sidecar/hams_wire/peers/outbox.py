@@ -1,0 +1,155 @@
+"""What leaves first on one connection, and how much may wait.
+
+Pure: messages in, pieces of bytes out. Urgent messages (notices, acknowledgements, control) go ahead of everything; the other lanes
+(log entries, records, tokens, copies) take turns by bytes, each in its own order, so none ever queues behind another. Payloads leave in
+chunks: an urgent message waits for one chunk at most, however large the message it overtakes.
+
+Invariant: bytes and messages waiting per lane are bounded (`lane_bytes_max`, or one message if that is larger); what is above is not
+taken, and for the core that is a lost message, which it sends again if it must. Payloads are never copied, only referred to.
+"""
+
+from collections import deque
+
+from hams_wire import limits
+from hams_wire.peers import frames
+from hams_wire.peers.codec import Encoded, Lane
+
+Piece = bytes | memoryview
+
+
+class _Queue:
+    """One lane: messages in order; of the first, `sent` payload bytes have left (-1: not even its metadata)."""
+
+    __slots__ = ("at", "messages", "nbytes", "number", "sent", "view")
+
+    def __init__(self, number: Lane) -> None:
+        self.number = int(number)
+        self.messages: deque[Encoded] = deque()
+        self.nbytes = 0
+        self.sent = -1
+        self.view = 0  # of the first message: the view that is being sent ...
+        self.at = 0  # ... and how much of it has left
+
+
+class Outbox:
+    """The messages that wait for one connection."""
+
+    __slots__ = ("_keys", "_queues", "_turn", "_urgent", "dropped", "repeated")
+
+    def __init__(self) -> None:
+        self._urgent = _Queue(Lane.URGENT)
+        self._queues = [self._urgent, *(_Queue(lane) for lane in Lane if lane is not Lane.URGENT)]
+        self._turn = 1
+        self._keys: set[object] = set()
+        self.dropped = 0
+        self.repeated = 0
+
+    def __bool__(self) -> bool:
+        return any(queue.messages for queue in self._queues)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait, metadata and payloads."""
+        return sum(queue.nbytes for queue in self._queues)
+
+    @property
+    def fullest_bytes(self) -> int:
+        """Bytes that wait in the fullest lane."""
+        return max(queue.nbytes for queue in self._queues)
+
+    def push(self, message: Encoded) -> bool:
+        """Queue a message. False if its lane is full, or it is large and waits already: then it is not queued."""
+        queue = self._queues[message.lane]
+        if message.key is not None and message.key in self._keys:
+            self.repeated += 1
+            return False
+        if queue.messages and (queue.nbytes + message.nbytes > limits.lane_bytes_max or len(queue.messages) >= limits.lane_messages_max):
+            self.dropped += 1
+            return False
+        if message.key is not None:
+            self._keys.add(message.key)
+        queue.messages.append(message)
+        queue.nbytes += message.nbytes
+        return True
+
+    def take(self) -> list[Piece]:
+        """The next pieces to write, about a chunk; none if nothing waits."""
+        pieces: list[Piece] = []
+        if self._urgent.messages:
+            self._emit(self._urgent, limits.urgent_turn_bytes_max, pieces)
+        budget = limits.chunk_bytes
+        for _ in range(len(self._queues) - 1):
+            queue = self._queues[self._turn]
+            if queue.messages:
+                budget -= self._emit(queue, budget, pieces)
+                if budget < limits.join_bytes_max:
+                    self._turn = self._turn % (len(self._queues) - 1) + 1
+                    break
+            self._turn = self._turn % (len(self._queues) - 1) + 1
+        return _joined(pieces)
+
+    def _emit(self, queue: _Queue, budget: int, pieces: list[Piece]) -> int:
+        """Append frames of a lane, until `budget` is used up; the bytes appended (the last metadata may go over it)."""
+        messages = queue.messages
+        taken = 0
+        while messages and taken < budget:
+            message = messages[0]
+            if not message.views:
+                pieces.append(frames.pack(message.code, 0, 0, len(message.metadata), 0))
+                pieces.append(message.metadata)
+                taken += message.nbytes
+            elif queue.sent < 0:
+                queue.sent = queue.view = queue.at = 0
+                taken += len(message.metadata)
+                size = max(0, min(message.data, budget - taken))
+                pieces.append(frames.pack(message.code, frames.PAYLOAD, queue.number, len(message.metadata), size))
+                pieces.append(message.metadata)
+                self._slices(queue, message, size, pieces)
+                taken += size
+            else:
+                size = min(message.data - queue.sent, budget - taken)
+                pieces.append(frames.pack(frames.DATA, 0, queue.number, 0, size))
+                self._slices(queue, message, size, pieces)
+                taken += size
+            if queue.sent < 0 or queue.sent == message.data:
+                messages.popleft()
+                queue.sent = -1
+                queue.nbytes -= message.nbytes
+                if message.key is not None:
+                    self._keys.discard(message.key)
+        return taken
+
+    @staticmethod
+    def _slices(queue: _Queue, message: Encoded, size: int, pieces: list[Piece]) -> None:
+        queue.sent += size
+        while size:
+            view = message.views[queue.view]
+            left = len(view) - queue.at
+            if left <= size:
+                pieces.append(view[queue.at :] if queue.at else view)
+                queue.view += 1
+                queue.at = 0
+                size -= left
+            else:
+                pieces.append(view[queue.at : queue.at + size])
+                queue.at += size
+                size = 0
+
+
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """The same bytes in fewer pieces: neighbours that are small are copied together."""
+    if len(pieces) < 2:
+        return pieces
+    joined: list[Piece] = []
+    small: list[Piece] = []
+    for piece in pieces:
+        if len(piece) <= limits.join_bytes_max:
+            small.append(piece)
+        else:
+            if small:
+                joined.append(b"".join(small))
+                small = []
+            joined.append(piece)
+    if small:
+        joined.append(b"".join(small))
+    return joined

@@ -1,0 +1,101 @@
+"""What the wire needs to know of payloads: nothing but descriptors and bytes.
+
+The core passes payloads through, the sidecar owns their memory; this port stands between. An arriving payload is received straight
+into the room its factory gave, so the bytes are copied from the kernel once, to the place where they will be used.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from hams_protocol.messages import Payload
+from hams_wire.peers.errors import NoRoom
+
+
+class TensorInfo(NamedTuple):
+    """One tensor of a payload: Open Inference datatype, shape with the leading dimension of rows, and where its bytes lie."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class Room(Protocol):
+    """Memory for one arriving payload; lives as long as the object or any view of it."""
+
+    @property
+    def view(self) -> memoryview:
+        """All of it: writable, contiguous, one byte per item."""
+        ...
+
+
+class PayloadFactory(Protocol):
+    """Makes payloads out of received bytes, and bytes out of payloads."""
+
+    def allocate(self, nbytes: int) -> Room:
+        """Room for exactly `nbytes` bytes, contents undefined. Raises NoRoom; must not wait."""
+        ...
+
+    def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
+        """The payload whose bytes have all arrived. Offsets lie within the room; raises ValueError if a descriptor is not acceptable otherwise."""
+        ...
+
+    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
+        """Descriptors of a payload, and its bytes in place."""
+        ...
+
+
+class HeapRoom:
+    """Room in ordinary memory."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, nbytes: int) -> None:
+        self.view = memoryview(bytearray(nbytes))
+
+
+class HeapPayload:
+    """A payload in ordinary memory, for processes that only pass payloads on or look at metadata (managers, tests). Equality is by content."""
+
+    __slots__ = ("data", "tensors")
+
+    def __init__(self, tensors: tuple[TensorInfo, ...], data: memoryview) -> None:
+        self.tensors = tensors
+        self.data = data
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return len(self.data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeapPayload) and self.tensors == other.tensors and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.tensors)
+
+    def __repr__(self) -> str:
+        return f"HeapPayload({len(self.tensors)} tensors, {self.nbytes} bytes)"
+
+
+class HeapFactory:
+    """Payloads in ordinary memory, at most `capacity` bytes in one."""
+
+    def __init__(self, capacity: int = 1 << 30) -> None:
+        self.capacity = capacity
+
+    def allocate(self, nbytes: int) -> HeapRoom:
+        """Room of its own for each payload. Raises NoRoom over the capacity."""
+        if nbytes > self.capacity:
+            raise NoRoom(f"a payload of {nbytes} bytes, at most {self.capacity} are taken here")
+        return HeapRoom(nbytes)
+
+    def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> HeapPayload:
+        """Everything is accepted."""
+        return HeapPayload(tensors, room.view)
+
+    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
+        """Only its own payloads."""
+        assert isinstance(payload, HeapPayload), f"not a payload of this factory: {payload!r}"
+        return payload.tensors, payload.data
