@@ -1,0 +1,32 @@
+"""Trivial models for measurements: one without state, one with as much state as asked for. Numpy only."""
+
+from typing import Any
+
+import numpy as np
+
+import hams_sdk
+
+
+class Pass(hams_sdk.Model):
+    """Hands on what it got. No state."""
+
+    def run(self, batch: hams_sdk.Batch) -> dict[str, Any]:
+        return {"x": batch["x"]}
+
+
+class Count(hams_sdk.Model):
+    """Hands on what it got and counts rows. `stateBytes` of ballast are part of the state, `touchedBytes` of it change with every batch."""
+
+    def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
+        self.count = np.zeros((), np.int64)
+        self.ballast = np.zeros(int(config.get("stateBytes", 4096)), np.uint8)
+        self.touched = min(int(config.get("touchedBytes", 4096)), self.ballast.size)
+        return {"count": self.count, "ballast": self.ballast}
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
+        x = batch["x"]
+        count = self.count + np.arange(1, len(x) + 1, dtype=np.int64)
+        with update:
+            self.count += len(x)
+            self.ballast[: self.touched] += 1
+        return {"x": x, "count": count}

@@ -1,0 +1,1 @@
+"""Handwritten digits, learnt while they are answered."""

@@ -1,0 +1,1 @@
+"""Questions about airports; one that was asked before in other words is answered from memory."""

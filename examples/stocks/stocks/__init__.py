@@ -1,0 +1,1 @@
+"""Stock prices, forecast by two online learners that are combined into orders."""
