@@ -1,0 +1,108 @@
+"""A silent peer becomes a suspect neither too early nor never."""
+
+import random
+
+import pytest
+
+from hams_wire import limits
+from hams_wire.suspicion import Rhythm, Suspicion
+
+AFTER = 0.15
+EVERY = 0.03
+
+
+def ticks(suspicion: Suspicion, start: float, end: float) -> list[str]:
+    """Checks at the promised rhythm; everybody suspected on the way."""
+    found: list[str] = []
+    steps = round((end - start) / EVERY)
+    for step in range(1, steps + 1):
+        found += suspicion.check(start + step * EVERY)
+    return found
+
+
+def test_a_peer_that_never_speaks_is_suspected_after_the_configured_time_and_named_once() -> None:
+    suspicion = Suspicion(AFTER, EVERY)
+    suspicion.expect("b", 0.0)
+    assert ticks(suspicion, 0.0, 0.15) == []
+    assert ticks(suspicion, 0.15, 3.0) == ["b"]
+
+
+def test_a_peer_that_is_heard_regularly_is_never_suspected() -> None:
+    suspicion = Suspicion(AFTER, EVERY)
+    suspicion.expect("b", 0.0)
+    for step in range(1, 1000):
+        suspicion.heard("b", step * EVERY)
+        assert suspicion.check(step * EVERY) == []
+
+
+def test_a_fast_rhythm_never_shortens_the_configured_time() -> None:
+    rhythm = Rhythm(0.0)
+    for step in range(1, 1000):
+        rhythm.heard(step * 0.001)
+    assert rhythm.timeout_s(AFTER) == AFTER
+
+
+def test_an_irregular_peer_earns_patience_but_not_without_end() -> None:
+    rng = random.Random(7)
+    rhythm, slow = Rhythm(0.0), Rhythm(0.0)
+    now = 0.0
+    for _ in range(500):
+        now += rng.choice((0.02, 0.2))
+        rhythm.heard(now)
+    for step in range(1, 100):
+        slow.heard(step * 60.0)
+    assert AFTER < rhythm.timeout_s(AFTER) < limits.suspicion_stretch_max * AFTER
+    assert slow.timeout_s(AFTER) == limits.suspicion_stretch_max * AFTER
+
+
+def test_a_rhythm_that_calms_down_is_trusted_less_again() -> None:
+    rhythm = Rhythm(0.0)
+    now = 0.0
+    for _ in range(20):
+        now += 0.5
+        rhythm.heard(now)
+    for _ in range(200):
+        now += 0.03
+        rhythm.heard(now)
+    assert rhythm.timeout_s(AFTER) == AFTER
+
+
+def test_F23_an_observer_that_was_paused_blames_nobody() -> None:
+    suspicion = Suspicion(AFTER, EVERY)
+    for peer in ("b", "c"):
+        suspicion.expect(peer, 0.0)
+    assert ticks(suspicion, 0.0, 0.09) == []
+    assert suspicion.check(60.0) == []
+    suspicion.heard("b", 60.01)
+    assert ticks(suspicion, 60.0, 60.15) == ["c"]
+
+
+def test_a_suspect_that_speaks_again_can_be_suspected_again() -> None:
+    suspicion = Suspicion(AFTER, EVERY)
+    suspicion.expect("b", 0.0)
+    assert ticks(suspicion, 0.0, 0.3) == ["b"]
+    suspicion.heard("b", 0.3)
+    assert ticks(suspicion, 0.3, 0.45) == []
+    assert ticks(suspicion, 0.45, 3.0) == ["b"]
+
+
+def test_who_is_forgotten_or_unknown_is_not_suspected() -> None:
+    suspicion = Suspicion(AFTER, EVERY)
+    suspicion.expect("b", 0.0)
+    suspicion.forget("b")
+    suspicion.heard("x", 0.1)
+    assert ticks(suspicion, 0.0, 1.0) == []
+    assert suspicion.silent_s("b", 1.0) == 0.0
+
+
+def test_old_signs_of_life_do_not_turn_the_clock_back() -> None:
+    rhythm = Rhythm(1.0)
+    rhythm.heard(2.0)
+    rhythm.heard(1.5)
+    assert rhythm.heard_s == 2.0
+
+
+@pytest.mark.parametrize(("after", "every"), [(0.1, 0.1), (0.1, 0.0), (0.1, 0.2)])
+def test_a_rhythm_of_checks_that_cannot_work_is_refused(after: float, every: float) -> None:
+    with pytest.raises(ValueError, match="check_every_s"):
+        Suspicion(after, every)
