@@ -404,12 +404,24 @@ class Probe:
 
 
 @frozen
+class RoleReport:
+    """What an instance does for one replica set or operator: `role` as in api.md (primary, backup, joining, active, standby, frontend)."""
+
+    name: str
+    role: str
+    epoch: int
+    version: int
+    ready: bool
+
+
+@frozen
 class ProbeAnswer:
-    """`generation` is the newest topology the instance acts on."""
+    """`generation` is the newest topology the instance acts on; `roles` are for status and metrics, no decision rests on them."""
 
     nonce: int
     health: Health
     generation: int
+    roles: tuple[RoleReport, ...] = ()
 
 
 @frozen

@@ -22,6 +22,7 @@ from hams_protocol.messages import (
     Payload,
     Probe,
     ProbeAnswer,
+    RoleReport,
     SlotAnswer,
     SlotQuery,
     Suspect,
@@ -191,7 +192,9 @@ class StatelessMachine(Vertex):
             return self._slot_answer(sender, message, now)
         if isinstance(message, Probe):
             health = Health.HEALTHY if self._model_ready else Health.MODEL_DEAD
-            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation))]
+            epoch = max(self._owned.values(), default=0)
+            report = RoleReport(self.operator.name, self.role, epoch, -1, self.ready)
+            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, (report,)))]
         self._attempts.message(message, self.outbox)
         return []
 

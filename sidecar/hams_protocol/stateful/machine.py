@@ -37,6 +37,7 @@ from hams_protocol.messages import (
     Probe,
     ProbeAnswer,
     Refused,
+    RoleReport,
     SlotQuery,
     StateRecord,
     Token,
@@ -313,7 +314,8 @@ class StatefulMachine(Vertex):
             health = Health.HEALTHY if self.model_ready else Health.MODEL_DEAD
             if self.primary is not None and self.primary.needs_rollback:
                 health = Health.NEEDS_ROLLBACK
-            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation))]
+            report = RoleReport(self.operator.name, self.role, self.epoch, self.version, self.ready)
+            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, (report,)))]
         if isinstance(message, Freeze):
             return self._freeze(sender, message)
         if isinstance(message, Fence):

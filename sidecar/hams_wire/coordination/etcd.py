@@ -72,10 +72,7 @@ class EtcdCoordination:
 
     async def get_prefix(self, prefix: str) -> Snapshot:
         """See `Coordination.get_prefix`."""
-        start, end = range_of(prefix)
-        request = pb.RangeRequest(key=start, range_end=end)
-        response = await self._call("Range", lambda member: member.range, request, safe=True)
-        return Snapshot(response.header.revision, tuple(entry_of(item) for item in response.kvs))
+        return await self.get_prefix_at(prefix, 0)
 
     async def compare_and_swap(self, key: str, expected: int, value: bytes, lease: int = 0) -> int:
         """See `Coordination.compare_and_swap`."""
@@ -136,6 +133,13 @@ class EtcdCoordination:
         await self.members.close()
 
     # ---- what registrations and watches need ----
+
+    async def get_prefix_at(self, prefix: str, revision: int) -> Snapshot:
+        """As it was at `revision`, 0: now. Raises `Forgotten` and `NotReached` too."""
+        start, end = range_of(prefix)
+        request = pb.RangeRequest(key=start, range_end=end, revision=revision)
+        response = await self._call("Range", lambda member: member.range, request, safe=True)
+        return Snapshot(response.header.revision, tuple(entry_of(item) for item in response.kvs))
 
     async def grant(self, ttl_s: int) -> int:
         """See `Registrar.grant`."""

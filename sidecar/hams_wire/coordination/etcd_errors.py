@@ -10,6 +10,15 @@ import grpc.aio
 
 from hams_wire.errors import AccessDenied, AuthExpired, CoordinationError, InvalidCall, LeaseGone, Lost, NoSpace, Unavailable, Unknown
 
+
+class Forgotten(InvalidCall):
+    """The revision asked for is compacted."""
+
+
+class NotReached(InvalidCall):
+    """The revision asked for is above the newest one that etcd has."""
+
+
 _REFUSED: dict[str, type[CoordinationError]] = {
     "etcdserver: no leader": Unavailable,
     "etcdserver: not capable": Unavailable,
@@ -26,6 +35,8 @@ _REFUSED: dict[str, type[CoordinationError]] = {
     "etcdserver: duplicate key given in txn request": InvalidCall,
     "etcdserver: too many operations in txn request": InvalidCall,
     "etcdserver: request is too large": InvalidCall,
+    "etcdserver: mvcc: required revision has been compacted": Forgotten,
+    "etcdserver: mvcc: required revision is a future revision": NotReached,
 }
 
 # gRPC's own words for a call that never got a connection (retries are switched off, so it was never sent).

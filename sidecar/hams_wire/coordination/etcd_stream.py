@@ -24,7 +24,10 @@ class Stream(Generic[Request, Response]):
     async def write(self, request: Request, timeout_s: float) -> None:
         """Send; raises `TimeoutError` if the member takes nothing any more."""
         async with asyncio.timeout(timeout_s):
-            await self._call.write(request)
+            try:
+                await self._call.write(request)
+            except asyncio.InvalidStateError:
+                raise await self._ended() from None
 
     async def read(self, timeout_s: float) -> Response | None:
         """The next response, None at the end of the stream; raises `TimeoutError` after `timeout_s`, and may be called again then."""
@@ -43,6 +46,14 @@ class Stream(Generic[Request, Response]):
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
+    async def _ended(self) -> grpc.aio.AioRpcError:
+        """What a stream ended with that had ended before it was used again: gRPC itself only says that it had."""
+        call = self._call
+        return grpc.aio.AioRpcError(await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details(), None)
+
     async def _read(self) -> Response | None:
-        answer = await self._call.read()
+        try:
+            answer = await self._call.read()
+        except asyncio.InvalidStateError:
+            raise await self._ended() from None
         return answer if isinstance(answer, self._response) else None

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import grpc.aio
 
 from hams_wire.coordination import etcd_pb2 as pb
-from hams_wire.coordination.etcd_errors import classify
+from hams_wire.coordination.etcd_errors import Forgotten, NotReached, classify
 from hams_wire.coordination.etcd_members import Member, Members
 from hams_wire.coordination.etcd_stream import Stream
 from hams_wire.coordination.etcd_values import changes_of, range_of
@@ -27,7 +27,7 @@ WatchStream = Stream[pb.WatchRequest, pb.WatchResponse]
 class Reader(Protocol):
     """What a watch needs of the client it belongs to."""
 
-    async def get_prefix(self, prefix: str) -> Snapshot: ...
+    async def get_prefix_at(self, prefix: str, revision: int) -> Snapshot: ...
 
     async def pause(self, attempt: int) -> None: ...
 
@@ -47,11 +47,13 @@ class EtcdWatch:
         self._members = members
         self._prefix = prefix
         self._follower = Follower(after)
-        self._events: asyncio.Queue[Event | CoordinationError] = asyncio.Queue(watch_events_max)
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue(watch_events_max)
+        self._ending: CoordinationError = Closed("the watch was closed")
         self._live = False
         self._steady = False
         self._denied = False
         self._driver = asyncio.create_task(self._drive(), name=f"watch {prefix}")
+        self._driver.add_done_callback(self._finish)
 
     @property
     def live(self) -> bool:
@@ -67,10 +69,12 @@ class EtcdWatch:
         return self
 
     async def __anext__(self) -> Event:
+        if self.closed and self._events.empty():
+            raise self._ending
         event = await self._events.get()
-        if isinstance(event, CoordinationError):
-            self._events.put_nowait(event)  # for whoever asks again
-            raise event
+        if event is None:
+            self._events.put_nowait(None)  # for whoever else waits
+            raise self._ending
         return event
 
     async def close(self) -> None:
@@ -79,7 +83,7 @@ class EtcdWatch:
         await asyncio.gather(self._driver, return_exceptions=True)
         while not self._events.empty():
             self._events.get_nowait()
-        self._events.put_nowait(Closed("the watch was closed"))
+        self._events.put_nowait(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -105,8 +109,15 @@ class EtcdWatch:
                 await self._reader.pause(attempt)
                 attempt += 1
             except (AccessDenied, Closed) as error:
-                await self._events.put(error)
+                self._ending = error
                 return
+
+    def _finish(self, driver: asyncio.Task[None]) -> None:
+        """Wake whoever waits for an event that will not come."""
+        if not driver.cancelled() and (bug := driver.exception()) is not None:
+            self._ending = Closed(f"the watch of {self._prefix!r} failed: {bug!r}")
+        if self._events.empty():
+            self._events.put_nowait(None)
 
     async def _follow(self, member: Member) -> None:
         """Follow one stream until it breaks: raises `_Broken`, `AccessDenied` or `Closed`."""
@@ -145,18 +156,21 @@ class EtcdWatch:
         if response.canceled:
             self._cancelled(response, member)
         self._denied = False
-        await self._check(response.header)
+        await self._check()
 
-    async def _check(self, header: pb.ResponseHeader) -> None:
-        """Is this the history followed so far? An older revision is a member that lags, or a cluster restored from a backup."""
-        seen = self._follower.seen_revision
-        replaced = self._follower.cluster not in (0, header.cluster_id)
-        if replaced or header.revision < seen:
-            found = await self._read()
-            if replaced or found.revision < seen:
-                await self._emit(self._follower.resync(found, restored=True))
-                raise _Broken(sick=False)
-        self._follower.heard(header.revision, header.cluster_id)
+    async def _check(self) -> None:
+        """Is this the history followed so far? A cluster restored from a backup answers otherwise, even if its revisions have caught up."""
+        anchor = self._follower.anchor
+        try:
+            if self._follower.agrees((await self._read(anchor)).entries):
+                return
+        except Forgotten:
+            return  # etcd says so on the stream as well
+        except NotReached:
+            pass
+        await self._emit(self._follower.resync(await self._read(), restored=True))
+        self._steady = True
+        raise _Broken(sick=False)
 
     async def _deliver(self, stream: WatchStream, member: Member) -> None:
         parts: list[Put | Deleted] = []
@@ -196,11 +210,11 @@ class EtcdWatch:
             member.forget_token()
         raise _Broken(sick=not refused)
 
-    async def _read(self) -> Snapshot:
+    async def _read(self, revision: int = 0) -> Snapshot:
         try:
-            return await self._reader.get_prefix(self._prefix)
+            return await self._reader.get_prefix_at(self._prefix, revision)
         except CoordinationError as error:
-            if isinstance(error, AccessDenied | Closed):
+            if isinstance(error, AccessDenied | Closed | Forgotten | NotReached):
                 raise
             raise _Broken(sick=False) from None
 

@@ -22,6 +22,8 @@ class Registrar(Protocol):
 
     async def get(self, key: str) -> KeyValue | None: ...
 
+    async def get_prefix(self, prefix: str) -> Snapshot: ...
+
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> int: ...
 
     def watch(self, prefix: str, after: Snapshot) -> Watch: ...
@@ -98,28 +100,28 @@ class Registration:
     async def stop(self, error: CoordinationError | None = None) -> None:
         """Stop renewing without giving up: the lease expires in its time."""
         driver, self._driver = self._driver, None
+        self._end(error)
         if driver is not None:
             driver.cancel()
             await asyncio.gather(driver, return_exceptions=True)
-        self._end(error)
 
     # ---- the driver ----
 
     async def _drive(self) -> None:
-        while True:
-            try:
+        try:
+            while True:
                 await self._hold()
                 self.times_lost += 1
                 self.held.clear()
                 self.lost.set()
                 if not await self._return():
-                    self._end(None)
                     return
-            except CoordinationError as error:
-                self._end(error)
-                return
-            self.lost.clear()
-            self.held.set()
+                self.lost.clear()
+                self.held.set()
+        except CoordinationError as error:
+            self._end(error)
+        finally:
+            self._end(None)  # whatever ended it, it is not held up any more
 
     async def _hold(self) -> None:
         """Return when etcd no longer has the key under this lease."""
@@ -135,17 +137,33 @@ class Registration:
             task.result()
 
     async def _gone(self) -> None:
-        entry = self._entry
-        assert entry is not None, "held, so written"
-        async with self._registrar.watch(self.key, Snapshot(entry.mod_revision, (entry,))) as watch:
+        """Return when the key is seen to be gone; raises `InvalidCall` if another owner has written it."""
+        found = await self._read()
+        if not any(self._is_ours(entry) for entry in found.entries):
+            return
+        async with self._registrar.watch(self.key, found) as watch:
             async for event in watch:
-                match event:
-                    case Deleted(key=self.key):
-                        return
-                    case Put(entry=now) if now.key == self.key and now.lease != self.lease:
-                        raise InvalidCall(f"{self.key} was written by another owner, under lease {now.lease:x}; an instance's id is never reused")
-                    case _:
-                        continue
+                if isinstance(event, Deleted) and event.key == self.key:
+                    return
+                if isinstance(event, Put):
+                    self._is_ours(event.entry)
+
+    async def _read(self) -> Snapshot:
+        attempt = 0
+        while True:
+            try:
+                return await self._registrar.get_prefix(self.key)
+            except CoordinationError as error:
+                if not error.retryable:
+                    raise
+            await self._registrar.pause(attempt)
+            attempt += 1
+
+    def _is_ours(self, entry: KeyValue) -> bool:
+        """Whether this is the key as its owner wrote it, and not another that merely begins like it."""
+        if entry.key == self.key and entry.lease != self.lease:
+            raise InvalidCall(f"{self.key} was written by another owner, under lease {entry.lease:x}; an instance's id is never reused")
+        return entry.key == self.key
 
     async def _return(self) -> bool:
         """Register again; False if that is not permitted."""

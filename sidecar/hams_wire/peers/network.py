@@ -86,6 +86,7 @@ class PeerNetwork:
         on_down: Callable[[InstanceId], None],
         *,
         on_writable: Callable[[InstanceId, bool], None] | None = None,
+        on_refused: Callable[[InstanceId], None] | None = None,
         advertise: str | None = None,
         tls: Certificates | None = None,
     ) -> None:
@@ -101,6 +102,7 @@ class PeerNetwork:
         self._on_up = on_up
         self._on_down = on_down
         self._on_writable = on_writable
+        self._on_refused = on_refused
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
@@ -251,12 +253,18 @@ class PeerNetwork:
             peer.nudge.clear()
             try:
                 sending = await self._dial(instance, peer)
+            except (ConnectionRefusedError, FileNotFoundError) as error:  # nobody listens there any more: as good as a death certificate
+                log.info("%s is gone from %s: %s", instance, peer.address, error)
+                if self._on_refused is not None and not self._closing:
+                    self._on_refused(instance)
             except (OSError, BadFrame, Turned) as error:  # TimeoutError is an OSError
                 log.info("cannot reach %s at %s: %s", instance, peer.address, error)
             else:
                 pause_s = limits.reconnect_s
                 await asyncio.shield(sending.closed)
                 log.info("connection to %s at %s is gone", instance, peer.address)
+                if self._on_refused is not None and not self._closing and self._peers.get(instance) is peer:
+                    continue  # one attempt at once tells whether it was the connection or the peer
             try:
                 await asyncio.wait_for(peer.nudge.wait(), pause_s * random.uniform(0.5, 1.5))
                 pause_s = limits.reconnect_s

@@ -69,6 +69,16 @@ class HeapPayload:
         """Bytes of all tensors."""
         return len(self.data)
 
+    @property
+    def rows(self) -> int:
+        """Leading dimension of its tensors; 0 if it has none."""
+        return self.tensors[0].shape[0] if self.tensors else 0
+
+    @property
+    def batch_key(self) -> str:
+        """Names of the tensors, and the shape of one row."""
+        return " ".join(f"{tensor.name}{tensor.shape[1:]}" for tensor in self.tensors)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HeapPayload) and self.tensors == other.tensors and self.data == other.data
 

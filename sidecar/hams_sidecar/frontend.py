@@ -1,0 +1,204 @@
+"""The frontend process: the inference endpoint on one side, the frontend core and its peers on the other.
+
+`GraphPort` turns a checked request into a `ClientRequest` of the core, and the core's answer into an outcome. It decides nothing: what an
+answer is, when it may leave, and what a key means are the core's.
+"""
+
+import asyncio
+import itertools
+import os
+import sys
+
+from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
+from hams_protocol.events import ClientGone, ClientRequest, Drain
+from hams_protocol.frontend import FrontendMachine
+from hams_protocol.graph import FRONTEND, Graph, ReplyTensor
+from hams_protocol.messages import Kind, Meta, Token
+from hams_sidecar import limits
+from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall
+from hams_sidecar.endpoint import Address, Endpoint
+from hams_sidecar.inference import (
+    Conflict,
+    Full,
+    InferenceOutcome,
+    InferenceRequest,
+    KeyExpired,
+    ModelFailure,
+    NotReady,
+    Refused,
+    Reply,
+    Tensor,
+    TimedOut,
+    tensors_digest,
+)
+from hams_sidecar.metrics import Metrics
+from hams_sidecar.payload import Payload, layout
+from hams_sidecar.payloads import ArenaFactory
+from hams_wire.history import writer_from
+from hams_wire.node import Node
+from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
+
+
+class GraphPort:
+    """The graph, as the endpoint sees it (`hams_sidecar.inference.InferencePort`)."""
+
+    def __init__(self, graph: Graph, machine: FrontendMachine, arena: Arena) -> None:
+        self._graph = graph
+        self._machine = machine
+        self._arena = arena
+        self._handles = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self.node: Node | None = None
+
+    # -- InferencePort -----------------------------------------------------------------------------------------------------------
+
+    async def infer(self, request: InferenceRequest) -> InferenceOutcome:
+        """Run one request. A caller that goes away is forgotten; the request is not."""
+        assert self.node is not None, "the endpoint starts after the node"
+        try:
+            payload = self._payload(request)
+        except ArenaFull:
+            return Full(retry_after_s=1.0)
+        except ArenaTooSmall as error:
+            return NotReady(f"no room for the request: {error}")
+        handle = next(self._handles)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[handle] = answer
+        trace = "" if request.trace is None else f"{request.trace.traceparent};{request.trace.tracestate}"
+        meta = Meta(tuple(request.parameters.items()), trace, request.deadline_s)
+        present = tuple(tensor.name for tensor in request.tensors)
+        self.node.feed(ClientRequest(handle, request.idempotency_key, request.digest or "", meta, payload, present=present, outputs=request.outputs))
+        try:
+            return self._outcome((await answer).outcome)
+        except asyncio.CancelledError:
+            self.node.feed(ClientGone(handle))
+            raise
+        finally:
+            self._waiting.pop(handle, None)
+
+    def ready(self) -> bool:
+        """Whether the graph answers requests now."""
+        return self._machine.ready
+
+    def live(self) -> bool:
+        """Whether this process is in order."""
+        return self.node is not None and not self.node.stopped.done()
+
+    # -- the core's side -----------------------------------------------------------------------------------------------------------
+
+    def perform(self, effect: Effect) -> None:
+        """Effects that only a frontend has: answers."""
+        assert isinstance(effect, Answer), f"not an effect of a frontend: {effect}"
+        waiting = self._waiting.get(effect.handle)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(effect)
+
+    def reply_digest(self, note: NoteReply) -> str | None:
+        """Digest of a reply's tensors, for the history."""
+        return tensors_digest(self._tensors(note.tokens)) if note.tokens else None
+
+    def _payload(self, request: InferenceRequest) -> Payload:
+        tensors, total = layout((tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.tensors)
+        payload = Payload(tensors, self._arena.allocate(total))
+        for placed, tensor in zip(tensors, request.tensors, strict=True):
+            payload.view(placed)[:] = tensor.data
+        return payload
+
+    def _outcome(self, outcome: Replied | NotServed) -> InferenceOutcome:
+        if isinstance(outcome, Replied):
+            if outcome.error is None:
+                return Reply(self._tensors(outcome.tokens))
+            if outcome.error.status == 422:
+                return Refused(outcome.error.op, outcome.error.message)
+            return ModelFailure(outcome.error.op, outcome.error.message)
+        match outcome.status:
+            case 409:
+                return Conflict()
+            case 410:
+                return KeyExpired()
+            case 429:
+                return Full(outcome.retry_after_s)
+            case 504:
+                return TimedOut()
+            case _:
+                return NotReady(outcome.message)
+
+    def _tensors(self, tokens: tuple[Token, ...]) -> tuple[Tensor, ...]:
+        found = [self._reply_tensor(choice, tokens) for choice in self._graph.data.outputs]
+        return tuple(tensor for tensor in found if tensor is not None)
+
+    def _reply_tensor(self, choice: ReplyTensor, tokens: tuple[Token, ...]) -> Tensor | None:
+        """The first source that has a value; with lanes, the rows of all of them in the order of the declared in-edges."""
+        for op, name in choice.sources:
+            lanes = self._graph.operators[op].lanes
+            values = sorted((token for token in tokens if token.source == op and token.kind is Kind.VALUE), key=lambda token: lanes.index(token.lane))
+            parts = [_tensor(choice.name, name, token.payload) for token in values if isinstance(token.payload, Payload)]
+            present = [part for part in parts if part is not None]
+            if len(present) == 1:
+                return present[0]
+            if present:
+                rows = sum(part.shape[0] for part in present)
+                return Tensor(choice.name, present[0].datatype, (rows, *present[0].shape[1:]), b"".join(part.data for part in present))
+        return None
+
+
+def _tensor(name: str, source: str, payload: Payload) -> Tensor | None:
+    placed = payload.find(source)
+    return None if placed is None else Tensor(name, placed.datatype, placed.shape, payload.view(placed).toreadonly())
+
+
+async def serve(graph_uid: str, instance: str, etcd: str, listen: str, advertise: str | None, address: Address, asked: asyncio.Event) -> int:
+    """Run one frontend until its core stops it or `asked` is set. Returns the exit code."""
+    coordination, graph = await open_graph(etcd, graph_uid)
+    machine = FrontendMachine(graph, instance)
+    arena = Arena(limits.frontend_arena_bytes_max)
+    port = GraphPort(graph, machine, arena)
+    history = writer_from(os.environ, instance)
+    node = Node(
+        machine,
+        instance,
+        FRONTEND,
+        graph_uid,
+        coordination,
+        ArenaFactory(arena),
+        port.perform,
+        listen=listen,
+        advertise=advertise,
+        history=history,
+        suspect_after_s=graph.data.recovery.suspect_after_s,
+        reply_digest=port.reply_digest,
+    )
+    port.node = node
+    endpoint = Endpoint(port, graph.data, Metrics(graph.data.name), address, always_digest=history is not None)
+    try:
+        await endpoint.start()
+        http = f"http://{endpoint.address.host}:{endpoint.address.http_port}"
+        await node.start(http=http, grpc=f"{endpoint.address.host}:{endpoint.address.grpc_port}")
+        await node.until_stopped(asked)
+        if asked.is_set() and not node.stopped.done():
+            await endpoint.drain(propagation_s=limits.propagation_s)
+            node.feed(Drain())
+    finally:
+        await endpoint.stop()
+        await node.close(leave=True)
+        arena.close()
+    return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m hams_sidecar.frontend`."""
+    parser = common_arguments("hams-frontend", "one frontend of a graph")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--http-port", type=int, default=8080)
+    parser.add_argument("--grpc-port", type=int, default=8081)
+    options = parser.parse_args(arguments)
+
+    async def work(asked: asyncio.Event) -> int:
+        address = Address(options.host, options.http_port, options.grpc_port)
+        return await serve(options.graph, options.instance, options.etcd, options.listen, options.advertise, address, asked)
+
+    return run(work, options.log_level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""Bounds of the processes of the data plane; units last."""
+
+arena_bytes_max = 8 << 30
+"""Shared memory of one proxy: tensors, captured and received states. The file is sparse: only what is used takes memory."""
+
+arena_reserve_bytes = 64 << 20
+"""Part of it that only the proxy's own work (captures, outputs) may use, so that arriving tokens cannot starve it."""
+
+frontend_arena_bytes_max = 1 << 30
+"""Memory for payloads of one frontend."""
+
+drain_s_max = 10.0
+"""How long a proxy that was asked to end may take to hand over."""
+
+propagation_s = 0.2
+"""Time a local frontend serves on after readiness is refused (a Service's propagation on Kubernetes is longer)."""

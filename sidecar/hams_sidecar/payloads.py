@@ -1,0 +1,33 @@
+"""Payloads of the peer streams in the arena of this process: received where they will be used."""
+
+from collections.abc import Sequence
+
+from hams_protocol import messages
+from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
+from hams_sidecar.payload import Payload, Tensor
+from hams_wire.peers.errors import NoRoom
+from hams_wire.peers.payload import Room, TensorInfo
+
+
+class ArenaFactory:
+    """Makes `hams_sidecar.payload.Payload`s in one arena (`hams_wire.peers.payload.PayloadFactory`)."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """A slot of the arena. Raises NoRoom."""
+        try:
+            return self._arena.allocate(nbytes)
+        except (ArenaFull, ArenaTooSmall) as error:
+            raise NoRoom(str(error)) from error
+
+    def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
+        """The payload in the slot it was received in."""
+        assert isinstance(room, Buffer)
+        return Payload(tuple(Tensor(*info) for info in tensors), room)
+
+    def describe(self, payload: messages.Payload) -> tuple[Sequence[TensorInfo], memoryview]:
+        """Descriptors and bytes in place."""
+        assert isinstance(payload, Payload), f"not a payload of the sidecar: {payload!r}"
+        return tuple(TensorInfo(*tensor) for tensor in payload.tensors), payload.buffer.view

@@ -1,0 +1,103 @@
+"""The proxy process: the sidecar of one operator instance.
+
+It ties a core machine (stateful or stateless) to its peers and etcd (`hams_wire.node`) and to its model (`hams_sidecar.model`).
+It decides nothing.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import get_args
+
+from hams_protocol.effects import Effect
+from hams_protocol.events import Drain
+from hams_protocol.stateful import StatefulMachine
+from hams_protocol.stateless import StatelessMachine
+from hams_sidecar import limits
+from hams_sidecar.arena import Arena
+from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
+from hams_sidecar.payloads import ArenaFactory
+from hams_wire.history import writer_from
+from hams_wire.node import Node
+from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
+
+MODEL_EFFECTS = frozenset(get_args(ModelEffect))
+
+
+async def serve(
+    graph_uid: str, operator: str, instance: str, etcd: str, listen: str, advertise: str | None, socket: Path, arena: Path, asked: asyncio.Event
+) -> int:
+    """Run one proxy until its core stops it or `asked` is set. Returns the exit code."""
+    coordination, graph = await open_graph(etcd, graph_uid)
+    if operator not in graph.operators:
+        raise ValueError(f'graph {graph_uid} has no operator "{operator}"; it has {", ".join(graph.operators)}')
+    machine: StatefulMachine | StatelessMachine
+    if graph.operators[operator].stateful:
+        machine = StatefulMachine(graph, operator, instance)
+    else:
+        machine = StatelessMachine(graph, operator, instance)
+    memory = Arena(limits.arena_bytes_max, path=arena, reserve_nbytes=limits.arena_reserve_bytes)
+
+    def emit(event: ModelEvent) -> None:
+        node.feed(event)
+
+    link = ModelLink(graph, operator, memory, memory, emit)
+
+    def perform(effect: Effect) -> None:
+        assert type(effect) in MODEL_EFFECTS, f"not an effect of an operator: {effect}"
+        link.perform(effect)  # type: ignore[arg-type]
+
+    node = Node(
+        machine,
+        instance,
+        operator,
+        graph_uid,
+        coordination,
+        ArenaFactory(memory),
+        perform,
+        listen=listen,
+        advertise=advertise,
+        history=writer_from(os.environ, instance),
+        suspect_after_s=graph.data.recovery.suspect_after_s,
+    )
+    try:
+        await link.listen(socket)
+        await node.start()
+        await node.until_stopped(asked)
+        if not node.stopped.done():
+            node.feed(Drain())
+            await node.until_stopped(asyncio.Event(), limits.drain_s_max)
+    finally:
+        await link.close()
+        await node.close(leave=True)
+        memory.close()
+    return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m hams_sidecar.proxy`."""
+    parser = common_arguments("hams-proxy", "the sidecar of one operator instance")
+    parser.add_argument("--operator", required=True)
+    parser.add_argument("--socket", required=True, type=Path, help="Unix socket of the model link")
+    parser.add_argument("--arena", required=True, type=Path, help="file of the shared memory")
+    options = parser.parse_args(arguments)
+
+    async def work(asked: asyncio.Event) -> int:
+        return await serve(
+            options.graph,
+            options.operator,
+            options.instance,
+            options.etcd,
+            options.listen,
+            options.advertise,
+            options.socket,
+            options.arena,
+            asked,
+        )
+
+    return run(work, options.log_level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,405 @@
+"""The shell around one core machine: events in, `step`, effects out. Every process of a graph is one of these.
+
+It owns the connections to peers, the registration in etcd, the watch, the machine's timer, heartbeats, and the history. It never
+branches on protocol state and never drops, reorders or repeats an effect. A line of the history is written before the effects that
+follow it; if it cannot be written, the instance stops: an effect without its line would be a lie.
+"""
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from hams_protocol.effects import Effect, NoteReply, Propose, Send, Stop
+from hams_protocol.events import (
+    CasDone,
+    CasFailed,
+    CasUnknown,
+    Event,
+    Member,
+    MembersChanged,
+    PeerDown,
+    PeerUp,
+    Received,
+    Tick,
+    TopologyLearnt,
+)
+from hams_protocol.ids import InstanceId
+from hams_protocol.knowledge import Knowledge
+from hams_protocol.messages import Heartbeat, Message, Suspect
+from hams_protocol.topology import Topology
+from hams_wire import limits, records
+from hams_wire.coordination.port import Compare, Coordination, Deleted, Put, Restored
+from hams_wire.coordination.registration import Registration
+from hams_wire.errors import CoordinationError, NotApplied
+from hams_wire.history import HistoryError, HistoryWriter
+from hams_wire.notes import line_of
+from hams_wire.peers.network import PeerNetwork
+from hams_wire.peers.payload import PayloadFactory
+from hams_wire.suspicion import Suspicion
+from hams_wire.tls import Certificates
+
+log = logging.getLogger("hams.node")
+
+NOTE_TYPES = frozenset(("NoteExec", "NoteApply", "NoteDurable", "NoteLog", "NoteReply", "NoteComplete", "NoteFailover", "NoteLost"))
+MANAGER = "manager"
+
+
+class Machine(Protocol):
+    """What every core machine offers."""
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What the instance knows."""
+        ...
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """One event."""
+        ...
+
+    def deadline(self) -> float:
+        """When it wants a Tick."""
+        ...
+
+
+class Node:
+    """One instance on one event loop.
+
+    `perform` gets the effects that only this kind of process understands (model effects, answers). `reply_digest` makes the digest of a
+    reply for the history, if wanted.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        instance: InstanceId,
+        of: str,
+        graph_uid: str,
+        coordination: Coordination,
+        factory: PayloadFactory,
+        perform: Callable[[Effect], None],
+        *,
+        listen: str = "tcp:127.0.0.1:0",
+        advertise: str | None = None,
+        tls: Certificates | None = None,
+        history: HistoryWriter | None = None,
+        suspect_after_s: float = 0.15,
+        kept: InstanceId | None = None,
+        reply_digest: Callable[[NoteReply], str | None] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.instance = instance
+        self.of = of
+        self.members: dict[InstanceId, Member] = {}
+        self.stopped: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+        self._uid = graph_uid
+        self._coordination = coordination
+        self._perform = perform
+        self._history = history
+        self._reply_digest = reply_digest
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[Event] = deque()
+        self._stepping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._sent: set[InstanceId] = set()
+        self._heartbeat_s = max(suspect_after_s / limits.heartbeats_per_suspicion, limits.heartbeat_min_s)
+        self._suspicion = Suspicion(suspect_after_s, self._heartbeat_s)
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._proposals: deque[Propose] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._registration: Registration | None = None
+        self._record = records.MemberRecord(of, "", kept=kept, pid=os.getpid())
+        self.network = PeerNetwork(
+            instance,
+            graph_uid,
+            listen,
+            factory,
+            self._on_message,
+            self._on_up,
+            self._on_down,
+            on_refused=self._on_refused,
+            advertise=advertise,
+            tls=tls,
+        )
+
+    # -- life --------------------------------------------------------------------------------------------------------------------
+
+    async def start(self, http: str = "", grpc: str = "", model_pid: int = 0) -> None:
+        """Listen, register, and learn what is known. Raises OSError and CoordinationError."""
+        await self.network.start()
+        self._record = records.MemberRecord(
+            self.of, self.network.address, 0, self._record.kept, os.getpid(), model_pid=model_pid, http=http, grpc=grpc
+        )
+        await self._follow()
+        key = records.member_key(self._uid, self.instance)
+        self._registration = await self._coordination.register(key, records.encode_member(self._record), limits.member_lease_s, self._may_return)
+        self._beat()
+
+    async def close(self, leave: bool) -> None:
+        """Stop everything; `leave`: give the registration up at once."""
+        for handle in (self._timer, self._heartbeat):
+            if handle is not None:
+                handle.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if leave and self._registration is not None:
+            try:
+                await self._registration.revoke()
+            except CoordinationError as error:
+                log.info("the registration is left to expire: %s", error)
+        await self.network.close(flush_s=limits.close_flush_s)
+        await self._coordination.close()
+        if self._history is not None:
+            self._history.close()
+
+    async def until_stopped(self, asked: asyncio.Event, timeout_s: float | None = None) -> None:
+        """Until the core says Stop, `asked` is set, or the time is over."""
+        ended = self._loop.create_task(asked.wait())
+        self.stopped.add_done_callback(lambda _: ended.cancel())
+        await asyncio.wait({ended}, timeout=timeout_s)
+        ended.cancel()
+
+    def now(self) -> float:
+        """The machine's clock: monotonic seconds."""
+        return self._loop.time()
+
+    # -- events in ---------------------------------------------------------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        """Give the machine an event; events that arise meanwhile follow in order."""
+        self._events.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._events and not self.stopped.done():
+                now = self._loop.time()
+                for effect in self.machine.step(self._events.popleft(), now):
+                    self._do(effect, now)
+                    if self.stopped.done():
+                        break
+        finally:
+            self._stepping = False
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self.machine.deadline()
+        if due == self._timer_at and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = due
+        if due != float("inf") and not self.stopped.done():
+            self._timer = self._loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.feed(Tick())
+
+    def _on_message(self, sender: InstanceId, message: Message) -> None:
+        self.feed(Received(sender, message))
+
+    def _on_up(self, peer: InstanceId) -> None:
+        self._suspicion.expect(peer, self._loop.time())
+        self.feed(PeerUp(peer))
+
+    def _on_down(self, peer: InstanceId) -> None:
+        self._suspicion.forget(peer)
+        self.feed(PeerDown(peer))
+        self._suspect(peer, "its connection broke")
+
+    def _on_refused(self, peer: InstanceId) -> None:
+        self.feed(PeerDown(peer, refused=True))
+
+    # -- effects out -------------------------------------------------------------------------------------------------------------
+
+    def _do(self, effect: Effect, now: float) -> None:
+        kind = type(effect)
+        if kind is Send:
+            assert isinstance(effect, Send)
+            if effect.target == self.instance:
+                self._events.append(Received(self.instance, effect.message))
+            else:
+                self._sent.add(effect.target)
+                self.network.send(effect.target, effect.message)
+        elif kind.__name__ in NOTE_TYPES:
+            self._note(effect, now)
+        elif isinstance(effect, Propose):
+            self._proposals.append(effect)
+            if len(self._proposals) == 1:
+                self._spawn(self._propose())
+        elif isinstance(effect, Stop):
+            self._stop(effect)
+        else:
+            self._perform(effect)
+
+    def _note(self, note: Effect, now: float) -> None:
+        if self._history is None:
+            return
+        digest = self._reply_digest(note) if isinstance(note, NoteReply) and self._reply_digest is not None else None
+        try:
+            self._history.write(line_of(note, self.instance, now, digest))  # type: ignore[arg-type]
+        except HistoryError as error:
+            log.error("the history cannot be written, so nothing more is done here: %s", error)
+            self._stop(Stop(f"history: {error}"))
+
+    def _stop(self, stop: Stop) -> None:
+        if not self.stopped.done():
+            log.warning("%s stops: %s", self.instance, stop.reason)
+            self.stopped.set_result(stop)
+
+    # -- heartbeats --------------------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Every interval: a heartbeat to whom nothing else was sent, and a look at who has been silent for too long."""
+        self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
+        beat = Heartbeat(self.machine.knowledge.topology.generation)
+        now = self._loop.time()
+        for peer in self.members:
+            if peer == self.instance or not self.network.is_up(peer):
+                continue
+            if peer not in self._sent:
+                self.network.send(peer, beat)
+            heard = self.network.heard_s.get(peer)
+            if heard is not None:
+                self._suspicion.heard(peer, heard)
+        for peer in self._suspicion.check(now):
+            self._suspect(peer, f"silent for {self._suspicion.silent_s(peer, now):.3f} s")
+        self._sent.clear()
+
+    def _suspect(self, peer: InstanceId, reason: str) -> None:
+        for member in self.members.values():
+            if member.of == MANAGER and member.instance != peer:
+                if member.instance == self.instance:
+                    self.feed(Received(self.instance, Suspect(peer, reason)))
+                else:
+                    self.network.send(member.instance, Suspect(peer, reason))
+
+    # -- etcd --------------------------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Read everything of the graph, then follow the changes."""
+        prefix = records.prefix_of(self._uid)
+        snapshot = await self._coordination.get_prefix(prefix)
+        members: dict[InstanceId, Member] = {}
+        found = False
+        for entry in snapshot.entries:
+            name = entry.key.removeprefix(prefix)
+            if name.startswith("members/"):
+                self._member(members, name.removeprefix("members/"), entry.value)
+            elif name == "topology":
+                found = True
+                self.feed(TopologyLearnt(records.decode_topology(entry.value), entry.mod_revision))
+        if not found:
+            self.feed(TopologyLearnt(Topology(), 0))
+        self._set_members(members)
+        self._spawn(self._watch(prefix, snapshot))
+
+    async def _watch(self, prefix: str, snapshot: object) -> None:
+        async with self._coordination.watch(prefix, snapshot) as watch:  # type: ignore[arg-type]
+            async for event in watch:
+                if isinstance(event, Restored):
+                    log.error("etcd's history went back from revision %d to %d", event.seen_revision, event.found_revision)
+                elif isinstance(event, Put | Deleted):
+                    self._changed(event, prefix)
+
+    def _changed(self, event: Put | Deleted, prefix: str) -> None:
+        key = event.entry.key if isinstance(event, Put) else event.key
+        name = key.removeprefix(prefix)
+        if name == "topology" and isinstance(event, Put):
+            self.feed(TopologyLearnt(records.decode_topology(event.entry.value), event.entry.mod_revision))
+        elif name.startswith("members/"):
+            members = dict(self.members)
+            instance = name.removeprefix("members/")
+            if isinstance(event, Put):
+                self._member(members, instance, event.entry.value)
+            else:
+                members.pop(instance, None)
+            self._set_members(members)
+
+    def _member(self, members: dict[InstanceId, Member], instance: InstanceId, value: bytes) -> None:
+        try:
+            members[instance] = records.decode_member(instance, value)[0]
+        except records.MalformedRecord as error:
+            log.error("%s", error)
+
+    def _set_members(self, members: dict[InstanceId, Member]) -> None:
+        if members == self.members:
+            return
+        self.members = members
+        self.network.set_members({name: member.address for name, member in members.items()})
+        self.feed(MembersChanged(tuple(members.values())))
+
+    async def _may_return(self) -> tuple[Compare, ...] | None:
+        """A lost registration comes back unless the topology lists this instance as revoked."""
+        key = records.topology_key(self._uid)
+        entry = await self._coordination.get(key)
+        if entry is None:
+            return ()
+        if self.instance in records.decode_topology(entry.value).revoked:
+            return None
+        return (Compare(key, entry.mod_revision),)
+
+    async def _propose(self) -> None:
+        while self._proposals:
+            self.feed(await self._commit(self._proposals[0]))
+            self._proposals.popleft()
+
+    async def _commit(self, proposal: Propose) -> Event:
+        """One compare-and-swap. An unknown outcome is read again, never repeated."""
+        key = records.topology_key(self._uid)
+        try:
+            if proposal.revision >= 0:
+                revision = await self._coordination.compare_and_swap(key, proposal.revision, records.encode_topology(proposal.topology))
+                return CasDone(proposal.topology, revision)
+        except NotApplied:
+            pass
+        except CoordinationError as error:
+            log.warning("proposal of generation %d: %s", proposal.topology.generation, error)
+            self._spawn(self._read_again())
+            return CasUnknown()
+        return await self._present() or CasUnknown()
+
+    async def _present(self) -> CasFailed | None:
+        try:
+            entry = await self._coordination.get(records.topology_key(self._uid))
+        except CoordinationError as error:
+            log.warning("reading the topology: %s", error)
+            self._spawn(self._read_again())
+            return None
+        if entry is None:
+            return CasFailed(Topology(), 0)
+        return CasFailed(records.decode_topology(entry.value), entry.mod_revision)
+
+    async def _read_again(self) -> None:
+        """Read until etcd answers; the watch tells of everything later."""
+        while True:
+            try:
+                entry = await self._coordination.get(records.topology_key(self._uid))
+            except CoordinationError as error:
+                if not error.retryable:
+                    log.error("the topology cannot be read: %s", error)
+                    return
+                await asyncio.sleep(limits.etcd_pause_max_s)
+                continue
+            topology, revision = (Topology(), 0) if entry is None else (records.decode_topology(entry.value), entry.mod_revision)
+            self.feed(TopologyLearnt(topology, revision))
+            return
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        async def run() -> None:
+            await work
+
+        task = self._loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._stop(Stop(f"{type(error).__name__}: {error}"))

@@ -1,0 +1,89 @@
+"""From the core's notes to lines of a history (history.md): the one translation, for processes and for the simulator alike."""
+
+from hams_protocol.effects import (
+    Note,
+    NoteApply,
+    NoteComplete,
+    NoteDurable,
+    NoteExec,
+    NoteFailover,
+    NoteLog,
+    NoteLost,
+    NoteReply,
+)
+from hams_protocol.ids import InstanceId
+from hams_wire.history import (
+    ApplyLine,
+    CompleteLine,
+    DurableLine,
+    ExecLine,
+    FailoverLine,
+    Line,
+    LogLine,
+    LostLine,
+    ReplyLine,
+    TakeoverLine,
+)
+
+SHARD_PREFIX = "F/"
+
+
+def line_of(note: Note, instance: InstanceId, at: float | None = None, digest: str | None = None) -> Line:
+    """The line of a note by `instance`; `at` seconds of any clock, `digest` of a reply's tensors where somebody made it."""
+    match note:
+        case NoteExec():
+            request, lane = note.unit
+            chain = note.chain or None
+            return ExecLine(
+                at=at,
+                i=instance,
+                gen=note.generation,
+                op=note.op,
+                epoch=note.epoch,
+                req=str(request),
+                lane=lane,
+                inputs=note.inputs,
+                out=note.out,
+                route=note.route,
+                seq=note.seq,
+                version=note.version,
+                chain=chain,
+                slot=note.slot,
+            )
+        case NoteApply():
+            return ApplyLine(
+                at=at,
+                i=instance,
+                gen=note.generation,
+                op=note.op,
+                epoch=note.epoch,
+                version=note.version,
+                chain=note.chain or None,
+                snapshot=note.snapshot,
+            )
+        case NoteDurable():
+            return DurableLine(at=at, i=instance, gen=note.generation, op=note.op, epoch=note.epoch, version=note.version)
+        case NoteLog():
+            return LogLine(
+                at=at,
+                i=instance,
+                gen=note.generation,
+                req=str(note.request),
+                key=note.key,
+                shard=note.shard,
+                epoch=note.epoch,
+                digest=note.digest or None,
+                source=note.source,
+            )
+        case NoteReply():
+            return ReplyLine(
+                at=at, i=instance, gen=note.generation, req=str(note.request), values=tuple(sorted(note.values)), epoch=note.epoch, digest=digest
+            )
+        case NoteComplete():
+            return CompleteLine(at=at, i=instance, req=str(note.request))
+        case NoteFailover() if note.op.startswith(SHARD_PREFIX):
+            return TakeoverLine(at=at, shard=int(note.op.removeprefix(SHARD_PREFIX)), gen=note.generation, epoch=note.epoch, i=note.primary)
+        case NoteFailover():
+            return FailoverLine(at=at, op=note.op, gen=note.generation, epoch=note.epoch, end=note.end, i=note.primary)
+        case NoteLost():
+            return LostLine(at=at, op=note.op, epoch=note.epoch, version=note.version, why=note.why)

@@ -1,0 +1,69 @@
+"""What every process of a graph begins and ends with: arguments, log, event loop, etcd, signals.
+
+A process ends with 0 when it was asked to, with `EXIT_STOPPED` when its core said Stop (a fresh instance may take its place), with 1 and
+one line on its log when it could not begin. No stack trace reaches a user.
+"""
+
+import argparse
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from hams_protocol.graph import Graph
+from hams_wire import records, spec
+from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.errors import WireError
+
+EXIT_STOPPED = 75
+"""The instance's part is over; whoever supervises it starts a fresh one (EX_TEMPFAIL)."""
+
+log = logging.getLogger("hams.process")
+
+
+def common_arguments(program: str, about: str) -> argparse.ArgumentParser:
+    """The arguments that all processes of a graph take."""
+    parser = argparse.ArgumentParser(program, description=about)
+    parser.add_argument("--graph", required=True, help="uid of the graph: its prefix in etcd")
+    parser.add_argument("--instance", required=True, help="id of this instance, fresh at every start")
+    parser.add_argument("--etcd", required=True, help="etcd endpoints, http://HOST:PORT, separated by commas")
+    parser.add_argument("--listen", default="tcp:127.0.0.1:0", help="where peers connect: tcp:HOST:PORT or unix:PATH")
+    parser.add_argument("--advertise", default=None, help="host that peers dial, if it is not the one listened at")
+    parser.add_argument("--log-level", default="info")
+    return parser
+
+
+async def open_graph(endpoints: str, uid: str) -> tuple[EtcdCoordination, Graph]:
+    """A client of etcd, and the compiled graph. Raises WireError."""
+    coordination = EtcdCoordination(endpoints)
+    entry = await coordination.get(records.spec_key(uid))
+    if entry is None:
+        await coordination.close()
+        raise records.MalformedRecord(f"etcd holds no graph {uid!r}: nothing under {records.spec_key(uid)}")
+    return coordination, spec.decode_spec(entry.value)
+
+
+def run(work: Callable[[asyncio.Event], Awaitable[int]], log_level: str) -> int:
+    """Run `work(asked_to_end)` on a fresh uvloop; SIGTERM and SIGINT set the event."""
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S"
+    )
+    gc.freeze()
+
+    async def main() -> int:
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, asked.set)
+        return await work(asked)
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main())
+    except (WireError, OSError, ValueError) as error:
+        log.error("%s", error)
+        return 1
