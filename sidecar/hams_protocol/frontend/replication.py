@@ -223,11 +223,11 @@ class Replication:
         if instance in self._revoked:
             return True
         now = self._ctx.now
-        if now - self._ctx.down.get(instance, FOREVER) >= self._ctx.graph.data.recovery.suspect_after_s:
+        if now >= self._ctx.down.get(instance, FOREVER) + self._ctx.graph.data.recovery.suspect_after_s:
             return True
         follower = self._followers.get(instance)
         if follower is not None:
-            return follower.counted and now - follower.stalled_since >= limits.backup_lag_max_s
+            return follower.counted and now >= follower.stalled_since + limits.backup_lag_max_s
         return bool(members) and instance not in members
 
     def wish_at(self) -> float:

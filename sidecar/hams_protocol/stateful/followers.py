@@ -102,7 +102,7 @@ class Followers:
 
     @staticmethod
     def _is_gone(follower: Follower, living: set[InstanceId], suspect_after_s: float, now: float) -> bool:
-        if follower.refused or now - follower.down_since >= suspect_after_s:
+        if follower.refused or now >= follower.down_since + suspect_after_s:
             return True
         stalled_s = now - follower.progress_at if follower.received < follower.sent else 0.0
         if follower.instance not in living and stalled_s >= suspect_after_s:

@@ -472,6 +472,8 @@ class Primary:
         if not m.mode.replicates:
             return []
         target = self._followers.applied_by_all()
+        if self._blocked and not m.knowledge.set_of(m.operator.name).in_sync:
+            target = None
         if target is None:
             target = -1 if self._blocked else self._settled()
         elif mutants.on("durable-before-all"):
