@@ -9,6 +9,10 @@ active: frozenset[str] = frozenset()
 REGISTRY: dict[str, str] = {
     "ack-without-value-id": "an acknowledgement of a replaced value counts for its successor (section 3)",
     "ack-without-epoch": "an acknowledgement of the owner's old epoch counts in its new one (section 3)",
+    "accept-old-epoch": "tokens from a deposed owner are taken (section 4)",
+    "merge-unknown-epoch": "a token that depends on an epoch not yet known is taken (section 1)",
+    "query-without-fence": "a slot query is answered, but its predecessors are not fenced (section 4)",
+    "complete-without-close": "a request is complete before a First's losers have arrived (section 3)",
     "inject-before-replicate": "a shard's owner injects a request before its followers hold the entry (section 5)",
     "reply-before-durable": "the reply does not wait until what it depends on is durable (section 5)",
     "reply-before-replicate": "the reply is released before its entry is in every in-sync log (section 5)",

@@ -62,12 +62,16 @@ from hams_protocol.messages import (
     ReplyEntry,
     SlotAnswer,
     SlotQuery,
+    Suspect,
     Token,
     TokenAcks,
     TopologyNews,
 )
 from hams_protocol.outbox import Outbox
 from hams_protocol.topology import ReplicaSet, slot_number
+
+MANAGER = "manager"
+"""What a manager's member entry is `of`."""
 
 LOST_LOG_STRIDE = 1 << 32
 """A shard whose log was lost numbers its requests from epoch times this on: no id is ever used twice."""
@@ -103,10 +107,10 @@ class FrontendMachine:
         self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast)
         self._gateway = Gateway(self._ctx, self._owners)
         self._members: dict[InstanceId, Member] = {}
-        self._early: dict[int, tuple[InstanceId, Freeze]] = {}
         self._proposing = False
         self._propose_at = 0.0
         self._draining = False
+        self._handing_off = False
         self._stopped = False
         self._handlers: dict[type, Callable[[InstanceId, Message], None]] = self._table()
 
@@ -193,8 +197,7 @@ class FrontendMachine:
             self._ctx.down.setdefault(event.peer, self._ctx.now)
         elif isinstance(event, (CasDone, CasFailed)):
             self._proposing = False
-            if isinstance(event, CasFailed):
-                self._propose_at = self._ctx.now + limits.propose_retry_s
+            self._propose_at = self._ctx.now + (limits.propose_retry_s if isinstance(event, CasFailed) else 0.0)
             self._learn(TopologyLearnt(event.topology, event.revision))
         elif isinstance(event, CasUnknown):
             self._proposing = False
@@ -226,6 +229,8 @@ class FrontendMachine:
             self._broadcast.tick()
         if not self._proposing and now >= self._propose_at and self._owners:
             self._propose()
+        if self._draining and not self._handing_off and not len(self._gateway):
+            self._drained()
         if not mutants.active:
             for owner in self._owners.values():
                 owner.check()
@@ -395,9 +400,6 @@ class FrontendMachine:
         self._sinks.judge_again()
         ctx.out += self._outbox.owners_changed(ctx.now)
         self._gateway.topology_changed()
-        early, self._early = self._early, {}
-        for sender, freeze in early.values():
-            self._on_freeze(sender, freeze)
 
     def _take_role(self, shard: int, roles: ReplicaSet) -> None:
         """The role that the newest topology gives this instance in one shard."""
@@ -531,23 +533,27 @@ class FrontendMachine:
 
     def _on_probe(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Probe)
-        health = Health.STOPPING if self._draining else Health.HEALTHY
+        health = Health.STOPPING if self._handing_off else Health.HEALTHY
         self._ctx.send(sender, ProbeAnswer(message.nonce, health, self._ctx.generation))
+
+    def _drained(self) -> None:
+        """Draining, and no client waits here any more: whoever stands in may take the roles over; without a role it is over at once."""
+        if not self._owners and not self._followers:
+            self._stop("drained")
+            return
+        self._handing_off = True
+        for member in self._members.values():
+            if member.of == MANAGER:
+                self._ctx.send(member.instance, Suspect(self.instance, "it drains"))
 
     def _on_freeze(self, sender: InstanceId, message: Message) -> None:
         """Take and commit nothing more of this epoch, until a higher generation is learnt; say how far the log goes."""
         assert isinstance(message, Freeze)
         ctx = self._ctx
         shard = self._shard_of.get(message.name)
-        known = self.knowledge.set_of(message.name).epoch
-        if shard is None or message.generation < ctx.generation or known > message.epoch:
-            why = f"{self.instance} knows generation {ctx.generation}, epoch {known}" if shard is not None else f"no shard {message.name!r}"
-            ctx.send(sender, Refused(message.attempt, message.generation, message.name, why))
-            return
-        if message.generation > ctx.generation:
-            if len(self._early) < limits.frozen_attempts_max:
-                self._early[message.attempt] = (sender, message)
-            ctx.send(sender, AskTopology(ctx.generation))
+        if shard is None or message.generation != ctx.generation or self.knowledge.set_of(message.name).epoch != message.epoch:
+            why = f"no shard {message.name!r}" if shard is None else f"{self.instance} knows generation {ctx.generation}"
+            ctx.send(sender, Refused(message.attempt, ctx.generation, message.name, why))
             return
         owner, follower = self._owners.get(shard), self._followers.get(shard)
         log: ShardLog | None = None
@@ -561,7 +567,7 @@ class FrontendMachine:
 
     def _on_fence(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Fence)
-        self._ctx.send(sender, Refused(message.attempt, message.generation, message.name, "a frontend has no state that depends on ends"))
+        self._ctx.send(sender, Refused(message.attempt, self._ctx.generation, message.name, "a frontend has no state that depends on ends"))
 
 
 def _logged_from(log: ShardLog, op: str) -> list[Token]:

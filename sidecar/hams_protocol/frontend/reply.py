@@ -1,5 +1,6 @@
 """How the reply is chosen out of the sink tokens of a request (api.md, Replies). Deterministic in the tokens; looks at durable ones only."""
 
+from hams_protocol import mutants
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.plan import Plan
 from hams_protocol.ids import ValueId
@@ -45,7 +46,7 @@ def decide(plan: Plan, live: Live) -> Reply | None:
 
 def torn_fan(tokens: tuple[Token, ...]) -> str | None:
     """The fan-out operator of which two different executions are among the ancestors of these tokens (protocol.md, section 4)."""
-    if len(tokens) < 2:
+    if len(tokens) < 2 or mutants.on("mix-fan-out-values"):
         return None
     seen: dict[str, ValueId] = {}
     for token in tokens:

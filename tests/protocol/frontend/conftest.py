@@ -1,0 +1,22 @@
+"""Frontend machines wired back to back by a deterministic network (frontend_net.py)."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def mutant() -> Iterator[object]:
+    """Switches a named protocol bug on for the rest of the test."""
+    from hams_protocol import mutants
+
+    def switch(name: str) -> None:
+        assert name in mutants.REGISTRY
+        mutants.active = frozenset({name})
+
+    yield switch
+    mutants.active = frozenset()
