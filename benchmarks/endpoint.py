@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
             head = self.head[:end].lower()
             if not head.startswith(b"http/1.1 200"):
                 raise RuntimeError(f"expected 200, got {self.head[:300]!r}")
-            length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+            length = int(head.split(b"\r\ncontent-length:", 1)[1].split(b"\r\n", 1)[0])
             self.left = length - (len(self.head) - end - 4)
         else:
             self.left -= len(data)

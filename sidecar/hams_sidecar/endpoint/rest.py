@@ -9,9 +9,7 @@ Invariant: exactly one answer per request, unless the client went away.
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, MutableMapping
 from time import perf_counter
-from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -26,14 +24,8 @@ from hams_sidecar.inference import Buffer
 
 log = logging.getLogger(__name__)
 
-Headers = list[tuple[bytes, bytes]]
-
-JSON = (b"content-type", b"application/json")
-BINARY = (b"content-type", b"application/octet-stream")
-CLOSE = (b"connection", b"close")
-
-_joined_bytes_max = 64 << 10
-"""Replies up to this size go out as one buffer: a copy is cheaper than another message."""
+JSON = b"content-type: application/json\r\n"
+BINARY = b"content-type: application/octet-stream\r\n"
 
 
 class InferRoute:
@@ -47,7 +39,7 @@ class InferRoute:
         upload: Upload = scope[UPLOAD]
         try:
             if upload.begin():
-                await self._serve(scope, upload, send)
+                await self._serve(scope, upload)
         except asyncio.CancelledError:
             if not upload.lost:
                 raise
@@ -55,7 +47,7 @@ class InferRoute:
         finally:
             upload.release()
 
-    async def _serve(self, scope: Scope, upload: Upload, send: Send) -> None:
+    async def _serve(self, scope: Scope, upload: Upload) -> None:
         serving = self._serving
         began = perf_counter()
         size = 0
@@ -73,11 +65,11 @@ class InferRoute:
         finally:
             serving.open_requests -= 1
         if serving.draining or status == 408:
-            headers.append(CLOSE)
-        await _send(send, status, headers, content)
+            upload.close_after()
+        await upload.answer(status, headers, content)
         serving.count("http", str(status), began, size, sum(map(len, content)))
 
-    async def _infer(self, given: dict[bytes, bytes], body: bytes, deadline_s: float) -> tuple[int, Headers, list[Buffer]]:
+    async def _infer(self, given: dict[bytes, bytes], body: bytes, deadline_s: float) -> tuple[int, bytes, list[Buffer]]:
         """One request from its headers and body to status, headers and body of its answer. Raises RequestRefused."""
         serving = self._serving
         encoding = given.get(b"content-encoding", b"identity")
@@ -105,31 +97,16 @@ class InferRoute:
         if isinstance(outcome, Refusal):
             return _error(outcome)
         json_length, content = await run(encode_reply(serving.graph.name, request.form, choose(outcome.tensors, request.form.outputs)))
-        headers: Headers = [(b"content-length", b"%d" % sum(map(len, content)))]
         if json_length is None:
-            headers.append(JSON)
-        else:
-            headers.append(BINARY)
-            headers.append((b"inference-header-content-length", b"%d" % json_length))
-        return 200, headers, content
+            return 200, JSON, content
+        return 200, BINARY + b"inference-header-content-length: %d\r\n" % json_length, content
 
 
-async def _send(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], content: list[Buffer]) -> None:
-    start: MutableMapping[str, Any] = {"type": "http.response.start", "status": status, "headers": headers}
-    await send(start)
-    if len(content) > 1 and sum(map(len, content)) <= _joined_bytes_max:
-        content = [b"".join(content)]
-    last = len(content) - 1
-    for index, buffer in enumerate(content):
-        await send({"type": "http.response.body", "body": buffer, "more_body": index < last})
-
-
-def _error(found: Refusal) -> tuple[int, Headers, list[Buffer]]:
-    body = encode_error(found.message)
-    headers: Headers = [(b"content-length", b"%d" % len(body)), JSON]
+def _error(found: Refusal) -> tuple[int, bytes, list[Buffer]]:
+    headers = JSON
     if found.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, math.ceil(found.retry_after_s))))
-    return found.status, headers, [body]
+        headers += b"retry-after: %d\r\n" % max(1, math.ceil(found.retry_after_s))
+    return found.status, headers, [encode_error(found.message)]
 
 
 def _text(header: bytes | None) -> str | None:

@@ -1,0 +1,98 @@
+"""A graph and a port to test the endpoint against: outcomes are chosen by the test, requests are kept for it to look at."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from hams_protocol.graph import (
+    FRONTEND,
+    BatchPolicy,
+    Edge,
+    FrontendSpec,
+    GraphData,
+    Join,
+    Mode,
+    ModelSpec,
+    Operator,
+    RecoverySpec,
+    ReplyTensor,
+    TensorSpec,
+)
+from hams_sidecar.datatypes import DATATYPES
+from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply
+
+Answer = Callable[[InferenceRequest], Awaitable[InferenceOutcome]]
+
+
+def graph(*inputs: TensorSpec, frontend: FrontendSpec | None = None) -> GraphData:
+    """A graph of one operator that gives back each of its inputs under its own name."""
+    operator = Operator(
+        name="echo",
+        join=Join.COMBINE,
+        in_edges=(Edge(FRONTEND, "echo", ()),),
+        successors=(FRONTEND,),
+        lanes=((),),
+        outputs=tuple(TensorSpec(spec.name, spec.datatype, spec.shape) for spec in inputs),
+        batch=BatchPolicy(64, 0.0),
+        model=ModelSpec("none:none"),
+        stateful=False,
+    )
+    return GraphData(
+        name="digits",
+        uid="uid",
+        mode=Mode.NON_STOP,
+        frontend=frontend or FrontendSpec(),
+        managers=1,
+        recovery=RecoverySpec(),
+        inputs=inputs,
+        outputs=tuple(ReplyTensor(spec.name, (("echo", spec.name),)) for spec in inputs),
+        operators=(operator,),
+    )
+
+
+PIXELS = TensorSpec("pixels", "FP32", (4,))
+TARGET = TensorSpec("target", "INT64", (), optional=True)
+DIGITS = graph(PIXELS, TARGET)
+
+EVERY_DATATYPE = graph(*(TensorSpec(datatype.lower(), datatype, (-1,), optional=True) for datatype in sorted(DATATYPES)))
+"""One optional input of each datatype, a row being a vector of any length."""
+
+
+async def echo(request: InferenceRequest) -> InferenceOutcome:
+    """Give the tensors back."""
+    return Reply(request.tensors)
+
+
+def always(outcome: InferenceOutcome) -> Answer:
+    """Give the same outcome to everyone."""
+
+    async def answer(request: InferenceRequest) -> InferenceOutcome:
+        return outcome
+
+    return answer
+
+
+class FakePort:
+    """A port whose answers a test decides. `requests` are those that came, `cancelled` counts those whose client went away."""
+
+    def __init__(self, answer: Answer = echo) -> None:
+        self.answer = answer
+        self.requests: list[InferenceRequest] = []
+        self.cancelled = asyncio.Semaphore(0)
+        self.arrived = asyncio.Semaphore(0)
+        self.is_ready = True
+        self.is_live = True
+
+    async def infer(self, request: InferenceRequest) -> InferenceOutcome:
+        self.requests.append(request)
+        self.arrived.release()
+        try:
+            return await self.answer(request)
+        except asyncio.CancelledError:
+            self.cancelled.release()
+            raise
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def live(self) -> bool:
+        return self.is_live

@@ -1,0 +1,103 @@
+"""Endpoints on free ports of the loopback, over a port that the test controls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import httpx
+import pytest
+import uvloop
+
+from hams_protocol.graph import GraphData
+from hams_sidecar.endpoint import Address, Endpoint
+from hams_sidecar.endpoint.doubles import DIGITS, FakePort
+from hams_sidecar.metrics import Metrics
+
+
+@dataclass
+class Running:
+    """A served endpoint and what is behind it."""
+
+    endpoint: Endpoint
+    port: FakePort
+    metrics: Metrics
+
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self.endpoint.address.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.endpoint.address.grpc_port}"
+
+    async def connect(self) -> "Raw":
+        return Raw(*await asyncio.open_connection("127.0.0.1", self.endpoint.address.http_port))
+
+
+@dataclass
+class Raw:
+    """A bare connection to the HTTP port."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, *parts: bytes) -> None:
+        for part in parts:
+            self.writer.write(part)
+            await self.writer.drain()
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """The next answer: status, headers, body."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        return int(head[0].split()[1]), headers, body
+
+    async def closed(self) -> bool:
+        """Wait until the server closes; whether nothing came before."""
+        try:
+            return await self.reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+    async def close(self) -> None:
+        self.writer.close()
+
+
+Serve = Callable[..., Awaitable[Running]]
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that production uses."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Starts endpoints, and stops them after the test."""
+    started: list[Endpoint] = []
+
+    async def start(graph: GraphData = DIGITS, port: FakePort | None = None, address: Address | None = None, **options: bool) -> Running:
+        port = port or FakePort()
+        metrics = Metrics("frontend", process=False)
+        endpoint = Endpoint(port, graph, metrics, address or Address("127.0.0.1", 0, 0), **options)
+        await endpoint.start()
+        started.append(endpoint)
+        return Running(endpoint, port, metrics)
+
+    yield start
+    for endpoint in started:
+        await endpoint.stop()
+
+
+@pytest.fixture
+async def digits(serve: Serve) -> Running:
+    """The graph `digits` (pixels FP32 [4], optional target INT64 []), which gives its inputs back."""
+    return await serve()
+
+
+@pytest.fixture
+async def client(digits: Running) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of `digits`."""
+    async with httpx.AsyncClient(base_url=f"http://{digits.http}") as found:
+        yield found
