@@ -330,7 +330,7 @@ class LogCopy:
     expired: tuple[int, ...] = ()
     settled: tuple[tuple[InstanceId, int], ...] = ()
     fed: tuple[Token, ...] = ()
-    complete: Completion = Completion(())
+    complete: Completion | None = None
 
 
 @frozen

@@ -134,7 +134,8 @@ def log_of(parts: list[LogCopy], spec: FrontendSpec) -> ShardLog:
     state.tickets.restore(final.settled)
     for token in final.fed:
         _feed(state, token)
-    state.completed.learn(final.complete)
+    if final.complete is not None:
+        state.completed.learn(final.complete)
     return ShardLog(final.epoch, state, final.index)
 
 
