@@ -116,3 +116,6 @@ first_roles_wait_s = 2.0
 
 probe_again_after_s = 0.5
 """A suspect that nobody could stand in for is probed again after this long."""
+
+early_acks_max = 64
+"""Acknowledgements of an epoch kept by its primary before it has learnt of its role."""

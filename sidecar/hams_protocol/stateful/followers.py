@@ -16,19 +16,27 @@ FOREVER = float("inf")
 class Follower:
     """One backup or joiner. `sent`, `received`, `applied` are versions, -1 for none; `copying` until it was sent a copy to follow from."""
 
-    __slots__ = ("ack", "applied", "asked", "copying", "down_since", "instance", "progress_at", "received", "refused", "sent")
+    __slots__ = ("ack", "applied", "asked", "asked_at", "copying", "down_since", "instance", "progress_at", "received", "refused", "sent")
 
     def __init__(self, instance: InstanceId, ack: bool, now: float) -> None:
         self.instance = instance
         self.ack = ack
         self.copying = not ack
         self.asked = False
+        self.asked_at = -FOREVER
         self.sent = -1
         self.received = -1
         self.applied = -1
         self.progress_at = now
         self.down_since = FOREVER
         self.refused = False
+
+    @property
+    def ask_at(self) -> float:
+        """When it should have said that it has applied what it received."""
+        if self.copying or self.applied >= self.received or self.down_since != FOREVER:
+            return FOREVER
+        return max(self.progress_at, self.asked_at) + limits.resend_after_s
 
 
 class Followers:
@@ -117,4 +125,5 @@ class Followers:
                 due = min(due, follower.down_since + suspect_after_s)
             if follower.received < follower.sent:
                 due = min(due, follower.progress_at + limits.resend_after_s)
+            due = min(due, follower.ask_at)
         return due

@@ -28,6 +28,7 @@ from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.joins import Unit
 from hams_protocol.lineage import Lineage
 from hams_protocol.messages import (
+    AskTopology,
     Fence,
     Freeze,
     FreezeAnswer,
@@ -36,6 +37,7 @@ from hams_protocol.messages import (
     Payload,
     Probe,
     ProbeAnswer,
+    RecordAck,
     Refused,
     RoleReport,
     SlotQuery,
@@ -63,6 +65,7 @@ class StatefulMachine(Vertex):
         self.epoch = 0
         self._stopped = False
         self._ticked_at = -FOREVER
+        self._early_acks: dict[InstanceId, RecordAck] = {}
 
     # -- the machine -------------------------------------------------------------------------------------------------------
 
@@ -246,7 +249,13 @@ class StatefulMachine(Vertex):
         self._begin_epoch(found.epoch)
         self.primary, self.backup = Primary(self, found, now), None
         note = NoteFailover(self.operator.name, self.knowledge.topology.generation, found.epoch, end, self.instance)
-        return [note, *self.primary.promoted(now)]
+        return [note, *self.primary.promoted(now), *self._adopt_early_acks(now)]
+
+    def _adopt_early_acks(self, now: float) -> list[Effect]:
+        """Backups may learn of an epoch, and say that they hold its beginning, before its primary does."""
+        assert self.primary is not None
+        early, self._early_acks = self._early_acks, {}
+        return [effect for sender, ack in early.items() for effect in self.primary.message(sender, ack, now)]
 
     def _as_first_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
         """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins again at the reported end."""
@@ -320,6 +329,9 @@ class StatefulMachine(Vertex):
             return self._freeze(sender, message)
         if isinstance(message, Fence):
             return self._fence(sender, message)
+        if isinstance(message, RecordAck) and message.epoch > self.epoch and len(self._early_acks) < limits.early_acks_max:
+            self._early_acks[sender] = message
+            return [Send(sender, AskTopology(self.knowledge.topology.generation))]
         if self.backup is not None:
             return self.backup.message(sender, message, now)
         return self.primary.message(sender, message, now) if self.primary is not None else []

@@ -5,6 +5,7 @@ a version is durable only when the whole ack set has applied it (alone: once its
 executed once in the surviving history; nothing orphan is executed.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits, mutants
@@ -389,13 +390,17 @@ class Primary:
 
     def _undo(self, now: float) -> list[Effect]:
         """An input became orphan or fenced during the update: reload the version captured before; the others run again."""
+        self._run_again(now)
+        return self.load_newest()
+
+    def _run_again(self, now: float) -> None:
+        """The batch is off: its units queue again, before all others."""
         for unit in reversed(self._running):
             if self._still_runs(unit):
                 unit.stage = Stage.READY
                 self._m.queue.add_first(unit, now)
         self._running = []
         self._updating = False
-        return self.load_newest()
 
     def batch_failed(self, event: BatchFailed, now: float) -> list[Effect]:
         """Told to abandon: the rest runs again. The model raised: the units run one per batch, and one that fails alone gets the error."""
@@ -414,9 +419,7 @@ class Primary:
                 self._attempts.isolate(other)
         if event.updated:
             return self._undo(now)
-        loading = self.loading
-        self._undo(now)
-        self.loading = loading
+        self._run_again(now)
         return []
 
     def model_died(self, event: ModelDied, now: float) -> list[Effect]:
@@ -658,6 +661,7 @@ class Primary:
         effects = self.drop_gone(now)
         for follower in self._followers.all.values():
             effects += self._resend(follower, now)
+            effects += self._ask_applied(follower, now)
             effects += self._admit(follower, now)
         if now >= self._waiting_since + limits.ask_after_s:
             self._waiting_since = now
@@ -676,6 +680,16 @@ class Primary:
         follower.sent = follower.received
         effects = self._ship_to(follower, self._ready_up_to(), now)
         return effects
+
+    def _ask_applied(self, follower: Follower, now: float) -> list[Effect]:
+        """The acknowledgement of an apply may be lost: the bare record of a version it has received makes a follower say it again."""
+        if now < follower.ask_at:
+            return []
+        follower.asked_at = now
+        version = self._m.store.find(follower.received)
+        if version is None:
+            return []
+        return [Send(follower.instance, replace(version.record, epoch=self._epoch, units=(), state=None))]
 
     def _ask_durable(self) -> list[Effect]:
         m = self._m
