@@ -77,7 +77,13 @@ class Client:
         world.after(0.0005, self._reach, self.attempt, node, event)
         world.after(1.0 + world.client_rng.random(), self._timeout, self.attempt)
         if call.impatient:
-            world.after(0.004, world.feed, node, ClientGone(self.attempt))
+            world.after(0.004, self._leave, self.attempt, node)
+
+    def _leave(self, attempt: int, node: "Node") -> None:
+        """An impatient client closes its connection and does not come back."""
+        if attempt == self.attempt and not self.done:
+            self.world.feed(node, ClientGone(attempt))
+            self._finish("error", None)
 
     def _reach(self, attempt: int, node: "Node", event: ClientRequest) -> None:
         if attempt != self.attempt or self.done:

@@ -143,7 +143,7 @@ class Etcd:
             changed = after.table(table.op)
             for number, slot in enumerate(table.slots):
                 new_slot = changed.slots[number]
-                if new_slot.epoch < slot.epoch or (new_slot.instance != slot.instance and new_slot.epoch == slot.epoch and slot.instance):
+                if new_slot.epoch < slot.epoch or (new_slot.instance not in (slot.instance, None) and new_slot.epoch == slot.epoch and slot.epoch):
                     raise Broken("I5", f"{node.id} moved slot {number} of {table.op} without a new epoch")
 
     # -- members -------------------------------------------------------------------------------------------------------------------

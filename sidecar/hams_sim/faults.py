@@ -180,21 +180,6 @@ class Faults:
             found = [node for node in world.living() if node.of == of]
         return self.rng.choice(found) if found else None
 
-    def may_hurt(self, node: Node) -> bool:
-        """Whether the protocol tolerates the loss of this instance now: every state it holds has another sound holder."""
-        world = self.world
-        if node.of == MANAGER:
-            return any(other.sound and not other.etcd_cut and other is not node for other in world.living() if other.of == MANAGER)
-        for topology in (world.etcd.topology, *world.etcd.proposed.values()):
-            for item in topology.sets:
-                if node.id in item.members:
-                    others = [world.nodes[name] for name in item.members if name != node.id]
-                    if not any(other.sound and world.model_ready(other) for other in others):
-                        return False
-                if node.kept is not None and node.kept in item.members:
-                    return False
-        return True
-
     # -- strike ------------------------------------------------------------------------------------------------------------------
 
     def strike(self, fault: Fault) -> None:
@@ -231,7 +216,7 @@ class Faults:
         if kind in ("kill", "pause", "isolate", "cut-etcd", "kill-model", "drain", "slow", "slow-watch"):
             if node is None or not node.alive:
                 return
-            if kind in ("kill", "pause", "isolate", "kill-model") and not self.may_hurt(node):
+            if kind in ("kill", "pause", "isolate", "kill-model") and not self.world.may_hurt(node):
                 self.spared += 1
                 return
             self._note(fault, node)

@@ -106,8 +106,9 @@ class SimModel:
             for _, payload in unit.inputs:
                 if payload is not None and getattr(payload, "poison", "") == self.operator.name:
                     self.world.seen("poison")
+                    self.world.errored.add(unit.unit.request)
                     self._batch = -1
-                    if self.rng.random() < 0.3:
+                    if self.rng.random() < 0.3 and self.world.may_hurt(self.node):
                         self.world.kill(self.node, "poison took the proxy too", restart=True)
                     else:
                         self.kill()
@@ -134,6 +135,8 @@ class SimModel:
     def _updated(self) -> None:
         if self.rng.random() < self.behaviour.raises:
             self.state = SimState(self.state, ((self._units[0].unit, -1),), self.rng.getrandbits(60))
+            if len(self._units) == 1:
+                self.world.errored.add(self._units[0].unit.request)
             self._finish(BatchFailed(self._batch, "raised in its update", True))
         else:
             self._finish(BatchDone(self._batch, self._results(True), True))

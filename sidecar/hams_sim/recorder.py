@@ -17,6 +17,7 @@ from hams_protocol.effects import (
     NoteReply,
 )
 from hams_protocol.messages import Kind, Token
+from hams_protocol.topology import ReplicaSet
 from hams_sim.errors import Broken
 from hams_wire.history import (
     ApplyLine,
@@ -145,6 +146,16 @@ class Recorder:
         else:
             self.lines.append(FailoverLine(op=note.op, gen=note.generation, epoch=note.epoch, end=note.end, i=note.primary))
             self.failovers += 1
+
+    def moved(self, item: ReplicaSet, generation: int) -> None:
+        """The same, as it was committed: whoever commits a topology, or learns it, may write the line, and all must agree."""
+        if item.primary is None:
+            return
+        if item.name.startswith("F/"):
+            self.lines.append(TakeoverLine(shard=int(item.name[2:]), gen=generation, epoch=item.epoch, i=item.primary))
+        else:
+            end = item.end_of(item.epoch - 1)
+            self.lines.append(FailoverLine(op=item.name, gen=generation, epoch=item.epoch, end=-1 if end is None else end, i=item.primary))
 
     def lost(self, node: "Node", note: NoteLost) -> None:
         """A state was lost, and it is said."""

@@ -415,6 +415,7 @@ class World:
         for item in after.sets:
             old = before.find(item.name)
             if item.epoch > old.epoch > 0:
+                self.recorder.moved(item, after.generation)
                 kind = "takeover" if item.name.startswith("F/") else ("rollback" if item.primary == old.primary else "failover")
                 self.seen(kind)
                 if item.name not in self.graph.operators:
@@ -466,6 +467,20 @@ class World:
         assert isinstance(machine, StatefulMachine)
         if machine.version < note.version and machine.epoch == note.epoch:
             raise Broken("I1", f"{node.id} calls version {note.version} of {note.op} durable; {peer.id}, in sync, has {machine.version}")
+
+    def may_hurt(self, node: Node) -> bool:
+        """Whether the protocol tolerates the loss of this instance now: every state it holds has another sound holder."""
+        if node.of == MANAGER:
+            return any(other.sound and not other.etcd_cut and other is not node for other in self.living() if other.of == MANAGER)
+        for topology in (self.etcd.topology, *self.etcd.proposed.values()):
+            for item in topology.sets:
+                if node.id in item.members:
+                    others = [self.nodes[name] for name in item.members if name != node.id]
+                    if not any(other.sound and self.model_ready(other) for other in others):
+                        return False
+                if node.kept is not None and node.kept in item.members:
+                    return False
+        return True
 
     def role_of(self, node: Node) -> str:
         """For people: what the topology calls an instance."""
