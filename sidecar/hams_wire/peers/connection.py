@@ -50,6 +50,10 @@ class SendingOwner(Protocol):
         """The connection has been welcomed: messages may be sent."""
         ...
 
+    def dirty(self, sending: "Sending") -> None:
+        """It has something to write: call `flush` soon, once. Not called again before that."""
+        ...
+
     def lost(self, sending: "Sending") -> None:
         """The connection is gone, welcomed or not. Called once."""
         ...
@@ -90,13 +94,14 @@ class Sending(asyncio.BufferedProtocol):
             return False
         if not self._scheduled and not self._paused:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._owner.dirty(self)
         if self.writable and self.outbox.fullest_bytes > limits.lane_bytes_high:
             self.writable = False
             self._owner.pressed(self)
         return True
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write one turn of the outbox."""
         self._scheduled = False
         transport = self._transport
         if self._paused or transport is None or transport.is_closing():
@@ -121,7 +126,7 @@ class Sending(asyncio.BufferedProtocol):
         if self.outbox:
             if not self._scheduled:
                 self._scheduled = True
-                self._loop.call_soon(self._flush)
+                self._loop.call_soon(self.flush)
         elif self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
@@ -142,7 +147,7 @@ class Sending(asyncio.BufferedProtocol):
         """All that was written has gone."""
         self._paused = False
         if not self._scheduled:
-            self._flush()
+            self.flush()
 
     # ---- the connection ----
 
@@ -216,7 +221,11 @@ class ReceivingOwner(Protocol):
         ...
 
     def heard(self, peer: InstanceId, nbytes: int) -> None:
-        """Bytes of a known peer have arrived."""
+        """Bytes of a known peer have arrived; what they hold is delivered now, then `settled` is called."""
+        ...
+
+    def settled(self) -> None:
+        """Everything that `heard` spoke of has been delivered."""
         ...
 
     def deliver(self, peer: InstanceId, message: Message) -> None:
@@ -265,12 +274,13 @@ class Receiving(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
-        if self.peer:
-            self._owner.heard(self.peer, nbytes)
+        self._owner.heard(self.peer, nbytes)
         try:
             self.inbox.received(nbytes)
         except (BadFrame, Turned) as error:
             self._refuse(error)
+        finally:
+            self._owner.settled()
 
     def _greeted(self, kind: int, metadata: bytes) -> None:
         if self.peer:

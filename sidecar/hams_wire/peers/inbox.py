@@ -185,6 +185,13 @@ class Inbox:
             rooms: list[Room] | None = [self._codec.factory.allocate(size) for size in incoming.sizes]
         except NoRoom:
             rooms = None
+        if rooms is not None and header.data == incoming.total <= self._end - self._start:  # small, and all of it is here
+            for room in rooms:
+                view = room.view
+                start, self._start = self._start, self._start + len(view)
+                view[:] = self._view[start : self._start]
+            self._deliver(self._codec.finish(incoming, rooms))
+            return
         arriving = _Arriving(incoming, rooms)
         if header.data < incoming.total:
             if len(self._arriving) >= limits.streams_open_max:

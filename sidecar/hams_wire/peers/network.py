@@ -110,6 +110,8 @@ class PeerNetwork:
         self._incoming: set[Receiving] = set()
         self._closing = False
         self._last: tuple[Message, Encoded] | None = None
+        self._dirty: list[Sending] = []
+        self._delivering = False
 
     # ---- life ----
 
@@ -303,6 +305,17 @@ class PeerNetwork:
             self.stats.connects += 1
             self._on_up(sending.peer)
 
+    def dirty(self, sending: Sending) -> None:
+        """All connections that got something to write in this turn are served together."""
+        if not self._dirty and not self._delivering:
+            self._loop.call_soon(self._flush)
+        self._dirty.append(sending)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for sending in dirty:
+            sending.flush()
+
     def lost(self, sending: Sending) -> None:
         """Report a broken connection at once."""
         peer = self._peers.get(sending.peer)
@@ -345,9 +358,17 @@ class PeerNetwork:
         return welcome
 
     def heard(self, peer: InstanceId, nbytes: int) -> None:
-        """Remember when."""
+        """Remember when. What the callbacks send while they are being served leaves together at the end."""
+        self._delivering = True
         self.stats.received_bytes += nbytes
-        self.heard_s[peer] = self._loop.time()
+        if peer:
+            self.heard_s[peer] = self._loop.time()
+
+    def settled(self) -> None:
+        """Write what was sent in the meantime, without waiting for the next turn of the loop."""
+        self._delivering = False
+        if self._dirty:
+            self._flush()
 
     def deliver(self, peer: InstanceId, message: Message) -> None:
         """Pass a message on."""

@@ -155,20 +155,29 @@ class Schema:
         names: dict[str, object] = {"make": cls}
         for index, field in enumerate(dataclasses.fields(cls)):
             shape = self.shape(hints[field.name])
+            decode = shape.decode
+            if field.default_factory is not dataclasses.MISSING:
+                raise TypeError(f"{cls.__name__}.{field.name}: a default made by a function")
             if field.default is dataclasses.MISSING:
                 fields.append((field.name, shape.wire))
-            elif shape.encode is None or field.default in (None, ()):
+            elif decode is None or field.default in (None, ()):
                 fields.append((field.name, shape.wire, field.default))
             else:
-                raise TypeError(f"{cls.__name__}.{field.name}: a default that is itself a value with a wire form")
+                fields.append((field.name, operator.or_(shape.wire, msgspec.UnsetType), msgspec.UNSET))
+                decode = _or_default(decode, field.default)
             out.append(_call(f"value.{field.name}", f"e{index}", "refs", shape.encode, names))
-            back.append(_call(f"value.{field.name}", f"d{index}", "payloads", shape.decode, names))
+            back.append(_call(f"value.{field.name}", f"d{index}", "payloads", decode, names))
         wire = msgspec.defstruct(f"{cls.__name__}Wire", fields, array_like=True, gc=False, tag=tag)
         return Shape(
             wire,
             typing.cast(Encode, _function("value, refs", f"({', '.join(out)},)", names)),
             typing.cast(Decode, _function("value, payloads", f"make({', '.join(back)})", names)),
         )
+
+
+def _or_default(decode: Decode, default: object) -> Decode:
+    """For a field that an older peer does not send, and whose default has a wire form of its own."""
+    return lambda value, payloads: default if value is msgspec.UNSET else decode(value, payloads)
 
 
 def _call(value: str, name: str, rest: str, function: object, names: dict[str, object]) -> str:
