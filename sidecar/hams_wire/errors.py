@@ -77,7 +77,7 @@ class LeaseGone(CoordinationError):
 
 
 class NoSpace(CoordinationError):
-    """Etcd is over its space quota and refuses writes until a person has repaired it. Nothing was applied; reads, deletes and renewals still work."""
+    """Etcd is over its space quota and refuses writes until a person has repaired it. Nothing was applied; reads and renewals still work."""
 
 
 class AuthExpired(CoordinationError):

@@ -67,7 +67,7 @@ class Member:
     def __init__(self, address: str, tls: Tls | None, user: User | None) -> None:
         self.address = address
         self._user = user
-        self._token = ""
+        self._token: str | None = None  # "": authentication is switched off
         self._token_used_s = 0.0
         self._channel = _channel(address, tls)
         self._authenticating = asyncio.Lock()
@@ -110,15 +110,16 @@ class Member:
         if self._user is None:
             return _NEEDS_LEADER
         now_s = asyncio.get_running_loop().time()
-        if not self._token or (fresh and now_s - self._token_used_s > etcd_token_idle_s):
-            async with self._authenticating:
-                self._token = await self._login(self._user)
+        async with self._authenticating:
+            token = self._token
+            if token is None or (token and fresh and now_s - self._token_used_s > etcd_token_idle_s):
+                token = self._token = await self._login(self._user)
         self._token_used_s = now_s
-        return (*_NEEDS_LEADER, ("token", self._token)) if self._token else _NEEDS_LEADER
+        return (*_NEEDS_LEADER, ("token", token)) if token else _NEEDS_LEADER
 
     def forget_token(self) -> None:
         """It was refused."""
-        self._token = ""
+        self._token = None
 
     def watch(self, metadata: Metadata) -> Stream[pb.WatchRequest, pb.WatchResponse]:
         """Open a watch stream."""

@@ -50,7 +50,8 @@ class Follower:
         present = {entry.key: entry for entry in found.entries}
         for key, before in self.known.items():
             entry = present.get(key)
-            if entry is None or entry.create_revision != before.create_revision:
+            # Revisions of another history may be equal by chance; a lease never is.
+            if entry is None or entry.create_revision != before.create_revision or (restored and entry.lease != before.lease):
                 events.append(Deleted(key, found.revision, synthetic=True))
         for entry in sorted(found.entries, key=lambda item: item.mod_revision):
             if restored or self.known.get(entry.key) != entry:

@@ -41,7 +41,7 @@ class MemoryStore:
         self.revision = 1
         self.cluster = 1
         self.full = False
-        """Over quota: writes and fresh leases are refused with `NoSpace`; reads, deletes and renewals go on."""
+        """Over quota: transactions, deletes included, and fresh leases are refused with `NoSpace`; reads and renewals go on."""
         self._entries: dict[str, KeyValue] = {}
         self._changes: list[tuple[int, Put | Deleted]] = []
         self._compacted = 0
@@ -145,7 +145,7 @@ class MemoryStore:
             raise InvalidCall("a transaction names no key twice")
         if sum(len(item.key) + len(item.value) for item in operations if isinstance(item, Write)) > etcd_request_bytes_max:
             raise InvalidCall(f"a write holds at most {etcd_request_bytes_max} bytes")
-        if self.full and any(isinstance(operation, Write) for operation in operations):
+        if self.full:
             raise NoSpace("the store is over its quota")
 
     def _commit(self, operations: Sequence[Operation]) -> None:
