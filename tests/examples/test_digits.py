@@ -1,6 +1,9 @@
 """The digits graph on real data."""
 
 import itertools
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,11 +79,15 @@ def test_the_embedding_keeps_the_coarse_of_an_image(digits: Any) -> None:
     np.testing.assert_allclose(np.linalg.norm(pixels @ whole.projection), np.linalg.norm(pixels) / 16, rtol=1e-5)
 
 
-def test_only_the_learner_needs_torch() -> None:
-    import subprocess
-    import sys
-    from pathlib import Path
-
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import digits.models", "torch"),
+        ("import digits.models; digits.models.Learner().initialize({})", "torch._dynamo"),
+    ],
+    ids=["only the learner needs torch", "the learner does without torch's compiler"],
+)
+def test_a_process_starts_light(code: str, absent: str) -> None:
     folder = Path(__file__).resolve().parents[2] / "examples" / "digits"
-    code = "import sys, digits.models; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stdout == "False\n"
+    program = f"{code}; import sys; print({absent!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True).stdout == "False\n"

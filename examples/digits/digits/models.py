@@ -49,8 +49,13 @@ class Learner(hams_sdk.Model):
         torch.manual_seed(int(config.get("seed", 7)))
         dim, hidden = int(config.get("dim", 32)), int(config.get("hidden", 64))
         self.net = torch.nn.Sequential(torch.nn.Linear(dim, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, CLASSES))
-        self.opt = torch.optim.Adam(self.net.parameters(), lr=float(config.get("rate", 0.01)))
-        return {"net": self.net, "opt": self.opt}
+        self.rate = float(config.get("rate", 0.01))
+        # Adam by hand: the first optimizer of torch.optim imports the whole compiler, a second and 150 MB in every process.
+        self.steps = torch.zeros((), dtype=torch.int64)
+        self.mean = {name: torch.zeros_like(weight) for name, weight in self.net.named_parameters()}
+        self.square = {name: torch.zeros_like(weight) for name, weight in self.net.named_parameters()}
+        moments = {f"{kind}.{name}": one for kind, held in (("mean", self.mean), ("square", self.square)) for name, one in held.items()}
+        return {"net": self.net, "steps": self.steps, **moments}
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
         logits = self.net(batch.torch("embedding"))
@@ -62,11 +67,20 @@ class Learner(hams_sdk.Model):
                     batch.fail(unit, f"target must be from 0 to {CLASSES - 1}")
                     known[unit.rows] = False  # a request counts as a whole or not at all
             if bool(known.any()):
-                self.opt.zero_grad(set_to_none=True)
-                self.torch.nn.functional.cross_entropy(logits[known], target[known]).backward()
-                with update:
-                    self.opt.step()
+                loss = self.torch.nn.functional.cross_entropy(logits[known], target[known])
+                gradients = self.torch.autograd.grad(loss, list(self.net.parameters()))
+                with update, self.torch.no_grad():
+                    self._step(gradients)
         return {"label": logits.detach().argmax(1)}
+
+    def _step(self, gradients: Any) -> None:
+        """One step of Adam (Kingma and Ba 2015, algorithm 1, with its default decay rates), in place."""
+        self.steps += 1
+        done = int(self.steps)
+        for (name, weight), gradient in zip(self.net.named_parameters(), gradients, strict=True):
+            mean = self.mean[name].lerp_(gradient, 0.1)
+            square = self.square[name].lerp_(gradient.square(), 0.001)
+            weight.addcdiv_(mean / (1 - 0.9**done), (square / (1 - 0.999**done)).sqrt() + 1e-8, value=-self.rate)
 
 
 class Monitor(hams_sdk.Model):
