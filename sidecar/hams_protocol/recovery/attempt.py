@@ -62,6 +62,7 @@ class Attempt:
         self._silent: set[InstanceId] = set()
         self.asked_at = now
         self.lost: set[str] = set()
+        self.hopeless = False
 
     # -- questions -------------------------------------------------------------------------------------------------------------
 
@@ -183,6 +184,9 @@ class Attempt:
         """The **lowest** applied version becomes the end: everything durable is in it."""
         held = {instance: answer.applied for instance, answer in move.answers.items() if answer.applied is not None}
         if not held:
+            if any(peer not in self.topology.revoked and peer not in move.answers for peer in move.old.in_sync):
+                self.hopeless = True
+                return []
             move.decided = True
             self.lost.add(move.old.name)
             return []

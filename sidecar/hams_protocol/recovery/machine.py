@@ -29,7 +29,7 @@ from hams_protocol.messages import (
 )
 from hams_protocol.recovery import assign
 from hams_protocol.recovery.attempt import Attempt
-from hams_protocol.topology import Topology
+from hams_protocol.topology import ReplicaSet, Topology
 
 FOREVER = float("inf")
 
@@ -267,9 +267,10 @@ class ManagerMachine:
             self._attempt = None
             return effects + self._propose(assign.revoke(self.knowledge.topology, revoked).next())
         effects += self._recover(now)
-        if self._proposing or self._attempt is not None:
-            return effects
-        return effects + self._assign(now)
+        return effects if self._is_busy() else effects + self._assign(now)
+
+    def _is_busy(self) -> bool:
+        return self._proposing or self._attempt is not None
 
     def _to_revoke(self, now: float) -> set[InstanceId]:
         """Confirmed suspects that somebody can stand in for; a primary only if an in-sync member has just answered."""
@@ -297,7 +298,7 @@ class ManagerMachine:
 
     def _recover(self, now: float) -> list[Effect]:
         topology = self.knowledge.topology
-        orphaned = [item.name for item in topology.sets if item.primary in topology.revoked and not item.lost]
+        orphaned = [item.name for item in topology.sets if item.primary in topology.revoked and not item.lost and not self._must_wait(item)]
         rollbacks = sorted(name for name in self._rollbacks if name not in orphaned and not topology.find(name).in_sync)
         self._rollbacks = {name for name in self._rollbacks if name in rollbacks}
         if not orphaned and not rollbacks:
@@ -308,6 +309,8 @@ class ManagerMachine:
         if now < self._needed_since + self._delay():
             return []
         effects: list[Effect] = []
+        if self._attempt is not None and self._attempt.hopeless:
+            self._attempt = None
         if self._attempt is None:
             self._attempts += 1
             members = {name: item for name, item in self.members.items() if name not in self._inquests}
@@ -320,6 +323,15 @@ class ManagerMachine:
         notes = self._losses(self._attempt)
         self._rollbacks.clear()
         return [*effects, *notes, *self._propose(result)]
+
+    def _must_wait(self, item: ReplicaSet) -> bool:
+        """All who could take over fail their probes: the state is not lost, it waits until one of them answers."""
+        heirs = [peer for peer in item.in_sync if peer not in self.knowledge.topology.revoked]
+        return bool(heirs) and all(self._is_silent(peer) for peer in heirs)
+
+    def _is_silent(self, instance: InstanceId) -> bool:
+        inquest = self._inquests.get(instance)
+        return inquest is not None and inquest.confirmed_at != FOREVER and inquest.health is None
 
     def _losses(self, attempt: Attempt) -> list[Effect]:
         return [NoteLost(name, attempt.topology.find(name).epoch, -1, "no replica of its state is left") for name in sorted(attempt.lost)]
@@ -348,8 +360,9 @@ class ManagerMachine:
         """A set whose every member has lost its lease and fails its probe is lost, until one of them is back. None of them is revoked."""
         notes: list[Effect] = []
         for item in topology.sets:
-            gone = item.primary is not None and all(self._is_gone(member) for member in item.members)
-            if gone == item.lost or item.primary is None or item.primary in topology.revoked:
+            holders = [member for member in item.members if member not in topology.revoked]
+            gone = all(self._is_gone(member) for member in holders)
+            if gone == item.lost or item.primary is None or not holders:
                 continue
             topology = topology.with_set(replace(item, lost=gone))
             if gone:
@@ -357,8 +370,7 @@ class ManagerMachine:
         return topology, notes
 
     def _is_gone(self, instance: InstanceId) -> bool:
-        inquest = self._inquests.get(instance)
-        return instance not in self.members and inquest is not None and inquest.confirmed_at != FOREVER and inquest.health is None
+        return instance not in self.members and self._is_silent(instance)
 
     def _restart_lost(self, topology: Topology) -> Topology:
         """`Restart`: a lost state begins again, and says so; `Stop` leaves it to a person."""
