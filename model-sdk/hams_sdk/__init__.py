@@ -1,1 +1,10 @@
-"""What the author of a model imports to serve it in a HAMS graph; knows the model contract only."""
+"""What the author of a model imports: `Model`, `Outputs`, `Opaque`.
+
+Model code sees batches of arrays and one boundary, `with update:`; never the protocol, etcd, Kubernetes or the network.
+"""
+
+from hams_sdk.batch import Batch, Unit
+from hams_sdk.model import Model, Opaque, Outputs, Update
+
+__all__ = ["Batch", "Model", "Opaque", "Outputs", "Unit", "Update", "__version__"]
+__version__ = "0.1.0"

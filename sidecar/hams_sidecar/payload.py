@@ -39,6 +39,16 @@ class Payload:
         """Bytes of memory held."""
         return self.buffer.nbytes
 
+    @property
+    def rows(self) -> int:
+        """Leading dimension of its tensors: how much of a batch it fills. 0 for a state image."""
+        return self.tensors[0].shape[0] if self.tensors else 0
+
+    @property
+    def batch_key(self) -> str:
+        """Units whose payloads differ in this never share a batch: names of the tensors present, and the shape of one row."""
+        return " ".join(f"{tensor.name}{tensor.shape[1:]}" for tensor in self.tensors)
+
     def find(self, name: str) -> Tensor | None:
         """The tensor of this name, None if it is absent."""
         return next((tensor for tensor in self.tensors if tensor.name == name), None)

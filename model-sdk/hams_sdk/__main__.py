@@ -1,0 +1,5 @@
+"""`python -m hams_sdk` is `hams-model`."""
+
+from hams_sdk.cli import main
+
+main()

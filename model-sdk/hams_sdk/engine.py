@@ -1,0 +1,250 @@
+"""One model in this process: initialise, run batches, capture and load its state. No sockets: `serve` and `check` drive it.
+
+Invariants: `initialize`, `run` and `load` are called by one thread, `capture` by another; the state lock is held by an update stage,
+a capture and a load, so an image is never torn, whatever the caller does. What `run` returns is checked against the declared outputs
+before anything of it leaves the process.
+"""
+
+import importlib
+import inspect
+import math
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from hams_sdk import cuda
+from hams_sdk.batch import Batch, Scalar, Unit
+from hams_sdk.datatypes import Array, all_finite, as_array, encode_bytes
+from hams_sdk.errors import Abandoned, ModelFault, StateFault, UsageError, describe
+from hams_sdk.model import Model, Outputs
+from hams_sdk.specs import OperatorSpec
+from hams_sdk.state import Capture, Space, State
+
+Gate = Callable[[], None]
+"""Returns when the update stage may be entered; raises `Abandoned` if it must not be."""
+
+
+@dataclass(slots=True)
+class UnitInput:
+    """One unit as it arrived: per declared input an array (rows, *shape), None if absent."""
+
+    id: str
+    rows: int
+    arrays: Sequence[Array | None]
+    parameters: Mapping[str, Scalar]
+
+
+@dataclass(slots=True)
+class UnitOutput:
+    """One unit's outputs, in the order declared (encoded bytes for BYTES), or its error. No outputs if it failed or was refused."""
+
+    tensors: list[tuple[tuple[int, ...], Array | bytes]] = field(default_factory=list)
+    route: list[str] | None = None
+    error: str | None = None
+    refused: bool = False
+
+
+@dataclass(slots=True)
+class RunResult:
+    """What became of a batch. `units` is None if it failed or was abandoned; then `message` says why. `updated`: the update stage was entered."""
+
+    units: list[UnitOutput] | None
+    updated: bool
+    message: str = ""
+    abandoned: bool = False
+
+
+class _Boundary:
+    """The `update` of one run."""
+
+    def __init__(self, gate: Gate, lock: threading.Lock) -> None:
+        self._gate = gate
+        self._lock = lock
+        self._wanted = False
+        self.entered = False
+        self.abandoned = False
+
+    def __enter__(self) -> None:
+        if self._wanted:
+            raise ModelFault("the update stage was entered twice in one run")
+        self._wanted = True
+        try:
+            self._gate()
+        except Abandoned:
+            self.abandoned = True
+            raise
+        self._lock.acquire()
+        self.entered = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.release()
+
+
+class Engine:
+    """A model and its operator's declaration."""
+
+    def __init__(self, model: Model, spec: OperatorSpec) -> None:
+        self.model = model
+        self.spec = spec
+        self._lock = threading.Lock()
+        self._mark: Any = None
+        self._bf16 = frozenset(item.name for item in spec.inputs if item.datatype == "BF16")
+        takes = [
+            parameter
+            for parameter in inspect.signature(model.run).parameters.values()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        self._with_update = len(takes) >= 2
+        self.state = State(None)
+
+    def initialize(self) -> None:
+        """Call the model's `initialize`. Raises what it raises, and StateFault."""
+        self.state = State(self.model.initialize(dict(self.spec.config)))
+        if self.state.layout and not self.spec.stateful:
+            raise StateFault(f'operator "{self.spec.name}" is stateless, but initialize returned state; declare it `stateful`, or return None')
+        self._mark = cuda.mark()
+
+    def run(self, units: Sequence[UnitInput], gate: Gate) -> RunResult:
+        """Run the model on a batch. Never raises for what the model does, other than to end the process."""
+        boundary = _Boundary(gate, self._lock)
+        run: Any = self.model.run
+        try:
+            batch = self._batch(units)
+            if self._with_update:
+                returned = run(batch, boundary)
+            elif self.spec.stateful:
+                with boundary:
+                    returned = run(batch)
+            else:
+                returned = run(batch)
+            if boundary.abandoned:  # the model swallowed the exception
+                raise Abandoned
+            outputs = self._outputs(batch, returned)
+        except Abandoned:
+            return RunResult(None, False, "abandoned", abandoned=True)
+        except Exception as error:  # noqa: BLE001 - model code may raise anything; it becomes the batch's error
+            traceback.print_exc()
+            return RunResult(None, boundary.entered, describe(error))
+        finally:
+            if boundary.entered:
+                self._mark = cuda.mark()
+        return RunResult(outputs, boundary.entered)
+
+    def capture(self, space: Space) -> Capture:
+        """Copy the state into memory from `space`. On the capture thread. Raises StateFault and what holders raise."""
+        with self._lock:
+            return self.state.capture(space, self._mark)
+
+    def load(self, data: memoryview) -> None:
+        """Make the state that of an image. Raises StateFault and what holders raise."""
+        with self._lock:
+            self.state.load(data)
+            self._mark = cuda.mark()
+
+    def _batch(self, units: Sequence[UnitInput]) -> Batch:
+        placed: list[Unit] = []
+        at = 0
+        for index, unit in enumerate(units):
+            placed.append(Unit(unit.id, index, slice(at, at + unit.rows), unit.parameters))
+            at += unit.rows
+        arrays: dict[str, Array | None] = {}
+        for index, spec in enumerate(self.spec.inputs):
+            parts = [unit.arrays[index] for unit in units]
+            first = parts[0]
+            if first is None or len(parts) == 1:
+                arrays[spec.name] = first
+            else:
+                arrays[spec.name] = np.concatenate([part for part in parts if part is not None])
+        for array in arrays.values():
+            if array is not None:
+                array.flags.writeable = False
+        return Batch(arrays, placed, at, self._bf16)
+
+    def _outputs(self, batch: Batch, returned: Any) -> list[UnitOutput]:
+        routes = None
+        if isinstance(returned, Outputs):
+            routes, returned = returned.routes, returned.tensors
+        dead = set(batch.errors) | batch.refused
+        found = [
+            UnitOutput(error=batch.errors.get(index), refused=index in batch.refused and index not in batch.errors)
+            for index in range(len(batch.units))
+        ]
+        if returned is None and (len(dead) == len(found) or not self.spec.outputs):
+            returned = {}
+        elif not isinstance(returned, Mapping):
+            raise ModelFault(f"run returned a {type(returned).__name__}, expected a dict of outputs or hams_sdk.Outputs")
+        if len(dead) < len(found):
+            self._place(batch, returned, dead, found)
+        self._route(batch, routes, found)
+        return found
+
+    def _place(self, batch: Batch, returned: Mapping[str, Any], dead: set[int], found: list[UnitOutput]) -> None:
+        """Cut the outputs into units. Raises ModelFault where they are not what was declared."""
+        declared = {spec.name for spec in self.spec.outputs}
+        if set(returned) != declared:
+            raise ModelFault(f"expected outputs {_names(declared)}, got {_names(returned)}")
+        for spec in self.spec.outputs:
+            array = as_array(spec.name, returned[spec.name], spec.datatype)
+            if array.ndim == 0 or array.shape[0] != batch.rows or not spec.fits(array.shape[1:]):
+                raise ModelFault(f'output "{spec.name}": expected {spec.describe(batch.rows)}, got {list(array.shape)}')
+            finite = all_finite(array, spec.datatype) if spec.finite else None
+            for unit, output in zip(batch.units, found, strict=True):
+                if unit.index in dead:
+                    continue
+                if finite is not None and not finite[unit.rows].all():
+                    row = int(np.argmin(finite[unit.rows]))
+                    raise ModelFault(f'output "{spec.name}" of request {unit.id}: row {row} is not finite (NaN or infinity)')
+                part = array[unit.rows]
+                output.tensors.append((part.shape, encode_bytes(part.ravel()) if spec.datatype == "BYTES" else part))
+
+    def _route(self, batch: Batch, routes: Any, found: list[UnitOutput]) -> None:
+        if routes is None:
+            return
+        if isinstance(routes, str) or not isinstance(routes, Sequence) or len(routes) != len(found):
+            raise ModelFault(f"routes: expected one entry for each of {len(found)} units, got {_count(routes)}")
+        for unit, route, output in zip(batch.units, routes, found, strict=True):
+            if route is None:
+                continue
+            if isinstance(route, str) or not isinstance(route, Sequence):
+                raise ModelFault(f"route of request {unit.id}: expected None or a list of successors, got {route!r}")
+            unknown = [name for name in route if name not in self.spec.successors]
+            if unknown:
+                raise ModelFault(f"route of request {unit.id}: no successor {unknown[0]!r}; successors are {_names(self.spec.successors)}")
+            output.route = list(route)
+
+
+def load_model(entrypoint: str) -> Model:
+    """Import `module:Class` and make one. Raises UsageError for what is no such thing, and what the import itself raises."""
+    module_name, colon, class_name = entrypoint.partition(":")
+    if not (module_name and colon and class_name):
+        raise UsageError(f"entrypoint {entrypoint!r}: expected module:Class")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise UsageError(f"entrypoint {entrypoint!r}: no module {error.name!r} on the path") from error
+        raise
+    found = getattr(module, class_name, None)
+    if not (inspect.isclass(found) and issubclass(found, Model)):
+        what = "there is no such class" if found is None else "it is no subclass of hams_sdk.Model"
+        raise UsageError(f"entrypoint {entrypoint!r}: {what} in {module_name}")
+    model: Model = found()
+    return model
+
+
+def sizes(tensors: Sequence[tuple[tuple[int, ...], Array | bytes]]) -> list[int]:
+    """Bytes of each output of a unit."""
+    return [len(content) if isinstance(content, bytes) else math.prod(shape) * content.dtype.itemsize for shape, content in tensors]
+
+
+def _names(names: Any) -> str:
+    return ", ".join(f'"{name}"' for name in sorted(map(str, names))) or "none"
+
+
+def _count(value: Any) -> str:
+    return str(len(value)) if isinstance(value, Sequence) and not isinstance(value, str) else type(value).__name__

@@ -1,0 +1,54 @@
+"""The shared memory that the proxy allots: which places a frame may name.
+
+Each region is mapped twice: read-only for inputs, so that a model which writes into an input is stopped there (with its stack in the
+log) instead of corrupting what other operators get, and writable for outputs and captures. The model never allocates.
+"""
+
+import mmap
+import os
+from typing import Any
+
+from hams_sdk.errors import ContractBroken
+
+Place = tuple[int, int, int]
+"""Region number, offset and size in bytes."""
+
+
+class Regions:
+    """The mapped regions of a setup frame, in its order."""
+
+    def __init__(self, regions: list[dict[str, Any]], directory: str | None) -> None:
+        """Map them. `directory`: where the files lie in this file system, if not where the proxy says. Raises ContractBroken, OSError."""
+        self._readable: list[memoryview] = []
+        self._writable: list[memoryview] = []
+        for region in regions:
+            path, nbytes = str(region["path"]), int(region["nbytes"])
+            if directory is not None:
+                path = os.path.join(directory, os.path.basename(path))
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if os.fstat(fd).st_size < nbytes:
+                    raise ContractBroken(f"{path}: {os.fstat(fd).st_size} bytes, the proxy says {nbytes}")
+                self._writable.append(memoryview(mmap.mmap(fd, nbytes)))
+                self._readable.append(memoryview(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ)))
+            finally:
+                os.close(fd)
+
+    def readable(self, place: Place) -> memoryview:
+        """A place to read. Raises ContractBroken if it lies outside."""
+        return self._slice(self._readable, place)
+
+    def writable(self, place: Place) -> memoryview:
+        """A place to write. Raises ContractBroken if it lies outside."""
+        return self._slice(self._writable, place)
+
+    @staticmethod
+    def _slice(regions: list[memoryview], place: Place) -> memoryview:
+        try:
+            number, offset, nbytes = place
+            region = regions[number]
+        except (ValueError, TypeError, IndexError) as error:
+            raise ContractBroken(f"bad place {place!r}") from error
+        if not (number >= 0 and 0 <= offset <= offset + nbytes <= len(region)):
+            raise ContractBroken(f"place {place!r} lies outside its region of {len(region)} bytes")
+        return region[offset : offset + nbytes]

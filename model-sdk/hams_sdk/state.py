@@ -1,0 +1,257 @@
+"""The state of a model: captured into bytes, and loaded back into the same objects.
+
+An image describes itself: magic, header length, JSON header (layout, tree of each holder, leaves with dtype, shape and place), then
+the leaves, each aligned. Its size may change from version to version (optimizers grow, opaque bytes vary); the *layout* may not: it
+lists the tensors that exist right after `initialize`, and an image of another layout is refused by name, not loaded in part.
+
+Capturing only reads; loading writes in place. Neither ever unpickles.
+"""
+
+import hashlib
+import json
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hams_sdk import cuda, tree
+from hams_sdk.datatypes import is_tensor, torch_module
+from hams_sdk.errors import StateFault
+from hams_sdk.limits import LAYOUT_DIFFERENCES_MAX
+from hams_sdk.model import Opaque
+
+ALIGN = 64
+MAGIC = b"HAMSST01"
+_HEAD = struct.Struct("<8sQ")
+
+Space = Callable[[int], memoryview]
+"""Called with the size of an image, returns writable memory of at least that many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEntry:
+    """One tensor (or holder without tensors: datatype is its kind, shape empty) that exists right after `initialize`."""
+
+    path: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.datatype} {list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What a capture took. `seconds` from the start of the walk to the last byte copied."""
+
+    nbytes: int
+    tensors: int
+    seconds: float
+
+
+class State:
+    """The holders that `initialize` returned. One capture or load at a time; the caller sees to it that nothing writes meanwhile."""
+
+    def __init__(self, holders: Mapping[str, Any] | None) -> None:
+        """Raises StateFault for holders that cannot be captured or restored in place."""
+        if holders is not None and not isinstance(holders, Mapping):
+            raise StateFault(f"initialize returned a {type(holders).__name__}, expected a dict of state or None")
+        self._holders = dict(holders or {})
+        for name, holder in self._holders.items():
+            _check_holder(name, holder)
+        writer = tree.Writer()
+        entries: list[LayoutEntry] = []
+        for name, holder in self._holders.items():
+            entries.append(LayoutEntry(name, _kind(holder), ()))
+            if not isinstance(holder, Opaque):
+                first = len(writer.leaves)
+                writer.encode(_read(holder), name)
+                entries += [LayoutEntry(path, _dtype_name(leaf), _shape(leaf)) for path, leaf in writer.leaves[first:] if not isinstance(leaf, bytes)]
+        self.layout = tuple(entries)
+        self.signature = hashlib.sha256("\n".join(map(str, self.layout)).encode()).hexdigest()[:32]
+        self.estimate_nbytes = sum(_nbytes(leaf) for _, leaf in writer.leaves) + 4096
+        self._staging = cuda.Staging()
+
+    def capture(self, space: Space, after: Any = None) -> Capture:
+        """Copy the state into memory from `space`. `after`: what `cuda.mark` returned once the state was written. Raises StateFault."""
+        started = time.perf_counter()
+        writer = tree.Writer()
+        trees = {name: writer.encode(_read(holder), name) for name, holder in self._holders.items()}
+        placed: list[list[Any]] = []
+        at = 0
+        for path, leaf in writer.leaves:
+            nbytes = _nbytes(leaf)
+            placed.append([path, _dtype_name(leaf), list(_shape(leaf)), at, nbytes])
+            at += (nbytes + ALIGN - 1) & ~(ALIGN - 1)
+        layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
+        header = json.dumps({"signature": self.signature, "layout": layout, "trees": trees, "leaves": placed}, separators=(",", ":")).encode()
+        start = (_HEAD.size + len(header) + ALIGN - 1) & ~(ALIGN - 1)
+        memory = space(start + at)
+        _HEAD.pack_into(memory, 0, MAGIC, len(header))
+        memory[_HEAD.size : start] = header + bytes(start - _HEAD.size - len(header))
+        for place in placed:  # the memory was used before: equal states are equal images
+            end = start + place[3] + place[4]
+            memory[end : end + -place[4] % ALIGN] = bytes(-place[4] % ALIGN)
+        self._staging.copy(
+            [
+                (leaf, memory[start + place[3] : start + place[3] + place[4]])
+                for (_, leaf), place in zip(writer.leaves, placed, strict=True)
+                if place[4]
+            ],
+            after,
+        )
+        return Capture(start + at, len(placed), time.perf_counter() - started)
+
+    def load(self, data: memoryview) -> None:
+        """Make the state that of an image, in place. Raises StateFault; then nothing was written, unless a holder itself raised."""
+        header, start = read_header(data)
+        if header["signature"] != self.signature:
+            raise StateFault(_difference([LayoutEntry(path, dtype, tuple(shape)) for path, dtype, shape in header["layout"]], self.layout))
+        places = header["leaves"]
+
+        def view(index: int) -> Any:
+            _, dtype, shape, at, nbytes = places[index]
+            return _leaf(data[start + at : start + at + nbytes], dtype, tuple(shape))
+
+        def own(index: int) -> Any:
+            found = view(index)
+            return found.clone() if is_tensor(found) else found if isinstance(found, bytes) else found.copy()
+
+        for name, holder in self._holders.items():
+            if _is_module(holder) and "_extra_state" not in json.dumps(header["trees"][name]):
+                holder.load_state_dict(tree.decode(header["trees"][name], view))  # copies; holders in general may keep what they are given
+                if not _aliases(holder, data):
+                    continue
+            in_place = isinstance(holder, np.ndarray) or is_tensor(holder)
+            value = tree.decode(header["trees"][name], view if in_place else own)
+            if isinstance(holder, Opaque):
+                holder.set(value)
+            elif isinstance(holder, np.ndarray):
+                np.copyto(holder, value, casting="no")
+            elif is_tensor(holder):
+                with torch_module().no_grad():
+                    holder.copy_(value)
+            else:
+                holder.load_state_dict(value)
+        cuda.synchronize()
+
+
+def read_header(data: memoryview) -> tuple[dict[str, Any], int]:
+    """Header of an image, and where its leaves begin. Raises StateFault if `data` is no image."""
+    if len(data) < _HEAD.size:
+        raise StateFault(f"a state image has at least {_HEAD.size} bytes, this has {len(data)}")
+    magic, length = _HEAD.unpack_from(data, 0)
+    if magic != MAGIC or length > len(data) - _HEAD.size:
+        raise StateFault("not a state image, or one of another version of the SDK")
+    header: dict[str, Any] = json.loads(bytes(data[_HEAD.size : _HEAD.size + length]))
+    return header, (_HEAD.size + length + ALIGN - 1) & ~(ALIGN - 1)
+
+
+def leaf_digests(data: memoryview) -> dict[str, str]:
+    """A digest of every leaf of an image, and of each holder's tree (under its name), by path: what `hams-model check` compares."""
+    header, start = read_header(data)
+    found = {name: hashlib.sha256(json.dumps(value).encode()).hexdigest() for name, value in header["trees"].items()}
+    for path, dtype, shape, at, nbytes in header["leaves"]:
+        digest = hashlib.sha256(f"{dtype}{shape}".encode())
+        digest.update(data[start + at : start + at + nbytes])
+        found[path if path not in found else f"{path} (data)"] = digest.hexdigest()
+    return found
+
+
+def _check_holder(name: object, holder: Any) -> None:
+    if not isinstance(name, str):
+        raise StateFault(f"names of state are strings, got {name!r}")
+    if isinstance(holder, np.ndarray):
+        if holder.dtype.kind in "OV":
+            raise StateFault(f'state "{name}": an array of {holder.dtype} cannot be captured; use hams_sdk.Opaque')
+        if not holder.flags.writeable:
+            raise StateFault(f'state "{name}" is a read-only array: it could not be restored in place')
+    elif not (isinstance(holder, Opaque) or is_tensor(holder) or (hasattr(holder, "state_dict") and hasattr(holder, "load_state_dict"))):
+        raise StateFault(
+            f'state "{name}" is a {type(holder).__qualname__}: expected a tensor, an array, something with state_dict and load_state_dict, '
+            "or hams_sdk.Opaque(get, set)"
+        )
+
+
+def _kind(holder: Any) -> str:
+    if isinstance(holder, Opaque):
+        return "opaque"
+    if isinstance(holder, np.ndarray):
+        return "array"
+    return "tensor" if is_tensor(holder) else f"state_dict of {type(holder).__qualname__}"
+
+
+def _read(holder: Any) -> Any:
+    if isinstance(holder, Opaque):
+        data: Any = holder.get()
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise StateFault(f"Opaque.get returned a {type(data).__name__}, expected bytes")
+        return bytes(data)
+    if isinstance(holder, np.ndarray) or is_tensor(holder):
+        return holder
+    return holder.state_dict()
+
+
+def _shape(leaf: Any) -> tuple[int, ...]:
+    return (len(leaf),) if isinstance(leaf, bytes) else tuple(leaf.shape)
+
+
+def _nbytes(leaf: Any) -> int:
+    if isinstance(leaf, bytes):
+        return len(leaf)
+    return int(leaf.nbytes)
+
+
+def _dtype_name(leaf: Any) -> str:
+    if isinstance(leaf, bytes):
+        return "bytes"
+    if is_tensor(leaf):
+        if str(leaf.layout) != "torch.strided":
+            raise StateFault(f"a tensor of layout {leaf.layout} cannot be captured; use hams_sdk.Opaque")
+        return str(leaf.dtype)
+    if leaf.dtype.kind in "OV":
+        raise StateFault(f"an array of {leaf.dtype} cannot be captured; use hams_sdk.Opaque")
+    return str(leaf.dtype.str)
+
+
+def _leaf(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
+    """A leaf in place (bytes: a copy)."""
+    if dtype == "bytes":
+        return bytes(data)
+    if not dtype.startswith("torch."):
+        return np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape)
+    torch = torch_module()
+    if torch is None:
+        raise StateFault("the state holds torch tensors, but this model has not imported torch")
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    if not data:
+        return torch.empty(shape, dtype=kind)
+    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8)).view(kind).reshape(shape)
+
+
+def _is_module(holder: Any) -> bool:
+    torch = torch_module()
+    return torch is not None and isinstance(holder, torch.nn.Module)
+
+
+def _aliases(module: Any, data: memoryview) -> bool:
+    """Whether a parameter or buffer of `module` lies in `data` itself, as a module that overrides loading may leave it."""
+    first = np.frombuffer(data, dtype=np.uint8).ctypes.data
+    return any(is_tensor(value) and first <= value.data_ptr() < first + len(data) for value in module.state_dict().values())
+
+
+def _difference(theirs: list[LayoutEntry], ours: tuple[LayoutEntry, ...]) -> str:
+    there, here = {entry.path: entry for entry in theirs}, {entry.path: entry for entry in ours}
+    found: list[str] = []
+    for path in dict.fromkeys([*there, *here]):
+        if there.get(path) != here.get(path):
+            found.append(f"{path}: image has {_brief(there.get(path))}, this model {_brief(here.get(path))}")
+    more = f" and {len(found) - LAYOUT_DIFFERENCES_MAX} more" if len(found) > LAYOUT_DIFFERENCES_MAX else ""
+    return "state layout mismatch: " + "; ".join(found[:LAYOUT_DIFFERENCES_MAX] or ["other order of state"]) + more
+
+
+def _brief(entry: LayoutEntry | None) -> str:
+    return "none" if entry is None else f"{entry.datatype} {list(entry.shape)}".removesuffix(" []")

@@ -1,0 +1,93 @@
+"""The connections of model processes: cut into frames, matched into sessions, handed to the link.
+
+A session is one model process: a `run` connection, which opens it, and the `capture` and `health` connections that name it. A
+connection that sends anything else is closed without harm to the session; a session that loses one of its connections is over.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import cast
+
+from hams_sidecar.model import frames
+from hams_sidecar.model.frames import BadFrame, FromModel, Hello
+from hams_sidecar.model.limits import HELLO_WAIT_S
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Channel(asyncio.Protocol):
+    """One connection. `on_hello` decides what it is for; after that, frames go to `on_frame` and its end to `on_lost`."""
+
+    def __init__(self, on_hello: Callable[["Channel", Hello], None], on_gone: Callable[["Channel"], None]) -> None:
+        self.name = ""
+        self.on_frame: Callable[[FromModel], None] | None = None
+        self.on_lost: Callable[[str], None] | None = None
+        self.closed = asyncio.Event()
+        self._on_hello = on_hello
+        self._on_gone = on_gone
+        self._reader = frames.Reader()
+        self._transport: asyncio.WriteTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio.Protocol."""
+        self._transport = cast(asyncio.WriteTransport, transport)
+        self._timer = asyncio.get_running_loop().call_later(HELLO_WAIT_S, self.close)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio.Protocol."""
+        try:
+            for frame in self._reader.feed(data):
+                if self.on_frame is not None:
+                    self.on_frame(frame)
+                elif isinstance(frame, Hello) and not self.name:
+                    self.name = frame.channel
+                    if self._timer is not None:
+                        self._timer.cancel()
+                    self._on_hello(self, frame)
+                else:
+                    raise BadFrame(f"{type(frame).__name__} before Hello")
+        except BadFrame as error:
+            self._lost(f"the model broke the contract on its {self.name or 'new'} connection: {error}")
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio.Protocol."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.closed.set()
+        self._on_gone(self)
+        self._lost("the model process closed its connection" if exc is None else f"the connection to the model process broke: {exc}")
+
+    def send(self, kind: int, body: dict[str, object]) -> None:
+        """Send one frame; nothing happens if the connection is gone, as its end is told by `on_lost`."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frames.encode(kind, body))
+
+    def close(self) -> None:
+        """Close once what was sent has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    async def abort(self) -> None:
+        """Close now, telling nobody; returns when it is closed."""
+        self.on_lost = self.on_frame = None
+        if self._transport is not None:
+            self._transport.abort()
+            await self.closed.wait()
+
+    def peer_pid(self) -> int:
+        """Process that connected, 0 if it is in a pid namespace that cannot be seen from here."""
+        found: socket.socket | None = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if found is None:
+            return 0
+        pid: int = _CREDENTIALS.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
+        return 0 if pid == os.getpid() else pid
+
+    def _lost(self, reason: str) -> None:
+        told, self.on_lost, self.on_frame = self.on_lost, None, None
+        if told is not None:
+            told(reason)

@@ -1,0 +1,590 @@
+"""The proxy's end of the model contract: effects of the core go in, its events come out.
+
+The link owns the listening socket; model processes come and go. It grants the space that a model may write, so a model can neither
+run out of memory unseen nor write where others read. One batch or load is in the model at a time; a capture runs beside the next
+compute stage.
+
+Invariants: exactly one of BatchDone, BatchFailed and ModelDied answers a StartBatch; Captured or ModelDied a Capture; Loaded,
+LoadFailed or ModelDied a LoadState. Memory that a dead model could still write is kept until that process is known to have ended.
+Never: decides about protocol state, retries, or starts processes (whoever started the model restarts it; it connects again).
+"""
+
+import asyncio
+import enum
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from hams_protocol.effects import AbandonBatch, BatchUnit, Capture, EnterUpdate, LoadState, RestartModel, StartBatch
+from hams_protocol.events import BatchDone, BatchFailed, Captured, Loaded, LoadFailed, ModelDied, ModelReady, UnitResult, UpdateWanted
+from hams_protocol.graph import Graph
+from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
+from hams_sidecar.blocks import round_up
+from hams_sidecar.datatypes import fixed_nbytes
+from hams_sidecar.model import frames, limits
+from hams_sidecar.model.channel import Channel
+from hams_sidecar.model.declared import Declared, UnitInputs
+from hams_sidecar.model.frames import FromModel, Hello, Place
+from hams_sidecar.model.process import ModelProcess
+from hams_sidecar.model.session import Batch, Session
+from hams_sidecar.payload import Payload, Tensor
+
+log = logging.getLogger(__name__)
+
+ModelEffect: TypeAlias = StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | RestartModel
+ModelEvent: TypeAlias = ModelReady | ModelDied | UpdateWanted | BatchDone | BatchFailed | Captured | Loaded | LoadFailed
+
+INITIAL_VERSION = 0
+
+
+class ModelHealth(enum.Enum):
+    """What can be said of the model now."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    READY = "ready"
+    SILENT = "silent"
+    """Ready, but the last question has not been answered in time."""
+
+
+class LinkStats(NamedTuple):
+    """For metrics: what the last capture and load took, and how long the present run has been going."""
+
+    capture_s: float
+    capture_nbytes: int
+    load_s: float
+    busy_s: float
+
+
+class ModelLink:
+    """The link of one instance. Single event loop; `perform` and `emit` are called on it."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        operator: str,
+        tensors: Arena,
+        states: Arena,
+        emit: Callable[[ModelEvent], None],
+        *,
+        run_s_max: float = limits.RUN_S_MAX,
+        pong_wait_s: float = limits.PONG_WAIT_S,
+        ping_interval_s: float = limits.PING_INTERVAL_S,
+    ) -> None:
+        """`tensors` holds inputs and outputs, `states` state images; both file-backed, and they may be the same arena."""
+        self.declared = Declared(graph, graph.operators[operator])
+        self._stateful = self.declared.operator.stateful
+        self._emit = emit
+        self._tensors = tensors
+        self._states = states
+        self._regions = [tensors] if tensors is states else [tensors, states]
+        if any(arena.path is None for arena in self._regions):
+            raise ValueError("the arenas of a model link are files: the model process maps them too")
+        self._run_s_max = run_s_max
+        self._pong_wait_s = pong_wait_s
+        self._ping_interval_s = ping_interval_s
+        self._session: Session | None = None
+        self._server: asyncio.Server | None = None
+        self._path: Path | None = None
+        self._channels: set[Channel] = set()
+        self._processes: set[ModelProcess] = set()
+        self._limbo: dict[ModelProcess, list[Buffer]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._variable_row_nbytes = 0.0
+        self._image_nbytes = 0
+        self._capture_s = self._load_s = 0.0
+
+    async def listen(self, path: Path, mode: int = 0o600) -> None:
+        """Create the socket and take model processes. Raises OSError."""
+        _remove(path)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._accept, str(path))
+        os.chmod(path, mode)
+        self._path = path
+        self._timer = loop.call_later(self._ping_interval_s, self._watch)
+
+    async def close(self) -> None:
+        """Let the model go: it ends when its connections close."""
+        if self._timer is not None:
+            self._timer.cancel()
+        session, self._session = self._session, None
+        if session is not None:
+            session.cancel()
+        for process in self._processes:
+            process.forget()
+        for channel in list(self._channels):
+            await channel.abort()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+        if self._path is not None:
+            _remove(self._path)
+
+    @property
+    def health(self) -> ModelHealth:
+        """What can be said of the model now."""
+        session = self._session
+        if session is None:
+            return ModelHealth.ABSENT
+        if not session.serving:
+            return ModelHealth.STARTING
+        now = asyncio.get_running_loop().time()
+        silent = session.pinged is not None and now - session.pinged > 2 * self._ping_interval_s
+        return ModelHealth.SILENT if silent else ModelHealth.READY
+
+    @property
+    def model_pid(self) -> int:
+        """Process id of the model, 0 if there is none or it cannot be seen."""
+        return self._session.process.pid if self._session is not None else 0
+
+    def stats(self) -> LinkStats:
+        """For metrics."""
+        since = self._session.running_since if self._session is not None else None
+        busy_s = 0.0 if since is None else asyncio.get_running_loop().time() - since
+        return LinkStats(self._capture_s, self._image_nbytes, self._load_s, busy_s)
+
+    def perform(self, effect: ModelEffect) -> None:
+        """Do what the core says. Without a model that the core was told of (ModelReady) nothing is done: ModelDied is on the way."""
+        session = self._session
+        if session is None or not session.serving:
+            return
+        match effect:
+            case RestartModel():
+                self._end(session, effect.reason, kill=True, tell=False)
+            case StartBatch():
+                self._start(session, effect)
+            case EnterUpdate():
+                self._enter(session, effect)
+            case AbandonBatch():
+                self._abandon(session, effect)
+            case Capture():
+                session.captures.append(effect.version)
+                if len(session.captures) == 1:
+                    self._capture(session)
+            case LoadState():
+                self._load(session, effect)
+
+    # Batches
+
+    def _start(self, session: Session, effect: StartBatch) -> None:
+        if session.batch is not None:
+            raise AssertionError(f"batch {effect.batch} was started while {session.batch.number} is in the model")
+        batch = Batch(effect.batch, effect.units, [self.declared.unit(unit) for unit in effect.units])
+        session.batch = batch
+        try:
+            spaces = [self._tensors.allocate(self._space_nbytes(unit.rows), urgent=True) for unit in batch.inputs]
+            self._run(session, batch, spaces, [self._places(unit) for unit in batch.inputs])
+        except ArenaFull:
+            session.later(self._start_when_there_is_room(session, batch))
+        except ArenaTooSmall as error:
+            self._fail(session, batch, _no_room(error))
+
+    async def _start_when_there_is_room(self, session: Session, batch: Batch) -> None:
+        try:
+            spaces = [await self._room(self._space_nbytes(unit.rows)) for unit in batch.inputs]
+            for unit in batch.inputs:
+                for index, located in enumerate(unit.tensors):
+                    if located is not None and located[1].buffer.arena not in self._regions:
+                        unit.tensors[index] = _copied(*located, await self._room(located[0].nbytes))
+        except (ArenaTooSmall, TimeoutError) as error:
+            self._fail(session, batch, _no_room(error))
+        else:
+            self._run(session, batch, spaces, [self._places(unit) for unit in batch.inputs])
+
+    async def _room(self, nbytes: int) -> Buffer:
+        """Memory for a batch; waits, but not for ever. Raises ArenaTooSmall, TimeoutError."""
+        return await asyncio.wait_for(self._tensors.reserve(nbytes, urgent=True), limits.ROOM_WAIT_S)
+
+    def _run(self, session: Session, batch: Batch, spaces: list[Buffer], places: list[list[object]]) -> None:
+        batch.spaces = spaces
+        session.running_since = asyncio.get_running_loop().time()
+        units = [
+            {"id": unit.id, "rows": unit.rows, "tensors": tensors, "parameters": unit.parameters, "space": self._place(space)}
+            for unit, tensors, space in zip(batch.inputs, places, spaces, strict=True)
+        ]
+        session.run.send(frames.RUN, {"batch": batch.number, "units": units})
+
+    def _places(self, unit: UnitInputs) -> list[object]:
+        """Where the inputs of a unit lie; what lies outside the shared memory is copied there. Raises ArenaFull."""
+        found: list[object] = []
+        for index, located in enumerate(unit.tensors):
+            if located is None:
+                found.append(None)
+                continue
+            if located[1].buffer.arena not in self._regions:
+                # The batch holds the copy until the run is over.
+                located = unit.tensors[index] = _copied(*located, self._tensors.allocate(located[0].nbytes, urgent=True))
+            tensor, payload = located
+            found.append((self._regions.index(payload.buffer.arena), payload.buffer.offset + tensor.offset, tensor.nbytes, tensor.shape))
+        return found
+
+    def _space_nbytes(self, rows: int) -> int:
+        at = 0
+        variable = 0
+        for nbytes in self.declared.fixed_output_nbytes(rows):
+            at = round_up(at) + (nbytes or 0)
+            variable += nbytes is None
+        return at + (round_up(int(self._variable_row_nbytes * rows * limits.SPACE_SLACK)) + 64 * variable if variable else 0)
+
+    def _enter(self, session: Session, effect: EnterUpdate) -> None:
+        batch = session.batch
+        if batch is None or batch.number != effect.batch or not batch.wanted:
+            return  # the model that stood there is gone
+        batch.wanted = False
+        session.running_since = asyncio.get_running_loop().time()
+        session.run.send(frames.ENTER, {"batch": batch.number})
+
+    def _abandon(self, session: Session, effect: AbandonBatch) -> None:
+        batch = session.batch
+        if batch is None or batch.number != effect.batch:
+            return  # it ended meanwhile: its event is on the way
+        batch.abandon = True
+        if batch.wanted:
+            batch.wanted = False
+            session.run.send(frames.ABANDON, {"batch": batch.number})
+
+    def _finished(self, session: Session) -> None:
+        """The model is free of its batch."""
+        session.batch = None
+        session.running_since = None
+        for effect, buffer in session.loads:
+            self._send_load(session, effect, buffer)
+
+    def _fail(self, session: Session, batch: Batch, message: str) -> None:
+        if self._session is session and session.batch is batch:
+            self._finished(session)
+            asyncio.get_running_loop().call_soon(self._emit, BatchFailed(batch.number, message, False))
+
+    # States
+
+    def _capture(self, session: Session) -> None:
+        """Have the first waiting version captured."""
+        ready = session.ready
+        assert ready is not None
+        nbytes = max(self._image_nbytes, ready.estimate_nbytes) + limits.STATE_SLACK_BYTES
+        try:
+            self._send_capture(session, self._states.allocate(nbytes, urgent=True))
+        except (ArenaFull, ArenaTooSmall) as error:
+            session.later(self._capture_when_there_is_room(session, 0 if isinstance(error, ArenaTooSmall) else nbytes))
+
+    async def _capture_when_there_is_room(self, session: Session, nbytes: int) -> None:
+        buffer = await self._states.reserve(nbytes, urgent=True)  # 0: the slack does not fit; the model asks for what it needs
+        if self._session is session:
+            self._send_capture(session, buffer)
+
+    def _send_capture(self, session: Session, buffer: Buffer) -> None:
+        assert session.capture is not None
+        session.image = buffer
+        session.capture.send(frames.CAPTURE, {"version": session.captures[0], "space": self._place(buffer)})
+
+    def _load(self, session: Session, effect: LoadState) -> None:
+        if not isinstance(effect.state, Payload):
+            raise TypeError(f"state: expected hams_sidecar.payload.Payload, got {type(effect.state).__name__}")
+        buffer = effect.state.buffer
+        if buffer.arena not in self._regions:
+            session.later(self._load_when_there_is_room(session, effect, buffer))
+            return
+        session.loads.append((effect, buffer))
+        if session.batch is None:
+            self._send_load(session, effect, buffer)
+
+    async def _load_when_there_is_room(self, session: Session, effect: LoadState, foreign: Buffer) -> None:
+        try:
+            buffer = await self._states.reserve(foreign.nbytes, urgent=True)
+        except ArenaTooSmall as error:
+            self._emit(LoadFailed(effect.token, f"the state is too large: {error}"))
+            return
+        buffer.view[:] = foreign.view
+        if self._session is session:
+            session.loads.append((effect, buffer))
+            if session.batch is None:
+                self._send_load(session, effect, buffer)
+
+    def _send_load(self, session: Session, effect: LoadState, buffer: Buffer) -> None:
+        session.run.send(frames.LOAD, {"token": effect.token, "image": self._place(buffer)})
+
+    # Frames of the model
+
+    def _on_run_frame(self, session: Session, frame: FromModel) -> None:
+        match frame:
+            case frames.WantUpdate() if session.batch is not None and session.batch.number == frame.batch and not session.batch.wanted:
+                self._wanted(session, session.batch)
+            case frames.Done() | frames.Failed() if session.batch is not None and session.batch.wanted:
+                self._broken(session, f"{type(frame).__name__} instead of waiting at the boundary")
+            case frames.Done() if session.batch is not None and session.batch.number == frame.batch:
+                self._done(session, session.batch, frame)
+            case frames.Failed() if session.batch is not None and session.batch.number == frame.batch:
+                self._finished(session)
+                self._emit(BatchFailed(frame.batch, frame.message[: limits.MESSAGE_CHARS_MAX], frame.updated))
+            case frames.WantSpace() if session.batch is not None and session.batch.number == frame.id:
+                session.later(self._grant_outputs(session, session.batch, frame))
+            case frames.LoadDone() if session.loads and session.loads[0][0].token == frame.token:
+                session.loads.popleft()
+                self._load_s = frame.seconds
+                self._emit(Loaded(frame.token))
+            case frames.LoadRefused() if session.loads and session.loads[0][0].token == frame.token:
+                session.loads.popleft()
+                self._emit(LoadFailed(frame.token, frame.message[: limits.MESSAGE_CHARS_MAX]))
+            case frames.Ready() if session.ready is None:
+                session.ready = frame
+                self._begin(session)
+            case frames.InitFailed() if session.ready is None:
+                self._end(session, f"initialize failed: {frame.message[: limits.MESSAGE_CHARS_MAX]}")
+            case _:
+                self._broken(session, f"unexpected {type(frame).__name__}")
+
+    def _wanted(self, session: Session, batch: Batch) -> None:
+        session.running_since = None
+        if batch.abandon:
+            session.run.send(frames.ABANDON, {"batch": batch.number})
+        else:
+            batch.wanted = True
+            self._emit(UpdateWanted(batch.number))
+
+    def _done(self, session: Session, batch: Batch, frame: frames.Done) -> None:
+        try:
+            if len(frame.units) != len(batch.units):
+                raise ValueError(f"{len(frame.units)} results for {len(batch.units)} units")
+            results = tuple(
+                self._result(unit, inputs.rows, space, done)
+                for unit, inputs, space, done in zip(batch.units, batch.inputs, batch.spaces, frame.units, strict=True)
+            )
+        except (ValueError, KeyError) as error:
+            self._broken(session, f"results of batch {batch.number}: {error}")
+            return
+        self._finished(session)
+        if batch.abandon and not frame.updated:
+            self._emit(BatchFailed(batch.number, "abandoned", False))
+        else:
+            self._emit(BatchDone(batch.number, results, frame.updated))
+
+    def _result(self, unit: BatchUnit, rows: int, space: Buffer, done: frames.UnitDone) -> UnitResult:
+        if done.error is not None:
+            return UnitResult(unit.unit, error=done.error[: limits.MESSAGE_CHARS_MAX])
+        if done.refused:
+            return UnitResult(unit.unit, refused=True)
+        outputs = self.declared.outputs
+        if done.tensors is None or len(done.tensors) != len(outputs):
+            raise ValueError(f"{len(done.tensors or ())} tensors for {len(outputs)} outputs")
+        tensors: list[Tensor] = []
+        end = variable = 0
+        for spec, (offset, nbytes, shape) in zip(outputs, done.tensors, strict=True):
+            fits = len(shape) == len(spec.shape) + 1 and all(want in (-1, got) for want, got in zip((rows, *spec.shape), shape, strict=True))
+            expected = fixed_nbytes(spec.datatype, shape)
+            if not fits or nbytes < 0 or offset < 0 or offset + nbytes > space.nbytes or expected not in (None, nbytes):
+                raise ValueError(f"output {spec.name}: {nbytes} bytes at {offset} of {space.nbytes} for {spec.datatype}{shape}")
+            tensors.append(Tensor(spec.name, spec.datatype, tuple(shape), offset, nbytes))
+            end = max(end, offset + nbytes)
+            variable += nbytes if expected is None or -1 in spec.shape else 0
+        if variable:
+            self._variable_row_nbytes = max(variable / rows, self._variable_row_nbytes * 0.9)
+        space.trim(end)
+        return UnitResult(unit.unit, Payload(tuple(tensors), space), route=self.declared.route(done.route))
+
+    def _begin(self, session: Session) -> None:
+        """Once all connections are there and the model has initialised: version 0 is captured, then the core is told."""
+        if session.ready is None or session.capture is None or session.health is None:
+            return
+        self._image_nbytes = 0
+        if self._stateful:
+            session.captures.append(INITIAL_VERSION)
+            self._capture(session)
+        else:
+            session.serving = True
+            self._emit(ModelReady(session.ready.signature, None))
+
+    def _on_capture_frame(self, session: Session, frame: FromModel) -> None:
+        image = session.image
+        match frame:
+            case frames.CaptureDone() if image is not None and frame.version == session.captures[0] and 0 <= frame.nbytes <= image.nbytes:
+                session.captures.popleft()
+                session.image = None
+                self._image_nbytes, self._capture_s = frame.nbytes, frame.seconds
+                image.trim(frame.nbytes)
+                self._captured(session, frame.version, Payload((), image))
+            case frames.CaptureFailed() if image is not None and frame.version == session.captures[0]:
+                self._end(session, f"the state cannot be captured: {frame.message[: limits.MESSAGE_CHARS_MAX]}", kill=True)
+            case frames.WantSpace() if image is not None and frame.id == session.captures[0] and len(frame.sizes) == 1:
+                session.later(self._grant_image(session, frame.sizes[0]))
+            case _:
+                self._broken(session, f"unexpected {type(frame).__name__}")
+
+    def _captured(self, session: Session, version: int, state: Payload) -> None:
+        if session.captures:
+            self._capture(session)
+        if session.serving:
+            self._emit(Captured(version, state))
+        else:
+            assert session.ready is not None
+            session.serving = True
+            self._emit(ModelReady(session.ready.signature, state))
+
+    async def _grant_outputs(self, session: Session, batch: Batch, frame: frames.WantSpace) -> None:
+        if len(frame.units) != len(frame.sizes) or not all(0 <= unit < len(batch.spaces) for unit in frame.units) or min(frame.sizes, default=0) < 0:
+            self._broken(session, "bad request for space")
+            return
+        session.running_since = None  # waiting for room is not the model's fault
+        held = {id(located[1].buffer): located[1].buffer for unit in batch.inputs for located in unit.tensors if located is not None}
+        own = sum(round_up(buffer.nbytes) for buffer in held.values() if buffer.arena is self._tensors)
+        try:
+            if own + sum(map(round_up, frame.sizes)) > self._tensors.capacity:  # would wait for itself
+                raise ArenaTooSmall(own + sum(frame.sizes), self._tensors.capacity)
+            granted = [await self._room(nbytes) for nbytes in frame.sizes]
+        except (ArenaTooSmall, TimeoutError) as error:
+            session.running_since = asyncio.get_running_loop().time()
+            session.run.send(frames.GRANT, {"refused": _no_room(error)})
+            return
+        for unit, buffer in zip(frame.units, granted, strict=True):
+            batch.spaces[unit] = buffer
+        session.running_since = asyncio.get_running_loop().time()
+        session.run.send(frames.GRANT, {"spaces": [self._place(buffer) for buffer in granted]})
+
+    async def _grant_image(self, session: Session, nbytes: int) -> None:
+        assert session.capture is not None
+        session.image = None  # so that the space granted before can be part of the new one
+        try:
+            buffer = await self._states.reserve(max(nbytes, 0) + limits.STATE_SLACK_BYTES, urgent=True)
+        except ArenaTooSmall as error:
+            self._end(session, f"the state cannot be captured: {error}", kill=True)
+            return
+        session.image = buffer
+        session.capture.send(frames.GRANT, {"spaces": [self._place(buffer)]})
+
+    def _on_health_frame(self, session: Session, frame: FromModel) -> None:
+        if not isinstance(frame, frames.Pong) or frame.n != session.pings:
+            self._broken(session, f"unexpected {type(frame).__name__}")
+            return
+        session.pinged = None
+
+    # Sessions
+
+    def _accept(self) -> Channel:
+        channel = Channel(self._hello, self._channels.discard)
+        self._channels.add(channel)
+        unnamed = [one for one in self._channels if not one.name]
+        if len(unnamed) > limits.CONNECTIONS_MAX:
+            unnamed[0].close()
+        return channel
+
+    def _hello(self, channel: Channel, frame: Hello) -> None:
+        session = self._session
+        if frame.protocol != frames.PROTOCOL:
+            self._refuse(channel, f"it speaks version {frame.protocol} of the model contract, this proxy {frames.PROTOCOL}")
+        elif frame.channel == "run":
+            if session is None:
+                self._open(channel)
+            else:
+                self._refuse(channel, "another model process is connected")
+        elif session is None or frame.session != session.token:
+            self._refuse(channel, "no such session")
+        elif frame.channel == "capture" and session.capture is None:
+            session.capture = channel
+            self._bind(session, channel, self._on_capture_frame)
+            self._begin(session)
+        elif frame.channel == "health" and session.health is None:
+            session.health = channel
+            self._bind(session, channel, self._on_health_frame)
+            self._ping(session)
+            self._begin(session)
+        else:
+            self._refuse(channel, f"no connection {frame.channel!r} is wanted")
+
+    def _refuse(self, channel: Channel, message: str) -> None:
+        log.warning("model process refused: %s", message)
+        channel.send(frames.REFUSED, {"message": message})
+        channel.close()
+
+    def _open(self, channel: Channel) -> None:
+        for process in [one for one in self._limbo if not one.watched]:
+            del self._limbo[process]  # its supervisor has started the next one, so it has ended
+        process = ModelProcess(channel.peer_pid(), self._exited)
+        self._processes.add(process)
+        session = self._session = Session(channel, process)
+        self._bind(session, channel, self._on_run_frame)
+        regions = [{"path": str(arena.path), "nbytes": arena.capacity} for arena in self._regions]
+        channel.send(frames.SETUP, {"session": session.token, "operator": self.declared.setup(), "regions": regions})
+
+    def _bind(self, session: Session, channel: Channel, on_frame: Callable[[Session, FromModel], None]) -> None:
+        def deliver(frame: FromModel) -> None:
+            if self._session is session:
+                on_frame(session, frame)
+
+        channel.on_frame = deliver
+        channel.on_lost = lambda reason: self._end(session, reason)
+
+    def _broken(self, session: Session, what: str) -> None:
+        self._end(session, f"the model process broke the contract: {what}", kill=True)
+
+    def _end(self, session: Session, reason: str, *, kill: bool = False, tell: bool = True) -> None:
+        """The session is over: nothing of that process counts any more."""
+        if self._session is not session:
+            return
+        self._session = None
+        for channel in (session.run, session.capture, session.health):
+            if channel is not None:
+                channel.on_lost = channel.on_frame = None
+                channel.close()
+        session.cancel()
+        process = session.process
+        if not process.watched:
+            self._processes.discard(process)
+        if session.batch is not None:
+            reason += f" (in the model: {', '.join(unit.id for unit in session.batch.inputs)})"
+        granted = [*(session.batch.spaces if session.batch is not None else ()), *([session.image] if session.image is not None else ())]
+        if granted:
+            self._limbo[process] = granted
+        if kill:
+            process.kill()
+        log.warning("model of %s: %s", self.declared.operator.name, reason)
+        if tell:
+            self._emit(ModelDied(reason))
+
+    def _exited(self, process: ModelProcess) -> None:
+        self._processes.discard(process)
+        self._limbo.pop(process, None)
+        session = self._session
+        if session is not None and session.process is process:
+            self._end(session, "the model process has ended")
+            self._limbo.pop(process, None)
+
+    def _watch(self) -> None:
+        """Every `ping_interval_s`: ask for health, and find a model that hangs."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._ping_interval_s, self._watch)
+        session, now = self._session, loop.time()
+        if session is None or not session.serving:
+            return
+        if session.pinged is not None and now - session.pinged > self._pong_wait_s:
+            self._end(session, f"the model process has not answered for {self._pong_wait_s:g} s", kill=True)
+        elif session.running_since is not None and now - session.running_since > self._run_s_max:
+            self._end(session, f"a run takes longer than {self._run_s_max:g} s", kill=True)
+        elif session.pinged is None:
+            self._ping(session)
+
+    def _ping(self, session: Session) -> None:
+        if session.health is not None:
+            session.pings += 1
+            session.pinged = asyncio.get_running_loop().time()
+            session.health.send(frames.PING, {"n": session.pings})
+
+    def _place(self, buffer: Buffer) -> Place:
+        return (self._regions.index(buffer.arena), buffer.offset, buffer.nbytes)
+
+
+def _copied(tensor: Tensor, payload: Payload, target: Buffer) -> tuple[Tensor, Payload]:
+    """The tensor, copied to `target`."""
+    target.view[: tensor.nbytes] = payload.view(tensor)
+    moved = tensor._replace(offset=0)
+    return moved, Payload((moved,), target)
+
+
+def _no_room(error: ArenaTooSmall | TimeoutError) -> str:
+    if isinstance(error, ArenaTooSmall):
+        return f"inputs and outputs are too large: {error}"
+    return f"no room for inputs and outputs within {limits.ROOM_WAIT_S:g} s"
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""What the link knows of one model process, from its setup to its end, and of the batch that is in it."""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Coroutine
+
+from hams_protocol.effects import BatchUnit, LoadState
+from hams_sidecar.arena import Buffer
+from hams_sidecar.model.channel import Channel
+from hams_sidecar.model.declared import UnitInputs
+from hams_sidecar.model.frames import Ready
+from hams_sidecar.model.process import ModelProcess
+
+
+class Batch:
+    """The batch that is in the model: `inputs` and `spaces` (memory granted for outputs) unit by unit, held until it is over.
+
+    `wanted`: the model stands before its update stage. `abandon`: it must not pass.
+    """
+
+    __slots__ = ("abandon", "inputs", "number", "spaces", "units", "wanted")
+
+    def __init__(self, number: int, units: tuple[BatchUnit, ...], inputs: list[UnitInputs]) -> None:
+        self.number = number
+        self.units = units
+        self.inputs = inputs
+        self.spaces: list[Buffer] = []
+        self.abandon = False
+        self.wanted = False
+
+
+class Session:
+    """One model process. `serving`: the core has been told that it is ready."""
+
+    def __init__(self, run: Channel, process: ModelProcess) -> None:
+        self.token = secrets.token_hex(16)
+        self.process = process
+        self.run = run
+        self.capture: Channel | None = None
+        self.health: Channel | None = None
+        self.ready: Ready | None = None
+        self.serving = False
+        self.batch: Batch | None = None
+        self.running_since: float | None = None
+        """Loop time since which the model computes; None while it waits for us."""
+        self.captures: deque[int] = deque()
+        """Versions to capture; the first one is in the model."""
+        self.image: Buffer | None = None
+        """Memory granted to the capture under way."""
+        self.loads: deque[tuple[LoadState, Buffer]] = deque()
+        """States to load, in order; those that came during a batch wait for its end."""
+        self.pings = 0
+        self.pinged: float | None = None
+        """Loop time of the ping that has not been answered yet."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def later(self, work: Coroutine[None, None, None]) -> None:
+        """Work that waits for room in an arena, given up with the session."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Give up what waits."""
+        current = asyncio.current_task()
+        for task in list(self._tasks):
+            if task is not current:
+                task.cancel()

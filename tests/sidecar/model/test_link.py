@@ -1,0 +1,536 @@
+"""The model contract, with a real model process on the other side."""
+
+import asyncio
+import os
+import signal
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hams_protocol.effects import AbandonBatch, BatchUnit, Capture, EnterUpdate, LoadState, RestartModel
+from hams_protocol.events import BatchDone, BatchFailed, Captured, Loaded, LoadFailed, ModelDied, ModelReady, UpdateWanted
+from hams_protocol.graph import FEEDBACK, FRONTEND, TensorSpec
+from hams_sidecar.model.link import ModelHealth
+
+pytestmark = pytest.mark.process
+
+
+async def test_a_stateless_model_doubles_the_rows_of_each_unit(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=False)
+    ready = await host.ready("Echo")
+    assert ready.state is None
+    host.begin(host.x((1, 2)))
+    done = await host.next(BatchDone)
+    assert not done.updated
+    assert read(done.results[0]) == [[2, 4]]
+    host.begin(host.x((1, 2), (3, 4)), host.x((5, 6)))
+    first, second = (await host.next(BatchDone)).results
+    assert (read(first), read(second)) == ([[2, 4], [6, 8]], [[10, 12]])
+    assert first.route is None
+    assert host.link.health is ModelHealth.READY
+
+
+async def test_inputs_outside_the_shared_memory_are_brought_there(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=False)
+    await host.ready("Echo")
+    host.begin(host.x((1, 2), arena=host.outside))
+    assert read((await host.next(BatchDone)).results[0]) == [[2, 4]]
+
+
+async def test_the_update_stage_waits_for_its_proxy_and_an_abandoned_batch_leaves_no_trace(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    failed_at_the_boundary = host.begin(host.x((1, 1)))
+    assert await host.abandon() == BatchFailed(failed_at_the_boundary, "abandoned", False)
+    assert read((await host.run(host.x((1, 2))))[0]) == [[1, 2]]
+
+
+async def test_a_batch_abandoned_before_it_wants_to_update_is_turned_away_at_the_boundary(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Sum")
+    number = host.begin(host.x((1, 1)))
+    host.link.perform(AbandonBatch(number))
+    assert await host.next(BatchFailed) == BatchFailed(number, "abandoned", False)
+    assert read((await host.run(host.x((1, 2))))[0]) == [[1, 2]]
+
+
+async def test_a_stateful_model_without_a_boundary_updates_all_along(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Whole")
+    assert read((await host.run(host.x((1, 2)), host.x((3, 4))))[1]) == [[4, 6]]
+    host.begin(host.x((1, 1)))
+    await host.abandon()
+    assert read((await host.run(host.x((0, 0))))[0]) == [[4, 6]]
+
+
+async def test_an_update_is_undone_by_loading_the_version_before(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    ready = await host.ready("Sum")
+    await host.run(host.x((1, 2)))
+    one = await host.capture(1)
+    await host.run(host.x((10, 20)))
+    await host.load(one)
+    assert read((await host.run(host.x((0, 1))))[0]) == [[1, 3]]
+    await host.load(ready.state, token=9)
+    assert read((await host.run(host.x((7, 7))))[0]) == [[7, 7]]
+
+
+async def test_a_state_loaded_into_another_process_goes_on_there(hosts: Any, read: Any) -> None:
+    primary, backup = await hosts(stateful=True), await hosts(stateful=True)
+    await primary.ready("Sum")
+    await backup.ready("Sum")
+    await primary.run(primary.x((1, 2)), primary.x((3, 4)))
+    state = await primary.capture()
+    await backup.load(state)  # lies in the other arena: brought over
+    again = await backup.capture()
+    assert bytes(again.buffer.view) == bytes(state.buffer.view)
+    assert read((await backup.run(backup.x((0, 0))))[0]) == [[4, 6]]
+
+
+async def test_a_capture_shows_the_version_it_was_asked_for_while_the_next_batch_computes(hosts: Any, tmp_path: Any, eventually: Any) -> None:
+    host = await hosts(stateful=True, config=f'{{"dir": "{tmp_path}"}}')
+    await host.ready("Gated")
+    await host.run(host.x((0, 0)))
+    host.link.perform(Capture(1))
+    number = host.begin(host.x((0, 0)))  # computes beside the capture, up to the boundary
+    assert (await host.next(UpdateWanted)).batch == number
+    await eventually((tmp_path / "capturing-2").exists)
+    assert host.events.empty()
+    (tmp_path / "go").touch()
+    captured = await host.next(Captured)
+    numbers = np.frombuffer(captured.state.buffer.view, dtype=np.int64, offset=len(captured.state.buffer.view) - 8000)
+    assert (numbers == 1).all()
+    host.link.perform(EnterUpdate(number))
+    await host.next(BatchDone)
+
+
+async def test_an_update_let_in_too_early_waits_for_the_capture_all_the_same(hosts: Any, tmp_path: Any, eventually: Any) -> None:
+    host = await hosts(stateful=True, config=f'{{"dir": "{tmp_path}"}}')
+    await host.ready("Gated")
+    await host.run(host.x((0, 0)))
+    host.link.perform(Capture(1))
+    number = host.begin(host.x((0, 0)))
+    await host.next(UpdateWanted)
+    await eventually((tmp_path / "capturing-2").exists)
+    host.link.perform(EnterUpdate(number))
+    (tmp_path / "go").touch()
+    events: list[Any] = [await host.events.get(), await host.events.get()]  # on two connections: in either order
+    state: Any = next(event.state for event in events if isinstance(event, Captured))
+    assert np.frombuffer(state.buffer.view, dtype=np.int64, offset=len(state.buffer.view) - 8000).max() == 1
+
+
+async def test_opaque_state_grows_and_shrinks_between_versions(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Growing")
+    images: list[Any] = []
+    for size in (0, 3, 500_000, 7, 1_000_000):
+        await host.run(host.x((size, 65)))
+        images.append((size, await host.capture(len(images) + 1)))
+    sizes = [image.nbytes for _, image in images]
+    assert sizes[2] > 500_000 > 1000 > sizes[3]
+    for size, image in reversed(images):
+        await host.load(image)
+        again = await host.capture()
+        assert bytes(again.buffer.view) == bytes(image.buffer.view)
+        assert bytes(again.buffer.view).count(b"A" * size) == 1 or size == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (1, "ValueError: one is not welcome"),
+        (2, 'output "y": expected FP32, got FP64'),
+        (3, 'output "y": expected FP32 [1, 2], got [1, 1]'),
+        (4, 'output "y" of request 0/1: row 0 is not finite (NaN or infinity)'),
+        (5, "route of request 0/1: no successor 'nowhere'; successors are \"reply\""),
+        (6, 'expected outputs "y", got "z"'),
+        (10, "ValueError: assignment destination is read-only"),
+        (13, "the update stage was entered twice in one run"),
+        (17, "run returned a NoneType, expected a dict of outputs or hams_sdk.Outputs"),
+    ],
+)
+async def test_what_a_model_does_wrong_is_named_and_can_be_undone(hosts: Any, read: Any, what: int, message: str) -> None:
+    """F37: the error is typed, and after an undo the next batch runs as if nothing had been."""
+    host = await hosts(stateful=True)
+    ready = await host.ready("Naughty")
+    number = host.begin(host.x((what, 0)))
+    updates = what in (1, 4, 13)
+    if updates:
+        await host.enter()
+    assert await host.next(BatchFailed) == BatchFailed(number, message, updates)
+    if updates:
+        await host.load(ready.state)
+    assert bytes((await host.capture()).buffer.view) == bytes(ready.state.buffer.view)
+    host.begin(host.x((0, 5)))
+    assert read((await host.next(BatchDone)).results[0]) == [[0, 5]]
+
+
+async def test_units_may_fail_be_refused_and_be_routed_one_by_one(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True, feedback=True)
+    await host.ready("Naughty")
+    host.begin(host.x((11, 0)), host.x((0, 1)))
+    failed, fine = (await host.next(BatchDone)).results
+    assert (failed.error, failed.payload, read(fine)) == ("eleven fails", None, [[0, 1]])
+    host.begin(host.x((12, 0)), host.x((0, 1)))
+    refused, fine = (await host.next(BatchDone)).results
+    assert (refused.refused, refused.payload, read(fine)) == (True, None, [[0, 1]])
+    host.begin(host.x((15, 0)), host.x((0, 1)))
+    filtered, replied = (await host.next(BatchDone)).results
+    assert (filtered.route, replied.route) == ((), (FRONTEND,))
+    assert FEEDBACK not in replied.route
+
+
+async def test_a_model_that_swallows_the_end_of_an_abandoned_batch_still_has_no_say(hosts: Any) -> None:
+    host = await hosts(stateful=True)
+    ready = await host.ready("Naughty")
+    host.begin(host.x((14, 0)))
+    assert not (await host.abandon()).updated
+    assert bytes((await host.capture()).buffer.view) == bytes(ready.state.buffer.view)
+
+
+@pytest.mark.parametrize("what", [7, 16])
+async def test_a_model_that_exits_is_dead_at_once_and_its_successor_is_fresh(hosts: Any, read: Any, what: int) -> None:
+    """F3, F4: the death names the requests that were in the model."""
+    host = await hosts(stateful=True)
+    ready = await host.ready("Naughty")
+    host.begin(host.x((what, 0)), host.x((0, 0)))
+    died = await host.next(ModelDied)
+    assert "0/1, 0/2" in died.reason
+    assert host.link.health is ModelHealth.ABSENT
+    host.link.perform(LoadState(1, ready.state))  # nobody there: nothing happens
+    again = await host.ready("Naughty")
+    assert again.layout == ready.layout
+    host.begin(host.x((0, 4)))
+    assert read((await host.next(BatchDone)).results[0]) == [[0, 4]]
+
+
+async def test_a_model_that_is_killed_gives_its_memory_back(hosts: Any, eventually: Any) -> None:
+    host = await hosts(stateful=False)
+    await host.ready("Echo")
+    before = host.tensors.stats().used
+    host.processes[0].send_signal(signal.SIGSTOP)
+    host.begin(host.x((1, 1)))
+    os.kill(host.link.model_pid, signal.SIGKILL)
+    await host.next(ModelDied)
+    await host.ended(host.processes[0])
+    await eventually(lambda: host.tensors.stats().used == before)  # once the end of the process is known
+
+
+async def test_a_model_that_hangs_in_a_run_is_killed(hosts: Any) -> None:
+    host = await hosts(stateful=True, options={"run_s_max": 0.2, "ping_interval_s": 0.05})
+    await host.ready("Naughty")
+    host.begin(host.x((8, 0)))
+    assert "longer than 0.2 s" in (await host.next(ModelDied)).reason
+    assert await host.ended(host.processes[0]) == -signal.SIGKILL
+
+
+async def test_a_model_that_waits_for_its_proxy_does_not_hang(hosts: Any) -> None:
+    host = await hosts(stateful=True, options={"run_s_max": 0.1, "ping_interval_s": 0.02})
+    await host.ready("Sum")
+    number = host.begin(host.x((1, 1)))
+    await host.next(UpdateWanted)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(host.events.get(), 0.4)
+    host.link.perform(EnterUpdate(number))
+    await host.next(BatchDone)
+
+
+async def test_a_stopped_model_is_silent_and_then_dead(hosts: Any, eventually: Any) -> None:
+    host = await hosts(stateful=False, options={"pong_wait_s": 0.5, "ping_interval_s": 0.05})
+    await host.ready("Echo")
+    host.processes[0].send_signal(signal.SIGSTOP)
+    await eventually(lambda: host.link.health is not ModelHealth.READY)
+    assert host.link.health is ModelHealth.SILENT
+    assert "has not answered for 0.5 s" in (await host.next(ModelDied)).reason
+    assert await host.ended(host.processes[0]) == -signal.SIGKILL
+
+
+async def test_health_is_answered_in_the_middle_of_a_run(hosts: Any, eventually: Any) -> None:
+    host = await hosts(stateful=True, options={"pong_wait_s": 5.0, "ping_interval_s": 0.02})
+    await host.ready("Naughty")
+    host.begin(host.x((8, 0)))
+    session = host.link._session
+    first = session.pings
+    await eventually(lambda: session.pings >= first + 5)
+    assert host.link.stats().busy_s > 0
+    assert host.events.empty()
+    host.processes[0].kill()
+    await host.next(ModelDied)
+
+
+async def test_megabytes_of_prints_are_not_in_the_way(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    await host.ready("Naughty")
+    host.begin(host.x((9, 3)))
+    assert read((await host.next(BatchDone)).results[0]) == [[9, 3]]
+    assert host.log.stat().st_size > 8 << 20
+
+
+async def test_bytes_optional_tensors_variable_dimensions_and_parameters_reach_the_model_and_come_back(hosts: Any, read: Any) -> None:
+    words = TensorSpec("words", "BYTES", (-1,), optional=True)
+    numbers = TensorSpec("x", "FP32", (-1,))
+    host = await hosts(stateful=False, inputs=(words, numbers), outputs=(TensorSpec("words", "BYTES", (-1,)), TensorSpec("x", "FP32", (-1,))))
+    await host.ready("Words")
+
+    def unit(text: list[bytes] | None, x: list[float], tag: str) -> BatchUnit:
+        found: BatchUnit = host.unit(
+            {"words": None if text is None else np.array([text], dtype=object), "x": np.array([x], dtype=np.float32)}, tag=tag
+        )
+        return found
+
+    for _ in range(2):  # asks for space, then knows how much
+        host.begin(unit([b"a\x00", b""], [1], "one"), unit([b"\xff" * 300, b"b"], [2], "two"))
+        one, two = (await host.next(BatchDone)).results
+        assert read(one, "words") == [[b"a\x00", b"", b"one"]]
+        assert read(two, "words") == [[b"\xff" * 300, b"b", b"two"]]
+        assert read(two, "x") == [[2, 2, 2]]
+    host.begin(unit(None, [1, 2, 3], "three"))
+    (three,) = (await host.next(BatchDone)).results
+    assert (read(three, "words"), read(three, "x")) == ([[b"none", b"three"]], [[1, 1, 1, 2, 2, 2, 3, 3, 3]])
+
+
+async def test_outputs_wait_for_room_and_what_can_never_fit_is_the_units_error(hosts: Any, read: Any) -> None:
+    numbers = TensorSpec("x", "FP32", (-1,))
+    words = TensorSpec("words", "BYTES", (-1,), optional=True)
+    host = await hosts(stateful=False, arena_nbytes=1 << 16, inputs=(words, numbers), outputs=(words, numbers))
+    await host.ready("Words")
+    outside = host.outside
+    host.begin(host.unit({"words": None, "x": np.zeros((1, 5000), np.float32)}, outside))
+    assert "too large" in (await host.next(BatchFailed)).message  # 60,000 bytes beside the 20,000 of the input
+    host.begin(host.unit({"words": None, "x": np.zeros((1, 100), np.float32)}, outside))
+    (small,) = (await host.next(BatchDone)).results
+    assert len(read(small, "x")[0]) == 300
+    held = [host.tensors.allocate(60_000, urgent=True)]
+    host.begin(host.unit({"words": None, "x": np.zeros((1, 2000), np.float32)}, outside))
+    await asyncio.sleep(0.05)
+    assert host.events.empty()
+    held.clear()
+    (large,) = (await host.next(BatchDone)).results
+    assert len(read(large, "x")[0]) == 6000
+
+
+async def test_memory_is_flat_over_many_batches(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True, arena_nbytes=1 << 16, states_nbytes=1 << 18)
+    await host.ready("Sum")
+    for version in range(1, 301):
+        (result,) = await host.run(host.x((1, 0)))
+        assert read(result) == [[version, 0]]
+        await host.capture(version)
+        del result
+    assert host.tensors.stats().used <= 256
+    assert host.states.stats().used <= 1 << 17
+    assert host.tensors.stats().peak < 4096
+
+
+async def test_torch_modules_optimizers_and_schedulers_go_on_exactly_where_they_were(hosts: Any, read: Any) -> None:
+    pytest.importorskip("torch")
+    primary, backup = await hosts(stateful=True), await hosts(stateful=True)
+    fresh = await primary.ready("Learner")
+    assert (await backup.ready("Learner")).layout == fresh.layout
+    for version in (1, 2, 3):
+        await primary.run(primary.x((version, 1), (0, 2)))
+        state = await primary.capture(version)
+        await backup.load(state)
+        assert bytes((await backup.capture()).buffer.view) == bytes(state.buffer.view)
+    ours = await primary.run(primary.x((1, 1), (2, 2)))
+    assert read(ours[0]) == read((await backup.run(backup.x((1, 1), (2, 2))))[0])
+    assert bytes((await primary.capture(4)).buffer.view) == bytes((await backup.capture(5)).buffer.view)
+    await primary.load(fresh.state)  # an optimizer that had no state yet
+    assert bytes((await primary.capture(6)).buffer.view) == bytes(fresh.state.buffer.view)
+
+
+async def test_cuda_state_is_captured_beside_the_next_compute_stage(hosts: Any) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU: pinned memory and side streams cannot be had without one")
+    host = await hosts(stateful=True, config='{"device": "cuda"}')
+    await host.ready("Learner")
+    await host.run(host.x((1, 1), (0, 2)))
+    state = await host.capture(1)
+    await host.run(host.x((3, 1), (0, 2)))
+    await host.load(state)
+    assert bytes((await host.capture(2)).buffer.view) == bytes(state.buffer.view)
+
+
+async def test_a_state_of_another_layout_is_refused_by_name_and_nothing_changes(hosts: Any) -> None:
+    """F35."""
+    old, new = await hosts(stateful=True), await hosts(stateful=True, config='{"dim": 3}', outputs=(TensorSpec("y", "FP32", (-1,)),))
+    first, second = await old.ready("Sum"), await new.ready("Sum")
+    assert first.layout != second.layout
+    await old.run(old.x((1, 2)))
+    new.link.perform(LoadState(4, await old.capture()))
+    refused = await new.next(LoadFailed)
+    assert refused == LoadFailed(4, "state layout mismatch: total: image has <f4 [2], this model <f4 [3]")
+    assert bytes((await new.capture()).buffer.view) == bytes(second.state.buffer.view)
+
+
+async def test_a_state_of_garbage_is_refused(hosts: Any) -> None:
+    host = await hosts(stateful=True)
+    ready = await host.ready("Sum")
+    broken = bytearray(ready.state.buffer.view)
+    broken[0] ^= 1
+    ready.state.buffer.view[:] = broken
+    host.link.perform(LoadState(2, ready.state))
+    assert "not a state image" in (await host.next(LoadFailed)).message
+
+
+async def test_a_load_that_comes_during_a_batch_waits_for_its_end(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    ready = await host.ready("Sum")
+    number = host.begin(host.x((1, 2)))
+    await host.next(UpdateWanted)
+    host.link.perform(LoadState(3, ready.state))
+    host.link.perform(EnterUpdate(number))
+    await host.next(BatchDone)
+    assert (await host.next(Loaded)).token == 3
+    assert read((await host.run(host.x((5, 5))))[0]) == [[5, 5]]
+
+
+async def test_a_model_that_cannot_start_says_why(hosts: Any) -> None:
+    host = await hosts(stateful=True)
+    process = host.start("FailsToStart")
+    assert (await host.next(ModelDied)).reason == "initialize failed: RuntimeError: no weights here"
+    assert await host.ended(process) == 1
+    process = host.start("NoSuchClass")
+    assert "there is no such class in models" in (await host.next(ModelDied)).reason
+    assert await host.ended(process) == 1
+
+
+async def test_a_stateless_operator_with_state_is_refused(hosts: Any) -> None:
+    host = await hosts(stateful=False)
+    host.start("Sum")
+    assert "declare it `stateful`" in (await host.next(ModelDied)).reason
+
+
+async def test_a_model_serves_on_after_sigterm_and_ends_when_its_proxy_lets_go(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=False)
+    await host.ready("Echo")
+    host.processes[0].send_signal(signal.SIGTERM)
+    host.begin(host.x((1, 2)))
+    assert read((await host.next(BatchDone)).results[0]) == [[2, 4]]
+    await host.link.close()
+    assert await host.ended(host.processes[0]) == 0
+
+
+async def test_a_model_without_its_proxy_ends_in_the_middle_of_a_run(hosts: Any) -> None:
+    """F3: nothing leaves an unsupervised model."""
+    host = await hosts(stateful=True)
+    await host.ready("Naughty")
+    host.begin(host.x((8, 0)))
+    await host.link.close()
+    assert await host.ended(host.processes[0]) == 0
+
+
+async def test_sigterm_before_the_proxy_is_there_ends_the_process(hosts: Any, eventually: Any) -> None:
+    host = await hosts(stateful=False)
+    await host.link.close()
+    process = host.start("Echo", "--connect-wait-s", "60")
+    await eventually(lambda: _catches_sigterm(process.pid))
+    process.terminate()
+    assert await host.ended(process) == 128 + signal.SIGTERM
+
+
+async def test_no_proxy_at_all_is_a_usage_error(hosts: Any) -> None:
+    host = await hosts(stateful=False)
+    await host.link.close()
+    assert await host.ended(host.start("Echo", "--connect-wait-s", "0")) == 2
+    assert "no proxy on" in host.log.read_text()
+
+
+async def test_restart_drops_the_model_without_calling_it_dead(hosts: Any) -> None:
+    host = await hosts(stateful=False)
+    await host.ready("Echo")
+    host.link.perform(RestartModel("unusable"))
+    assert await host.ended(host.processes[0]) == -signal.SIGKILL
+    assert isinstance(await host.ready("Echo"), ModelReady)
+
+
+async def test_a_second_model_process_is_turned_away(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=False)
+    await host.ready("Echo")
+    assert await host.ended(host.start("Echo")) == 2
+    assert "another model process is connected" in host.log.read_text()
+    host.begin(host.x((1, 2)))
+    assert read((await host.next(BatchDone)).results[0]) == [[2, 4]]
+
+
+def frame(kind: int, body: bytes, *, version: int = 1, length: int | None = None) -> bytes:
+    return struct.pack("<IBBH", len(body) if length is None else length, kind, version, 0) + body
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        frame(1, b"{}"),
+        frame(1, b"[" * 100_000 + b"]" * 100_000),
+        frame(1, b'{"protocol":1,"channel":"run"', length=29),
+        frame(1, b"", length=1 << 31),
+        frame(6, b'{"batch":1,"updated":true,"units":[]}'),
+        frame(1, b'{"protocol":1,"channel":"capture","session":"guess"}'),
+        frame(1, b'{"protocol":7,"channel":"run","session":""}'),
+        frame(1, b"\xff\xfe"),
+        frame(99, b"{}"),
+        frame(1, b"{}", version=9),
+        os.urandom(4096),
+    ],
+)
+async def test_garbage_on_the_socket_is_closed_and_the_model_serves_on(hosts: Any, read: Any, garbage: bytes) -> None:
+    """F36."""
+    host = await hosts(stateful=False)
+    await host.ready("Echo")
+    reader, writer = await asyncio.open_unix_connection(host.directory / "model.sock")
+    writer.write(garbage)
+    while await reader.read(4096):
+        pass
+    writer.close()
+    host.begin(host.x((1, 2)))
+    assert read((await host.next(BatchDone)).results[0]) == [[2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (6, b'{"batch":1,"updated":false,"units":[]}'),
+        (6, b'{"batch":1,"updated":false,"units":[{"tensors":[[0,8,[1,2]],[0,8,[1,2]]]}]}'),
+        (6, b'{"batch":1,"updated":false,"units":[{"tensors":[[8,8,[1,2]]]}]}'),
+        (6, b'{"batch":1,"updated":false,"units":[{"tensors":[[-8,8,[1,2]]]}]}'),
+        (6, b'{"batch":1,"updated":false,"units":[{"tensors":[[0,4,[1,2]]]}]}'),
+        (6, b'{"batch":1,"updated":false,"units":[{"tensors":[[0,16,[2,2]]]}]}'),
+        (6, b'{"batch":1,"updated":false,"units":[{"tensors":[[0,8,[1,2]]],"route":["nowhere"]}]}'),
+        (6, b'{"batch":2,"updated":false,"units":[]}'),
+        (5, b'{"id":1,"sizes":[10],"units":[4]}'),
+        (5, b'{"id":1,"sizes":[-1],"units":[0]}'),
+        (8, b'{"version":0,"nbytes":1}'),
+        (10, b'{"token":0}'),
+        (66, b"{}"),
+    ],
+)
+async def test_a_model_process_that_breaks_the_contract_is_dead(hosts: Any, kind: int, body: bytes) -> None:
+    host = await hosts(stateful=False)
+    path = host.directory / "model.sock"
+    channels = {}
+    session = b""
+    for name in ("run", "health", "capture"):
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(frame(1, b'{"protocol":1,"channel":"%s","session":"%s"}' % (name.encode(), session)))
+        if name == "run":
+            length = struct.unpack("<IBBH", await reader.readexactly(8))[0]
+            session = (await reader.readexactly(length)).split(b'"session":"')[1].split(b'"')[0]
+        channels[name] = (reader, writer)
+    writer = channels["run"][1]
+    writer.write(frame(2, b'{"signature":"s","layout":[],"estimate_nbytes":0}'))
+    await host.next(ModelReady)
+    host.begin(host.x((1, 2)))
+    writer.write(frame(kind, body))
+    assert "broke the contract" in (await host.next(ModelDied)).reason
+    for _, opened in channels.values():
+        opened.close()
+
+
+def _catches_sigterm(pid: int) -> bool:
+    with open(f"/proc/{pid}/status") as status:
+        caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
