@@ -105,3 +105,35 @@ etcd_start_attempts_max = 3
 
 etcd_members_max = 5
 """Members of a local etcd."""
+
+# ---- local runs ----
+
+process_start_s = 20.0
+"""A fork by the warmed process, or its end, takes no longer than this."""
+
+logs_kept_max = 200
+"""Log files kept of one graph."""
+
+log_bytes_max = 8 << 20
+"""A log file larger than this is cut when its process is started again."""
+
+restart_pause_s = 0.2
+"""Pause before a process that has ended is started again; doubled each time it ends young."""
+
+restart_pause_max_s = 10.0
+"""Longest such pause."""
+
+restart_young_s = 10.0
+"""A process that ends within this time of its start ended young."""
+
+status_probe_s = 1.0
+"""An instance that has not answered a status question for this long is shown without what it alone knows."""
+
+status_interval_s = 0.1
+"""Between two looks at a starting graph."""
+
+stop_grace_s = 5.0
+"""Processes that were asked to end and have not after this long are killed."""
+
+control_line_bytes_max = 1 << 20
+"""A question or an answer on the control socket."""

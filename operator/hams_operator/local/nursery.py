@@ -1,0 +1,102 @@
+"""The supervisor's side of a zygote: ask it for processes, hear of their ends."""
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hams_operator.limits import process_start_s
+
+
+class NurseryLost(Exception):
+    """The warmed process has ended, and every process it forked with it."""
+
+
+class Nursery:
+    """One zygote and the processes it forked. `on_exit(pid, status)` runs on the loop."""
+
+    def __init__(self, on_exit: Callable[[int, int], None]) -> None:
+        self._on_exit = on_exit
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._asked: dict[int, asyncio.Future[int]] = {}
+        self._number = 0
+        self.lost = asyncio.Event()
+
+    async def start(self, modules: tuple[str, ...], log: Path) -> None:
+        """Start the zygote; requests may be made at once, they are served when it is warm."""
+        ours, theirs = socket.socketpair()
+        with log.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "hams_operator.local.zygote",
+                str(theirs.fileno()),
+                *modules,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        theirs.close()
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._reading = asyncio.create_task(self._read(reader), name="nursery")
+
+    async def spawn(self, module: str, arguments: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> int:
+        """Fork a process that runs `module.main(arguments)`; its pid. Raises NurseryLost, TimeoutError."""
+        if self._writer is None or self.lost.is_set():
+            raise NurseryLost("the warmed process has ended")
+        self._number += 1
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._asked[self._number] = answer
+        request = {
+            "id": self._number,
+            "module": module,
+            "arguments": arguments,
+            "environment": dict(environment),
+            "folder": str(folder),
+            "log": str(log),
+        }
+        self._writer.write(json.dumps(request).encode() + b"\n")
+        async with asyncio.timeout(process_start_s):
+            return await answer
+
+    async def close(self) -> None:
+        """End the zygote, and with it whatever it still has."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._process is not None:
+            try:
+                async with asyncio.timeout(process_start_s):
+                    await self._process.wait()
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            news = json.loads(line)
+            if "id" in news:
+                self._asked.pop(news["id"]).set_result(news["pid"])
+            elif "pid" in news:
+                self._on_exit(news["pid"], news["status"])
+        self.lost.set()
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(NurseryLost("the warmed process has ended"))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process with this pid exists and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False

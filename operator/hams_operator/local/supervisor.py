@@ -1,0 +1,442 @@
+"""One graph on this machine: an etcd, managers, frontends, and a proxy with its model per instance, all supervised.
+
+An instance is what a pod is on Kubernetes: a proxy and a model under one id. A proxy that ends takes its model along, and a fresh instance
+under a fresh id takes its place; a model that ends is started again beside its proxy, which has told everybody. The supervisor starts and
+restarts; roles, failover and state are no business of its.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hams_operator import limits
+from hams_operator.local.etcd import LocalEtcd
+from hams_operator.local.home import GraphHome, RunFile
+from hams_operator.local.nursery import Nursery, NurseryLost
+from hams_operator.local.observe import Observer, View
+from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator
+from hams_protocol.ids import InstanceId
+from hams_wire import history, records, spec
+from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.errors import CoordinationError
+
+log = logging.getLogger("hams.local")
+
+MANAGER = "manager"
+
+
+class CannotStart(Exception):
+    """The graph could not be started; the text says why and what to do."""
+
+
+@dataclass(slots=True)
+class Pod:
+    """One instance: its processes (0: none) and when they were started."""
+
+    instance: InstanceId
+    of: str
+    proxy_pid: int = 0
+    model_pid: int = 0
+    started_s: float = 0.0
+    model_started_s: float = 0.0
+    ending: bool = False
+
+
+@dataclass(slots=True)
+class Place:
+    """One instance wanted: who fills it now, and how often that ended young."""
+
+    of: str
+    number: int
+    pod: Pod | None = None
+    pause_s: float = field(default=limits.restart_pause_s)
+    model_pause_s: float = field(default=limits.restart_pause_s)
+    last_words: str = ""
+
+
+class Supervisor:
+    """A graph's processes on this machine. `start`, then `stop`; `view` tells how it is."""
+
+    def __init__(self, graph: Graph, file: Path, port: int | None, history_folder: Path | None, etcd: str | None) -> None:
+        uid = f"{graph.data.name}-{secrets.token_hex(4)}"
+        data = graph.data
+        self.graph = Graph(
+            GraphData(data.name, uid, data.mode, data.frontend, data.managers, data.recovery, data.inputs, data.outputs, data.operators)
+        )
+        self.uid = uid
+        self.home = GraphHome(data.name)
+        self._file = file.resolve()
+        self._history = None if history_folder is None else history_folder.resolve()
+        self._etcd_url = etcd
+        self._http_port = port or 0
+        self._grpc_port = 0 if port is None else port + 1
+        self._etcd: LocalEtcd | None = None
+        self._coordination: EtcdCoordination | None = None
+        self._observer: Observer | None = None
+        self._memory = Path()
+        self._places: list[Place] = []
+        self._by_pid: dict[int, Place] = {}
+        self._nurseries: dict[str, Nursery] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._counter = 0
+        self._stopping = False
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    # -- life --------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Where the graph answers over HTTP."""
+        return f"http://127.0.0.1:{self._http_port}"
+
+    @property
+    def grpc(self) -> str:
+        """Where it answers over gRPC, host:port."""
+        return f"127.0.0.1:{self._grpc_port}"
+
+    async def start(self) -> None:
+        """Start everything. Raises CannotStart, EtcdNotStarted, CoordinationError, OSError; what was started is then ended by `stop`."""
+        self.home.clear()
+        self._choose_ports()
+        self._begin_history()
+        self._memory = Path(tempfile.mkdtemp(prefix="hams-", dir="/dev/shm"))
+        warm = [self._warm("data", DATA_MODULES), self._warm("model", self._model_modules())]
+        if self._etcd_url is None:
+            starting = asyncio.create_task(LocalEtcd.start(self.home.folder / "etcd"))
+            await asyncio.gather(starting, *warm)
+            self._etcd = starting.result()
+            self._etcd_url = self._etcd.endpoints
+        else:
+            await asyncio.gather(*warm)
+        self._coordination = EtcdCoordination(self._etcd_url)
+        await self._coordination.compare_and_swap(records.spec_key(self.uid), 0, spec.encode_spec(self.graph))
+        run = RunFile(
+            self.graph.data.name,
+            self.uid,
+            os.getpid(),
+            self.url,
+            self.grpc,
+            self._etcd_url,
+            str(self._memory),
+            str(self._file),
+            None if self._history is None else str(self._history),
+        )
+        self.home.write(run)
+        self._observer = Observer(self.graph, self._coordination)
+        await self._observer.start()
+        self._places = self._wanted()
+        await asyncio.gather(*(self._fill(place) for place in self._places))
+
+    async def stop(self) -> None:
+        """End everything, in order: frontends drain, then the rest; what does not end is killed. Nothing is left but logs and the history."""
+        self._stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        final = await self._final_line()
+        await self._end([place for place in self._places if place.of == FRONTEND])
+        await self._end(self._places)
+        for nursery in self._nurseries.values():
+            await nursery.close()
+        if self._observer is not None:
+            await self._observer.close()
+        if self._coordination is not None:
+            await self._coordination.close()
+        if self._etcd is not None:
+            await self._etcd.stop()
+        if self._memory != Path():
+            shutil.rmtree(self._memory, ignore_errors=True)
+        self.home.clear()
+        if self._history is not None and final is not None:
+            writer = history.HistoryWriter(self._history, "z-final")
+            writer.write(final)
+            writer.close()
+
+    async def view(self) -> View:
+        """How it is now. Raises CoordinationError."""
+        assert self._observer is not None, "started"
+        return await self._observer.look({place.pod.instance: place.pod.model_pid for place in self._places if place.pod and place.pod.model_pid})
+
+    def troubles(self) -> list[str]:
+        """The last words of processes that keep ending, for people."""
+        return [f"{place.of}: {place.last_words}" for place in self._places if place.last_words]
+
+    # -- what is wanted ------------------------------------------------------------------------------------------------------------
+
+    def _wanted(self) -> list[Place]:
+        """Every instance that the graph asks for. Data plane first: it takes longest."""
+        data = self.graph.data
+        places = [Place(op.name, number) for op in data.operators for number in range(instances_of(op))]
+        places += [Place(FRONTEND, number) for number in range(data.frontend.replicas)]
+        return [*places, *(Place(MANAGER, number) for number in range(data.managers))]
+
+    def _choose_ports(self) -> None:
+        if self._http_port:
+            for port in (self._http_port, self._grpc_port):
+                _check_free(port)
+        else:
+            self._http_port, self._grpc_port = _free_port(), _free_port()
+
+    def _begin_history(self) -> None:
+        if self._history is None:
+            return
+        operators = {
+            op.name: history.OperatorEntry(
+                kind="stateful" if op.stateful else "stateless",
+                join=op.join.value.lower(),
+                inputs=tuple(edge.source for edge in op.in_edges),
+                outputs=op.targets,
+            )
+            for op in self.graph.data.operators
+        }
+        want = {op.name: op.backups for op in self.graph.data.operators if op.stateful}
+        try:
+            writer = history.HistoryWriter(self._history, "0-graph")
+        except history.HistoryError as error:
+            raise CannotStart(f"--history: {error}") from None
+        writer.write(history.GraphLine(id=self.uid, operators=operators, want=want))
+        writer.close()
+
+    async def _final_line(self) -> history.FinalLine | None:
+        if self._history is None or self._observer is None:
+            return None
+        try:
+            topology = await self._observer.topology()
+            view = await self.view()
+        except CoordinationError as error:
+            log.warning("the history gets no final line: %s", error)
+            return None
+        versions = {item.id: item.version for item in view.instances}
+        ops = {
+            item.name: history.FinalOperator(
+                primary=item.primary, epoch=item.epoch, insync=item.in_sync, version=None if item.primary is None else versions.get(item.primary)
+            )
+            for item in topology.sets
+            if item.name in self.graph.operators
+        }
+        return history.FinalLine(ops=ops, open=())
+
+    # -- processes -----------------------------------------------------------------------------------------------------------------
+
+    async def _warm(self, name: str, modules: tuple[str, ...]) -> None:
+        nursery = self._nurseries[name] = Nursery(self._exited)
+        await nursery.start(modules, self.home.logs / f"warm-{name}.log")
+        self._spawn_task(self._watch_nursery(name, nursery))
+
+    async def _watch_nursery(self, name: str, nursery: Nursery) -> None:
+        """All processes forked by a warmed process die with it; a new one takes over, and the exits are made up for."""
+        await nursery.lost.wait()
+        if self._stopping:
+            return
+        log.error("the warmed process %s has ended; all its children with it", name)
+        fresh = Nursery(self._exited)
+        self._nurseries[name] = fresh
+        await fresh.start(DATA_MODULES if name == "data" else self._model_modules(), self.home.logs / f"warm-{name}.log")
+        self._spawn_task(self._watch_nursery(name, fresh))
+        for pid, place in list(self._by_pid.items()):
+            pod = place.pod
+            if pod is not None and pid == (pod.proxy_pid if name == "data" else pod.model_pid):
+                self._exited(pid, -signal.SIGKILL)
+
+    def _model_modules(self) -> tuple[str, ...]:
+        """What models import that takes long: torch only where a model's file names it."""
+        folder = self._file.parent
+        names = {op.model.entrypoint.partition(":")[0].replace(".", "/") + ".py" for op in self.graph.data.operators}
+        texts = [path.read_text(encoding="utf-8", errors="replace") for name in names if (path := folder / name).is_file()]
+        return ("hams_sdk.serve", "numpy", *(("torch",) if any("torch" in text for text in texts) else ()))
+
+    async def _fill(self, place: Place) -> None:
+        """Start a fresh instance in a place. Its id was never used before."""
+        self._counter += 1
+        kind = {FRONTEND: "frontend", MANAGER: "manager"}.get(place.of, place.of)
+        instance = f"{kind}-{self._counter}-{secrets.token_hex(2)}"
+        pod = place.pod = Pod(instance, place.of, started_s=self._now())
+        common = ["--graph", self.uid, "--instance", instance, "--etcd", self._etcd_url or ""]
+        environment = {"HAMS_HISTORY": "" if self._history is None else str(self._history)}
+        data = self._nurseries["data"]
+        try:
+            if place.of == MANAGER:
+                pid = await data.spawn("hams_operator.manager.process", common, environment, self.home.folder, self._log(instance))
+            elif place.of == FRONTEND:
+                ports = ["--http-port", str(self._http_port), "--grpc-port", str(self._grpc_port)]
+                pid = await data.spawn("hams_sidecar.frontend", [*common, *ports], environment, self.home.folder, self._log(instance))
+            else:
+                files = ["--operator", place.of, "--socket", str(self._socket(instance)), "--arena", str(self._memory / f"{instance}.arena")]
+                pid = await data.spawn("hams_sidecar.proxy", [*common, *files], environment, self.home.folder, self._log(instance))
+        except NurseryLost:
+            self._spawn_task(self._fill_later(place))
+            return
+        pod.proxy_pid = pid
+        self._by_pid[pid] = place
+        if place.of in self.graph.operators:
+            await self._start_model(place, pod)
+
+    async def _start_model(self, place: Place, pod: Pod) -> None:
+        op = self.graph.operators[place.of]
+        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **dict(op.model.env)}
+        folder = self._file.parent
+        arguments = [op.model.entrypoint, "--socket", str(self._socket(pod.instance)), "--path", str(folder)]
+        output = self._log(f"{pod.instance}.model")
+        pod.model_started_s = self._now()
+        try:
+            if op.model.python:
+                pid = await self._start_foreign(op.model.python, arguments, environment, folder, output)
+            else:
+                pid = await self._nurseries["model"].spawn("hams_sdk.serve", arguments, environment, folder, output)
+        except NurseryLost:
+            return
+        except OSError as error:
+            place.last_words = f"model.python {op.model.python}: {error.strerror}"
+            return
+        pod.model_pid = pid
+        self._by_pid[pid] = place
+
+    async def _start_foreign(self, python: str, arguments: list[str], environment: dict[str, str], folder: Path, output: Path) -> int:
+        """A model under another interpreter is started, not forked."""
+        with output.open("ab") as stream:
+            process = await asyncio.create_subprocess_exec(
+                python,
+                "-m",
+                "hams_sdk",
+                "serve",
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                cwd=folder,
+                env={**os.environ, **environment},
+            )
+
+        async def reap() -> None:
+            self._exited(process.pid, await process.wait())
+
+        self._spawn_task(reap())
+        return process.pid
+
+    def _exited(self, pid: int, status: int) -> None:
+        place = self._by_pid.pop(pid, None)
+        pod = None if place is None else place.pod
+        if place is None or pod is None or self._stopping:
+            if pod is not None and pod.model_pid == pid:
+                pod.model_pid = 0
+            elif pod is not None and pod.proxy_pid == pid:
+                pod.proxy_pid = 0
+            return
+        if pid == pod.model_pid:
+            pod.model_pid = 0
+            log.warning("model of %s (pid %d) ended with %s: %s", pod.instance, pid, _said(status), self._last_words(f"{pod.instance}.model"))
+            self._spawn_task(self._restart_model(place, pod))
+        elif pid == pod.proxy_pid:
+            log.warning("%s (pid %d) ended with %s", pod.instance, pid, _said(status))
+            self._replace(place, pod)
+
+    def _replace(self, place: Place, pod: Pod) -> None:
+        """The instance is over: its model goes too, and a fresh instance comes."""
+        pod.ending = True
+        if pod.model_pid:
+            self._by_pid.pop(pod.model_pid, None)
+            _signal(pod.model_pid, signal.SIGKILL)
+        young = self._now() - pod.started_s < limits.restart_young_s
+        if young:
+            place.last_words = self._last_words(pod.instance)
+        place.pause_s = min(place.pause_s * 2, limits.restart_pause_max_s) if young else limits.restart_pause_s
+        (self._memory / f"{pod.instance}.arena").unlink(missing_ok=True)
+        self._socket(pod.instance).unlink(missing_ok=True)
+        self._spawn_task(self._fill_later(place))
+
+    async def _fill_later(self, place: Place) -> None:
+        await asyncio.sleep(place.pause_s)
+        await self._fill(place)
+
+    async def _restart_model(self, place: Place, pod: Pod) -> None:
+        young = self._now() - pod.model_started_s < limits.restart_young_s
+        place.model_pause_s = min(place.model_pause_s * 2, limits.restart_pause_max_s) if young else 0.0
+        if young:
+            place.last_words = self._last_words(f"{pod.instance}.model")
+        await asyncio.sleep(place.model_pause_s)
+        if place.pod is pod and not pod.ending:
+            await self._start_model(place, pod)
+
+    async def _end(self, places: list[Place]) -> None:
+        """SIGTERM to proxies (models follow their proxies), SIGKILL to who has not ended in time."""
+        pods = [place.pod for place in places if place.pod is not None]
+        for pod in pods:
+            _signal(pod.proxy_pid, signal.SIGTERM)
+        deadline = self._now() + limits.stop_grace_s
+        while any(pod.proxy_pid or pod.model_pid for pod in pods) and self._now() < deadline:
+            await asyncio.sleep(limits.status_interval_s / 5)
+        for pod in pods:
+            _signal(pod.model_pid, signal.SIGKILL)
+            _signal(pod.proxy_pid, signal.SIGKILL)
+
+    # -- small things --------------------------------------------------------------------------------------------------------------
+
+    def _socket(self, instance: InstanceId) -> Path:
+        return self._memory / f"{instance}.sock"
+
+    def _log(self, name: str) -> Path:
+        path = self.home.logs / f"{name}.log"
+        if path.exists() and path.stat().st_size > limits.log_bytes_max:
+            path.rename(path.with_suffix(".log.1"))
+        return path
+
+    def _last_words(self, name: str) -> str:
+        with contextlib.suppress(OSError):
+            lines = (self.home.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
+            return lines[-1][-300:] if lines else "(no output)"
+        return "(no log)"
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _spawn_task(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
+            self.failed.set_result(f"{type(error).__name__}: {error}")
+
+
+DATA_MODULES = ("hams_sidecar.proxy", "hams_sidecar.frontend", "hams_operator.manager.process")
+"""What the data plane's processes import; forked from one warmed process."""
+
+
+def instances_of(op: Operator) -> int:
+    """Processes pairs that an operator asks for: primary and backups, or active instances; and standbys."""
+    return (1 + op.backups if op.stateful else op.slots) + op.hot_standbys
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _said(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise CannotStart(f"port {port} cannot be used: {error.strerror}. Choose another one with --port, or leave it out") from None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
