@@ -142,7 +142,7 @@ class FrontendMachine:
         due = min(self._sinks.deadline(), self._broadcast.deadline(), self._gateway.deadline(), self._waits.deadline(), self._outbox.deadline())
         for owner in self._owners.values():
             due = min(due, owner.deadline())
-            if not self._proposing and self._ctx.knowledge.revision >= 0:
+            if not self._proposing and owner.halted < 0 and self._ctx.knowledge.revision >= 0:
                 due = min(due, max(self._propose_at, owner.replication.wish_at()))
         for follower in self._followers.values():
             due = min(due, follower.deadline())
@@ -520,9 +520,8 @@ class FrontendMachine:
         knowledge = self.knowledge
         if knowledge.revision < 0:
             return
-        registered = frozenset(self._members)
         for owner in self._owners.values():
-            changed = owner.replication.wish(knowledge.topology, registered) if owner.halted < 0 else None
+            changed = owner.replication.wish(knowledge.topology) if owner.halted < 0 else None
             if changed is not None:
                 self._proposing = True
                 self._propose_at = self._ctx.now + limits.propose_retry_s

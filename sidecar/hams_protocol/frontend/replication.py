@@ -14,6 +14,10 @@ from hams_protocol.messages import LogAppend
 from hams_protocol.topology import ReplicaSet, Topology, admit, shrink
 
 
+COPYING = -1
+"""`Follower.acked` while a copy is under way: nothing is sent behind it, and what it lacks is kept."""
+
+
 class Follower:
     """What the owner knows of one holder of its log. `acked`: it holds everything up to there; `told`: the commit index it was told."""
 
@@ -92,7 +96,7 @@ class Replication:
         """Send every follower what it was not sent yet."""
         last = self._log.last
         for follower in self._followers.values():
-            if follower.sent < last:
+            if follower.sent < last and follower.acked >= 0:
                 self._feed(follower)
 
     def _feed(self, follower: Follower) -> None:
@@ -104,7 +108,7 @@ class Replication:
             self._ctx.send(follower.instance, LogAppend(self._shard, log.epoch, follower.sent + 1, entries, log.committed))
             follower.sent += len(entries)
         follower.told = log.committed
-        if follower.stalled_since == FOREVER:
+        if follower.stalled_since == FOREVER and follower.acked < log.last:
             follower.stalled_since = now
             follower.resend_at = now + limits.resend_after_s
 
@@ -130,10 +134,9 @@ class Replication:
             follower.counted = True
 
     def _again(self, follower: Follower) -> None:
-        if self._log.holds(follower.acked + 1):
-            follower.sent = follower.acked
-            self._feed(follower)
-            follower.resend_at = self._ctx.now + limits.resend_after_s
+        follower.sent = follower.acked
+        self._feed(follower)
+        follower.resend_at = FOREVER if follower.acked == self._log.last else self._ctx.now + limits.resend_after_s
 
     def copy_wanted(self, joiner: InstanceId, known: int) -> None:
         """A joiner of this epoch asks for the log; one that has `known` entries of it already follows on from there."""
@@ -149,8 +152,7 @@ class Replication:
         for part in copy_parts(self._shard, log):
             self._ctx.send(joiner, part)
         follower = self._followers[joiner] = Follower(joiner, log.committed, False)
-        follower.acked = -1
-        self._feed(follower)
+        follower.acked = COPYING
 
     def trim(self) -> None:
         """Let go of what every follower has; a joiner too far behind must copy anew."""
@@ -159,7 +161,7 @@ class Replication:
             return
         needed = self._log.committed
         for follower in list(self._followers.values()):
-            floor = follower.sent if follower.acked < 0 else follower.acked
+            floor = follower.sent if follower.acked == COPYING else follower.acked
             if not follower.counted and self._log.last - floor > limits.joiner_lag_entries_max:
                 del self._followers[follower.instance]
             elif floor < needed:
@@ -184,10 +186,7 @@ class Replication:
         now, log = self._ctx.now, self._log
         for follower in self._followers.values():
             if follower.resend_at <= now:
-                if follower.acked >= 0:
-                    self._again(follower)
-                else:
-                    follower.resend_at = FOREVER
+                self._again(follower)
         if self.news_at <= now:
             self.news_at = FOREVER
             for follower in self._followers.values():
@@ -204,11 +203,11 @@ class Replication:
 
     # -- the owner's own compare-and-swap ----------------------------------------------------------------------------------
 
-    def wish(self, topology: Topology, members: frozenset[InstanceId]) -> Topology | None:
+    def wish(self, topology: Topology) -> Topology | None:
         """The next change of this set that its owner wants, if any."""
         name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
         for instance in (*self._roles.in_sync, *self._roles.joining):
-            if self._is_lost(instance, members):
+            if self._is_lost(instance):
                 if mutants.on("ack-set-shrinks-early") and instance in self._followers:
                     self._followers[instance].counted = False
                 return shrink(topology, name, owner, epoch, instance)
@@ -218,25 +217,23 @@ class Replication:
                 return admit(topology, name, owner, epoch, instance)
         return None
 
-    def _is_lost(self, instance: InstanceId, members: frozenset[InstanceId]) -> bool:
-        """Whether a member of the set is dead, or does not receive."""
-        if instance in self._revoked:
-            return True
-        now = self._ctx.now
-        if now >= self._ctx.down.get(instance, FOREVER) + self._ctx.graph.data.recovery.suspect_after_s:
-            return True
+    def _is_lost(self, instance: InstanceId) -> bool:
+        """Whether a member of the ack set is dead, or does not receive. Joiners outside it hold nobody up: managers look after them."""
         follower = self._followers.get(instance)
-        if follower is not None:
-            return follower.counted and now >= follower.stalled_since + limits.backup_lag_max_s
-        return bool(members) and instance not in members
+        if follower is None or not follower.counted:
+            return False
+        now = self._ctx.now
+        if instance in self._revoked or now >= self._ctx.down.get(instance, FOREVER) + self._ctx.graph.data.recovery.suspect_after_s:
+            return True
+        return now >= follower.stalled_since + limits.backup_lag_max_s
 
     def wish_at(self) -> float:
-        """When a connection that is down, or a follower that stalls, becomes a reason to shrink the set."""
+        """When `wish` has something to say: at once if a joiner is to be admitted, else when a silence becomes a reason to shrink."""
         grace = self._ctx.graph.data.recovery.suspect_after_s
         due = FOREVER
-        for instance in (*self._roles.in_sync, *self._roles.joining):
-            due = min(due, self._ctx.down.get(instance, FOREVER) + grace)
-            follower = self._followers.get(instance)
-            if follower is not None and follower.counted:
-                due = min(due, follower.stalled_since + limits.backup_lag_max_s)
+        for follower in self._followers.values():
+            if follower.counted and (not follower.in_sync or follower.instance in self._revoked):
+                return 0.0
+            if follower.counted:
+                due = min(due, self._ctx.down.get(follower.instance, FOREVER) + grace, follower.stalled_since + limits.backup_lag_max_s)
         return due

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from hams_protocol.deps import Dep
 from hams_protocol.effects import Answer, Effect, NotServed, Propose, Replied, Send, Stop
@@ -43,8 +43,6 @@ from hams_protocol.graph import (
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Completion, Deliver, Durable, Freeze, FreezeAnswer, Kind, Message, Meta, ModelError, Token
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
-
-NOTES = "Note"
 
 
 @dataclass(frozen=True)
@@ -194,8 +192,8 @@ class Net:
         self.answers: dict[int, Replied | NotServed] = {}
         self.stopped: dict[str, str] = {}
         self.handles = 0
-        self.manager: list[Message] = []
-        self.proposals: list[tuple[str, Topology]] = field(default_factory=list) if False else []
+        self.manager: list[tuple[str, Message]] = []
+        self.proposals: list[tuple[str, Topology]] = []
 
     # -- roles -------------------------------------------------------------------------------------------------------------
 
@@ -223,6 +221,12 @@ class Net:
             others = tuple(item for item in self.machines if item not in found.members and item not in self.dead)
             topology = topology.with_set(replace(found, joining=others))
         self.commit(topology)
+
+    def join_all_now(self) -> None:
+        """The same, while proposals do not get through."""
+        away, self.etcd_away = self.etcd_away, False
+        self.join_all()
+        self.etcd_away = away
 
     def members(self) -> None:
         found = [Member(name, FRONTEND, "") for name in self.machines if name not in self.dead]
@@ -265,25 +269,8 @@ class Net:
         self.manager.clear()
         for name in found.in_sync:
             if name not in self.dead and name not in self.topology.revoked:
-                self.post("manager", name, Freeze(1, self.topology.generation, f"F/{shard}", found.epoch))
-                self.deliver_from("manager")
-        found_answers = {}
-        for sender, message in [(item.who, item.effect) for item in self.log if isinstance(item.effect, Send) and item.effect.target == "manager"]:
-            inner = message.message
-            if (
-                isinstance(inner, FreezeAnswer)
-                and inner.generation == self.topology.generation
-                and inner.name == found.name
-                and inner.applied is not None
-            ):
-                found_answers[sender] = inner.applied
-        return found_answers
-
-    def deliver_from(self, sender: str) -> None:
-        """Deliver what one sender has under way, and nothing else."""
-        for item in [item for item in self.queue if item[0] == sender]:
-            self.queue.remove(item)
-            self.deliver(*item)
+                self.deliver("manager", name, Freeze(1, self.topology.generation, found.name, found.epoch))
+        return {sender: item.applied for sender, item in self.manager if isinstance(item, FreezeAnswer) and item.applied is not None}
 
     # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -323,7 +310,7 @@ class Net:
 
     def post(self, sender: str, target: str, message: Message) -> None:
         if target == "manager":
-            self.manager.append(message)
+            self.manager.append((sender, message))
         elif (sender, target) not in self.cut and sender not in self.dead:
             self.queue.append((sender, target, message))
 

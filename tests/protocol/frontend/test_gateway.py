@@ -1,0 +1,316 @@
+"""Clients at any frontend: keys, conflicts, expiry, bounds, deadlines, forwarding (section 5; api.md, section 3)."""
+
+import zlib
+
+import pytest
+from frontend_net import Net, P, graph, op
+
+from hams_protocol import limits
+from hams_protocol.effects import NotServed
+from hams_protocol.events import Drain, Received
+from hams_protocol.graph import FRONTEND
+from hams_protocol.ids import RequestId
+from hams_protocol.messages import (
+    ClientForward,
+    ClientForwardAnswer,
+    ClientForwardHeld,
+    Health,
+    LogAck,
+    Meta,
+    ModelError,
+    Probe,
+    ProbeAnswer,
+)
+
+R0 = RequestId(0, 0)
+BOTH = ("F-1", "F-2")
+
+
+def test_a_key_on_two_frontends_has_one_effect_and_one_reply():
+    net = Net(graph(op("p", FRONTEND))).start()
+    handles = [net.ask(name, "k") for name in ("F-1", "F-2", "F-2", "F-1")]
+    net.run()
+    handles.append(net.ask("F-2", "k"))
+    net.run()
+    assert [net.reply(handle) for handle in handles] == [["p-1:1"]] * 5
+    assert net.op("p").requests() == [R0]
+
+
+def test_a_duplicate_that_comes_while_the_first_runs_waits_for_its_reply():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").durable = False
+    handles = [net.ask(name, "k") for name in BOTH]
+    net.run()
+    assert [net.reply(handle) for handle in handles] == [None, None]
+    net.op("p").announce(1)
+    net.run()
+    assert [net.reply(handle) for handle in handles] == [["p-1:1"]] * 2
+
+
+def test_a_key_is_known_before_its_entry_is_committed():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.hold = lambda sender, target, message: isinstance(message, LogAck)
+    handles = [net.ask("F-1", "k"), net.ask("F-1", "k"), net.ask("F-1", "k", "other")]
+    net.run()
+    assert net.reply(handles[2]) == 409
+    net.let_go()
+    assert [net.reply(handle) for handle in handles[:2]] == [["p-1:1"]] * 2
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_another_payload_under_the_same_key_is_a_conflict(name):
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.ask("F-1", "k")
+    net.run()
+    handle = net.ask(name, "k", "other")
+    net.run()
+    assert net.answers[handle] == NotServed(409, "idempotency key 'k' was used with another payload")
+
+
+def test_requests_without_key_are_never_taken_for_one_another():
+    net = Net(graph(op("p", FRONTEND))).start()
+    handles = [net.ask(name) for name in ("F-1", "F-1", "F-2", "F-2")]
+    net.run()
+    assert len({str(net.reply(handle)) for handle in handles}) == 4
+
+
+def test_an_error_is_a_reply_like_any_other():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").auto = False
+    first = net.ask("F-1", "k")
+    net.run()
+    from hams_protocol.messages import Kind
+
+    net.op("p").answer(R0, Kind.ERROR, error=ModelError("p", "boom"), payload=None)
+    net.run()
+    again = net.ask("F-2", "k")
+    net.run()
+    assert net.reply(first) == net.reply(again) == ModelError("p", "boom")
+
+
+def test_a_key_older_than_the_replies_kept_is_refused_as_expired():
+    net = Net(graph(op("p", FRONTEND), replies_kept=3)).start()
+    for number in range(5):
+        net.ask("F-1", f"k{number}")
+        net.run()
+    assert [net.reply(net.ask("F-1", f"k{number}")) for number in range(5)] == [410, 410, ["p-1:3"], ["p-1:4"], ["p-1:5"]]
+    net.advance(0.05)
+    net.kill("F-1")
+    net.fail_over(0, revoke="F-1")
+    assert [net.reply(net.ask("F-2", f"k{number}")) for number in range(5)] == [410, 410, ["p-1:3"], ["p-1:4"], ["p-1:5"]]
+
+
+def test_replies_kept_are_bounded_in_bytes_too():
+    net = Net(graph(op("p", FRONTEND), replies_kept_bytes=25)).start()
+    for number in range(4):
+        net.ask("F-1", f"k{number}")
+        net.run()
+    assert [net.reply(net.ask("F-1", f"k{number}")) for number in range(4)] == [410, 410, ["p-1:3"], ["p-1:4"]]
+
+
+def test_expired_keys_are_remembered_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr(limits, "keys_expired_max", 2)
+    net = Net(graph(op("p", FRONTEND), replies_kept=1)).start()
+    for number in range(4):
+        net.ask("F-1", f"k{number}")
+        net.run()
+    assert net.reply(net.ask("F-1", "k2")) == 410
+    handle = net.ask("F-1", "k0")
+    net.run()
+    assert net.reply(handle) == ["p-1:5"], "so old that it is a new key"
+
+
+def test_requests_without_key_leave_nothing_behind():
+    net = Net(graph(op("p", FRONTEND))).start()
+    for _ in range(50):
+        net.ask("F-1")
+        net.ask("F-2")
+        net.run()
+    state = net.machines["F-1"]._owners[0].log.state
+    assert len(state.kept) == 0
+    assert len(state.unkeyed) <= 3
+
+
+def test_too_many_open_requests_are_refused_and_nothing_is_logged():
+    net = Net(graph(op("p", FRONTEND), max_in_flight=2)).start()
+    net.op("p").auto = False
+    handles = [net.ask("F-1"), net.ask("F-1"), net.ask("F-1", "k"), net.ask("F-2")]
+    net.run()
+    assert [net.reply(handle) for handle in handles] == [None, None, 429, 429]
+    refused = net.answers[handles[2]]
+    assert isinstance(refused, NotServed)
+    assert refused.retry_after_s == limits.retry_after_s
+    net.op("p").answer(R0)
+    net.run()
+    again = net.ask("F-1", "k")
+    net.run()
+    assert net.op("p").requests()[-1] == RequestId(0, 2)
+    assert net.reply(again) is None
+
+
+def test_too_many_open_bytes_are_refused():
+    net = Net(graph(op("p", FRONTEND), max_in_flight_bytes=100)).start()
+    net.op("p").auto = False
+    assert net.reply(net.ask("F-1", payload=P("big", 90))) is None
+    assert net.reply(net.ask("F-1", payload=P("big", 11))) == 429
+    assert net.reply(net.ask("F-1", payload=P("big", 10))) is None
+
+
+def test_too_many_waiting_clients_are_refused(monkeypatch):
+    monkeypatch.setattr(limits, "requests_waiting_max", 2)
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").auto = False
+    assert [net.reply(net.ask("F-1")) for _ in range(3)] == [None, None, 429]
+
+
+def test_the_deadline_is_a_504_and_the_request_goes_on():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").durable = False
+    handle = net.ask("F-2", "k", budget=1.0)
+    net.run()
+    net.advance(1.1)
+    assert net.reply(handle) == 504
+    net.op("p").announce(1)
+    net.run()
+    again = net.ask("F-2", "k")
+    net.run()
+    assert net.reply(again) == ["p-1:1"]
+    assert net.op("p").requests() == [R0]
+
+
+def test_without_a_budget_the_graphs_timeout_counts():
+    net = Net(graph(op("p", FRONTEND), request_timeout_s=2)).start()
+    net.op("p").auto = False
+    handle = net.ask("F-1", budget=0.0)
+    net.advance(1.9)
+    assert net.reply(handle) is None
+    net.advance(0.2)
+    assert net.reply(handle) == 504
+
+
+def test_a_client_that_is_gone_gets_no_answer():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").auto = False
+    handle = net.ask("F-1")
+    net.run()
+    net.gone("F-1", handle)
+    assert net.machines["F-1"].waiting_clients == 0
+    net.op("p").answer(R0)
+    net.advance(60.0)
+    assert net.reply(handle) is None
+
+
+def test_requests_without_key_stay_with_a_frontend_that_owns_a_shard():
+    net = Net(graph(op("p", FRONTEND), shards=2)).start()
+    for name in ("F-1", "F-1", "F-2"):
+        net.ask(name)
+    net.run()
+    assert [request.shard for request in net.op("p").requests()] == [0, 0, 1]
+
+
+def test_a_key_goes_home_whatever_the_frontend():
+    net = Net(graph(op("p", FRONTEND), shards=2)).start()
+    for key in "abcdef":
+        for name in BOTH:
+            net.ask(name, key)
+    net.run()
+    assert [request.shard for request in net.op("p").requests()] == [zlib.crc32(key.encode()) % 2 for key in "abcdef"]
+
+
+def test_a_forwarded_request_is_asked_for_without_its_payload_and_sent_again_if_it_is_not_there():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").auto = False
+    net.cut.add(("F-2", "F-1"))
+    handle = net.ask("F-2")
+    net.run()
+    net.cut.clear()
+    net.advance(limits.resend_after_s + 0.01)
+    forwards = [message for _, _, message in net.sends(ClientForward, "F-2")]
+    assert [message.payload is None for message in forwards] == [False, True, False]
+    assert net.op("p").requests() == [R0]
+    net.advance(limits.resend_after_s)
+    assert net.sends(ClientForward, "F-2")[-1][2].payload is None
+    assert net.sends(ClientForwardHeld, "F-1")[-1][2].held
+    net.op("p").answer(R0)
+    net.run()
+    assert net.reply(handle) == ["p-1:1"]
+
+
+def test_a_lost_answer_is_asked_for_again():
+    net = Net(graph(op("p", FRONTEND))).start()
+    lost = []
+    net.hold = lambda sender, target, message: isinstance(message, ClientForwardAnswer) and not lost and not lost.append(message)
+    handle = net.ask("F-2")
+    net.run()
+    assert net.reply(handle) is None
+    net.advance(0.3)
+    assert net.reply(handle) == ["p-1:1"]
+    assert net.op("p").requests() == [R0]
+
+
+def test_a_late_copy_of_a_settled_request_has_no_effect():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.ask("F-2")
+    net.run()
+    copy = net.sends(ClientForward, "F-2")[0][2]
+    for _ in range(3):
+        net.ask("F-2")
+        net.run()
+    net.feed("F-1", Received("F-2", copy))
+    net.run()
+    assert len(net.op("p").requests()) == 4
+
+
+def test_without_an_owner_of_the_home_shard_a_key_is_not_served():
+    net = Net(graph(op("p", FRONTEND)))
+    from hams_protocol.topology import ReplicaSet, Topology
+
+    net.commit(Topology(0, (ReplicaSet("p", 1, "p-1"),)))
+    assert net.answers[net.ask("F-1", "k")] == NotServed(503, "no frontend owns the request's shard")
+    assert net.reply(net.ask("F-1")) == 503
+    assert not net.machines["F-1"].ready
+
+
+def test_a_draining_frontend_goes_on_until_its_clients_are_answered():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").auto = False
+    handle = net.ask("F-1")
+    net.run()
+    net.feed("F-1", Drain())
+    net.deliver("manager", "F-1", Probe(1))
+    assert not net.machines["F-1"].ready
+    assert net.manager[-1] == ("F-1", ProbeAnswer(1, Health.HEALTHY, net.topology.generation))
+    net.op("p").answer(R0)
+    net.run()
+    assert net.reply(handle) == ["p-1:1"]
+    net.deliver("manager", "F-1", Probe(2))
+    assert net.manager[-1] == ("F-1", ProbeAnswer(2, Health.STOPPING, net.topology.generation))
+
+
+def test_a_draining_frontend_without_a_role_stops():
+    net = Net(graph(op("p", FRONTEND)), ("F-1", "F-2", "F-3")).start(in_sync=False)
+    net.feed("F-3", Drain())
+    assert net.stopped == {"F-3": "drained"}
+
+
+def test_the_settled_tickets_of_a_frontend_that_is_gone_are_dropped():
+    net = Net(graph(op("p", FRONTEND), replicas=3), ("F-1", "F-2", "F-3")).start()
+    net.ask("F-3")
+    net.run()
+    state = net.machines["F-1"]._owners[0].log.state
+    assert len(state.unkeyed) == 1
+    net.members()
+    assert len(state.unkeyed) == 1
+    net.kill("F-3")
+    net.members()
+    assert len(state.unkeyed) == 0
+
+
+def test_the_meta_of_a_request_is_handed_on():
+    net = Net(graph(op("p", FRONTEND))).start()
+    meta = Meta((("temperature", 0.5),), "00-trace", 5.0)
+    net.ask("F-2", meta=meta)
+    net.run()
+    got = net.op("p").deliveries()[0].token.meta
+    assert (got.parameters, got.trace, got.hops) == (meta.parameters, meta.trace, 0)
+    assert 0 < got.budget_s <= 5.0
