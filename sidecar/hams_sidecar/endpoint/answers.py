@@ -36,6 +36,10 @@ class Refusal:
 
 INTERNAL_ERROR = Refusal(500, "internal error of the endpoint; its log says more")
 
+LEFT = Refusal(
+    504, "this frontend shuts down and has waited long enough; the request may still take effect, and its idempotency key then returns the reply"
+)
+
 
 def answer(outcome: InferenceOutcome) -> Reply | Refusal:
     """The reply, or the error that the outcome is for the client."""

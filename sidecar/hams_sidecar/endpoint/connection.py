@@ -135,6 +135,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._uploads: set[Upload] = set()
         self._in_head = False
         self._in_body = False
+        self._length = 0
+        self._unparsed_bytes = 0
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -176,11 +178,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self._thrown_bytes > limits.linger_bytes_max:
                 self.transport.abort()
             return
+        if self._unparsed_bytes:
+            self._take_unparsed(data)
+            return
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._ignore_upgrade()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if not self._deaf:
                 self._refuse(400, f"malformed HTTP: {_printable(error)}")
@@ -216,10 +221,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+        self._length = 0
         for name, value in self.headers:
-            if name == b"content-length" and int(value) > self.gate.request_bytes_max:
-                self._refuse(413, f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length {int(value)}")
-                return
+            if name == b"content-length":
+                self._length = int(value)
+        if self._length > self.gate.request_bytes_max:
+            self._refuse(413, f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length {self._length}")
+            return
         super().on_headers_complete()
         self._in_body = True
         if self.gate.collects(self.scope["method"], self.scope["path"]):
@@ -242,8 +250,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._upload.add(body)
 
     def on_message_complete(self) -> None:
-        if self._deaf:
+        if self._deaf or (self._length and self.parser.should_upgrade()):
             return
+        self._message_complete()
+
+    def _message_complete(self) -> None:
         self._in_body = False
         super().on_message_complete()
         if self._upload is not None:
@@ -321,13 +332,27 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         self._linger_timer = self.loop.call_later(limits.linger_s_max, self.transport.abort)
 
-    def _ignore_upgrade(self) -> None:
-        """RFC 9110, 7.8: a server may ignore an upgrade. The request is answered over HTTP/1.1; the parser takes no other after it."""
-        self._deaf = True
-        if self._runs():
-            self.cycle.keep_alive = False
-        else:
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """RFC 9110, 7.8: a server may ignore an upgrade (Java's client offers HTTP/2 with its first request).
+
+        The request is answered over HTTP/1.1, as the last one of its connection. The parser has stopped behind its head, so its body is counted here.
+        """
+        if not self._runs():
             self.transport.close()
+            return
+        self.cycle.keep_alive = False
+        self._unparsed_bytes = self._length
+        self._take_unparsed(rest)
+
+    def _take_unparsed(self, data: bytes) -> None:
+        body = data[: self._unparsed_bytes]
+        self._unparsed_bytes -= len(body)
+        if body:
+            self.on_body(body)
+        if not self._unparsed_bytes and not self._deaf:
+            if self._in_body:
+                self._message_complete()
+            self._deaf = True
 
     def _runs(self) -> bool:
         """Whether a request of this connection is not yet answered."""

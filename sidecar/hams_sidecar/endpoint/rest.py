@@ -13,7 +13,7 @@ from time import perf_counter
 
 from starlette.types import Receive, Scope, Send
 
-from hams_sidecar.endpoint.answers import INTERNAL_ERROR, Refusal, refused
+from hams_sidecar.endpoint.answers import INTERNAL_ERROR, LEFT, Refusal, refused
 from hams_sidecar.endpoint.connection import UPLOAD, Upload
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_data import run
@@ -41,9 +41,11 @@ class InferRoute:
             if upload.begin():
                 await self._serve(scope, upload)
         except asyncio.CancelledError:
-            if not upload.lost:
-                raise
+            # The client went away, or this frontend does and has waited for the request as long as it may.
             self._serving.count("http", "cancelled", perf_counter(), upload.size, 0)
+            if not upload.lost:
+                upload.close_after()
+                await upload.answer(*_error(LEFT))
         finally:
             upload.release()
 

@@ -1,0 +1,329 @@
+"""Clients that misbehave on the HTTP port, on bare sockets (F36, F38)."""
+
+import asyncio
+import json
+
+import pytest
+
+from hams_protocol.graph import FrontendSpec
+from hams_sidecar.endpoint import connection, limits
+from hams_sidecar.endpoint.connection import BoundedHttpProtocol, Upload
+from hams_sidecar.endpoint.doubles import PIXELS, FakePort, always, echo, graph
+from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply, Tensor
+
+BODY = json.dumps({"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
+HEAD = b"POST /v2/models/digits/infer HTTP/1.1\r\nhost: x\r\n"
+GOOD = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+
+SMALL = graph(PIXELS, frontend=FrontendSpec(max_request_bytes=1 << 20, max_in_flight_bytes=2 << 20, request_timeout_s=30.0))
+
+
+@pytest.fixture
+def lost(monkeypatch) -> asyncio.Semaphore:
+    """Released whenever the server has let go of a connection."""
+    return after_each_call(monkeypatch, BoundedHttpProtocol, "connection_lost")
+
+
+@pytest.fixture
+def arrived(monkeypatch) -> asyncio.Semaphore:
+    """Released whenever a piece of a body has arrived."""
+    return after_each_call(monkeypatch, Upload, "add")
+
+
+def after_each_call(monkeypatch, owner: type, name: str) -> asyncio.Semaphore:
+    called = asyncio.Semaphore(0)
+    original = getattr(owner, name)
+
+    def spy(self, *arguments) -> None:
+        original(self, *arguments)
+        called.release()
+
+    monkeypatch.setattr(owner, name, spy)
+    return called
+
+
+async def is_still_served(running) -> bool:
+    """A fresh connection works, and nothing is held."""
+    raw = await running.connect()
+    await raw.send(GOOD)
+    status, _, _ = await raw.answer()
+    await raw.close()
+    return status == 200 and running.endpoint._serving.held_bytes == 0 and running.endpoint.open_requests == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\xff\x16\x03\x01 not http at all\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"POST /v2/models/digits/infer HTTP/9.9\r\n\r\n",
+        HEAD + b"content-length: -1\r\n\r\n",
+        HEAD + b"content-length: 1x\r\n\r\n",
+        HEAD + b"content-length: 99999999999999999999999999\r\n\r\n",
+        HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+        HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked\r\n\r\nnothex\r\n",
+        HEAD + b"bad header\r\n\r\n",
+    ],
+)
+async def test_F36_garbage_gets_a_typed_error_and_a_closed_connection(serve, garbage: bytes) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(garbage)
+    status, headers, body = await raw.answer()
+    assert status == 400
+    assert headers["connection"] == "close"
+    assert json.loads(body)["error"].startswith("malformed HTTP")
+    raw.writer.write_eof()
+    assert await raw.closed()
+    assert running.port.requests == []
+    assert await is_still_served(running)
+
+
+async def test_F36_a_large_body_is_refused_before_it_is_sent(serve) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(HEAD + b"content-length: %d\r\n\r\n" % (1 << 30))
+    status, _, body = await raw.answer()
+    assert status == 413
+    assert json.loads(body)["error"] == f"expected a body of at most {64 << 20} bytes, got Content-Length {1 << 30}"
+    assert await is_still_served(running)
+
+
+async def test_F36_who_sends_a_large_body_all_the_same_still_sees_the_refusal(serve) -> None:
+    running = await serve(SMALL)
+    raw = await running.connect()
+    await raw.send(HEAD + b"content-length: %d\r\n\r\n" % (8 << 20), *[bytes(1 << 20)] * 8)
+    assert (await raw.answer())[0] == 413
+    raw.writer.write_eof()
+    assert await raw.closed()
+
+
+async def test_F36_an_endless_chunked_body_is_refused_on_the_way(serve) -> None:
+    running = await serve(SMALL)
+    raw = await running.connect()
+    chunk = b"40000\r\n" + bytes(0x40000) + b"\r\n"
+    await raw.send(HEAD + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 6)
+    status, _, body = await raw.answer()
+    assert status == 413
+    assert "got more" in json.loads(body)["error"]
+    raw.writer.write_eof()
+    assert await raw.closed()
+    assert running.port.requests == []
+    assert await is_still_served(running)
+
+
+async def test_a_chunked_body_within_the_bound_is_served(serve) -> None:
+    running = await serve(SMALL)
+    raw = await running.connect()
+    chunks = b"".join(b"%x\r\n%c\r\n" % (1, byte) for byte in BODY)
+    await raw.send(HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    assert (await raw.answer())[0] == 200
+
+
+async def test_F36_a_length_that_promises_more_than_comes_ends_with_the_connection(serve) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(HEAD + b"content-length: %d\r\n\r\n" % (len(BODY) + 5) + BODY)
+    raw.writer.write_eof()
+    await raw.closed()
+    assert running.port.requests == []
+    assert await is_still_served(running)
+
+
+async def test_F36_a_length_that_promises_less_than_comes_spoils_only_its_own_connection(serve) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(HEAD + b"content-length: %d\r\n\r\n" % (len(BODY) - 5) + BODY)
+    statuses = [(await raw.answer())[0], (await raw.answer())[0]]
+    assert statuses == [400, 400]
+    assert await is_still_served(running)
+
+
+async def test_F36_a_refusal_waits_for_the_answer_before_it(serve) -> None:
+    running = await serve()
+    go = asyncio.Event()
+
+    async def slow(request: InferenceRequest) -> InferenceOutcome:
+        await go.wait()
+        return Reply(request.tensors)
+
+    running.port.answer = slow
+    raw = await running.connect()
+    await raw.send(GOOD + b"\x00garbage\r\n\r\n")
+    await running.port.arrived.acquire()
+    go.set()
+    assert [(await raw.answer())[0], (await raw.answer())[0]] == [200, 400]
+    raw.writer.write_eof()
+    assert await raw.closed()
+
+
+async def test_pipelined_requests_are_answered_in_order(serve) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(GOOD + LIVE + GOOD + GOOD)
+    answers = [await raw.answer() for _ in range(4)]
+    assert [status for status, _, _ in answers] == [200] * 4
+    assert json.loads(answers[1][2]) == {"live": True}
+    assert await is_still_served(running)
+
+
+async def test_who_asks_first_is_told_to_go_on(serve) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(HEAD + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(BODY))
+    assert await raw.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    await raw.send(BODY)
+    assert (await raw.answer())[0] == 200
+
+
+async def test_an_upgrade_is_ignored(serve) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(
+        HEAD + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
+    )
+    status, headers, _ = await raw.answer()
+    assert status == 200
+    assert headers["connection"] == "close"
+    assert await raw.closed()
+    raw = await running.connect()
+    await raw.send(LIVE[:-2] + b"connection: Upgrade\r\nupgrade: h2c\r\n\r\n")
+    assert (await raw.answer())[0] == 200
+    assert await raw.closed()
+
+
+@pytest.mark.parametrize("head", [b"GET /" + b"x" * 300_000, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000, b"GET / HTTP/1.1\r\na: " + b"x" * 300_000])
+async def test_F36_endless_heads_are_refused(serve, head: bytes) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(*(head[at : at + 50_000] for at in range(0, len(head), 50_000)))
+    status, _, _ = await raw.answer()
+    assert status in (400, 431)
+    assert await is_still_served(running)
+
+
+async def test_F36_endless_trailers_are_refused(serve) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"a: b\r\n" * 300)
+    assert (await raw.answer())[0] in (400, 431)
+    assert await is_still_served(running)
+
+
+# ---- slow clients (F38)
+
+
+async def test_F38_a_head_that_does_not_come_is_cut_off(serve, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "head_s_max", 0.05)
+    running = await serve()
+    silent, slow = await running.connect(), await running.connect()
+    await slow.send(b"POST /v2/models")
+    for raw in (silent, slow):
+        assert (await raw.answer())[0] == 408
+        raw.writer.write_eof()
+        assert await raw.closed()
+    assert await is_still_served(running)
+
+
+async def test_F38_a_second_head_that_does_not_come_is_cut_off(serve, monkeypatch) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(GOOD)
+    assert (await raw.answer())[0] == 200
+    monkeypatch.setattr(limits, "head_s_max", 0.05)
+    await raw.send(b"POST /v2/mod")
+    assert (await raw.answer())[0] == 408
+
+
+async def test_F38_a_body_that_does_not_come_is_a_408(serve) -> None:
+    running = await serve(graph(PIXELS, frontend=FrontendSpec(request_timeout_s=0.05)))
+    raw = await running.connect()
+    await raw.send(HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY[:10])
+    status, headers, body = await raw.answer()
+    assert status == 408
+    assert headers["connection"] == "close"
+    assert json.loads(body)["error"] == "expected the whole body within 0.05 s, got 10 bytes"
+    assert await raw.closed()
+
+
+async def test_F38_a_client_that_never_reads_is_cut_off(serve, monkeypatch, lost) -> None:
+    monkeypatch.setattr(limits, "write_stall_s_max", 0.05)
+    large = Reply((Tensor("pixels", "FP32", (1 << 20, 4), bytes(16 << 20)),))
+    running = await serve(port=FakePort(always(large)))
+    raw = await running.connect()
+    body = BODY[:-1] + b', "parameters": {"binary_data_output": true}}'
+    await raw.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+    await running.port.arrived.acquire()
+    raw.reader._transport.pause_reading()
+    await lost.acquire()
+    running.port.answer = echo
+    assert await is_still_served(running)
+
+
+async def test_F38_a_client_that_goes_away_is_not_waited_for(serve) -> None:
+    async def forever(request: InferenceRequest) -> InferenceOutcome:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    running = await serve(port=FakePort(forever))
+    raw = await running.connect()
+    await raw.send(GOOD)
+    await running.port.arrived.acquire()
+    await raw.close()
+    await running.port.cancelled.acquire()
+    running.port.answer = always(Reply(()))
+    assert await is_still_served(running)
+
+
+async def test_F38_bodies_that_pile_up_are_bounded_together(serve, lost, arrived) -> None:
+    running = await serve(SMALL)
+    holders = [await running.connect() for _ in range(2)]
+    for raw in holders:
+        await raw.send(HEAD + b"content-length: %d\r\n\r\n" % (1 << 20) + bytes((1 << 20) - 1))
+    serving = running.endpoint._serving
+    while serving.held_bytes < 2 * ((1 << 20) - 1):
+        await arrived.acquire()
+    late = await running.connect()
+    await late.send(GOOD)
+    status, headers, _ = await late.answer()
+    assert status == 429
+    assert int(headers["retry-after"]) >= 1
+    for raw in holders:
+        await raw.close()
+    await late.close()
+    for _ in (*holders, late):
+        await lost.acquire()
+    assert await is_still_served(running)
+
+
+async def test_F38_connections_are_bounded(serve, monkeypatch, lost) -> None:
+    monkeypatch.setattr(connection, "_connections_max", 2)
+    running = await serve()
+    first, second = await running.connect(), await running.connect()
+    for raw in (first, second):
+        await raw.send(LIVE)
+        assert (await raw.answer())[0] == 200
+    third = await running.connect()
+    assert (await third.answer())[0] == 503
+    await first.close()
+    await third.close()
+    for _ in (first, third):
+        await lost.acquire()
+    assert await is_still_served(running)
+
+
+async def test_F38_reconnecting_clients_leave_nothing_behind(serve, lost) -> None:
+    running = await serve()
+
+    async def client() -> None:
+        for number in range(100):
+            raw = await running.connect()
+            await raw.send((GOOD, GOOD[:-5], b"x", b"")[number % 4])
+            await raw.close()
+
+    await asyncio.gather(*(client() for _ in range(20)))
+    for _ in range(2000):
+        await lost.acquire()
+    assert await is_still_served(running)

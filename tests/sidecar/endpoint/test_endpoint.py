@@ -1,0 +1,121 @@
+"""Starting, sharing ports, draining and stopping."""
+
+import asyncio
+import signal
+import socket
+
+import grpc
+import httpx
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from hams_sidecar.endpoint import Address, Endpoint, StartFailed
+from hams_sidecar.endpoint.doubles import DIGITS, FakePort
+from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply
+from hams_sidecar.metrics import Metrics
+
+INFER = "/v2/models/digits/infer"
+ONE_ROW = {"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+
+
+class Gated(FakePort):
+    """Answers when `go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(self.wait)
+        self.go = asyncio.Event()
+
+    async def wait(self, request: InferenceRequest) -> InferenceOutcome:
+        await self.go.wait()
+        return Reply(request.tensors)
+
+
+async def test_frontends_of_a_graph_share_both_ports(serve) -> None:
+    first = await serve()
+    second = await serve(address=first.endpoint.address)
+    assert second.endpoint.address == first.endpoint.address
+    served = 0
+    while not (first.port.requests and second.port.requests):
+        async with httpx.AsyncClient(base_url=f"http://{first.http}") as client:
+            assert (await client.post(INFER, json=ONE_ROW)).status_code == 200
+        served += 1
+        assert served < 200, "all connections went to one frontend"
+
+
+async def test_a_port_that_is_taken_is_a_clear_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for address in (Address("127.0.0.1", port, 0), Address("127.0.0.1", 0, port)):
+            endpoint = Endpoint(FakePort(), DIGITS, Metrics("frontend", process=False), address)
+            with pytest.raises(StartFailed, match=f"cannot listen on 127.0.0.1 port {port}"):
+                await endpoint.start()
+            await endpoint.stop()
+
+
+async def test_a_host_that_is_unknown_is_a_clear_error() -> None:
+    with pytest.raises(StartFailed, match="host 'no such host'"):
+        await Endpoint(FakePort(), DIGITS, Metrics("frontend", process=False), Address("no such host", 0, 0)).start()
+
+
+async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(serve, monkeypatch) -> None:
+    port = Gated()
+    running = await serve(port=port)
+    leaving = asyncio.Event()
+    leave = running.endpoint._http.leave
+    monkeypatch.setattr(running.endpoint._http, "leave", lambda drain_s: (leave(drain_s), leaving.set()))
+    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client, grpc.aio.insecure_channel(running.grpc) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        watched = health.Watch(health_pb2.HealthCheckRequest())
+        assert (await watched.read()).status == health_pb2.HealthCheckResponse.SERVING
+        early = asyncio.create_task(client.post(INFER, json=ONE_ROW))
+        await port.arrived.acquire()
+        drained = asyncio.create_task(running.endpoint.drain(propagation_s=0.3, drain_s=10))
+        assert (await watched.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        ready = await client.get("/v2/health/ready")
+        assert ready.status_code == 503
+        assert "shutting down" in ready.json()["error"]
+        assert (await client.get("/v2/health/live")).status_code == 200
+        late = asyncio.create_task(client.post(INFER, json=ONE_ROW))
+        await port.arrived.acquire()
+        watched.cancel()
+        await leaving.wait()
+        assert not drained.done()
+        port.go.set()
+        for reply in (await early, await late):
+            assert reply.status_code == 200
+            assert reply.headers["connection"] == "close"
+        await drained
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await running.connect()
+
+
+async def test_a_drain_does_not_wait_for_ever(serve) -> None:
+    port = Gated()
+    running = await serve(port=port)
+    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client:
+        never = asyncio.create_task(client.post(INFER, json=ONE_ROW))
+        await port.arrived.acquire()
+        await running.endpoint.drain(propagation_s=0, drain_s=1)
+        reply = await never
+        assert reply.status_code == 504
+        assert "shuts down" in reply.json()["error"]
+    await port.cancelled.acquire()
+
+
+async def test_stop_cuts_everything_off_and_may_be_repeated(serve) -> None:
+    port = Gated()
+    running = await serve(port=port)
+    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client:
+        open_request = asyncio.create_task(client.post(INFER, json=ONE_ROW))
+        await port.arrived.acquire()
+        await running.endpoint.stop()
+        await running.endpoint.stop()
+        with pytest.raises(httpx.HTTPError):
+            await open_request
+    await port.cancelled.acquire()
+
+
+async def test_signals_belong_to_the_process(serve) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    await serve()
+    assert {number: signal.getsignal(number) for number in before} == before
