@@ -51,20 +51,23 @@ class Backup:
     def ask_copy(self, now: float) -> list[Effect]:
         """A joiner asks for the newest durable version."""
         self._asked_copy_at = now
-        assert self._primary is not None
+        assert self._primary is not None, "a joiner has somebody to copy from"
         return [Send(self._primary, AskCopy(self._m.operator.name, self._epoch))]
 
     def _copied(self, copy: StateCopy, now: float) -> list[Effect]:
-        if self.in_sync or self.applied >= 0:
+        if self.in_sync:
             return []
+        self._asked_copy_at = now
+        if copy.version <= self.received:
+            return self._acknowledge(now, again=True)
         m = self._m
+        self._held.clear()
         m.knowledge.completed.learn(copy.complete)
         record = StateRecord(copy.op, copy.epoch, copy.version, -1, (), copy.units, copy.chain, copy.state)
         m.store.start(record, copy.state)
         m.lineage.clear()
         m.lineage.add(copy.units, m.knowledge.completed)
         self.applied = copy.version
-        self._asked_copy_at = FOREVER
         note = NoteApply(copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True)
         return [note, *self._adopt_early(now), *self._acknowledge(now)]
 
@@ -83,6 +86,8 @@ class Backup:
             return []
         if self._frozen_in >= 0 and not mutants.on("frozen-takes-records"):
             return []
+        if not self.in_sync and self.applied >= 0:
+            self._asked_copy_at = now
         if self.applied < 0 or record.previous > self.received:
             if len(self._early) < limits.window_versions_max:
                 self._early[record.previous] = record
@@ -159,9 +164,9 @@ class Backup:
         return self._acknowledge(now, again=True) if self.applied >= 0 else self.ask_copy(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Ask again for a copy, or for notices that may have been lost."""
+        """Ask again for a copy (a joiner that hears nothing may have been dropped and named again), or for notices that may be lost."""
         effects: list[Effect] = []
-        if now >= self._asked_copy_at + limits.copy_again_after_s:
+        if not self.in_sync and now >= self._asked_copy_at + limits.copy_again_after_s:
             effects += self.ask_copy(now)
         if now >= self._waiting_since + limits.ask_after_s and self._held:
             self._waiting_since = now
@@ -174,7 +179,8 @@ class Backup:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        return min(self._asked_copy_at + limits.copy_again_after_s, self._waiting_since + limits.ask_after_s)
+        copy_due = FOREVER if self.in_sync else self._asked_copy_at + limits.copy_again_after_s
+        return min(copy_due, self._waiting_since + limits.ask_after_s)
 
 
 FOREVER_VERSION = 1 << 62

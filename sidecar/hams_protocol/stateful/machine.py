@@ -288,6 +288,8 @@ class StatefulMachine(Vertex):
             return []
         if self.backup is not None and not self.backup.in_sync and self.epoch == found.epoch:
             return []
+        if self.backup is not None and self.epoch == found.epoch:
+            return self._stop("left out of the set in the meantime: what it once acknowledged must not count for its next copy")
         self.store.clear()
         self.lineage.clear()
         self._begin_epoch(found.epoch)
