@@ -1,0 +1,83 @@
+"""Memory is flat over any number of completed requests (I6, F41)."""
+
+from collections.abc import Iterator
+
+from frontend_net import Net, graph, op
+
+from hams_protocol import limits
+from hams_protocol.graph import FRONTEND
+
+ATOMS = (str, bytes, int, float, bool, type(None), type)
+
+
+def size(machine: object) -> int:
+    """How many objects hang on a machine: every container's items and every attribute, each once."""
+    seen: set[int] = set()
+    stack = [machine]
+    count = 0
+    while stack:
+        item = stack.pop()
+        if isinstance(item, ATOMS) or id(item) in seen or callable(item):
+            continue
+        seen.add(id(item))
+        count += 1
+        stack.extend(children(item))
+    return count
+
+
+def children(item: object) -> Iterator[object]:
+    if isinstance(item, dict):
+        yield from item.keys()
+        yield from item.values()
+    elif hasattr(item, "__iter__"):
+        yield from item
+    yield from vars(item).values() if hasattr(item, "__dict__") else ()
+    for cls in type(item).__mro__:
+        for name in getattr(cls, "__slots__", ()):
+            if hasattr(item, name):
+                yield getattr(item, name)
+
+
+def test_memory_is_flat_over_ten_thousand_requests():
+    net = Net(graph(op("p", FRONTEND), op("q", FRONTEND, stateful=False), shards=2, replies_kept=50)).start()
+    sizes: list[tuple[int, ...]] = []
+    for number in range(10_000):
+        name = "F-1" if number % 3 else "F-2"
+        net.ask(name, f"k{number}" if number % 2 else None)
+        net.run()
+        if number % 100 == 99:
+            net.advance(limits.resend_after_s + 0.05)
+            net.log.clear()
+            net.answers.clear()
+            for item in net.ops.values():
+                item.inbox.clear()
+                item.held.clear()
+                item.outputs.clear()
+                item.completed.clear()
+        if number % 1000 == 999:
+            sizes.append(tuple(size(machine) for machine in net.machines.values()))
+    # The first thousand fill the table of kept replies; hashes of expired keys are integers and bounded by their own limit.
+    assert max(sum(item) for item in sizes[1:]) <= sum(sizes[0]) * 1.05
+    for machine in net.machines.values():
+        assert machine.waiting_clients == 0
+        assert all(shard.open_requests == 0 and shard.kept_replies <= 50 for shard in machine.shards())
+        for holder in (*machine._owners.values(), *machine._followers.values()):
+            assert holder.log is not None
+            assert holder.log.kept_entries == 0
+        assert len(machine._outbox) == 0
+
+
+def test_one_request_that_does_not_complete_bounds_what_lies_above_it(monkeypatch):
+    monkeypatch.setattr(limits, "completion_sparse_max", 20)
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").auto = False
+    net.ask("F-1")
+    net.run()
+    net.op("p").auto = True
+    answers = []
+    for _ in range(25):
+        handle = net.ask("F-1")
+        net.run()
+        answers.append(net.reply(handle))
+    assert answers[20:] == [429] * 5
+    assert answers[19] != 429
