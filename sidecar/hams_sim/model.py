@@ -4,6 +4,7 @@ It obeys the model contract (a stateful one stops before its update stage and as
 for) and reports when the core breaks it: an update entered while a capture runs would tear the captured state.
 """
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ class Behaviour:
 class SimModel:
     """One model process. `life` invalidates what an earlier process was about to say."""
 
-    __slots__ = ("_batch", "_busy", "_capturing", "_units", "behaviour", "life", "node", "operator", "rng", "state", "up", "world")
+    __slots__ = ("_batch", "_capturing", "_loading", "_units", "_updating", "_waiting", "behaviour", "life", "node", "operator", "rng", "state", "up", "world")
 
     def __init__(self, world: "World", node: "Node", operator: Operator, behaviour: Behaviour) -> None:
         self.world = world
@@ -52,8 +53,10 @@ class SimModel:
         self.up = False
         self._batch = -1
         self._units: tuple[BatchUnit, ...] = ()
-        self._busy = 0
         self._capturing = 0
+        self._updating = False
+        self._loading = False
+        self._waiting: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
     def start(self) -> None:
         """A fresh process: `initialize` is not deterministic either."""
@@ -61,6 +64,8 @@ class SimModel:
         self.up = False
         self._batch = -1
         self._capturing = 0
+        self._updating = self._loading = False
+        self._waiting = []
         self._after(self.behaviour.start_s * (0.5 + self.rng.random()), self._ready)
 
     def kill(self) -> None:
@@ -92,16 +97,19 @@ class SimModel:
         """The compute stage begins."""
         if not self.up:
             return
-        if self._batch >= 0:
-            raise Broken("core", f"{self.node.id}: batch {batch} was started while batch {self._batch} runs")
+        if self._batch >= 0 or self._loading:
+            self._waiting.append((self.start_batch, (batch, units)))
+            return
         self._batch = batch
         self._units = units
-        self._after(self._time(self.behaviour.compute_s), self._computed)
+        self._after(self._time(self.behaviour.compute_s), self._computed, batch)
 
     def _time(self, base: float) -> float:
         return base * self.node.slow * (0.5 + self.rng.random())
 
-    def _computed(self) -> None:
+    def _computed(self, batch: int) -> None:
+        if batch != self._batch:
+            return
         for unit in self._units:
             for _, payload in unit.inputs:
                 if payload is not None and getattr(payload, "poison", "") == self.operator.name:
@@ -130,6 +138,7 @@ class SimModel:
             return
         if self._capturing:
             raise Broken("core", f"{self.node.id}: the update of batch {batch} was let in while a capture runs: the state is torn")
+        self._updating = True
         self._after(self._time(self.behaviour.update_s), self._updated)
 
     def _updated(self) -> None:
@@ -143,12 +152,22 @@ class SimModel:
 
     def abandon(self, batch: int) -> None:
         """The batch must not enter its update stage."""
-        if batch == self._batch:
+        if batch == self._batch and not self._updating:
             self._finish(BatchFailed(batch, "abandoned", False))
+        else:
+            self._waiting = [item for item in self._waiting if item[1][0] != batch or item[0] != self.start_batch]
 
     def _finish(self, event: Event) -> None:
         self._batch = -1
+        self._updating = False
         self._say(event)
+        self._next()
+
+    def _next(self) -> None:
+        """One thread: what was asked in the meantime begins now, in its order."""
+        if self._waiting and self._batch < 0 and not self._loading:
+            call, args = self._waiting.pop(0)
+            call(*args)
 
     def _results(self, updated: bool) -> tuple[UnitResult, ...]:
         op, rng, behaviour, world = self.operator, self.rng, self.behaviour, self.world
@@ -201,9 +220,16 @@ class SimModel:
 
     def load(self, token: int, state: SimState) -> None:
         """Take over a state."""
-        if self.up:
-            self._after(self._time(self.behaviour.load_s), self._loaded, token, state)
+        if not self.up:
+            return
+        if self._batch >= 0 or self._loading:
+            self._waiting.append((self.load, (token, state)))
+            return
+        self._loading = True
+        self._after(self._time(self.behaviour.load_s), self._loaded, token, state)
 
     def _loaded(self, token: int, state: SimState) -> None:
         self.state = state
+        self._loading = False
         self._say(Loaded(token))
+        self._next()

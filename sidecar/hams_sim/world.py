@@ -276,7 +276,8 @@ class World:
         """A shell sees that a connection is gone."""
         self.feed(node, PeerDown(peer, refused))
         if node.alive and not node.paused and peer in self.nodes:
-            self.tell_managers(node, peer, "its connection broke")
+            if self.shell_rng.random() < 0.2:
+                self.tell_managers(node, peer, "its connection broke")
 
     def peer_up(self, node: Node, peer: str) -> None:
         """A connection stands again."""

@@ -247,9 +247,10 @@ class StatefulMachine(Vertex):
         if end is None or not self._go_back(end):
             return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
         self._begin_epoch(found.epoch)
+        retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = Primary(self, found, now), None
         note = NoteFailover(self.operator.name, self.knowledge.topology.generation, found.epoch, end, self.instance)
-        return [note, *self.primary.promoted(now), *self._adopt_early_acks(now)]
+        return [note, *retired, *self.primary.promoted(now), *self._adopt_early_acks(now)]
 
     def _adopt_early_acks(self, now: float) -> list[Effect]:
         """Backups may learn of an epoch, and say that they hold its beginning, before its primary does."""
@@ -280,8 +281,9 @@ class StatefulMachine(Vertex):
         if end is None or not self._go_back(end):
             return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
         self._begin_epoch(found.epoch)
+        retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = None, Backup(self, found, in_sync=True, now=now)
-        return self.backup.resumed(end, now)
+        return [*retired, *self.backup.resumed(end, now)]
 
     def _as_joiner(self, found: ReplicaSet, now: float) -> list[Effect]:
         if not self.model_ready or found.primary is None:
@@ -293,8 +295,9 @@ class StatefulMachine(Vertex):
         self.store.clear()
         self.lineage.clear()
         self._begin_epoch(found.epoch)
+        retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = None, Backup(self, found, in_sync=False, now=now)
-        return self.backup.ask_copy(now)
+        return [*retired, *self.backup.ask_copy(now)]
 
     def _go_back(self, end: int) -> bool:
         """Make the record of `end` the newest one held; False if it is not there."""

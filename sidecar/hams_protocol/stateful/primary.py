@@ -139,6 +139,10 @@ class Primary:
         newest = self._m.store.newest
         return newest is not None and newest.state is None and self._capturing is None
 
+    def retire(self) -> list[Effect]:
+        """Its epoch is over: the model, which may stand before its update stage, is not left waiting."""
+        return [AbandonBatch(self._batch_id())] if self._running and not (self._updating or self._abandoning) else []
+
     # -- forming batches ---------------------------------------------------------------------------------------------------------
 
     def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
