@@ -65,6 +65,7 @@ class EtcdProcess:
         self.log = directory / f"etcd-{index}.log"
         self._arguments = [str(program), *_arguments(directory, index, ports), *extra]
         self._process: asyncio.subprocess.Process | None = None
+        self._log_start_bytes = 0
 
     @property
     def endpoint(self) -> str:
@@ -87,6 +88,7 @@ class EtcdProcess:
         """Start it, on the data it has if it ran before; it answers later (`wait_ready`)."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         with self.log.open("ab") as log:
+            self._log_start_bytes = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *self._arguments,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -144,10 +146,11 @@ class EtcdProcess:
             await process.wait()
 
     def _last_words(self) -> str:
-        """The last complaint in its log."""
+        """Its last complaint since its last start: a log entry, or the plain text of the Go runtime or the flag parser."""
         with self.log.open("rb") as log:
-            log.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
-            lines = log.read().decode("utf-8", "replace").splitlines()
+            log.seek(max(self._log_start_bytes, self.log.stat().st_size - _LOG_TAIL_BYTES))
+            lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        plain = [line for line in lines if not line.startswith("{")]
         for line in reversed(lines):
             try:
                 entry = json.loads(line)
@@ -155,7 +158,7 @@ class EtcdProcess:
                 continue
             if isinstance(entry, dict) and entry.get("level") in ("error", "fatal", "panic"):
                 return f"{entry.get('msg', '')}: {entry['error']}" if "error" in entry else str(entry.get("msg", ""))
-        return lines[-1] if lines else "it said nothing"
+        return plain[0] if plain else "it said nothing"
 
 
 class LocalEtcd:

@@ -69,35 +69,24 @@ class Member:
         self._user = user
         self._token: str | None = None  # "": authentication is switched off
         self._token_used_s = 0.0
-        self._channel = _channel(address, tls)
+        self._tls = tls
         self._authenticating = asyncio.Lock()
-
-        def unary(method: str, response: type[Message]) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
-            return self._channel.unary_unary(f"/etcdserverpb.{method}", _serialize, response.FromString)
-
-        def stream(method: str, response: type[Message]) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
-            return self._channel.stream_stream(f"/etcdserverpb.{method}", _serialize, response.FromString)
-
-        self.range: Unary[pb.RangeRequest, pb.RangeResponse] = unary("KV/Range", pb.RangeResponse)
-        self.txn: Unary[pb.TxnRequest, pb.TxnResponse] = unary("KV/Txn", pb.TxnResponse)
-        self.grant: Unary[pb.LeaseGrantRequest, pb.LeaseGrantResponse] = unary("Lease/LeaseGrant", pb.LeaseGrantResponse)
-        self.revoke: Unary[pb.LeaseRevokeRequest, pb.LeaseRevokeResponse] = unary("Lease/LeaseRevoke", pb.LeaseRevokeResponse)
-        self.compact: Unary[pb.CompactionRequest, pb.CompactionResponse] = unary("KV/Compact", pb.CompactionResponse)
-        self.status: Unary[pb.StatusRequest, pb.StatusResponse] = unary("Maintenance/Status", pb.StatusResponse)
-        self._authenticate: Unary[pb.AuthenticateRequest, pb.AuthenticateResponse] = unary("Auth/Authenticate", pb.AuthenticateResponse)
-        self._watch = stream("Watch/Watch", pb.WatchResponse)
-        self._keep_alive = stream("Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse)
+        self._retired: list[grpc.aio.Channel] = []
+        self._files = _fingerprint(tls)
+        self._use(_channel(address, tls))
 
     async def ready(self, timeout_s: float = etcd_connect_s) -> bool:
         """Whether the member can be talked to, after at most `timeout_s`; False at once if a connection has just failed."""
-        state = self._channel.get_state(try_to_connect=True)
-        if state is grpc.ChannelConnectivity.READY:
+        if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
             return True
+        self._renew()
+        channel = self._channel
+        state = channel.get_state(try_to_connect=True)
         try:
             async with asyncio.timeout(timeout_s):
                 while state in (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING):
-                    await self._channel.wait_for_state_change(state)
-                    state = self._channel.get_state(try_to_connect=True)
+                    await channel.wait_for_state_change(state)
+                    state = channel.get_state(try_to_connect=True)
         except TimeoutError:
             return False
         return state is grpc.ChannelConnectivity.READY
@@ -131,7 +120,40 @@ class Member:
 
     async def close(self) -> None:
         """Hang up."""
-        await self._channel.close(None)
+        for channel in (*self._retired, self._channel):
+            await channel.close(None)
+
+    def _use(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+
+        def unary(method: str, response: type[Message]) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
+            return channel.unary_unary(f"/etcdserverpb.{method}", _serialize, response.FromString)
+
+        def stream(method: str, response: type[Message]) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
+            return channel.stream_stream(f"/etcdserverpb.{method}", _serialize, response.FromString)
+
+        self.range: Unary[pb.RangeRequest, pb.RangeResponse] = unary("KV/Range", pb.RangeResponse)
+        self.txn: Unary[pb.TxnRequest, pb.TxnResponse] = unary("KV/Txn", pb.TxnResponse)
+        self.grant: Unary[pb.LeaseGrantRequest, pb.LeaseGrantResponse] = unary("Lease/LeaseGrant", pb.LeaseGrantResponse)
+        self.revoke: Unary[pb.LeaseRevokeRequest, pb.LeaseRevokeResponse] = unary("Lease/LeaseRevoke", pb.LeaseRevokeResponse)
+        self.compact: Unary[pb.CompactionRequest, pb.CompactionResponse] = unary("KV/Compact", pb.CompactionResponse)
+        self.status: Unary[pb.StatusRequest, pb.StatusResponse] = unary("Maintenance/Status", pb.StatusResponse)
+        self._authenticate: Unary[pb.AuthenticateRequest, pb.AuthenticateResponse] = unary("Auth/Authenticate", pb.AuthenticateResponse)
+        self._watch = stream("Watch/Watch", pb.WatchResponse)
+        self._keep_alive = stream("Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse)
+
+    def _renew(self) -> None:
+        """Certificates are replaced in place when they are renewed: the next connection has to be made with them."""
+        files = _fingerprint(self._tls)
+        if files == self._files:
+            return
+        try:
+            channel = _channel(self.address, self._tls)
+        except InvalidCall:
+            return  # half-way through the renewal; the next attempt looks again
+        self._files = files
+        self._retired.append(self._channel)  # whoever still waits on it is not disturbed
+        self._use(channel)
 
     async def _login(self, user: User) -> str:
         request = pb.AuthenticateRequest(name=user.name, password=user.password)
@@ -214,6 +236,18 @@ def _channel(address: str, tls: Tls | None) -> grpc.aio.Channel:
         certificate_chain=_read(tls.certificate) if tls.certificate is not None else None,
     )
     return grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+
+
+def _fingerprint(tls: Tls | None) -> tuple[tuple[int, int], ...]:
+    """What changes when one of the files is replaced."""
+    found = []
+    for path in (tls.authority, tls.certificate, tls.key) if tls is not None else ():
+        try:
+            status = path.stat() if path is not None else None
+        except OSError:
+            status = None
+        found.append((status.st_mtime_ns, status.st_ino) if status is not None else (0, 0))
+    return tuple(found)
 
 
 def _read(path: Path) -> bytes:
