@@ -141,6 +141,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._stalled_bytes = 0
+        self._leaving = False
         self._deaf = False
         self._last_words: bytes | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
@@ -165,6 +166,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.serving.cancel()
         for upload in tuple(self._uploads):
             self.forget(upload)
+
+    def shutdown(self) -> None:
+        """The server leaves. Who has just connected and not sent anything yet is still served once; idle connections close."""
+        served: RequestResponseCycle | None = self.cycle  # None before the first request, whatever uvicorn's types say
+        if served is not None or self._deaf:
+            super().shutdown()
+            return
+        self._leaving = True
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer = self.loop.call_later(limits.last_request_s_max, self.transport.close)
 
     def forget(self, upload: Upload) -> None:
         """The body of this request is no longer held."""
@@ -230,6 +242,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         super().on_headers_complete()
         self._in_body = True
+        if self._leaving:
+            self.cycle.keep_alive = False
         if self.gate.collects(self.scope["method"], self.scope["path"]):
             self._upload = Upload(self, self.cycle)
             self._uploads.add(self._upload)

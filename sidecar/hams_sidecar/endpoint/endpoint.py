@@ -62,8 +62,8 @@ class Endpoint:
             listener.close()
             raise StartFailed(f"gRPC cannot listen on {self.address.host} port {self.address.grpc_port}: {error}") from error
         await self._grpc.start()
-        self._http = _HttpServer(self._app, self._serving, self._health)
-        self._http_task = asyncio.create_task(self._http.serve([listener]), name="endpoint-http")
+        self._http = _HttpServer(self._app, self._serving, self._health, listener)
+        self._http_task = asyncio.create_task(self._http.serve(), name="endpoint-http")
         started = asyncio.create_task(self._http.listening.wait())
         await asyncio.wait({started, self._http_task}, return_when=asyncio.FIRST_COMPLETED)
         if not started.done():
@@ -78,7 +78,7 @@ class Endpoint:
         await self._health.tell()
         await asyncio.sleep(propagation_s)
         if self._http is not None and self._http_task is not None and self._grpc is not None:
-            self._http.leave(drain_s)
+            await self._http.leave(drain_s)
             await asyncio.gather(self._http_task, self._grpc.stop(drain_s))
 
     async def stop(self) -> None:
@@ -99,11 +99,12 @@ class Endpoint:
 class _HttpServer(uvicorn.Server):
     """uvicorn's server inside our process: no signal handlers, and an event when it listens."""
 
-    def __init__(self, app: InferenceApp, gate: Gate, health: Health) -> None:
+    def __init__(self, app: InferenceApp, gate: Gate, health: Health, listener: socket.socket) -> None:
         class Connection(BoundedHttpProtocol):
             pass
 
         Connection.gate = gate
+        self._connection_class = Connection
         super().__init__(
             uvicorn.Config(
                 app,
@@ -122,6 +123,7 @@ class _HttpServer(uvicorn.Server):
             )
         )
         self.listening = asyncio.Event()
+        self._listener = listener
         self._health = health
 
     @contextlib.contextmanager
@@ -131,7 +133,7 @@ class _HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
-        await super().startup(sockets)
+        await super().startup([self._listener])
         self.listening.set()
 
     async def on_tick(self, counter: int) -> bool:
@@ -139,10 +141,28 @@ class _HttpServer(uvicorn.Server):
         await self._health.tell()
         return await super().on_tick(counter)
 
-    def leave(self, drain_s: float) -> None:
-        """Close the listener and idle connections; open requests have `drain_s`."""
+    async def leave(self, drain_s: float) -> None:
+        """Close the listener and idle connections; open requests have `drain_s`.
+
+        Connections that wait to be accepted are accepted first: the kernel does not give them to the other frontends of this port, it resets them.
+        """
+        waiting: list[socket.socket] = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting.append(self._listener.accept()[0])
+        for server in self.servers:
+            server.close()
+        self._listener.close()
+        loop = asyncio.get_running_loop()
+        for accepted in waiting:
+            accepted.setblocking(False)
+            with contextlib.suppress(OSError):  # it went away meanwhile
+                await loop.connect_accepted_socket(self._connection, accepted)
         self.config.timeout_graceful_shutdown = max(1, round(drain_s))
         self.should_exit = True
+
+    def _connection(self) -> BoundedHttpProtocol:
+        return self._connection_class(self.config, self.server_state, self.lifespan.state)
 
     def cut_off(self) -> None:
         """Close everything."""

@@ -51,6 +51,9 @@ retry_after_s = 1.0
 propagation_s = 5.0
 """After SIGTERM readiness is refused, and requests are served on for this long: load balancers need it to notice."""
 
+last_request_s_max = 1.0
+"""A connection that was opened in the last moment before the port closed has this long to send its request."""
+
 drain_s_max = 30.0
 """Then open requests get this long to finish."""
 

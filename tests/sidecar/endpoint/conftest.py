@@ -10,7 +10,7 @@ import uvloop
 
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint import Address, Endpoint
-from hams_sidecar.endpoint.doubles import DIGITS, FakePort
+from hams_sidecar.endpoint.doubles import DIGITS, FakePort, Raw
 from hams_sidecar.metrics import Metrics
 
 
@@ -30,38 +30,8 @@ class Running:
     def grpc(self) -> str:
         return f"127.0.0.1:{self.endpoint.address.grpc_port}"
 
-    async def connect(self) -> "Raw":
+    async def connect(self) -> Raw:
         return Raw(*await asyncio.open_connection("127.0.0.1", self.endpoint.address.http_port))
-
-
-@dataclass
-class Raw:
-    """A bare connection to the HTTP port."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def send(self, *parts: bytes) -> None:
-        for part in parts:
-            self.writer.write(part)
-            await self.writer.drain()
-
-    async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """The next answer: status, headers, body."""
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
-        return int(head[0].split()[1]), headers, body
-
-    async def closed(self) -> bool:
-        """Wait until the server closes; whether nothing came before."""
-        try:
-            return await self.reader.read() == b""
-        except ConnectionResetError:
-            return True
-
-    async def close(self) -> None:
-        self.writer.close()
 
 
 Serve = Callable[..., Awaitable[Running]]

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from hams_sidecar.endpoint import Address, Endpoint, StartFailed
-from hams_sidecar.endpoint.doubles import DIGITS, FakePort
+from hams_sidecar.endpoint import Address, Endpoint, StartFailed, limits
+from hams_sidecar.endpoint.doubles import DIGITS, FakePort, Raw
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply
 from hams_sidecar.metrics import Metrics
 
@@ -62,7 +62,12 @@ async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(ser
     running = await serve(port=port)
     leaving = asyncio.Event()
     leave = running.endpoint._http.leave
-    monkeypatch.setattr(running.endpoint._http, "leave", lambda drain_s: (leave(drain_s), leaving.set()))
+
+    async def spy(drain_s: float) -> None:
+        await leave(drain_s)
+        leaving.set()
+
+    monkeypatch.setattr(running.endpoint._http, "leave", spy)
     async with httpx.AsyncClient(base_url=f"http://{running.http}") as client, grpc.aio.insecure_channel(running.grpc) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         watched = health.Watch(health_pb2.HealthCheckRequest())
@@ -87,6 +92,28 @@ async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(ser
         await drained
     with pytest.raises(OSError, match=r"refused|Connect"):
         await running.connect()
+
+
+async def test_connections_that_wait_to_be_accepted_are_still_served(serve) -> None:
+    running = await serve()
+    sockets = [socket.socket() for _ in range(20)]
+    for waiting in sockets:
+        waiting.setblocking(False)
+        waiting.connect_ex(("127.0.0.1", running.endpoint.address.http_port))  # done by the kernel; the loop has accepted none of them
+    await running.endpoint._http.leave(5)
+    for waiting in sockets:
+        raw = Raw(*await asyncio.open_connection(sock=waiting))
+        await raw.send(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await raw.answer())[0] == 200
+        await raw.close()
+
+
+async def test_a_silent_connection_does_not_hold_up_a_drain(serve, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "last_request_s_max", 0.01)
+    running = await serve()
+    raw = await running.connect()
+    await running.endpoint.drain(propagation_s=0, drain_s=30)
+    assert await raw.closed()
 
 
 async def test_a_drain_does_not_wait_for_ever(serve) -> None:
