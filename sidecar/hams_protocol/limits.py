@@ -119,3 +119,6 @@ probe_again_after_s = 0.5
 
 early_acks_max = 64
 """Acknowledgements of an epoch kept by its primary before it has learnt of its role."""
+
+routes_kept_max = 256
+"""Sets of present request tensors whose entry edges a frontend remembers."""

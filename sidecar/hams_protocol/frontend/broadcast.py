@@ -97,4 +97,4 @@ class CompletionBroadcast:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        return min(self._flush_at, self._repeat_at)
+        return self._flush_at if self._flush_at < self._repeat_at else self._repeat_at

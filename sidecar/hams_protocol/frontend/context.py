@@ -14,10 +14,10 @@ FOREVER = float("inf")
 class Context:
     """Shared by the parts of one machine. `out` collects the effects of the present step in their order; `now` is its time.
 
-    `down` are the peers whose connection is broken, since when.
+    `down` are the peers whose connection is broken, since when. `wishing`: a shard's set may have to be changed by its owner.
     """
 
-    __slots__ = ("down", "graph", "instance", "knowledge", "mode", "now", "out", "plan")
+    __slots__ = ("down", "graph", "instance", "knowledge", "mode", "now", "out", "plan", "wishing")
 
     def __init__(self, graph: Graph, instance: InstanceId) -> None:
         self.graph = graph
@@ -27,6 +27,7 @@ class Context:
         self.plan = Plan(graph)
         self.out: list[Effect] = []
         self.now = 0.0
+        self.wishing = False
         self.down: dict[InstanceId, float] = {}
 
     @property

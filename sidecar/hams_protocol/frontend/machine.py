@@ -41,6 +41,7 @@ from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
     AskCopy,
     AskTopology,
+    Attempt,
     ClientForward,
     ClientForwardAnswer,
     ClientForwardHeld,
@@ -109,6 +110,7 @@ class FrontendMachine:
         self._members: dict[InstanceId, Member] = {}
         self._proposing = False
         self._propose_at = 0.0
+        self._due = FOREVER
         self._draining = False
         self._handing_off = False
         self._stopped = False
@@ -127,25 +129,36 @@ class FrontendMachine:
             handler = self._handlers.get(type(event.message))
             if handler is not None:
                 handler(event.sender, event.message)
+            always = False
         elif isinstance(event, ClientRequest):
             self._gateway.request(event)
+            always = False
         else:
             self._rare(event)
+            always = True
         if not self._stopped:
-            self._after()
+            self._after(always)
         return ctx.out
 
     def deadline(self) -> float:
         """When the machine wants a Tick; infinity if nothing is due."""
         if self._stopped:
             return FOREVER
-        due = min(self._sinks.deadline(), self._broadcast.deadline(), self._gateway.deadline(), self._waits.deadline(), self._outbox.deadline())
+        due = self._sinks.deadline()
+        for part in (self._broadcast, self._gateway, self._waits, self._outbox):
+            at = part.deadline()
+            if at < due:
+                due = at
+        propose_at = FOREVER if self._proposing or self._ctx.knowledge.revision < 0 else self._propose_at
         for owner in self._owners.values():
-            due = min(due, owner.deadline())
-            if not self._proposing and owner.halted < 0 and self._ctx.knowledge.revision >= 0:
-                due = min(due, max(self._propose_at, owner.replication.wish_at()))
+            at = owner.deadline(propose_at)
+            if at < due:
+                due = at
         for follower in self._followers.values():
-            due = min(due, follower.deadline())
+            at = follower.deadline()
+            if at < due:
+                due = at
+        self._due = due
         return due
 
     @property
@@ -207,27 +220,15 @@ class FrontendMachine:
         elif isinstance(event, Drain):
             self._draining = True
 
-    def _after(self) -> None:
-        """What follows every event: replicate and commit, timers that are due, proposals; then the invariants."""
+    def _after(self, always: bool) -> None:
+        """What follows every event: timers that are due, replication and commitment, proposals; then the invariants."""
         now = self._ctx.now
-        if self._sinks.deadline() <= now:
-            self._sinks.tick()
-        if self._gateway.deadline() <= now:
-            self._gateway.tick()
-        if self._waits.deadline() <= now:
-            self._waits.tick()
-        for follower in self._followers.values():
-            if follower.deadline() <= now:
-                follower.tick()
+        timers = always or now >= self._due
+        if timers:
+            self._timers()
         for owner in self._owners.values():
-            if owner.deadline() <= now:
-                owner.tick()
             owner.pump()
-        if self._outbox.deadline() <= now:
-            self._ctx.out += self._outbox.tick(now)
-        if self._broadcast.deadline() <= now:
-            self._broadcast.tick()
-        if not self._proposing and now >= self._propose_at and self._owners:
+        if timers or self._ctx.wishing:
             self._propose()
         if self._draining and not self._handing_off and not len(self._gateway):
             self._drained()
@@ -235,10 +236,26 @@ class FrontendMachine:
             for owner in self._owners.values():
                 owner.check()
 
+    def _timers(self) -> None:
+        """Everything whose time has come."""
+        now = self._ctx.now
+        for part in (self._sinks, self._gateway, self._waits, self._broadcast):
+            if part.deadline() <= now:
+                part.tick()
+        for follower in self._followers.values():
+            if follower.deadline() <= now:
+                follower.tick()
+        for owner in self._owners.values():
+            if owner.deadline(FOREVER) <= now:
+                owner.tick()
+        if self._outbox.deadline() <= now:
+            self._ctx.out += self._outbox.tick(now)
+
     def _table(self) -> dict[type, Callable[[InstanceId, Message], None]]:
         return {
             Deliver: self._on_deliver,
             TokenAcks: self._on_acks,
+            Attempt: self._on_attempt,
             Durable: self._on_durable,
             LogAck: self._on_log_ack,
             LogAppend: self._on_append,
@@ -267,6 +284,10 @@ class FrontendMachine:
         assert isinstance(message, TokenAcks)
         for ack in message.acks:
             self._outbox.acknowledge(sender, ack)
+
+    def _on_attempt(self, sender: InstanceId, message: Message) -> None:
+        assert isinstance(message, Attempt)
+        self._outbox.attempted(message.source, message.target, message.request, message.lane, message.attempts)
 
     def _on_durable(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Durable)
@@ -517,9 +538,10 @@ class FrontendMachine:
 
     def _propose(self) -> None:
         """The owner's own compare-and-swap: admit a joiner of the ack set, or drop a member that is dead or does not receive."""
-        knowledge = self.knowledge
-        if knowledge.revision < 0:
+        knowledge = self._ctx.knowledge
+        if self._proposing or knowledge.revision < 0 or self._ctx.now < self._propose_at:
             return
+        self._ctx.wishing = False
         for owner in self._owners.values():
             changed = owner.replication.wish(knowledge.topology) if owner.halted < 0 else None
             if changed is not None:

@@ -210,7 +210,7 @@ class ShardOwner:
 
     def pump(self) -> None:
         """Send followers what is new, commit what the ack set holds, and do what commitment allows, until nothing moves."""
-        if self.halted >= 0:
+        if self.halted >= 0 or self.log.committed == self.log.last:
             return
         moved = False
         while True:
@@ -442,12 +442,14 @@ class ShardOwner:
                 live.given_up = True
                 self.log.append(DoneEntry(live.admit.request))
 
-    def deadline(self) -> float:
-        """When `tick` has something to do."""
-        due = self.replication.deadline()
+    def deadline(self, propose_at: float) -> float:
+        """When `tick` has something to do, or, not before `propose_at`, the set is to be changed."""
+        if self.halted >= 0:
+            return FOREVER
+        due = self.replication.deadline(propose_at)
         if not self._ctx.mode.retains and self.live:
             due = min(due, next(iter(self.live.values())).since + 2 * self._spec.request_timeout_s)
-        return due if self.halted < 0 else FOREVER
+        return due
 
     def check(self) -> None:
         """The invariants of this owner."""

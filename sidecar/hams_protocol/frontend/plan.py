@@ -1,5 +1,6 @@
 """What a frontend looks up for every request, worked out once from the graph: entry edges, sink edges, how the reply is chosen."""
 
+from hams_protocol import limits
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import CLOSE, FEEDBACK, FRONTEND, Graph
 from hams_protocol.ids import Lane
@@ -34,6 +35,7 @@ class Plan:
             )
             for edge in graph.entry_edges
         )
+        self._routes: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.sinks = graph.sink_edges
         self.targets = tuple(target for _, target, _ in self.sinks)
         self.index: dict[tuple[str, str, Lane], int] = {edge: number for number, edge in enumerate(self.sinks)}
@@ -54,5 +56,10 @@ class Plan:
 
     def routed(self, present: tuple[str, ...]) -> tuple[str, ...]:
         """The entry edges that get a value: some tensor of theirs is present, and none that they need is absent."""
-        have = frozenset(present)
-        return tuple(entry.target for entry in self.entries if entry.required <= have and not entry.tensors.isdisjoint(have))
+        found = self._routes.get(present)
+        if found is None:
+            have = frozenset(present)
+            found = tuple(entry.target for entry in self.entries if entry.required <= have and not entry.tensors.isdisjoint(have))
+            if len(self._routes) < limits.routes_kept_max:
+                self._routes[present] = found
+        return found

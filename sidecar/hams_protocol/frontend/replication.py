@@ -13,7 +13,6 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.messages import LogAppend
 from hams_protocol.topology import ReplicaSet, Topology, admit, shrink
 
-
 COPYING = -1
 """`Follower.acked` while a copy is under way: nothing is sent behind it, and what it lacks is kept."""
 
@@ -48,6 +47,7 @@ class Replication:
         self._revoked = frozenset(ctx.knowledge.topology.revoked)
         needs_backup = ctx.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK and ctx.graph.data.frontend.replicas > 1
         self._needs_backup = needs_backup and ctx.mode.replicates
+        self._suspect_after_s = ctx.graph.data.recovery.suspect_after_s
         self.news_at = FOREVER
         for instance in roles.in_sync:
             self._followers[instance] = Follower(instance, log.last, True)
@@ -61,6 +61,7 @@ class Replication:
 
     def roles_changed(self, roles: ReplicaSet) -> None:
         """A newer topology of the same epoch: who has left the set leaves the ack set, now that it is known."""
+        self._ctx.wishing = True
         self._roles = roles
         self._in_sync = frozenset(roles.in_sync)
         self._revoked = frozenset(self._ctx.knowledge.topology.revoked)
@@ -119,10 +120,13 @@ class Replication:
             return
         last = min(last, self._log.last)
         if last > follower.acked:
+            copied = follower.acked == COPYING
             follower.acked = last
             follower.sent = max(follower.sent, last)
             follower.stalled_since = FOREVER if last == self._log.last else self._ctx.now
             follower.resend_at = FOREVER if last == self._log.last else self._ctx.now + limits.resend_after_s
+            if copied and follower.sent < self._log.last:
+                self._feed(follower)
         elif last == follower.acked < follower.sent and follower.nacked != last:
             follower.nacked = last
             self._again(follower)
@@ -132,6 +136,7 @@ class Replication:
         """A joiner that holds everything committed is taken into the ack set; only then may it be admitted."""
         if not follower.counted and follower.acked >= self._log.committed and not mutants.on("admit-before-ack-set"):
             follower.counted = True
+            self._ctx.wishing = True
 
     def _again(self, follower: Follower) -> None:
         follower.sent = follower.acked
@@ -153,6 +158,7 @@ class Replication:
             self._ctx.send(joiner, part)
         follower = self._followers[joiner] = Follower(joiner, log.committed, False)
         follower.acked = COPYING
+        self._ctx.wishing = mutants.on("admit-before-ack-set")
 
     def trim(self) -> None:
         """Let go of what every follower has; a joiner too far behind must copy anew."""
@@ -194,11 +200,22 @@ class Replication:
                     self._ctx.send(follower.instance, LogAppend(self._shard, log.epoch, log.last + 1, (), log.committed))
                     follower.told = log.committed
 
-    def deadline(self) -> float:
-        """When `tick` has something to do, or a wish may come true."""
-        due = self.news_at
+    def deadline(self, propose_at: float) -> float:
+        """When `tick` or, not before `propose_at`, `wish` has something to do."""
+        due, down = self.news_at, self._ctx.down
         for follower in self._followers.values():
-            due = min(due, follower.resend_at)
+            if follower.resend_at < due:
+                due = follower.resend_at
+            if not follower.counted:
+                continue
+            if not follower.in_sync or follower.instance in self._revoked:
+                wish_at = propose_at
+            else:
+                wish_at = follower.stalled_since + limits.backup_lag_max_s
+                if down and follower.instance in down:
+                    wish_at = min(wish_at, down[follower.instance] + self._suspect_after_s)
+            if wish_at < due:
+                due = max(wish_at, propose_at)
         return due
 
     # -- the owner's own compare-and-swap ----------------------------------------------------------------------------------
@@ -226,14 +243,3 @@ class Replication:
         if instance in self._revoked or now >= self._ctx.down.get(instance, FOREVER) + self._ctx.graph.data.recovery.suspect_after_s:
             return True
         return now >= follower.stalled_since + limits.backup_lag_max_s
-
-    def wish_at(self) -> float:
-        """When `wish` has something to say: at once if a joiner is to be admitted, else when a silence becomes a reason to shrink."""
-        grace = self._ctx.graph.data.recovery.suspect_after_s
-        due = FOREVER
-        for follower in self._followers.values():
-            if follower.counted and (not follower.in_sync or follower.instance in self._revoked):
-                return 0.0
-            if follower.counted:
-                due = min(due, self._ctx.down.get(follower.instance, FOREVER) + grace, follower.stalled_since + limits.backup_lag_max_s)
-        return due

@@ -69,4 +69,4 @@ class Waits:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        return min(self._ask_at.values(), default=FOREVER)
+        return min(self._ask_at.values()) if self._ask_at else FOREVER
