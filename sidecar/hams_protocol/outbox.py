@@ -96,10 +96,10 @@ class Outbox:
         return effects
 
     def attempted(self, source: str, target: str, request: RequestId, lane: Lane, attempts: int) -> None:
-        """An owner is about to run this alone: should it die, its successor must know how many have died of it."""
+        """An owner is about to run this alone, or came through: should it die, its successor must know how many have died of it."""
         entry = self._requests.get(request, {}).get((source, target, lane))
         if entry is not None:
-            entry.attempts = max(entry.attempts, attempts)
+            entry.attempts = attempts
 
     def tick(self, now: float) -> list[Effect]:
         """Send again what has waited too long for an acknowledgement, a bounded number at a time."""

@@ -42,6 +42,10 @@ class Attempts:
         """Before a suspect runs alone: if this instance dies of it, the count is one higher."""
         return self._tell([(unit, unit.attempts + 1)], knowledge)
 
+    def survived(self, units: list[Unit], knowledge: Knowledge) -> list[Effect]:
+        """The model has come through its run alone: should this instance die later, it was not of this."""
+        return self._tell([(unit, unit.attempts) for unit in units if unit.attempts], knowledge)
+
     def died(self, units: Iterable[Unit], knowledge: Knowledge) -> list[Effect]:
         """The model died with these in it, and this proxy lives to name them."""
         batch = list(units)

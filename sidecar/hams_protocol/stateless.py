@@ -299,8 +299,8 @@ class StatelessMachine(Vertex):
         if event.batch != self._batch:
             return []
         running = {unit.id: unit for unit in self._running}
+        effects: list[Effect] = self._attempts.survived(self._running, self.knowledge)
         self._running = []
-        effects: list[Effect] = []
         for result in event.results:
             unit = running.get(result.unit)
             if unit is None or unit.stage is not Stage.RUNNING or unit.batch != event.batch:
@@ -346,14 +346,15 @@ class StatelessMachine(Vertex):
             return []
         units = [unit for unit in self._running if unit.stage is Stage.RUNNING and unit.batch == event.batch]
         alone = len(self._running) == 1
+        effects = self._attempts.survived(self._running, self.knowledge)
         self._running = []
         if alone:
-            return [effect for unit in units for effect in self._result(unit, UnitResult(unit.id, error=event.message), now)]
+            return effects + [effect for unit in units for effect in self._result(unit, UnitResult(unit.id, error=event.message), now)]
         for unit in reversed(units):
             unit.stage = Stage.READY
             self._attempts.isolate(unit)
             self.queue.add_first(unit, now)
-        return []
+        return effects
 
     def _model_died(self, event: ModelDied, now: float) -> list[Effect]:
         """Say at once which requests were in it, and that this instance cannot serve its slots."""

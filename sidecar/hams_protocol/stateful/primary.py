@@ -269,15 +269,15 @@ class Primary:
         if event.batch != self._batch_id() or not self._running:
             return []
         m = self._m
+        effects = self._attempts.survived(self._running, m.knowledge)
         running = {unit.id: unit for unit in self._running}
         valid = all(self._still_runs(unit) for unit in self._running)
         fenced = any(m.is_fenced(m.joins.deps(unit)) for unit in self._running if unit.stage is Stage.RUNNING)
         if event.updated and (not valid or fenced) and not mutants.on("update-with-orphans"):
-            return self._undo(now)
+            return effects + self._undo(now)
         self._running = []
         self._updating = False
         refused = [result for result in event.results if result.refused]
-        effects: list[Effect] = []
         for result in refused:
             unit = running[result.unit]
             unit.refused.update(token.source for token in unit.used)
@@ -413,8 +413,12 @@ class Primary:
         alone = len(self._running) == 1 and not self._abandoning
         unit = self._running[0]
         if alone and self._still_runs(unit):
-            effects = self.load_newest() if event.updated else []
+            effects = self._attempts.survived(self._running, self._m.knowledge)
+            effects += self.load_newest() if event.updated else []
             self._running = []
+            if self._m.is_fenced(self._m.joins.deps(unit)):
+                self._set_aside(unit)
+                return effects
             result = UnitResult(unit.id, error=event.message)
             deps = self._m.knowledge.prune(merge([self._deps, self._m.joins.deps(unit)]))
             return [*effects, *self._execute([(unit, result)], deps, False, now)]
