@@ -1,0 +1,177 @@
+"""Three trivial operators in a row: what the house costs per request.
+
+Stateless, and stateful with a backup each; 4 KiB and 1 MiB; 1 and 8 clients; one and two frontends' worth of load; beside them, in the same
+run, the floor: the three functions in one FastAPI process. `hams bench chain [--short] [--out FILE.json]`.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import uvicorn
+import uvloop
+from fastapi import FastAPI, Request, Response
+
+from benchmarks.http_load import closed_loop, infer_request, percentile, post
+from hams_operator.graph import load
+from hams_operator.local.supervisor import Supervisor
+from hams_protocol.graph import Graph
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "chain"
+SIZES_BYTES = (4096, 1 << 20)
+CLIENTS = (1, 8)
+READY_S = 60.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and write."""
+    parser = argparse.ArgumentParser("hams bench chain", description=__doc__)
+    parser.add_argument("--out", type=Path, default=None, help="JSON file")
+    parser.add_argument("--short", action="store_true", help="a few seconds in all: does it run, and is it in the right range?")
+    parser.add_argument("--seconds", type=float, default=5.0, help="per cell")
+    options = parser.parse_args(arguments)
+    seconds = 1.0 if options.short else options.seconds
+    result = uvloop.run(measure(seconds))
+    text = json.dumps(result, indent=1)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n")
+    print_table(result)
+    return 0
+
+
+async def measure(seconds: float) -> dict[str, object]:
+    """All cells, one graph after the other, the floor first."""
+    rows: list[dict[str, object]] = []
+    port = await _floor_started()
+    rows += await _cells("floor", port, "", seconds)
+    for name, file in (("stateless", "stateless.yaml"), ("stateful", "graph.yaml")):
+        rows += await _graph(name, load(EXAMPLES / file), EXAMPLES / file, seconds)
+    return {"bench": "chain", "machine": machine(), "seconds_per_cell": seconds, "rows": rows}
+
+
+async def _graph(name: str, graph: Graph, file: Path, seconds: float) -> list[dict[str, object]]:
+    supervisor = Supervisor(graph, file, None, None, None)
+    try:
+        await supervisor.start()
+        await redundant(supervisor)
+        port = int(supervisor.url.rsplit(":", 1)[1])
+        return await _cells(name, port, graph.data.name, seconds)
+    finally:
+        await supervisor.stop()
+
+
+async def redundant(supervisor: Supervisor) -> None:
+    """Until every replica is in sync. Raises TimeoutError."""
+    async with asyncio.timeout(READY_S):
+        while True:
+            conditions = {item.type: item.status for item in (await supervisor.view()).conditions}
+            if conditions["Ready"] == conditions["Redundant"] == "True":
+                return
+
+
+async def _cells(name: str, port: int, graph: str, seconds: float) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for nbytes in SIZES_BYTES:
+        for clients in CLIENTS:
+            request = infer_request(graph, nbytes) if graph else post("/infer", bytes(nbytes), {})
+            busy = cpu_s()
+            took = await closed_loop(port, request, clients, seconds, warm_up_s=min(seconds, 1.0))
+            rows.append(
+                {
+                    "chain": name,
+                    "bytes": nbytes,
+                    "clients": clients,
+                    "requests": len(took),
+                    "p50_ms": round(1000 * percentile(took, 0.5), 3),
+                    "p99_ms": round(1000 * percentile(took, 0.99), 3),
+                    "per_s": round(len(took) / seconds, 1),
+                    "machine_busy": round((cpu_s() - busy) / (min(seconds, 1.0) + seconds) / (os.cpu_count() or 1), 2),
+                }
+            )
+    return rows
+
+
+async def _floor_started() -> int:
+    """The three functions in one FastAPI process of its own; its port."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _floor(writing)
+        os._exit(0)
+    os.close(writing)
+    port = int.from_bytes(await asyncio.to_thread(os.read, reading, 4), "little")
+    os.close(reading)
+    FLOORS.append(pid)
+    return port
+
+
+FLOORS: list[int] = []
+
+
+def _floor(ready: int) -> None:
+    import ctypes  # noqa: PLC0415 - in the child only
+    import socket  # noqa: PLC0415
+
+    ctypes.CDLL(None).prctl(1, 9)
+    app = FastAPI()
+
+    @app.post("/infer")
+    async def infer(request: Request) -> Response:
+        x = np.frombuffer(await request.body(), np.float32)
+        for _ in range(3):
+            x = step(x)
+        return Response(x.tobytes(), media_type="application/octet-stream")
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    os.write(ready, listener.getsockname()[1].to_bytes(4, "little"))
+    asyncio.set_event_loop_policy(None)
+    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", log_level="warning", access_log=False))
+    server.run(sockets=[listener])
+
+
+def step(x: np.ndarray) -> np.ndarray:
+    """What one operator of the chain does."""
+    return x
+
+
+def cpu_s() -> float:
+    """Busy CPU seconds of the whole machine so far."""
+    user, nice, system, *_ = (int(item) for item in Path("/proc/stat").read_text().splitlines()[0].split()[1:])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+
+def machine() -> dict[str, object]:
+    """Facts that a number means nothing without."""
+    packages = ("numpy", "uvloop", "uvicorn", "fastapi", "msgspec", "grpcio")
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "at": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "versions": {name: version(name) for name in packages},
+    }
+
+
+def print_table(result: dict[str, object]) -> None:
+    """For people."""
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    print(f"{'chain':10} {'bytes':>8} {'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'req/s':>9} {'busy':>5}")  # noqa: T201
+    for row in rows:
+        line = f"{row['chain']:10} {row['bytes']:8} {row['clients']:7} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['per_s']:9.0f}"
+        print(f"{line} {row['machine_busy']:5.2f}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
