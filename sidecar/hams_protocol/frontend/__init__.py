@@ -1,5 +1,5 @@
 """The frontend's part of the protocol (protocol.md, section 5): shard logs, admission, injection, sinks, replies, completion."""
 
-from hams_protocol.frontend.machine import FrontendMachine, ShardStatus
+from hams_protocol.frontend.machine import FrontendMachine, KeptLogs, ShardStatus
 
-__all__ = ["FrontendMachine", "ShardStatus"]
+__all__ = ["FrontendMachine", "KeptLogs", "ShardStatus"]

