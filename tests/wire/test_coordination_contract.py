@@ -284,6 +284,22 @@ async def test_a_watch_over_compacted_revisions_misses_no_deletion(cluster: Clus
     assert (event.key, event.synthetic) == (at + "same", False)
 
 
+async def test_a_deletion_at_the_compacted_revision_itself_is_seen(cluster: Cluster, client: Coordination, at: str) -> None:
+    await client.compare_and_swap(at + "a", ABSENT, b"0")
+    after = await client.get_prefix(at)
+    await client.transact((), (Delete(at + "a"),))
+    await cluster.compact()
+    async with client.watch(at, after) as watch:
+        assert names(await take(watch, 1)) == [("deleted", at + "a", b"")]
+
+
+async def test_a_watch_may_start_from_the_reading_of_a_wider_prefix(client: Coordination, at: str) -> None:
+    await client.transact((), (Write(at + "m/a", b"0"), Write(at + "n/a", b"0")))
+    async with client.watch(at + "m/", await client.get_prefix(at)) as watch:
+        await client.transact((), (Write(at + "m/a", b"1"), Write(at + "n/a", b"1")))
+        assert [(event.entry.key, event.synthetic) for event in await take(watch, 1) if isinstance(event, Put)] == [(at + "m/a", False)]
+
+
 async def test_a_closed_watch_ends_whoever_waits_for_it(client: Coordination, at: str) -> None:
     watch = client.watch(at, await client.get_prefix(at))
     waiting = asyncio.create_task(take(watch, 1))

@@ -7,10 +7,12 @@ import grpc
 import grpc.aio
 import pytest
 import trustme
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from grpc_tools import protoc
 
 from hams_operator.local.etcd import EtcdProcess, Ports, _free_ports, find_etcd
 from hams_wire import errors
-from hams_wire.coordination import ABSENT
+from hams_wire.coordination import ABSENT, etcd_pb2
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.etcd_errors import Forgotten, NotReached, classify
 from hams_wire.coordination.etcd_members import Tls, parse_endpoints
@@ -157,3 +159,17 @@ async def test_certificates_of_both_sides_are_checked_and_renewed_ones_are_used(
         for each in (client, nameless, stranger, suspicious):
             await each.close()
         await etcd.kill()
+
+
+def test_the_committed_messages_are_those_of_the_proto(tmp_path: Path) -> None:
+    root = Path(etcd_pb2.__file__).parents[2]
+    out = tmp_path / "etcd.binpb"
+    arguments = ["protoc", f"-I{root}", f"--descriptor_set_out={out}", "hams_wire/coordination/etcd.proto"]
+    assert protoc.main(arguments) == 0
+    (file,) = FileDescriptorSet.FromString(out.read_bytes()).file
+    committed = FileDescriptorProto.FromString(etcd_pb2.DESCRIPTOR.serialized_pb)
+    file.ClearField("source_code_info")
+    for message in file.message_type:
+        for field in message.field:
+            field.ClearField("json_name")
+    assert file == committed

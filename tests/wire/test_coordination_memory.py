@@ -107,6 +107,20 @@ async def test_a_first_registration_of_unknown_outcome_is_settled_by_reading() -
     await client.close()
 
 
+async def test_a_first_registration_that_cannot_be_settled_is_unknown() -> None:
+    store = MemoryStore()
+    client = store.client()
+    client.lose_reply()
+    store.listen(client.partition)  # cut off as soon as the write is applied
+    with pytest.raises(Unknown):
+        await client.register("m/i", b"here", 5)
+    store.unlisten(client.partition)
+    client.heal()
+    registration = await client.register("m/i", b"here", 5)
+    assert registration.held.is_set()
+    await client.close()
+
+
 async def test_a_registration_does_not_return_while_its_owner_is_cut_off() -> None:
     store = MemoryStore()
     client, observer = store.client(), store.client()

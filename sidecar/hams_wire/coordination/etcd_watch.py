@@ -16,7 +16,7 @@ from hams_wire.coordination.etcd_errors import Forgotten, NotReached, classify
 from hams_wire.coordination.etcd_members import Member, Members
 from hams_wire.coordination.etcd_stream import Stream
 from hams_wire.coordination.etcd_values import changes_of, range_of
-from hams_wire.coordination.follower import Follower
+from hams_wire.coordination.follower import Follower, below
 from hams_wire.coordination.port import Deleted, Event, Put, Snapshot
 from hams_wire.errors import AccessDenied, AuthExpired, Closed, CoordinationError
 from hams_wire.limits import etcd_connect_s, etcd_probe_answer_s, etcd_probe_s, watch_events_max
@@ -46,7 +46,7 @@ class EtcdWatch:
         self._reader = reader
         self._members = members
         self._prefix = prefix
-        self._follower = Follower(after)
+        self._follower = Follower(below(prefix, after))
         self._events: asyncio.Queue[Event | None] = asyncio.Queue(watch_events_max)
         self._ending: CoordinationError = Closed("the watch was closed")
         self._live = False
@@ -160,15 +160,16 @@ class EtcdWatch:
 
     async def _check(self) -> None:
         """Is this the history followed so far? A cluster restored from a backup answers otherwise, even if its revisions have caught up."""
-        anchor = self._follower.anchor
         try:
-            if self._follower.agrees((await self._read(anchor)).entries):
+            if self._follower.agrees((await self._read(self._follower.anchor)).entries):
                 return
-        except Forgotten:
-            return  # etcd says so on the stream as well
+            restored = True
         except NotReached:
-            pass
-        await self._emit(self._follower.resync(await self._read(), restored=True))
+            restored = True
+        except Forgotten:
+            # Not left to the stream: before etcd 3.5.18 a watch from the compacted revision itself misses deletions at that revision.
+            restored = False
+        await self._emit(self._follower.resync(await self._read(), restored))
         self._steady = True
         raise _Broken(sick=False)
 

@@ -59,3 +59,8 @@ class Follower:
         self.known = present
         self.next_revision = found.revision + 1
         return events
+
+
+def below(prefix: str, snapshot: Snapshot) -> Snapshot:
+    """The part of a reading that a watch of `prefix` is about."""
+    return Snapshot(snapshot.revision, tuple(entry for entry in snapshot.entries if entry.key.startswith(prefix)))

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from hams_protocol.frozen import frozen
-from hams_wire.coordination.follower import Follower
+from hams_wire.coordination.follower import Follower, below
 from hams_wire.coordination.port import ABSENT, Compare, Delete, Deleted, Event, KeyValue, Operation, Permit, Put, Snapshot, Write
 from hams_wire.coordination.registration import Registration
 from hams_wire.errors import Closed, CoordinationError, InvalidCall, LeaseGone, Lost, NoSpace, NotApplied, Unknown
@@ -351,7 +351,7 @@ class MemoryWatch:
     def __init__(self, client: MemoryCoordination, prefix: str, after: Snapshot) -> None:
         self._client = client
         self._prefix = prefix
-        self._follower = Follower(after)
+        self._follower = Follower(below(prefix, after))
         self._cluster = client.store.cluster
         self._ready: deque[Event] = deque()
         self._closed = False

@@ -112,6 +112,7 @@ class Registration:
             while True:
                 await self._hold()
                 self.times_lost += 1
+                self._entry = None
                 self.held.clear()
                 self.lost.set()
                 if not await self._return():
@@ -200,8 +201,11 @@ class Registration:
             revision = await self._registrar.transact((Compare(self.key, expected), *guard), (Write(self.key, value, self.lease),))
         except NotApplied as refused:
             self._entry = refused.current[0]
-        except Unknown:
-            self._entry = await self._registrar.get(self.key)
+        except Unknown as unknown:
+            try:
+                self._entry = await self._registrar.get(self.key)
+            except CoordinationError:
+                raise unknown from None  # not known either: the next attempt compares with what was there before
         else:
             created = self._entry.create_revision if self._entry is not None else revision
             self._entry = KeyValue(self.key, value, revision, created, self.lease)
