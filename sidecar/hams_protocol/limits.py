@@ -108,8 +108,8 @@ tick_min_s = 0.002
 manager_rank_delay_s = 0.05
 """The manager of rank r waits r times this before it does what the first one should have done."""
 
-probe_timeout_min_s = 0.05
-"""A probe or question without answer fails after `recovery.suspectAfter`, but not sooner than this."""
+probe_timeout_min_s = 0.3
+"""A probe or question without answer fails after `recovery.suspectAfter`, but not sooner than this. A refused connection fails it at once."""
 
 first_roles_wait_s = 2.0
 """How long shards wait for all frontends to register before those that are there share them."""
@@ -122,3 +122,6 @@ early_acks_max = 64
 
 routes_kept_max = 256
 """Sets of present request tensors whose entry edges a frontend remembers."""
+
+starved_s = 0.02
+"""A Tick that is later than this shows that its own process was starved of CPU."""

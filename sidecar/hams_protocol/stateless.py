@@ -8,8 +8,21 @@ from collections.abc import Iterable
 
 from hams_protocol import limits, mutants
 from hams_protocol.deps import Deps
-from hams_protocol.effects import AbandonBatch, BatchUnit, Effect, NoteExec, RestartModel, Send, StartBatch, Stop
-from hams_protocol.events import BatchDone, BatchFailed, Event, ModelDied, ModelReady, Tick, UnitResult, UpdateWanted
+from hams_protocol.effects import AbandonBatch, BatchUnit, Effect, NoteExec, Propose, RestartModel, Send, StartBatch, Stop
+from hams_protocol.events import (
+    BatchDone,
+    BatchFailed,
+    CasDone,
+    CasFailed,
+    CasUnknown,
+    Drain,
+    Event,
+    ModelDied,
+    ModelReady,
+    Tick,
+    UnitResult,
+    UpdateWanted,
+)
 from hams_protocol.graph import FEEDBACK, FRONTEND, SINKS, Graph
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.joins import Stage, Unit
@@ -29,7 +42,7 @@ from hams_protocol.messages import (
     Token,
 )
 from hams_protocol.poison import Attempts, managers_of
-from hams_protocol.topology import slot_number
+from hams_protocol.topology import pass_on, slot_number
 from hams_protocol.vertex import FOREVER, Vertex
 
 SINK = FRONTEND
@@ -62,6 +75,9 @@ class StatelessMachine(Vertex):
         self._batch = 0
         self._running: list[Unit] = []
         self._attempts = Attempts(graph, op)
+        self._leaving: dict[int, InstanceId | None] = {}
+        self._draining = False
+        self._proposed_at = -FOREVER
         self._ticked_at = -FOREVER
 
     # -- the machine -------------------------------------------------------------------------------------------------------
@@ -72,6 +88,8 @@ class StatelessMachine(Vertex):
         if effects is None:
             effects = self._model_event(event, now)
         effects += self._pump(now)
+        if self._leaving or self._draining:
+            effects += self._pass_on(now)
         effects += self.flush_acks(now)
         if isinstance(event, Tick):
             self._ticked_at = now
@@ -86,6 +104,8 @@ class StatelessMachine(Vertex):
             due = min(due, self.queue.deadline())
         for inquiry in self._inquiries.values():
             due = min(due, inquiry.asked_at + limits.resend_after_s)
+        if self._leaving:
+            due = min(due, max(self._proposed_at, self._ticked_at) + limits.propose_retry_s)
         return max(due, self._ticked_at + limits.tick_min_s)
 
     @property
@@ -120,7 +140,7 @@ class StatelessMachine(Vertex):
     # -- topology ----------------------------------------------------------------------------------------------------------
 
     def topology_changed(self, now: float) -> list[Effect]:
-        """Slots may have come; they never silently go while the instance lives on (see `Stop`)."""
+        """Slots may have come, or have been handed over; one taken away means that this instance is revoked."""
         topology = self.knowledge.topology
         if self.instance in topology.revoked:
             return [Stop("revoked")]
@@ -129,21 +149,63 @@ class StatelessMachine(Vertex):
         effects: list[Effect] = []
         self._slots = len(slots)
         gained = {number: epoch for number, epoch in owned.items() if self._owned.get(number) != epoch}
-        lost = [number for number in self._owned if number not in owned]
+        self._forget(set(self._owned) - set(owned))
         self._owned = owned
-        if lost:
-            return [Stop("its slot has gone to another instance")]
+        self._leaving = {number: slots[number].heir for number in owned if slots[number].heir is not None}
+        if self._draining:
+            self._leaving = {number: slots[number].heir for number in owned}
         for number, epoch in gained.items():
             self._had_role = True
             if self._fans_out and epoch > 1 and not mutants.on("no-slot-query"):
                 effects += self._inquire(number, epoch, now)
         effects += self.purge_units(now)
-        effects += self._silent_dropped(now)
-        return effects
+        for unit in self.joins.units():
+            if unit.stage is Stage.WAITING:
+                effects += self.unit_changed(unit, now)
+        return effects + self._silent_dropped(now)
 
     def members_changed(self, now: float) -> list[Effect]:
         """Who has gone need not answer."""
         return self._silent_dropped(now)
+
+    # -- handing slots over ----------------------------------------------------------------------------------------------------
+
+    def _forget(self, lost: set[int]) -> None:
+        """Slots handed over: their tokens go to the heir, who has acknowledged nothing."""
+        for unit in self.joins.units():
+            if lost and slot_number(unit.id.request, self._slots) in lost:
+                unit.reset()
+                self.joins.drop(unit)
+        for number in lost:
+            self._inquiries.pop(number, None)
+
+    def _is_leaving(self, request: RequestId) -> bool:
+        return bool(self._leaving) and slot_number(request, self._slots) in self._leaving
+
+    def _pass_on(self, now: float) -> list[Effect]:
+        """A slot moves once its owner has delivered everything it executed: then, not before, the owner proposes its heir."""
+        if self._draining and not self._owned:
+            return [Stop("drained: it has no slot any more")]
+        if now < self._proposed_at + limits.propose_retry_s:
+            return []
+        busy = {slot_number(request, self._slots) for request in self.outbox.requests()}
+        busy |= {slot_number(unit.id.request, self._slots) for unit in self._running}
+        for number, heir in self._leaving.items():
+            heir = heir or self._substitute()
+            if heir is None or number in busy or number in self._inquiries:
+                continue
+            changed = pass_on(self.knowledge.topology, self.operator.name, number, self.instance, self._owned[number], heir)
+            if changed is not None:
+                self._proposed_at = now
+                return [Propose(self.knowledge.revision, changed)]
+        return []
+
+    def _substitute(self) -> InstanceId | None:
+        """Who else could have a slot of this one: an instance with the fewest."""
+        owners = [slot.instance for slot in self.knowledge.slots_of(self.operator.name)]
+        revoked = self.knowledge.topology.revoked
+        others = [item.instance for item in self.members.values() if item.of == self.operator.name and item.instance != self.instance]
+        return min((item for item in others if item not in revoked), key=lambda item: (owners.count(item), item), default=None)
 
     def _inquire(self, slot: int, epoch: int, now: float) -> list[Effect]:
         waiting = set(self._successor_instances())
@@ -235,7 +297,7 @@ class StatelessMachine(Vertex):
         """Queue it; what runs no model takes its turn as well, so that a slot's inquiry holds it too."""
         if unit.attempts and self._attempts.is_poison(unit):
             return self._emit(unit, Kind.ERROR, None, self.operator.successors, self._attempts.error(unit), now)
-        if self.joins.forward(unit) is not None and not self._inquiries:
+        if self.joins.forward(unit) is not None and not self._inquiries and not self._is_leaving(unit.id.request):
             return self._forward(unit, now)
         self.queue.add(unit, now)
         return []
@@ -259,7 +321,8 @@ class StatelessMachine(Vertex):
                 return effects
             runnable: list[Unit] = []
             for unit in units:
-                if self.sending_epoch(unit.id.request) is None:
+                if self.sending_epoch(unit.id.request) is None or self._is_leaving(unit.id.request):
+                    unit.reset()
                     continue
                 if self.joins.forward(unit) is not None:
                     effects += self._forward(unit, now)
@@ -293,6 +356,14 @@ class StatelessMachine(Vertex):
             return self._model_died(event, now)
         if isinstance(event, UpdateWanted):
             return [AbandonBatch(event.batch)]
+        if isinstance(event, CasDone | CasFailed):
+            self._proposed_at = -FOREVER
+            return self.learn_revision(event.topology, event.revision, now)
+        if isinstance(event, CasUnknown):
+            self._proposed_at = now
+        if isinstance(event, Drain):
+            self._draining = True
+            self._leaving = dict.fromkeys(self._owned)
         return []
 
     def _batch_done(self, event: BatchDone, now: float) -> list[Effect]:

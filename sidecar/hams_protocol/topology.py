@@ -8,6 +8,7 @@ import zlib
 from dataclasses import replace
 from functools import lru_cache
 
+from hams_protocol import limits
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId, RequestId
 
@@ -46,10 +47,14 @@ class ReplicaSet:
 
 @frozen
 class Slot:
-    """A stateless operator's share of the requests: its active instance, and +1 whenever that changes."""
+    """A stateless operator's share of the requests: its active instance, and an epoch, +1 whenever that changes.
+
+    `heir` is to have it next: the instance hands it over once everything it executed is complete.
+    """
 
     epoch: int = 0
     instance: InstanceId | None = None
+    heir: InstanceId | None = None
 
 
 @frozen
@@ -132,3 +137,22 @@ def admit(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner
     if found.primary != primary or found.epoch != epoch or joiner not in found.joining or joiner in topology.revoked:
         return None
     return topology.with_set(replace(found, in_sync=(*found.in_sync, joiner), joining=tuple(item for item in found.joining if item != joiner))).next()
+
+
+def pass_on(topology: Topology, op: str, number: int, owner: InstanceId, epoch: int, heir: InstanceId) -> Topology | None:
+    """The active instance hands a slot to its heir. Safe only when nothing it executed for the slot is incomplete."""
+    slots = topology.table(op).slots
+    if number >= len(slots) or slots[number].instance != owner or slots[number].epoch != epoch or heir in topology.revoked:
+        return None
+    changed = (*slots[:number], Slot(epoch + 1, heir), *slots[number + 1 :])
+    return topology.with_table(SlotTable(op, changed)).next()
+
+
+def hand_over(topology: Topology, name: str, primary: InstanceId, epoch: int, heir: InstanceId, end: int) -> Topology | None:
+    """The primary hands its set to an in-sync backup and leaves. Safe only when the whole set has applied version `end`, its last one."""
+    found = topology.find(name)
+    if found.primary != primary or found.epoch != epoch or heir not in found.in_sync or heir in topology.revoked:
+        return None
+    rest = tuple(item for item in found.in_sync if item != heir)
+    ends = (*found.ends, (epoch, end))[-limits.ends_kept_max :]
+    return topology.with_set(replace(found, epoch=epoch + 1, primary=heir, in_sync=rest, ends=ends)).next()

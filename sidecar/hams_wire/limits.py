@@ -156,3 +156,9 @@ heartbeat_min_s = 0.01
 
 close_flush_s = 0.2
 """What is queued may take this long to leave when an instance ends in order."""
+
+timer_late_s = 0.02
+"""A timer that fires later than this yields once to what has arrived."""
+
+timer_again_s = 0.001
+"""How long it yields."""

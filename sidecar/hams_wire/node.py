@@ -198,7 +198,12 @@ class Node:
             self._timer = self._loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
+        """A late timer means a starved process: what has arrived meanwhile is read before the machine judges anybody by its silence."""
         self._timer = None
+        if self._loop.time() - self._timer_at > limits.timer_late_s:
+            self._timer_at = self._loop.time()
+            self._timer = self._loop.call_later(limits.timer_again_s, self._tick)
+            return
         self.feed(Tick())
 
     def _on_message(self, sender: InstanceId, message: Message) -> None:

@@ -85,9 +85,24 @@ def slots(graph: Graph, topology: Topology, members: Members, dead: Iterable[Ins
                 table[number] = Slot(slot.epoch + 1, owner)
             elif slot.instance is not None and slot.instance in topology.revoked:
                 table[number] = Slot(slot.epoch, None)
+        _spread(table, free, gone)
         if tuple(table) != topology.table(op.name).slots:
             topology = topology.with_table(SlotTable(op.name, tuple(table)))
     return topology
+
+
+def _spread(table: list[Slot], free: list[InstanceId], gone: set[InstanceId]) -> None:
+    """An idle instance becomes the heir of a slot whose owner has several; one move at a time. An heir that is gone is struck out."""
+    for number, slot in enumerate(table):
+        if slot.heir is not None and slot.heir not in free:
+            table[number] = Slot(slot.epoch, slot.instance)
+    if any(slot.heir is not None for slot in table):
+        return
+    owners = [slot.instance for slot in table]
+    idle = [item for item in free if item not in owners]
+    crowded = next((number for number, slot in enumerate(table) if owners.count(slot.instance) > 1 and slot.instance not in gone), None)
+    if idle and crowded is not None and table[crowded].instance is not None:
+        table[crowded] = Slot(table[crowded].epoch, table[crowded].instance, idle[0])
 
 
 def revoke(topology: Topology, instances: Iterable[InstanceId]) -> Topology:

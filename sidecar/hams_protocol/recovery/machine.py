@@ -71,15 +71,17 @@ class ManagerMachine:
         self._assign_since = FOREVER
         self._needed_since = FOREVER
         self._ticked_at = -FOREVER
+        self._due = FOREVER
         self._probe_timeout_s = max(graph.data.recovery.suspect_after_s, limits.probe_timeout_min_s)
 
     # -- the machine -----------------------------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
-        effects = self._handle(event, now)
         if isinstance(event, Tick):
+            self._excuse(now - self._due)
             self._ticked_at = now
+        effects = self._handle(event, now)
         return effects + self._proceed(now)
 
     def deadline(self) -> float:
@@ -92,7 +94,18 @@ class ManagerMachine:
         if self._attempt is not None:
             dues.append(self._attempt.asked_at + self._probe_timeout_s)
         due = min((due for due in dues if due > self._ticked_at), default=FOREVER)
-        return max(due, self._ticked_at + limits.tick_min_s)
+        self._due = max(due, self._ticked_at + limits.tick_min_s)
+        return self._due
+
+    def _excuse(self, late_s: float) -> None:
+        """A Tick that comes late means that this manager was starved: answers may be waiting unread, so everybody gets that time back."""
+        if not limits.starved_s < late_s < FOREVER:
+            return
+        for inquest in self._inquests.values():
+            if inquest.confirmed_at == FOREVER:
+                inquest.asked_at += late_s
+        if self._attempt is not None:
+            self._attempt.asked_at += late_s
 
     @property
     def leader(self) -> bool:

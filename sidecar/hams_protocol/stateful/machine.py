@@ -15,6 +15,7 @@ from hams_protocol.events import (
     CasDone,
     CasFailed,
     CasUnknown,
+    Drain,
     Event,
     Loaded,
     LoadFailed,
@@ -187,6 +188,11 @@ class StatefulMachine(Vertex):
             return effects + self.learn_revision(event.topology, event.revision, now)
         if isinstance(event, CasUnknown):
             return self.primary.proposal_unknown(now) if self.primary is not None else []
+        if isinstance(event, Drain):
+            if self.primary is None:
+                return self._stop("drained")
+            self.primary.draining = True
+            return []
         if self.primary is None:
             return [AbandonBatch(event.batch)] if isinstance(event, UpdateWanted) else []
         if isinstance(event, UpdateWanted):

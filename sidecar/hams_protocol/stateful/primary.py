@@ -60,7 +60,7 @@ from hams_protocol.messages import (
 )
 from hams_protocol.poison import Attempts, managers_of
 from hams_protocol.stateful.followers import Follower, Followers
-from hams_protocol.topology import ReplicaSet, admit, shrink
+from hams_protocol.topology import ReplicaSet, admit, hand_over, shrink
 from hams_protocol.versions import Version
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Primary:
         self._capturing: int | None = None
         self._loads = 0
         self.loading = False
+        self.draining = False
         self._fence: Fence | None = None
         self._waiting_since = FOREVER
         self._blocked = machine.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
@@ -179,6 +180,8 @@ class Primary:
         if self._wanted:
             effects += self._try_update(now)
         m = self._m
+        if self.draining:
+            return effects + self._hand_over(now)
         if self._running or self.loading or not m.model_ready or not len(m.queue):
             return effects
         while not self._running:
@@ -202,6 +205,22 @@ class Primary:
             if runnable:
                 effects += self._start(runnable)
         return effects
+
+    def _hand_over(self, now: float) -> list[Effect]:
+        """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the last version, a backup takes over."""
+        m = self._m
+        found = m.knowledge.set_of(m.operator.name)
+        if self._running or self.loading or self._seq > self.durable or now < self._proposed_at + limits.propose_retry_s:
+            return []
+        heir = next((item for item in found.in_sync if item in m.members), None)
+        if heir is None:
+            return []
+        changed = hand_over(m.knowledge.topology, m.operator.name, m.instance, self._epoch, heir, self._seq)
+        if changed is None:
+            return []
+        self._proposed_at = now
+        self._reconsider_at = now + limits.propose_retry_s
+        return [Propose(m.knowledge.revision, changed)]
 
     def _passed_on(self, unit: Unit) -> Forward | None:
         if unit.attempts and self._attempts.is_poison(unit):
@@ -491,7 +510,7 @@ class Primary:
             target = max(follower.applied for follower in self._followers.ack_set)
         self._waiting_since = FOREVER if target >= self._seq else min(self._waiting_since, now)
         if target <= self.durable:
-            return []
+            return self._serve_joiners(now)
         self.durable = target
         self._waiting_since = FOREVER if target >= self._seq else now
         name = m.operator.name
@@ -500,10 +519,17 @@ class Primary:
         m.store.trim(target)
         effects: list[Effect] = [NoteDurable(name, m.knowledge.topology.generation, self._epoch, target)]
         effects += [Send(peer, notice) for peer in self._interested()]
+        effects += self._serve_joiners(now)
         for follower in list(self._followers.all.values()):
-            if follower.asked:
-                effects += self._copy_to(follower.instance, AskCopy(name, self._epoch), now)
             effects += self._admit(follower, now)
+        return effects
+
+    def _serve_joiners(self, now: float) -> list[Effect]:
+        """Joiners that asked before there was anything to copy."""
+        effects: list[Effect] = []
+        for follower in self._followers.all.values():
+            if follower.asked:
+                effects += self._copy_to(follower.instance, AskCopy(self._m.operator.name, self._epoch), now)
         return effects
 
     def _settled(self) -> int:
@@ -568,11 +594,12 @@ class Primary:
         if ask.epoch != self._epoch or follower is None or follower.ack:
             return []
         m = self._m
-        number = self.durable if not self._blocked or self._followers.ack_set else self._settled()
+        alone = self._blocked and not m.knowledge.set_of(m.operator.name).in_sync
+        number = self._settled() if alone else self.durable
         if mutants.on("copy-speculative"):
             number = self._ready_up_to()
         version = m.store.at_or_below(number)
-        if number < 0 or version is None or version.state is None:
+        if number < self._base or version is None or version.state is None:
             follower.copying = follower.asked = True
             return []
         follower.copying = follower.asked = False
@@ -586,7 +613,7 @@ class Primary:
         """Once it has applied everything durable, a joiner enters the ack set; then, not before, it is proposed for the set."""
         m = self._m
         found = m.knowledge.set_of(m.operator.name)
-        if follower.instance not in found.joining or follower.copying or follower.applied < max(self.durable, 0):
+        if follower.instance not in found.joining or follower.copying or follower.applied < max(self.durable, self._base):
             return []
         if not mutants.on("set-before-ack-set"):
             follower.ack = True
