@@ -19,9 +19,9 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(status)  # threads of the model must not keep a process whose proxy has gone
     if command == "check":
-        from hams_sdk import check  # noqa: PLC0415 - a serving process needs none of it
+        from hams_sdk.check import main as check  # noqa: PLC0415 - a serving process needs none of it
 
-        sys.exit(check.main(arguments))
+        sys.exit(check(arguments))
     print(USAGE, file=sys.stdout if command in ("-h", "--help") else sys.stderr)
     sys.exit(0 if command in ("-h", "--help") else 2)
 

@@ -1,0 +1,100 @@
+"""Models for `hams-model check`: one that fits, and one for each way not to."""
+
+import random
+from typing import Any
+
+import numpy as np
+
+import hams_sdk
+
+
+class Good(hams_sdk.Model):
+    """Everything declared."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        self.total = np.zeros(2, np.float32)
+        self.count = 0
+        return {"total": self.total, "count": hams_sdk.Opaque(lambda: str(self.count).encode(), self.set_count)}
+
+    def set_count(self, data: bytes) -> None:
+        self.count = int(data)
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        total = self.total + batch["x"].sum(axis=0)
+        with update:
+            self.total[:] = total
+            self.count += 1
+        return {"y": batch["x"] + total * self.count}
+
+
+class Forgets(Good):
+    """The count is not declared."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        return {"total": super().initialize(config)["total"]}
+
+
+class RandomWeights(Good):
+    """Weights drawn at start and not declared."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        self.weights = np.random.default_rng().random(2, dtype=np.float32)
+        return super().initialize(config)
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        return {"y": super().run(batch, update)["y"] * self.weights}
+
+
+class Early(Good):
+    """Writes in the compute stage."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        self.total += 1
+        return super().run(batch, update)
+
+
+class WrongShape(Good):
+    """One column too few."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        return {"y": super().run(batch, update)["y"][:, :1]}
+
+
+class Chance(Good):
+    """A fresh nonce in every output."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        return {"y": super().run(batch, update)["y"] + np.float32(random.random())}
+
+
+class BadRestore(Good):
+    """`set` does not put back what `get` gave."""
+
+    def set_count(self, data: bytes) -> None:
+        self.count = int(data) + 1
+
+
+class Torch(hams_sdk.Model):
+    """Module and optimizer."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        import torch
+
+        self.net = torch.nn.Linear(2, 2)
+        self.opt = torch.optim.Adam(self.net.parameters())
+        return {"net": self.net, "opt": self.opt} if config.get("all", True) else {"net": self.net}
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        out = self.net(batch.torch("x"))
+        self.opt.zero_grad()
+        out.square().mean().backward()
+        with update:
+            self.opt.step()
+        return {"y": out}
+
+
+class Stateless(hams_sdk.Model):
+    """A function."""
+
+    def run(self, batch: hams_sdk.Batch) -> Any:
+        return {"y": batch["x"] + 1}

@@ -1,0 +1,138 @@
+"""`hams-model check` finds what it says it finds, and passes what fits."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hams_sdk import check
+from hams_sdk.errors import UsageError
+from hams_sdk.graphfile import read_operator
+from hams_sdk.specs import TensorSpec
+
+Run = Callable[..., tuple[int, str]]
+HERE = Path(__file__).parent
+GRAPH = """
+apiVersion: hams.dev/v1alpha1
+kind: ServiceGraph
+metadata: {name: g}
+spec:
+  inputs:
+  - {name: x, datatype: FP32, shape: [2]}
+  - {name: words, datatype: BYTES, shape: [-1], optional: true}
+  outputs:
+  - {name: y, from: [last.y, op.y]}
+  operators:
+  - name: op
+    %s
+    model: {entrypoint: "checked_models:%s", config: %s}
+    inputs: [request.x, {from: request.words, as: text}]
+    outputs: [{name: y, datatype: FP32, shape: [2], finite: true}]
+    feedback: {to: request, inputs: {x: y}, maxHops: 2}
+  - name: last
+    model: {entrypoint: "checked_models:Stateless"}
+    inputs: [op]
+    outputs: [{name: y, datatype: FP32, shape: [2]}]
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Check one of `checked_models`: exit status and report."""
+
+    def go(name: str, *arguments: str, stateful: bool = True, config: str = "{}") -> tuple[int, str]:
+        graph = tmp_path / "graph.yaml"
+        graph.write_text(GRAPH % ("stateful: {}" if stateful else "replicas: 2", name, config))
+        monkeypatch.setattr("sys.path", [*sys.path])
+        status = check.main([f"checked_models:{name}", "--graph", str(graph), "--path", str(HERE), *arguments])
+        out, err = capsys.readouterr()
+        return status, out + err
+
+    return go
+
+
+def test_a_model_that_fits_passes(run: Run) -> None:
+    status, report = run("Good")
+    assert status == 0, report
+    assert "gives the same next outputs" in report
+    assert "nothing is written before the boundary" in report
+    assert report.endswith("the model fits\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Forgets", "FAIL  a fresh process with the restored state gives other outputs; state that initialize did not return: self.count"),
+        ("RandomWeights", "FAIL  a fresh process with the restored state gives other outputs; state that initialize did not return: self.weights"),
+        ("Early", "FAIL  state is written outside `with update:`: total"),
+        ("WrongShape", 'FAIL  run on 1 rows: output "y": expected FP32 [1, 2], got [1, 1]'),
+        ("BadRestore", "FAIL  restored into a fresh process and captured again, the state differs: count"),
+    ],
+)
+def test_what_does_not_fit_is_named(run: Run, name: str, says: str) -> None:
+    status, report = run(name)
+    assert says in report
+    assert status == 1
+
+
+def test_a_model_that_is_not_deterministic_is_told_from_one_that_forgets(run: Run) -> None:
+    status, report = run("Chance")
+    assert "note  the model is not deterministic (the global generator of random is used)" in report
+    assert "captured again, every byte is the same" in report
+    assert status == 0
+
+
+def test_a_torch_optimizer_that_was_not_declared_is_named(run: Run) -> None:
+    pytest.importorskip("torch")
+    assert run("Torch")[0] == 0
+    status, report = run("Torch", config="{all: false}")
+    assert status == 1
+    assert "self.opt.state" in report
+
+
+def test_a_stateless_model_is_checked_for_its_outputs(run: Run) -> None:
+    status, report = run("Stateless", "--operator", "op", stateful=False)
+    assert status == 0
+    assert "a fresh process gives the same outputs" in report
+    status, report = run("Good", stateful=False)
+    assert status == 1
+    assert "declare it `stateful`" in report
+
+
+def test_data_of_the_author_are_used_and_examined(run: Run, tmp_path: Path) -> None:
+    np.savez(tmp_path / "good.npz", x=np.ones((5, 2), np.float32), text=np.array([["a"], ["bc"]]))
+    assert run("Good", "--data", str(tmp_path / "good.npz"))[0] == 0
+    np.savez(tmp_path / "bad.npz", x=np.ones((5, 3), np.float32))
+    assert "has shape [5, 3], expected ['rows', 2]" in run("Good", "--data", str(tmp_path / "bad.npz"))[1]
+    np.savez(tmp_path / "worse.npz", x=np.ones((5, 2)))
+    status, report = run("Good", "--data", str(tmp_path / "worse.npz"))
+    assert status == 2
+    assert 'array "x" is float64, expected FP32' in report
+    np.savez(tmp_path / "none.npz", z=np.ones((5, 2)))
+    assert 'no array "x"; there are z' in run("Good", "--data", str(tmp_path / "none.npz"))[1]
+    assert run("Good", "--data", str(tmp_path / "absent.npz"))[0] == 2
+
+
+def test_an_operator_is_read_with_what_feeds_it_and_where_it_goes(tmp_path: Path) -> None:
+    graph = tmp_path / "g.yaml"
+    graph.write_text(GRAPH % ("stateful: {}", "Good", "{a: 1}"))
+    spec = read_operator(graph, "checked_models:Good", None)
+    assert spec.inputs == (TensorSpec("x", "FP32", (2,)), TensorSpec("text", "BYTES", (-1,), optional=True))
+    assert spec.outputs == (TensorSpec("y", "FP32", (2,), finite=True),)
+    assert spec.successors == {"last", "reply", "request"}
+    assert (spec.stateful, spec.config) == (True, {"a": 1})
+    assert read_operator(graph, "x", "last").inputs[0].name == "y"
+    with pytest.raises(UsageError, match='no operator "nobody"; there are op, last'):
+        read_operator(graph, "x", "nobody")
+    with pytest.raises(UsageError, match="say which with --operator"):
+        read_operator(graph, "x", None)
+    graph.write_text("- not\n- a graph\n")
+    with pytest.raises(UsageError, match="not a ServiceGraph"):
+        read_operator(graph, "x", None)
+    graph.write_text("spec: {operators: [{name: a, inputs: [b.c]}]}")
+    with pytest.raises(UsageError, match=r"operator a: inputs\[0\]: nothing is called 'b.c'"):
+        read_operator(graph, "x", "a")
+    with pytest.raises(UsageError, match="No such file"):
+        read_operator(tmp_path / "none.yaml", "x", None)
