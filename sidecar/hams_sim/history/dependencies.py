@@ -62,16 +62,17 @@ class Dependencies:
             applies.setdefault(durable.epoch, []).append((at, durable))
         for stretch in table.stretches.values():
             prefix.enter(stretch.start)
-            self._absorb(stretch, prefix)
-            self._release(table, stretch, prefix)
+            beside = self._absorb(stretch, prefix)
+            self._release(table, stretch, prefix, beside)
             for position, line in applies.get(stretch.epoch, ()):
                 worst = prefix.settled_at(line.version)
                 if worst == INFINITE or (self.ordered and worst >= position):
                     self._unsettled_version(table, stretch, position, line)
 
-    def _absorb(self, stretch: Stretch, prefix: "Prefix") -> None:
-        """Every unit's inputs become part of the state."""
+    def _absorb(self, stretch: Stretch, prefix: "Prefix") -> dict[int, tuple[float, float]]:
+        """Every unit's inputs become part of the state. Returned: what a wrong epoch executed at seqs that it had taken over."""
         settled, dead = self.settled, self.dead
+        beside: dict[int, tuple[float, float]] = {}
         for seq in stretch.seqs:
             position, line = stretch.units[seq]
             worst, generation = -1.0, INFINITE
@@ -79,9 +80,13 @@ class Dependencies:
                 worst = max(worst, settled.get(value, -1.0))
             if dead:
                 generation = self._orphan_input(position, line)
-            prefix.append(seq, worst, generation)
+            if seq > stretch.start:
+                prefix.append(seq, worst, generation)
+            else:
+                beside[seq] = (worst, generation)
+        return beside
 
-    def _release(self, table: OperatorTable, stretch: Stretch, prefix: "Prefix") -> None:
+    def _release(self, table: OperatorTable, stretch: Stretch, prefix: "Prefix", beside: dict[int, tuple[float, float]]) -> None:
         """Every output depends on the whole state of its version."""
         durable = Watermarks(stretch, self.ordered)
         judged, following = stretch.judged_end, stretch.next
@@ -91,10 +96,11 @@ class Dependencies:
             if line.out is None:
                 continue
             assert line.version is not None
-            worst = max(prefix.settled_at(line.version), durable.settled(line.version))
+            own = beside.get(seq, (-1.0, INFINITE))
+            worst = max(own[0], prefix.settled_at(line.version), durable.settled(line.version))
             if worst >= 0:
                 self.settled[line.out] = worst
-            generation = prefix.dead_at(line.version)
+            generation = min(own[1], prefix.dead_at(line.version))
             if judged is not None and following is not None and line.version > judged:
                 generation = min(generation, following.gen)
             if generation < INFINITE:
@@ -238,9 +244,7 @@ class Prefix:
         del self._seqs[keep:], self._settled[keep:], self._dead[keep:]
 
     def append(self, seq: int, settled: float, dead: float) -> None:
-        """The state takes in one more unit. One at or below the start of its epoch is no part of the lineage."""
-        if seq <= self._seqs[-1]:
-            return
+        """The state takes in one more unit."""
         self._seqs.append(seq)
         self._settled.append(max(self._settled[-1], settled))
         self._dead.append(min(self._dead[-1], dead))

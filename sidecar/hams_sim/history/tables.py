@@ -262,7 +262,9 @@ class Tables:
         table = self._stateful(position, line.op)
         if table is None:
             return
-        table.stretch(line.epoch)
+        # The epoch that it ended may have no line of its own, and still an end that something must have led to.
+        for epoch in range(max(1, line.epoch - 1), line.epoch + 1):
+            table.stretch(epoch)
         first, known = table.failovers.setdefault(line.epoch, (position, line))
         if (known.end, known.i, known.gen) != (line.end, line.i, line.gen):
             self.findings.violation(
@@ -294,6 +296,7 @@ class Tables:
         before: Stretch | None = None
         for stretch in known:
             stretch.seqs = sorted(stretch.units)
+            self._batches(table, stretch)
             self._begin(table, stretch, before)
             if before is not None:
                 before.next, stretch.prev = stretch, before
@@ -306,6 +309,18 @@ class Tables:
             if stretch.end is not None:
                 kept = stretch.end if kept is None else min(kept, stretch.end)
             stretch.kept = kept
+
+    def _batches(self, table: OperatorTable, stretch: Stretch) -> None:
+        version = 0
+        for seq in stretch.seqs:
+            position, line = stretch.units[seq]
+            assert line.version is not None
+            if seq <= version != line.version:
+                self.findings.problem(
+                    f"{table.name}, epoch {stretch.epoch}: seq {seq}, version {line.version}, lies in the batch that ends with {version}",
+                    position,
+                )
+            version = line.version
 
     def _begin(self, table: OperatorTable, stretch: Stretch, before: Stretch | None) -> None:
         epoch = stretch.epoch

@@ -63,11 +63,13 @@ class Visibility:
                 stretch.prev.mark = max(stretch.prev.mark, min(mark, start))
             if stretch.prev is not None and start < stretch.prev.start and not self._exempt(table, stretch):
                 self._end_decreases(table, stretch, stretch.prev)
+            self._whole_batches(table, stretch)
             found = 0
             for seq in stretch.seqs:
                 line = stretch.units[seq][1]
                 if seq <= start:
                     if line.out in values:
+                        values.update(line.inputs)
                         self._overwritten(table, stretch, seq)
                 elif seq <= mark:
                     found += 1
@@ -94,6 +96,23 @@ class Visibility:
             f"ends of {table.name} decrease: epoch {before.epoch} began at {before.start}, but epoch {stretch.epoch} keeps only {stretch.start}",
             *lines,
         )
+
+    def _whole_batches(self, table: OperatorTable, stretch: Stretch) -> None:
+        """States are captured per batch, so an epoch ends with a version; a unit kept without the rest of its batch depends on what is lost."""
+        end, following = stretch.judged_end, stretch.next
+        if end is None or following is None or end <= stretch.start or end not in stretch.units:
+            return
+        position, line = stretch.units[end]
+        assert line.version is not None
+        if line.version > end:
+            began = () if following.began is None else (following.began,)
+            self.findings.violation(
+                "I1",
+                f"epoch {stretch.epoch} of {table.name} ended at {end}, in the middle of the batch that ends with version {line.version}: what"
+                f" {name_of(line)} depends on is lost",
+                *began,
+                position,
+            )
 
     def _first_end_below(self, stretch: Stretch, version: int) -> Stretch | None:
         """The epoch whose (judged) end cut this version off."""
