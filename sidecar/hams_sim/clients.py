@@ -90,7 +90,9 @@ class Client:
             return
         if not node.alive:
             self._again(0.02)
-        elif node.host_cut & 2 == 0:
+        elif node.host_cut & 2:
+            self.world.after(0.03, self._reach, attempt, node, event)
+        else:
             self.world.feed(node, event)
 
     def _timeout(self, attempt: int) -> None:
@@ -121,7 +123,10 @@ class Client:
         """The frontend's answer."""
         if attempt != self.attempt or self.done:
             return
-        if self.frontend is None or self.frontend.host_cut & 1:
+        if self.frontend is None:
+            return
+        if self.frontend.host_cut & 1:
+            self.world.after(0.03, self.answered, attempt, outcome)
             return
         if isinstance(outcome, NotServed):
             if outcome.status in (429, 503, 504):

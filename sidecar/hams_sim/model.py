@@ -125,9 +125,7 @@ class SimModel:
         if chance < behaviour.raises and len(self._units) > 1:
             self.world.seen("batch raised")
             self._finish(BatchFailed(self._batch, "raised", False))
-        elif not self.operator.stateful:
-            self._finish(BatchDone(self._batch, self._results(False), False))
-        elif chance > 1 - behaviour.idle_update:
+        elif not self.operator.stateful or chance > 1 - behaviour.idle_update:
             self._finish(BatchDone(self._batch, self._results(False), False))
         else:
             self._say(UpdateWanted(self._batch))

@@ -346,7 +346,7 @@ class World:
             link.life += 1
         for link in list(node.links_in.values()):
             link.kept.clear()
-        for peer in {*node.links, *node.links_in}:
+        for peer in dict.fromkeys((*node.links, *node.links_in)):
             other = self.nodes.get(peer)
             if other is None or not other.alive:
                 continue
