@@ -33,6 +33,7 @@ class Knowledge:
         self.revision = -1
         self.completed = CompletionSet()
         self._durable: dict[str, Dep] = {}
+        self._marks: dict[str, dict[int, int]] = {}
         self._sets: dict[str, ReplicaSet] = {}
         self._ends: dict[str, dict[int, int]] = {}
         self._slots: dict[str, tuple[Slot, ...]] = {}
@@ -50,6 +51,10 @@ class Knowledge:
         self.revision = revision
         self._sets = {item.name: item for item in topology.sets}
         self._ends = {item.name: dict(item.ends) for item in topology.sets}
+        for name, marks in self._marks.items():
+            epoch = self.set_of(name).epoch
+            for ended in [item for item in marks if item < epoch]:
+                del marks[ended]
         self._slots = {item.op: item.slots for item in topology.tables}
         for table in topology.tables:
             for number, slot in enumerate(table.slots):
@@ -97,10 +102,16 @@ class Knowledge:
         """Take over durable watermarks; the operators whose watermark rose."""
         risen = []
         for dep in notice.versions:
+            marks = self._marks.get(dep.op)
+            if marks is None:
+                marks = self._marks[dep.op] = {}
+            if dep.seq <= marks.get(dep.epoch, -1) or dep.epoch < self.set_of(dep.op).epoch:
+                continue
+            marks[dep.epoch] = dep.seq
             held = self._durable.get(dep.op)
-            if held is None or (held.epoch, held.seq) < (dep.epoch, dep.seq):
+            if held is None or held.epoch <= dep.epoch:
                 self._durable[dep.op] = dep
-                risen.append(dep.op)
+            risen.append(dep.op)
         return risen
 
     def watermark(self, op: str) -> Dep | None:
@@ -125,7 +136,8 @@ class Knowledge:
             if not self._block or (mark is not None and mark.epoch >= epoch and mark.seq >= dep.seq):
                 return Status.DURABLE
             return Status.PENDING
-        return Status.DURABLE if mark is not None and mark.epoch == dep.epoch and dep.seq <= mark.seq else Status.PENDING
+        marks = self._marks.get(dep.op)
+        return Status.DURABLE if marks is not None and dep.seq <= marks.get(epoch, -1) else Status.PENDING
 
     def status(self, deps: Deps) -> Status:
         """The worst of the entries; a vector without entries is durable."""

@@ -377,8 +377,8 @@ class ShardOwner:
         tokens, error = decided
         if self._ctx.mode.waits_for_durable and not mutants.active:
             for token in tokens:
-                if token.deps and self._ctx.knowledge.status(token.deps) is not Status.DURABLE:
-                    raise InvariantError(f"the reply of {live.admit.request} would show a value that is not durable")
+                if token.deps and self._ctx.knowledge.status(token.deps) is Status.ORPHAN:
+                    raise InvariantError(f"the reply of {live.admit.request} would show an orphan")
         live.replied = True
         entry = ReplyEntry(live.admit.request, tuple(_bare(token) for token in tokens), error)
         live.reply_index = self.log.append(entry)

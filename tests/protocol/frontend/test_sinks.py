@@ -250,3 +250,17 @@ def test_a_topology_heard_from_a_peer_counts():
     net.deliver("p-1", "F-1", Durable((Dep("p", 2, 1),)))
     net.run()
     assert net.reply(handle) == ["v"]
+
+
+def test_a_notice_of_an_epoch_not_yet_known_takes_nothing_back():
+    net = Net(graph(op("p", FRONTEND), op("q", FRONTEND))).start()
+    net.op("q").auto = net.op("p").auto = False
+    handle = net.ask("F-1", "k")
+    net.run()
+    send(net, token("v", Dep("p", 1, 1)))
+    net.deliver("p-1", "F-1", Durable((Dep("p", 2, 9),)))
+    net.deliver("p-1", "F-1", Durable((Dep("p", 1, 1),)))
+    net.deliver("p-1", "F-1", Durable((Dep("p", 2, 10),)))
+    net.op("q").answer(R0)
+    net.run()
+    assert net.reply(handle) == ["v", "q-1:1"]
