@@ -179,6 +179,7 @@ class SimModel:
                 results.append(UnitResult(unit.unit, error="this model fails sometimes"))
                 continue
             if chance > 1 - behaviour.refuse:
+                world.unwritten.add((op.name, unit.unit))
                 results.append(UnitResult(unit.unit, refused=True))
                 continue
             parents = tuple(payload for _, payload in unit.inputs if payload is not None)

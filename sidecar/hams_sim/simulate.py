@@ -6,7 +6,7 @@ all lines, and a comparison of every reply and every final state with the surviv
 
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from hams_protocol.graph import FRONTEND, Graph, Join, WhenUnprotected
@@ -18,6 +18,7 @@ from hams_sim.faults import Fault, Faults, draw
 from hams_sim.history.checker import check
 from hams_sim.model import Behaviour
 from hams_sim.node import MANAGER
+from hams_sim.scenarios import SCENARIOS
 from hams_sim.shapes import Sizes, Vertex, build
 from hams_sim.world import World
 from hams_wire.history import FaultLine, GraphLine, HealLine, OperatorEntry
@@ -101,8 +102,12 @@ def make_plan(spec: Spec) -> Plan:
             behaviour.error, behaviour.raises, behaviour.idle_update = 0.02, 0.03, 0.1
     span = rng.choice((0.15, 0.4, 0.8))
     calls = draw_calls(rng, rng.randint(20, 26), span, list(graph.operators))
-    count = rng.randint(2, 5)
-    faults = draw(rng, count, span, list(graph.operators), spec.fault)
+    if spec.fault in SCENARIOS:
+        faults = sorted(SCENARIOS[spec.fault].make(rng, graph, span), key=lambda item: item.at)
+        if spec.fault == "F4":
+            calls[rng.randrange(len(calls))].poison = rng.choice(list(graph.operators))
+    else:
+        faults = draw(rng, rng.randint(2, 5), span, list(graph.operators), spec.fault)
     return Plan(graph, vertices, behaviours, calls, faults, rng.random() < 0.9, span)
 
 
@@ -161,8 +166,6 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
     for call in plan.calls:
         if call.number not in spec.drop_calls:
             world.at(start + call.at, Client(world, call).start)
-    from dataclasses import replace
-
     faults.plan([replace(fault, at=start + fault.at) for number, fault in enumerate(plan.faults) if number not in spec.drop_faults])
     world.run(start + plan.span_s + 0.35)
     world.healing = True

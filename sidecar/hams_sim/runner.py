@@ -1,0 +1,149 @@
+"""`hams sim`: run many histories on all cores, say what they reached, and print the command that replays each failure."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from hams_sim import mutants
+from hams_sim.scenarios import SCENARIOS
+from hams_sim.shapes import SHAPES
+from hams_sim.shrink import shrink
+from hams_sim.simulate import Outcome, Spec
+from hams_sim.workers import Worker, run_all
+
+WEIGHTS = {"random": 3}
+"""How many turns a shape gets when all take turns; one if not listed."""
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def parse(args: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="hams sim", description="Deterministic simulation of the protocol: one seed decides everything.")
+    parser.add_argument("--histories", type=int, default=1000, help="how many (default: 1000)")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
+    parser.add_argument("--shape", choices=sorted(SHAPES), help="one shape; all take turns otherwise")
+    parser.add_argument("--fault", default="", help=f"one row of the fault catalogue ({', '.join(SCENARIOS)}) or one kind of fault")
+    parser.add_argument("--drop", default="", help="leave out parts of the plan, as a failure's command says: fault:N,call:N,op:NAME")
+    parser.add_argument("--mutant", default="", help="switch on one protocol bug: a check must catch it")
+    parser.add_argument("--mutants", action="store_true", help="switch on every protocol bug in turn and count the histories until it is caught")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument("--no-shrink", action="store_true", help="print failures as they were found")
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+    return parser.parse_args(args)
+
+
+def specs(options: argparse.Namespace) -> Iterator[Spec]:
+    """The histories asked for."""
+    drops: dict[str, set[str]] = {"fault": set(), "call": set(), "op": set()}
+    for item in filter(None, options.drop.split(",")):
+        kind, _, name = item.partition(":")
+        drops[kind].add(name)
+    turns = [name for name in SHAPES for _ in range(WEIGHTS.get(name, 1))]
+    if options.shape:
+        turns = [options.shape]
+    elif options.fault in SCENARIOS:
+        turns = list(SCENARIOS[options.fault].shapes)
+    for number in range(options.histories):
+        yield Spec(
+            options.seed + number,
+            turns[number % len(turns)],
+            options.fault,
+            frozenset(int(item) for item in drops["fault"]),
+            frozenset(int(item) for item in drops["call"]),
+            frozenset(drops["op"]),
+        )
+
+
+class Tally:
+    """What all histories together did."""
+
+    def __init__(self) -> None:
+        self.histories = 0
+        self.calls = 0
+        self.events = 0
+        self.sim_s = 0.0
+        self.faults: Counter[str] = Counter()
+        self.coverage: Counter[str] = Counter()
+        self.shapes: Counter[str] = Counter()
+        self.failures: list[Outcome] = []
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one history."""
+        self.histories += 1
+        self.calls += outcome.calls
+        self.events += outcome.events
+        self.sim_s += outcome.sim_s
+        self.faults += outcome.faults
+        self.coverage += outcome.coverage
+        self.shapes[outcome.spec.shape] += 1
+        if not outcome.ok:
+            self.failures.append(outcome)
+
+    def as_json(self, took_s: float) -> dict[str, object]:
+        """For programs."""
+        return {
+            "histories": self.histories,
+            "histories_per_s": round(self.histories / took_s, 1),
+            "requests": self.calls,
+            "events": self.events,
+            "simulated_s": round(self.sim_s, 1),
+            "faults": dict(self.faults.most_common()),
+            "coverage": dict(self.coverage.most_common()),
+            "shapes": dict(self.shapes),
+            "failures": [{"invariant": item.what, "message": item.message, "command": item.spec.command()} for item in self.failures],
+        }
+
+    def render(self, took_s: float) -> str:
+        """For people."""
+        text = [
+            f"{self.histories} histories in {took_s:.1f} s ({self.histories / took_s:.1f}/s), {self.calls} requests, "
+            f"{self.events} events, {self.sim_s:.0f} simulated seconds",
+            f"faults   {sum(self.faults.values())}: " + ", ".join(f"{name} {count}" for name, count in self.faults.most_common(14)),
+            "reached  " + ", ".join(f"{name} {count}" for name, count in self.coverage.most_common(40)),
+            "shapes   " + ", ".join(f"{name} {count}" for name, count in self.shapes.most_common()),
+        ]
+        return "\n".join(text)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run; 0 if every history held (with `--mutant`: if it was caught), else 1."""
+    options = parse(args)
+    if options.mutants:
+        return mutants.run(options.histories, options.seed, options.jobs, options.output)
+    jobs = max(1, min(options.jobs, options.histories))
+    began = time.monotonic()
+    tally = Tally()
+    enough = (lambda outcome: not outcome.ok) if options.mutant else None
+    for outcome in run_all(specs(options), jobs, options.mutant, enough):
+        tally.add(outcome)
+        if not outcome.ok and options.output == "text":
+            say(f"FAILED {outcome.what}: {outcome.spec.command()}")
+    took_s = time.monotonic() - began
+    if tally.failures and not (options.no_shrink or options.mutant or options.drop):
+        worker = Worker()
+        tally.failures[0] = shrink(tally.failures[0], worker.run)
+        worker.close()
+    if options.output == "json":
+        say(json.dumps(tally.as_json(took_s)))
+    else:
+        say(tally.render(took_s))
+        for outcome in tally.failures[:1]:
+            say(f"\n{outcome.message}\n" + "\n".join(f"  fault {number}: {text}" for number, text in enumerate(outcome.schedule)))
+            say(f"\nreplay: {outcome.spec.command()}")
+        say("no invariant was violated" if not tally.failures else f"{len(tally.failures)} histories violate an invariant")
+    if options.mutant:
+        return 0 if tally.failures else 1
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""One simulating process: reads a history's name as a line of JSON, writes what came of it as a line of JSON.
+
+Its parent fixes the seed of string hashes, so that the same name gives the same history in every process.
+"""
+
+import json
+import sys
+from collections import Counter
+
+from hams_protocol import mutants
+from hams_sim.simulate import Outcome, Spec, simulate
+
+
+def spec_from(text: str) -> tuple[Spec, str]:
+    """A history's name, and the mutant to switch on ("" for none)."""
+    raw = json.loads(text)
+    drops = [frozenset(raw.get(name, ())) for name in ("drop_faults", "drop_calls", "drop_ops")]
+    return Spec(raw["seed"], raw["shape"], raw.get("fault", ""), *drops), raw.get("mutant", "")
+
+
+def spec_to(spec: Spec, mutant: str) -> str:
+    """The line that `spec_from` reads."""
+    return json.dumps(
+        {
+            "seed": spec.seed,
+            "shape": spec.shape,
+            "fault": spec.fault,
+            "drop_faults": sorted(spec.drop_faults),
+            "drop_calls": sorted(spec.drop_calls),
+            "drop_ops": sorted(spec.drop_ops),
+            "mutant": mutant,
+        }
+    )
+
+
+def outcome_to(outcome: Outcome) -> str:
+    """What came of a history, without its name."""
+    return json.dumps(
+        {
+            "what": outcome.what,
+            "message": outcome.message,
+            "calls": outcome.calls,
+            "events": outcome.events,
+            "sim_s": outcome.sim_s,
+            "faults": outcome.faults,
+            "coverage": outcome.coverage,
+            "fault_count": outcome.fault_count,
+            "ops": outcome.ops,
+            "schedule": outcome.schedule,
+        }
+    )
+
+
+def outcome_from(spec: Spec, text: str) -> Outcome:
+    """The outcome of `spec` as a worker wrote it."""
+    raw = json.loads(text)
+    return Outcome(
+        spec,
+        raw["what"],
+        raw["message"],
+        raw["calls"],
+        raw["events"],
+        raw["sim_s"],
+        Counter(raw["faults"]),
+        Counter(raw["coverage"]),
+        raw["fault_count"],
+        tuple(raw["ops"]),
+        tuple(raw["schedule"]),
+    )
+
+
+def main() -> int:
+    """Serve until the input ends."""
+    for line in sys.stdin:
+        spec, mutant = spec_from(line)
+        mutants.active = frozenset((mutant,)) if mutant else frozenset()
+        sys.stdout.write(outcome_to(simulate(spec)) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

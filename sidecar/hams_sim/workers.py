@@ -1,0 +1,83 @@
+"""Several simulating processes, fed one history at a time."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from queue import Queue
+
+from hams_sim.simulate import Outcome, Spec
+from hams_sim.worker import outcome_from, spec_to
+
+
+class WorkerDied(Exception):
+    """A simulating process ended without an answer."""
+
+
+class Worker:
+    """One process. Strings hash alike in all of them, so a seed replays exactly."""
+
+    def __init__(self) -> None:
+        root = str(Path(__file__).resolve().parent.parent)
+        path = os.pathsep.join(item for item in (root, os.environ.get("PYTHONPATH", "")) if item)
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hams_sim.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def run(self, spec: Spec, mutant: str = "") -> Outcome:
+        """Run one history."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(spec_to(spec, mutant) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise WorkerDied(f"the process that ran `{spec.command()}` ended with {self._process.wait()}")
+        return outcome_from(spec, line)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def run_all(specs: Iterable[Spec], jobs: int, mutant: str = "", enough: Callable[[Outcome], bool] | None = None) -> Iterator[Outcome]:
+    """Outcomes in the order in which they come. Stops early once `enough` says so of one."""
+    waiting: Iterator[Spec] = iter(specs)
+    lock, done = threading.Lock(), threading.Event()
+    found: Queue[Outcome | Exception | None] = Queue()
+
+    def serve() -> None:
+        worker = Worker()
+        try:
+            while not done.is_set():
+                with lock:
+                    spec = next(waiting, None)
+                if spec is None:
+                    break
+                found.put(worker.run(spec, mutant))
+        except WorkerDied as error:
+            found.put(error)
+        finally:
+            worker.close()
+            found.put(None)
+
+    threads = [threading.Thread(target=serve, daemon=True) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    living = jobs
+    while living:
+        item = found.get()
+        if item is None:
+            living -= 1
+        elif isinstance(item, Exception):
+            done.set()
+            raise item
+        else:
+            if enough is not None and enough(item):
+                done.set()
+            yield item
