@@ -312,7 +312,7 @@ class Primary:
                 self._set_aside(unit)
             return effects
         if not kept:
-            return effects + (self._new_version((), (), event.updated, now) if event.updated else [])
+            return effects + (self.load_newest() if event.updated else [])
         deps = merge([self._deps, *(m.joins.deps(unit) for unit, _ in kept)])
         return effects + self._execute(kept, m.knowledge.prune(deps), event.updated, now)
 
