@@ -15,7 +15,7 @@ resend_after_s = 0.25
 resend_items_max = 256
 """Items sent again per tick: a resend storm never starves fresh work."""
 
-ack_delay_s = 0.01
+ack_delay_s = 0.1
 """Token acknowledgements wait this long for company: most requests complete earlier and need none."""
 
 acks_batch_max = 256
