@@ -179,8 +179,11 @@ class StatelessMachine(Vertex):
         for number in lost:
             self._inquiries.pop(number, None)
 
-    def _is_leaving(self, request: RequestId) -> bool:
-        return bool(self._leaving) and slot_number(request, self._slots) in self._leaving
+    def _is_leaving(self, unit: Unit) -> bool:
+        """Whether a unit waits for the heir. Internal requests do not: a client's request is complete only when its feedback has ended."""
+        if not self._leaving or slot_number(unit.id.request, self._slots) not in self._leaving:
+            return False
+        return self.joins.meta(unit).hops == 0
 
     def _pass_on(self, now: float) -> list[Effect]:
         """A slot moves once its owner has delivered everything it executed: then, not before, the owner proposes its heir."""
@@ -297,7 +300,7 @@ class StatelessMachine(Vertex):
         """Queue it; what runs no model takes its turn as well, so that a slot's inquiry holds it too."""
         if unit.attempts and self._attempts.is_poison(unit):
             return self._emit(unit, Kind.ERROR, None, self.operator.successors, self._attempts.error(unit), now)
-        if self.joins.forward(unit) is not None and not self._inquiries and not self._is_leaving(unit.id.request):
+        if self.joins.forward(unit) is not None and not self._inquiries and not self._is_leaving(unit):
             return self._forward(unit, now)
         self.queue.add(unit, now)
         return []
@@ -321,7 +324,7 @@ class StatelessMachine(Vertex):
                 return effects
             runnable: list[Unit] = []
             for unit in units:
-                if self.sending_epoch(unit.id.request) is None or self._is_leaving(unit.id.request):
+                if self.sending_epoch(unit.id.request) is None or self._is_leaving(unit):
                     unit.reset()
                     continue
                 if self.joins.forward(unit) is not None:
