@@ -58,6 +58,13 @@ class Converged:
             elif (backups := _backups(found.insync, found.primary)) < (want := self._want(table)):
                 self.findings.violation("I7", f"{name} has {backups} backup(s) in sync at the end; {want} are wanted", position)
 
+        for name, found in final.ops.items():
+            if name not in self.tables.operators and found.primary is None and not self._lost_shard(name):
+                self.findings.violation("I7", f"{name} has no primary at the end", position)
+
+    def _lost_shard(self, name: str) -> bool:
+        return name[2:].isdigit() and int(name[2:]) in self.tables.lost_shards
+
     def _want(self, table: OperatorTable) -> int:
         header = self.tables.header
         want = None if header is None else header.want

@@ -4,8 +4,15 @@ Who got a value is told by the `route` of its execution; a request's input goes 
 What is not known is not judged: whether an edge from the frontend carried a skip because optional tensors were absent.
 """
 
+import hashlib
+
 from hams_sim.history.tables import FRONTEND, Exec, OperatorTable, Tables, UnitKey, name_of
 from hams_sim.history.visibility import Visibility
+
+
+def chain_next(chain: str, out: str | None) -> str:
+    """Our digest of a history and one more output; "" is the empty history, None the output of a skip."""
+    return hashlib.blake2b(f"{chain}|{out}".encode(), digest_size=8).hexdigest()
 
 
 class OnceEach:
@@ -188,4 +195,33 @@ class OnceEach:
                     f" history has {first[0]}",
                     position,
                     first[1],
+                )
+        self._digests(table)
+
+    def _digests(self, table: OperatorTable) -> None:
+        """Every chain follows from the one before: a promoted primary that goes on from a wrong state is seen at its first unit.
+
+        The format leaves the digest open. If one step of the history is made by ours, all must be.
+        """
+        steps: list[tuple[bool, Exec, Exec | None]] = []
+        for stretch in table.stretches.values():
+            before: Exec | None = None if stretch.start == 0 else stretch.find(stretch.start)
+            expected = 1 if stretch.start == 0 else stretch.start + 1
+            for seq in stretch.seqs:
+                found = stretch.units[seq]
+                chain = "" if seq == 1 else before[1].chain if before is not None else None
+                if seq == expected and chain is not None and found[1].chain is not None:
+                    steps.append((chain_next(chain, found[1].out) == found[1].chain, found, before))
+                before, expected = found, seq + 1
+        if not any(right for right, _, _ in steps):
+            return
+        for right, (position, line), before in steps:
+            if not right:
+                base = "the empty history" if before is None else f"{before[1].chain} at seq {before[1].seq}"
+                self.findings.violation(
+                    "I1",
+                    f"the chain differs: {line.i} executed seq {line.seq} of {table.name}, epoch {line.epoch}, with chain {line.chain}, which"
+                    f" does not follow from {base} and value {line.out}",
+                    position,
+                    *(() if before is None else (before[0],)),
                 )

@@ -5,11 +5,11 @@ feedback, failovers with roll-back of downstream states, moved slots with values
 lost. Mutate one line and a checker must see it (tests/sim/history).
 """
 
-import hashlib
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from hams_sim.history.once import chain_next
 from hams_wire.history import (
     ApplyLine,
     CallLine,
@@ -267,7 +267,7 @@ class _World:
         for request, lane, tokens in batch:
             seq += 1
             values, out, route = self.choose(op, tokens)
-            chain = hashlib.sha256(f"{chain},{out}".encode()).hexdigest()[:8]
+            chain = chain_next(chain, out)
             op.units.append(_Unit(op.epoch, seq, version, (request, lane), chain, deps))
             self.emit(
                 op.primary,

@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hams_protocol import lineage
 from hams_sim.history import Report, check
+from hams_sim.history.once import chain_next
 from hams_wire.history import (
     ApplyLine,
     CallLine,
@@ -228,6 +230,18 @@ def test_i1_a_chain_that_differs() -> None:
     assert "I1" in broken(*lines, applied("p 1/1", chain="bb"))
     holds(*lines, failover("p", 2, 1), applied("p 2/1", chain="aa", snapshot=True))
     assert "I1" in broken(*lines, failover("p", 2, 1), applied("p 2/1", chain="bb", snapshot=True))
+
+
+def test_i1_a_chain_that_does_not_follow_from_the_one_before() -> None:
+    first = chain_next("", "v")
+    lines = [ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v", chain=first), failover("p", 2, 1)]
+    holds(*lines, unit("p 2/2", "0/1", "0/1", "w", chain=chain_next(first, "w")))
+    assert broken(*lines, unit("p 2/2", "0/1", "0/1", "w", chain=chain_next("other", "w"))) == {"I1"}
+
+
+def test_i1_the_cores_digest_is_the_one_that_is_recognised() -> None:
+    for chain, out in (("", "v"), ("ab", None)):
+        assert chain_next(chain, out) == lineage.chain_next(chain, out)
 
 
 def test_i1_two_backups_with_different_chains() -> None:
@@ -667,6 +681,15 @@ def test_i7_a_run_that_has_converged() -> None:
 @pytest.mark.parametrize("line", [final(primary=None), final(insync=()), final(insync=("p-1",)), final(insync=0), final(left=("0/0",))])
 def test_i7_something_is_missing_at_the_end(line: FinalLine) -> None:
     assert broken(*ended(line)) == {"I7"}
+
+
+def test_i7_a_shard_without_an_owner_at_the_end() -> None:
+    def with_shard(primary: str | None) -> FinalLine:
+        ops = {**final().ops, "F/0": FinalOperator(primary=primary, epoch=1, insync=0, version=None)}
+        return FinalLine(ops=ops, open=())
+
+    holds(*ended(with_shard("F-1")))
+    assert broken(*ended(with_shard(None))) == {"I7"}
 
 
 def test_i7_a_request_that_never_completed() -> None:

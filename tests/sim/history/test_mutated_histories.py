@@ -206,6 +206,17 @@ def a_backup_holds_another_state(change: Change) -> Mutated:
     return None if at is None else (change.with_line(at, replace(change.lines[at], chain="wrong")), {"I1"})
 
 
+def a_primary_goes_on_from_another_state(change: Change) -> Mutated:
+    at = change.one(
+        ExecLine, lambda line: line.seq is not None and sum(isinstance(other, ExecLine) and other.op == line.op for other in change.lines) > 2
+    )
+    if at is None:
+        return None
+    # No backup tells of it: only that this chain does not follow from the one before gives it away.
+    changed = change.with_line(at, replace(change.lines[at], chain="0123456789abcdef"))
+    return [line for line in changed if not isinstance(line, ApplyLine)], {"I1"}
+
+
 def a_failover_keeps_less(change: Change) -> Mutated:
     at = change.one(FailoverLine, lambda line: line.end > 0)
     if at is None:
@@ -352,6 +363,7 @@ CHANGES = [
     a_value_made_of_skips,
     a_value_of_another_request,
     a_backup_holds_another_state,
+    a_primary_goes_on_from_another_state,
     a_failover_keeps_less,
     a_durable_version_beyond_the_end,
     an_orphan_in_a_reply,
