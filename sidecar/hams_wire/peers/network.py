@@ -1,7 +1,8 @@
 """The connections of one instance to its peers.
 
-A peer is wanted while it is a member, or while it holds a connection to us: so whoever asks can be answered, even before its membership
-has been read. A wanted peer is dialled until it answers, with growing, jittered pauses; a broken connection is reported at once.
+A peer is wanted while it is a member, or while it holds a connection to us: so whoever asks can be answered, before its membership has
+been read and after its lease has expired. (Two living instances that have both dropped each other so stay connected until one ends.) A
+wanted peer is dialled until it answers, with growing, jittered pauses; a broken connection is reported at once.
 
 Invariants: `on_up` and `on_down` of a peer alternate, beginning with up. A message handed to `send` is delivered at most once per call,
 or lost; it is lost when there is no connection, when the connection breaks, and when the peer's queue is full. A slow peer costs the
@@ -72,7 +73,8 @@ class PeerNetwork:
     """Sends to and receives from the instances of one graph.
 
     `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
-    on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_writable(peer, writable)`.
+    on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (dialled, and nobody
+    listens at its address), `on_writable(peer, writable)`.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class PeerNetwork:
         self._server: asyncio.Server | None = None
         self._peers: dict[InstanceId, _Peer] = {}
         self._incoming: set[Receiving] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._last: tuple[Message, Encoded] | None = None
         self._dirty: list[Sending] = []
@@ -143,10 +146,9 @@ class PeerNetwork:
         self._closing = True
         if self._server is not None:
             self._server.close()
-        tasks = [peer.task for peer in self._peers.values() if peer.task is not None]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         ends = [receiving.closed for receiving in self._incoming]
         for peer in self._peers.values():
             if peer.sending is not None:
@@ -231,6 +233,8 @@ class PeerNetwork:
         if peer is None:
             peer = self._peers[instance] = _Peer(address)
             peer.task = self._loop.create_task(self._keep(instance, peer), name=f"peer {instance}")
+            self._tasks.add(peer.task)
+            peer.task.add_done_callback(self._tasks.discard)
         return peer
 
     def _release(self, instance: InstanceId, peer: _Peer) -> None:
@@ -252,7 +256,6 @@ class PeerNetwork:
     async def _keep(self, instance: InstanceId, peer: _Peer) -> None:
         pause_s = limits.reconnect_s
         while True:
-            peer.nudge.clear()
             try:
                 sending = await self._dial(instance, peer)
             except (ConnectionRefusedError, FileNotFoundError) as error:  # nobody listens there any more: as good as a death certificate
@@ -262,14 +265,17 @@ class PeerNetwork:
             except (OSError, BadFrame, Turned) as error:  # TimeoutError is an OSError
                 log.info("cannot reach %s at %s: %s", instance, peer.address, error)
             else:
-                pause_s = limits.reconnect_s
+                stood_s = self._loop.time()
                 await asyncio.shield(sending.closed)
                 log.info("connection to %s at %s is gone", instance, peer.address)
-                if self._on_refused is not None and not self._closing and self._peers.get(instance) is peer:
+                pause_s = limits.reconnect_s
+                if self._loop.time() - stood_s > limits.reconnect_max_s:
                     continue  # one attempt at once tells whether it was the connection or the peer
             try:
-                await asyncio.wait_for(peer.nudge.wait(), pause_s * random.uniform(0.5, 1.5))
+                async with asyncio.timeout(pause_s * random.uniform(0.5, 1.5)):
+                    await peer.nudge.wait()  # not wait_for: it may swallow a cancellation
                 pause_s = limits.reconnect_s
+                peer.nudge.clear()
             except TimeoutError:
                 pause_s = min(2 * pause_s, limits.reconnect_max_s)
 
@@ -302,6 +308,7 @@ class PeerNetwork:
         peer = self._peers.get(sending.peer)
         if peer is not None and peer.sending is sending and not self._closing:
             peer.up = True
+            peer.nudge.clear()
             self.stats.connects += 1
             self._on_up(sending.peer)
 

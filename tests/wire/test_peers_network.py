@@ -1,0 +1,543 @@
+"""Two and more networks in one loop: connections come, break, return, and hurt nobody else."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trustme
+import uvloop
+
+from hams_protocol.deps import Dep
+from hams_protocol.ids import RequestId
+from hams_protocol.messages import Deliver, Durable, Heartbeat, Kind, Message, Meta, Payload, Probe, StateRecord, Suspect, Token
+from hams_wire import limits
+from hams_wire.peers import handshake
+from hams_wire.peers.addresses import Tcp, Unix, parse
+from hams_wire.peers.connection import Receiving
+from hams_wire.peers.errors import BadFrame, Turned
+from hams_wire.peers.network import PeerNetwork
+from hams_wire.peers.payload import HeapFactory, HeapPayload, TensorInfo
+from hams_wire.tls import BadCertificates, Certificates
+
+MIB = 1 << 20
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
+
+
+class Peer:
+    """A network that remembers what it was told."""
+
+    def __init__(self, name: str, graph: str = "g", listen: str = "tcp:127.0.0.1:0", tls: Certificates | None = None) -> None:
+        self.name = name
+        self.messages: list[tuple[str, Message]] = []
+        self.told: list[tuple[str, str]] = []
+        self.network = PeerNetwork(
+            name,
+            graph,
+            listen,
+            HeapFactory(),
+            self._message,
+            lambda peer: self._tell("up", peer),
+            lambda peer: self._tell("down", peer),
+            on_writable=lambda peer, writable: self._tell("writable" if writable else "full", peer),
+            tls=tls,
+        )
+        self._wake = asyncio.Event()
+        self._gone = self.network.gone
+        self.network.gone = self._wake_gone  # type: ignore[method-assign] # to be told
+        self._refused = self.network.refused
+        self.network.refused = self._wake_refused  # type: ignore[method-assign] # to be told
+
+    def _wake_refused(self, receiving: Receiving, error: BadFrame | Turned) -> None:
+        self._refused(receiving, error)
+        self._wake.set()
+
+    def _wake_gone(self, receiving: Receiving) -> None:
+        self._gone(receiving)
+        self._wake.set()
+
+    def _message(self, sender: str, message: Message) -> None:
+        self.messages.append((sender, message))
+        self._wake.set()
+
+    def _tell(self, what: str, peer: str) -> None:
+        self.told.append((what, peer))
+        self._wake.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when it holds; looked at after every callback. A hang fails by the test's own timeout."""
+        while not condition():
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def until_up(self, *peers: str) -> None:
+        await self.until(lambda: all(self.network.is_up(peer) for peer in peers))
+
+    async def got(self, count: int = 1) -> list[Message]:
+        await self.until(lambda: len(self.messages) >= count)
+        return [message for _, message in self.messages]
+
+
+Make = Callable[..., Awaitable[Peer]]
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Make]:
+    peers: list[Peer] = []
+
+    async def make(name: str, graph: str = "g", listen: str = "tcp:127.0.0.1:0", tls: Certificates | None = None) -> Peer:
+        peer = Peer(name, graph, listen, tls)
+        await peer.network.start()
+        peers.append(peer)
+        return peer
+
+    yield make
+    for peer in peers:
+        await peer.network.close()
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("peer ")] == []
+
+
+def heap(nbytes: int) -> HeapPayload:
+    return HeapPayload((TensorInfo("x", "UINT8", (1, nbytes), 0, nbytes),), memoryview(bytearray(nbytes)))
+
+
+def token(n: int, payload: Payload | None = None) -> Deliver:
+    return Deliver("rank", 3, Token(RequestId(0, n), (), "op", Kind.VALUE, f"v{n}", (), ("rank",), Meta(), payload=payload))
+
+
+def record(version: int, payload: Payload | None) -> StateRecord:
+    return StateRecord("p", 1, version, version - 1, (), (), "c", payload)
+
+
+def notice(seq: int) -> Durable:
+    return Durable((Dep("p", 1, seq),))
+
+
+def introduce(*peers: Peer) -> None:
+    members = {peer.name: peer.network.address for peer in peers}
+    for peer in peers:
+        peer.network.set_members(members)
+
+
+# ---- the normal case ----
+
+
+async def test_messages_travel_both_ways(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    await b.until_up("a")
+    a.network.send("b", token(1, heap(4096)))
+    b.network.send("a", notice(1))
+    assert await b.got() == [token(1, heap(4096))]
+    assert await a.got() == [notice(1)]
+    assert b.messages[0][0] == "a"
+    assert a.told == [("up", "b")]
+
+
+async def test_instances_on_one_machine_may_use_unix_sockets(make: Make, tmp_path: Path) -> None:
+    a, b = await make("a", listen=f"unix:{tmp_path}/a"), await make("b", listen=f"unix:{tmp_path}/b")
+    introduce(a, b)
+    await a.until_up("b")
+    a.network.send("b", record(1, heap(3 * MIB)))
+    assert await b.got() == [record(1, heap(3 * MIB))]
+    await b.network.close()
+    assert not (tmp_path / "b").exists()
+
+
+async def test_many_messages_of_one_step_arrive_in_their_lane_in_order(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    for n in range(500):
+        a.network.send("b", token(n, heap(n)))
+        a.network.send("b", notice(n))
+    found = await b.got(1000)
+    assert [item.token.request.n for item in found if isinstance(item, Deliver)] == list(range(500))
+    assert [item.versions[0].seq for item in found if isinstance(item, Durable)] == list(range(500))
+
+
+async def test_a_notice_overtakes_a_record_of_100_MB(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    large = record(1, heap(100_000_000))
+    a.network.send("b", large)
+    await asyncio.sleep(0)  # the record is on its way
+    a.network.send("b", notice(1))
+    found = await b.got(2)
+    assert [type(item) for item in found] == [Durable, StateRecord]
+    assert found[1] == large
+
+
+async def test_what_a_callback_sends_reaches_its_peer(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    await b.until_up("a")
+    original = b._message
+
+    def echo(sender: str, message: Message) -> None:
+        original(sender, message)
+        b.network.send(sender, message)
+
+    b.network._on_message = echo
+    a.network.send("b", Probe(4))
+    assert await a.got() == [Probe(4)]
+
+
+async def test_the_same_message_to_several_peers(make: Make) -> None:
+    a, others = await make("a"), [await make(name) for name in "bcd"]
+    introduce(a, *others)
+    await a.until_up("b", "c", "d")
+    message = Heartbeat(7, (Dep("p", 1, 2),))
+    for peer in others:
+        a.network.send(peer.name, message)
+    for peer in others:
+        assert await peer.got() == [message]
+
+
+async def test_who_asks_is_answered_before_it_is_known_as_a_member(make: Make) -> None:
+    a, b = await make("a"), await make("manager")
+    b.network.set_members({"a": a.network.address})
+    await b.until_up("a")
+    await a.until_up("manager")
+    a.network.send("manager", Suspect("c", "silent"))
+    assert await b.got() == [Suspect("c", "silent")]
+    await b.network.close()
+    await a.until(lambda: a.told == [("up", "manager"), ("down", "manager")])
+    assert "manager" not in a.network._peers, "and it is forgotten when it goes"
+
+
+# ---- connections break ----
+
+
+async def test_a_broken_connection_is_reported_at_once_and_comes_back(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    await b.until_up("a")
+    sending = a.network._peers["b"].sending
+    assert sending is not None
+    sending.abort()
+    await a.until(lambda: a.told == [("up", "b"), ("down", "b"), ("up", "b")])
+    a.network.send("b", notice(1))
+    assert await b.got() == [notice(1)]
+    assert b.told == [("up", "a")], "the other direction never broke"
+
+
+async def test_an_instance_that_ends_is_down_for_everyone_and_what_was_sent_to_it_is_lost(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    await b.network.close()
+    await a.until(lambda: ("down", "b") in a.told)
+    a.network.send("b", notice(1))
+    assert a.network.stats.lost_unconnected == 1
+    a.network.send("nobody", notice(1))
+    assert a.network.stats.lost_unconnected == 2
+
+
+async def test_a_member_that_listens_later_is_reached(make: Make) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    a = await make("a")
+    a.network.set_members({"b": f"tcp:127.0.0.1:{port}"})
+    await asyncio.sleep(0)
+    b = await make("b", listen=f"tcp:127.0.0.1:{port}")
+    b.network.set_members({"a": a.network.address})  # its greeting also wakes the dialling of a
+    await a.until_up("b")
+
+
+async def test_who_is_no_member_any_more_is_let_go_when_it_holds_no_connection_either(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    await b.until_up("a")
+    a.network.set_members({})
+    assert a.network.is_up("b"), "an expired lease is no reason not to answer"
+    await b.network.close()
+    await a.until(lambda: ("down", "b") in a.told)
+    await a.until(lambda: a.network._peers == {})
+
+
+async def test_a_message_cut_off_in_the_middle_is_never_delivered(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    await b.until_up("a")
+    a.network.send("b", record(1, heap(100_000_000)))
+    await asyncio.sleep(0)
+    sending = a.network._peers["b"].sending
+    assert sending is not None
+    sending.abort()
+    await a.until(lambda: a.told.count(("up", "b")) == 2)
+    a.network.send("b", notice(1))
+    assert await b.got() == [notice(1)]
+
+
+async def test_closing_may_wait_for_what_is_queued(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    a.network.send("b", record(1, heap(20 * MIB)))
+    a.network.send("b", notice(1))
+    await a.network.close(flush_s=30)
+    assert len(await b.got(2)) == 2
+
+
+# ---- who may connect ----
+
+
+async def test_another_graph_another_instance_and_another_version_are_turned_away(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, other = await make("a"), await make("x", graph="other")
+    other.network.set_members({"a": a.network.address})
+    await a.until(lambda: a.network.stats.turned_away >= 1)
+    assert other.told == []
+    wrong = await make("y")
+    wrong.network.set_members({"b": a.network.address})
+    await a.until(lambda: a.network.stats.turned_away >= 3)
+    assert wrong.told == []
+    assert a.told == []
+
+
+@pytest.mark.parametrize(("oldest", "newest", "chosen"), [(1, 1, 1), (1, 2, 1), (0, 1, 1), (2, 3, None), (0, 0, None)])
+def test_neighbouring_versions_talk_and_others_do_not(oldest: int, newest: int, chosen: int | None) -> None:
+    hello = handshake.Hello("g", "b", "a", "unix:/b", oldest, newest)
+    if chosen is None:
+        with pytest.raises(Exception, match="versions"):
+            handshake.answer(hello, "g", "a")
+    else:
+        assert handshake.answer(hello, "g", "a").version == chosen
+
+
+async def raw(peer: Peer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    address = parse(peer.network.address)
+    assert isinstance(address, Tcp)
+    return await asyncio.open_connection(address.host, address.port)
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+async def test_F36_garbage_on_the_port_is_answered_with_a_reason_closed_and_changes_nothing(make: Make, greeted: bool) -> None:
+    a = await make("a")
+    reader, writer = await raw(a)
+    if greeted:
+        writer.write(handshake.frame(handshake.Hello("g", "b", "a", "unix:/nowhere", 1, 1)))
+        await reader.readexactly(16 + 2)
+    writer.write(b"\x00" * 5000 + b"garbage" * 100)
+    answer = await reader.read()
+    assert b"found magic 0x0000" in answer
+    assert a.messages == []
+    assert a.network.stats.bad_frames == 1
+    writer.close()
+
+
+async def test_F36_a_stranger_that_says_nothing_is_closed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "handshake_s", 0.01)
+    a = await make("a")
+    reader, writer = await raw(a)
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_F38_connections_over_the_bound_are_turned_away_and_those_that_stand_go_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await b.until_up("a")
+    monkeypatch.setattr(limits, "connections_max", 5)
+    strangers = [await raw(a) for _ in range(20)]
+    await a.until(lambda: a.network.stats.turned_away >= 16)
+    b.network.send("a", notice(1))
+    assert await a.got() == [notice(1)]
+    for _, writer in strangers:
+        writer.close()
+
+
+async def test_a_second_connection_of_an_instance_replaces_the_first(make: Make) -> None:
+    a = await make("a")
+    hello = handshake.frame(handshake.Hello("g", "b", "a", "unix:/nowhere", 1, 1))
+    first, first_writer = await raw(a)
+    first_writer.write(hello)
+    await first.readexactly(16 + 2)
+    second, second_writer = await raw(a)
+    second_writer.write(hello)
+    await second.readexactly(16 + 2)
+    with contextlib.suppress(ConnectionError):
+        assert await first.read() == b""
+    b = await make("b2")
+    b.network.set_members({"a": a.network.address})
+    await b.until_up("a")
+    assert not second.at_eof()
+    first_writer.close()
+    second_writer.close()
+
+
+# ---- slow peers ----
+
+
+async def test_F38_a_peer_that_never_reads_fills_its_own_queue_and_hurts_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "lane_bytes_high", 8 * MIB)
+    monkeypatch.setattr(limits, "lane_bytes_low", 2 * MIB)
+    monkeypatch.setattr(limits, "lane_bytes_max", 32 * MIB)
+    a, b = await make("a"), await make("b")
+    reads = asyncio.Event()
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(handshake.frame(handshake.Welcome(1)))
+        await reads.wait()
+        while await reader.read(MIB):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(deaf, "127.0.0.1", 0, limit=4096)
+    port = server.sockets[0].getsockname()[1]
+    b.network.set_members({"a": a.network.address})
+    a.network.set_members({"b": b.network.address, "deaf": f"tcp:127.0.0.1:{port}"})
+    await a.until_up("b", "deaf")
+    payload = heap(MIB)
+    for n in range(100):
+        a.network.send("deaf", token(n, payload))
+        a.network.send("b", token(n, payload))
+        await b.got(n + 1)
+    assert ("full", "deaf") in a.told
+    assert not a.network.writable("deaf")
+    assert a.network.writable("b")
+    assert a.network.stats.lost_full > 0
+    assert a.network.queued_bytes("deaf") <= limits.lane_bytes_max + MIB
+    reads.set()
+    await a.until(lambda: ("writable", "deaf") in a.told)
+    server.close()
+
+
+async def test_silence_is_measured_per_peer(make: Make) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    await b.until_up("a")
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    assert set(a.network.heard_s) == {"b"}
+    assert a.network.heard_s["b"] <= before
+    a.network.heard_s["b"] = 0.0
+    b.network.send("a", Heartbeat(1))
+    await a.got()
+    assert a.network.heard_s["b"] >= before - 0.01
+
+
+async def test_a_message_that_may_not_leave_is_said_and_lost(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = await make("a"), await make("b")
+    introduce(a, b)
+    await a.until_up("b")
+    with caplog.at_level(logging.ERROR):
+        a.network.send("b", Suspect("x" * (limits.metadata_bytes_max + 1), ""))
+    assert "metadata" in caplog.text
+    a.network.send("b", notice(1))
+    assert await b.got() == [notice(1)]
+
+
+# ---- addresses ----
+
+
+def test_addresses() -> None:
+    assert parse("tcp:10.0.0.1:80") == Tcp("10.0.0.1", 80)
+    assert parse("tcp:[::1]:80") == Tcp("::1", 80)
+    assert str(Tcp("::1", 80)) == "tcp:[::1]:80"
+    assert parse("unix:/run/a.sock") == Unix("/run/a.sock")
+    for wrong in ("", "tcp:", "tcp:host", "tcp::80", "tcp:host:99999", "tcp:host:x", "unix:", "http://x", "host:80"):
+        with pytest.raises(ValueError, match="expected an address"):
+            parse(wrong)
+
+
+async def test_a_member_with_an_address_that_is_none_is_left_out(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = await make("a"), await make("b")
+    a.network.set_members({"b": b.network.address, "c": "nonsense"})
+    await a.until_up("b")
+    assert "nonsense" in caplog.text
+
+
+# ---- TLS ----
+
+
+def issue(authority: trustme.CA, directory: Path, name: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    certificate = authority.issue_cert(name)
+    certificate.private_key_pem.write_to_path(directory / "tls.key")
+    certificate.cert_chain_pems[0].write_to_path(directory / "tls.crt")
+    authority.cert_pem.write_to_path(directory / "ca.crt")
+    return directory
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+async def test_tls_carries_everything(make: Make, authority: trustme.CA, tmp_path: Path) -> None:
+    a = await make("a", tls=Certificates(issue(authority, tmp_path / "a", "a.hams")))
+    b = await make("b", tls=Certificates(issue(authority, tmp_path / "b", "b.hams")))
+    introduce(a, b)
+    await a.until_up("b")
+    large = record(1, heap(5 * MIB + 1))
+    a.network.send("b", large)
+    for n in range(50):
+        a.network.send("b", token(n, heap(n)))
+    found = await b.got(51)
+    assert large in found
+    assert len(found) == 51
+
+
+async def test_plain_text_and_strangers_with_other_certificates_do_not_get_in(make: Make, authority: trustme.CA, tmp_path: Path) -> None:
+    a = await make("a", tls=Certificates(issue(authority, tmp_path / "a", "a.hams")))
+    plain = await make("p")
+    stranger = await make("s", tls=Certificates(issue(trustme.CA(), tmp_path / "s", "s.hams")))
+    friend = await make("f", tls=Certificates(issue(authority, tmp_path / "f", "f.hams")))
+    plain.network.set_members({"a": a.network.address})
+    stranger.network.set_members({"a": a.network.address})
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    friend.network.set_members({"a": a.network.address})
+    await friend.until_up("a")
+    await a.until_up("f")
+    assert {peer for _, peer in a.told} == {"f"}
+    assert plain.told == []
+    assert stranger.told == []
+
+
+async def test_renewed_certificates_hold_for_the_next_connection(make: Make, authority: trustme.CA, tmp_path: Path) -> None:
+    a = await make("a", tls=Certificates(issue(authority, tmp_path / "a", "a.hams")))
+    b = await make("b", tls=Certificates(issue(authority, tmp_path / "b", "b.hams")))
+    b.network.set_members({"a": a.network.address})
+    await b.until_up("a")
+    other = trustme.CA()
+    issue(other, tmp_path / "a", "a.hams")
+    issue(other, tmp_path / "b", "b.hams")
+    b.network.send("a", notice(1))
+    assert await a.got() == [notice(1)], "the connection that stands goes on"
+    c = await make("c", tls=Certificates(issue(other, tmp_path / "c", "c.hams")))
+    late = await make("late", tls=Certificates(issue(authority, tmp_path / "late", "late.hams")))
+    late.network.set_members({"a": a.network.address})
+    c.network.set_members({"a": a.network.address})
+    await c.until_up("a")
+    assert late.told == [], "the old authority counts no more"
+
+
+def test_certificates_that_cannot_be_used_are_refused_at_start_and_kept_out_later(
+    authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(BadCertificates, match=r"tls\.crt"):
+        Certificates(tmp_path)
+    held = Certificates(issue(authority, tmp_path / "a", "a.hams"))
+    before = held.client()
+    (tmp_path / "a" / "tls.key").write_text("half")
+    assert held.client() is before
+    assert "not used" in caplog.text
+    issue(authority, tmp_path / "a", "a.hams")
+    assert held.client() is not before
