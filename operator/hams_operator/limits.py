@@ -137,3 +137,31 @@ stop_grace_s = 5.0
 
 control_line_bytes_max = 1 << 20
 """A question or an answer on the control socket."""
+
+control_answer_s = 10.0
+"""A supervisor that has not answered a question for this long is said not to."""
+
+down_s = 40.0
+"""`hams down` kills a supervisor that has not ended its graph within this time; its processes die with it."""
+
+lock_wait_s = 1.0
+lock_pause_s = 0.02
+"""How long a start waits for somebody who only clears away what a dead run left, and between two looks."""
+
+ready_timeout_s = 60.0
+"""Default of `hams up --timeout`."""
+
+table_interval_s = 0.5
+"""Between two looks at a graph whose table is shown."""
+
+crash_loop_ends_min = 2
+"""A model that has ended young this many times in a row is in a crash loop."""
+
+start_ends_max = 3
+"""A graph whose model has ended young this many times before it was ever ready is given up."""
+
+failure_lines_max = 20
+"""Lines of a model's log shown with its failure."""
+
+external_etcd_s = 5.0
+"""An etcd given with --etcd has to answer within this time."""

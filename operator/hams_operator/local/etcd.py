@@ -1,7 +1,7 @@
 """A real etcd as processes of this machine: found, started, stopped. For local runs and tests, never for production.
 
 Made for speed and to be thrown away: no disk syncs (`--unsafe-no-fsync`), and elections fast enough for leases of one second. It listens on
-127.0.0.1 only, ignores ETCD_* variables of its environment, and writes its log beside its data.
+127.0.0.1 only, ignores ETCD_* variables of its environment, writes its log beside its data, and dies with the process that started it.
 """
 
 import asyncio
@@ -13,11 +13,13 @@ import signal
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from hams_operator.limits import etcd_members_max, etcd_start_attempts_max, etcd_start_s, etcd_stop_s
+from hams_operator.local.processes import die_with_parent
 from hams_protocol.frozen import frozen
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
@@ -96,6 +98,7 @@ class EtcdProcess:
                 stderr=log,
                 env=environment,
                 start_new_session=True,  # Ctrl-C in a terminal reaches its owner only, who stops it last
+                preexec_fn=partial(die_with_parent, os.getpid()),
             )
 
     async def wait_ready(self, timeout_s: float) -> None:

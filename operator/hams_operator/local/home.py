@@ -1,57 +1,110 @@
 """Where local runs keep their things: `$HAMS_HOME` (default ~/.local/state/hams), one folder per graph name.
 
-    <home>/<graph>/run.json      who supervises it, where it answers: written when it runs, removed when it ends in order
-    <home>/<graph>/control.sock  the supervisor's ear
-    <home>/<graph>/logs/         one file per instance and process; old ones go
-    <home>/<graph>/etcd/         the data of the etcd it started
+    <home>/<graph>/run.json   who supervises it, where it answers: written when it starts, removed when it ends in order
+    <home>/<graph>/lock       locked as long as its supervisor lives
+    <home>/<graph>/logs/      one file per instance and process; old ones go
+    <home>/<graph>/etcd/      the data of the etcd it started
 
-Sockets and shared memory lie below /dev/shm, as paths of Unix sockets must be short.
+Sockets and shared memory lie in a folder of their own below /dev/shm, as paths of Unix sockets must be short.
+
+Invariant: at most one run of a name, and only who holds the lock changes anything here.
 """
 
+import contextlib
+import fcntl
 import os
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from hams_operator.limits import logs_kept_max
-from hams_operator.local.nursery import alive
+from hams_operator.limits import lock_pause_s, lock_wait_s, logs_kept_max
+from hams_operator.local.processes import alive, birth_of
+
+
+class RunsAlready(Exception):
+    """A run of this name is alive; the text says where."""
 
 
 class RunFile(msgspec.Struct, frozen=True):
-    """What `run.json` says. `memory` is the folder of sockets and shared memory."""
+    """What `run.json` says. `birth` tells the supervisor's process from a later one of the same pid; `memory` is the folder of sockets
+    and shared memory."""
 
     graph: str
     uid: str
     pid: int
+    birth: int
     url: str
     grpc: str
-    etcd: str
     memory: str
     file: str
+    etcd: str = ""
     history: str | None = None
+
+    @property
+    def control(self) -> Path:
+        """The supervisor's ear."""
+        return Path(self.memory) / "control.sock"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its supervisor is."""
+        return alive(self.pid, self.birth)
 
 
 def home() -> Path:
     """The folder of all local runs."""
-    return Path(os.environ.get("HAMS_HOME") or Path.home() / ".local" / "state" / "hams")
+    return Path(os.environ.get("HAMS_HOME") or Path.home() / ".local" / "state" / "hams").absolute()
 
 
 class GraphHome:
     """The folder of one graph."""
 
     def __init__(self, graph: str) -> None:
+        self.graph = graph
         self.folder = home() / graph
         self.logs = self.folder / "logs"
-        self.control = self.folder / "control.sock"
+        self._lock: int | None = None
 
-    def read(self) -> RunFile | None:
-        """The run that is alive, if there is one."""
+    def last(self) -> RunFile | None:
+        """The run that the folder tells of, alive or dead."""
         try:
-            found = msgspec.json.decode((self.folder / "run.json").read_bytes(), type=RunFile)
+            return msgspec.json.decode((self.folder / "run.json").read_bytes(), type=RunFile)
         except (OSError, msgspec.MsgspecError):
             return None
-        return found if alive(found.pid) else None
+
+    def read(self) -> RunFile | None:
+        """The run that is alive, if there is one; what a dead one left is cleared."""
+        found = self.last()
+        if found is None or found.alive:
+            return found
+        if self._try_lock():
+            try:
+                self.clear()
+            finally:
+                self.release()
+        return None
+
+    def acquire(self) -> None:
+        """Become the one run of this name and clear what a dead one left. Raises RunsAlready, OSError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + lock_wait_s
+        while not self._try_lock():  # somebody who only clears holds it for a moment
+            found = self.last()
+            if found is not None and found.alive:
+                raise RunsAlready(f'graph "{self.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down --graph {self.graph}')
+            if time.monotonic() > deadline:
+                raise RunsAlready(f'graph "{self.graph}" is being started by another process')
+            time.sleep(lock_pause_s)
+        self.clear()
+
+    def release(self) -> None:
+        """Let others run this name."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def write(self, run: RunFile) -> None:
         """Say that it runs."""
@@ -60,24 +113,48 @@ class GraphHome:
         temporary.rename(self.folder / "run.json")
 
     def clear(self) -> None:
-        """Remove what a dead run left behind; logs stay, the newest `logs_kept_max` of them."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            found = msgspec.json.decode((self.folder / "run.json").read_bytes(), type=RunFile)
+        """Remove what a run left behind; logs stay, the newest `logs_kept_max` of them."""
+        found = self.last()
+        if found is not None:
             shutil.rmtree(found.memory, ignore_errors=True)
-        except (OSError, msgspec.MsgspecError):
-            pass
-        for name in ("run.json", "run.json.new", "control.sock"):
+        for name in ("run.json", "run.json.new"):
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)
         self.logs.mkdir(exist_ok=True)
-        for old in sorted(self.logs.glob("*.log*"), key=lambda path: path.stat().st_mtime, reverse=True)[logs_kept_max:]:
+        for old in sorted(self.logs.glob("*.log*"), key=_modified_s, reverse=True)[logs_kept_max:]:
             old.unlink(missing_ok=True)
+
+    def _try_lock(self) -> bool:
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._lock = descriptor
+        return True
 
 
 def running() -> list[RunFile]:
-    """All local runs that are alive, by graph name."""
-    if not home().is_dir():
-        return []
-    found = (GraphHome(folder.name).read() for folder in sorted(home().iterdir()) if folder.is_dir())
-    return [run for run in found if run is not None]
+    """All local runs that are alive, by graph name; what dead ones left is cleared."""
+    return [run for run in (folder.read() for folder in folders()) if run is not None]
+
+
+def folders() -> Iterator[GraphHome]:
+    """Every graph that ever ran here, by name."""
+    with contextlib.suppress(FileNotFoundError):
+        for folder in sorted(home().iterdir()):
+            if folder.is_dir():
+                yield GraphHome(folder.name)
+
+
+def own_birth() -> int:
+    """This process's own, for its RunFile."""
+    return birth_of(os.getpid())
+
+
+def _modified_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ class Nursery:
                 stdout=output,
                 stderr=output,
                 pass_fds=(theirs.fileno(),),
+                env={"OMP_NUM_THREADS": "1", **os.environ},  # read when numpy and torch are imported; a fork cannot change it any more
                 start_new_session=True,
             )
         theirs.close()
@@ -81,22 +83,16 @@ class Nursery:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
+        loop = asyncio.get_running_loop()
         while line := await reader.readline():
             news = json.loads(line)
             if "id" in news:
-                self._asked.pop(news["id"]).set_result(news["pid"])
-            elif "pid" in news:
-                self._on_exit(news["pid"], news["status"])
+                answer = self._asked.pop(news["id"])
+                if not answer.done():
+                    answer.set_result(news["pid"])
+            elif "pid" in news:  # behind the waking of who asked for that pid, who would else not know it yet
+                loop.call_soon(self._on_exit, news["pid"], news["status"])
         self.lost.set()
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(NurseryLost("the warmed process has ended"))
-
-
-def alive(pid: int) -> bool:
-    """Whether a process with this pid exists and is no zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False

@@ -7,11 +7,13 @@ Truthful: `Ready` only while every state has a primary that serves it, every slo
 import asyncio
 import itertools
 import secrets
+import signal
 
 import msgspec
 
 from hams_operator.limits import status_probe_s
-from hams_protocol.graph import FRONTEND, Graph
+from hams_operator.local.processes import alive
+from hams_protocol.graph import FRONTEND, Graph, Mode
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Health, Message, Probe, ProbeAnswer, RoleReport
 from hams_protocol.topology import Topology
@@ -21,6 +23,9 @@ from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import HeapFactory
 
 MANAGER = "manager"
+DEGRADED = "Degraded"
+NOT_ASKED_FOR = "NotAskedFor"
+"""Reason of Redundant=False when the graph asks for no copies: it will not become True."""
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -45,6 +50,15 @@ class InstanceStatus(msgspec.Struct, frozen=True, rename="camel"):
     model_pid: int | None
 
 
+class FailureInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """How a model in a crash loop ended last: exit code (negative: the signal) and the last lines of its log."""
+
+    operator: str
+    instance: str
+    exit_code: int
+    log: tuple[str, ...]
+
+
 class View(msgspec.Struct, frozen=True):
     """One look at a run."""
 
@@ -52,6 +66,31 @@ class View(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...]
     instances: tuple[InstanceStatus, ...]
     open_sets: tuple[str, ...]
+    failures: tuple[FailureInfo, ...] = ()
+
+    def is_true(self, condition: str) -> bool:
+        """Whether a condition holds."""
+        return any(item.type == condition and item.status == "True" for item in self.conditions)
+
+
+class Status(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}, omit_defaults=True):
+    """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a model is in a crash loop."""
+
+    graph: str
+    url: str
+    grpc: str
+    generation: int
+    conditions: tuple[Condition, ...]
+    instances: tuple[InstanceStatus, ...]
+    failures: tuple[FailureInfo, ...] = ()
+
+
+class Pids(msgspec.Struct, frozen=True):
+    """The processes of one instance, 0 where there is none: `proxy` is the process of a frontend or manager too."""
+
+    of: str
+    proxy: int
+    model: int
 
 
 class Observer:
@@ -82,8 +121,8 @@ class Observer:
         entry = await self._coordination.get(records.topology_key(self._uid))
         return Topology() if entry is None else records.decode_topology(entry.value)
 
-    async def look(self, model_pids: dict[InstanceId, int]) -> View:
-        """One look. Raises CoordinationError."""
+    async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
+        """One look at the living `processes`. Raises CoordinationError."""
         prefix = records.prefix_of(self._uid)
         snapshot = await self._coordination.get_prefix(prefix)
         topology, members = Topology(), dict[InstanceId, records.MemberRecord]()
@@ -95,9 +134,12 @@ class Observer:
                 instance = name.removeprefix("members/")
                 members[instance] = records.decode_member(instance, entry.value)[1]
         answers = await self._probe({name: member.address for name, member in members.items()})
-        instances = tuple(self._instance(name, members, topology, answers.get(name), model_pids) for name in sorted(members) if name in answers)
+        managers = [name for name, member in members.items() if member.of == MANAGER and name not in topology.revoked]
+        leader = min(managers, default=None)
+        living = {name: pids for name, pids in sorted(processes.items()) if alive(pids.proxy)}
+        instances = tuple(_instance(name, pids, topology, answers.get(name), name == leader) for name, pids in living.items())
         open_sets = tuple(item.name for item in topology.sets if item.lost or item.primary is None)
-        return View(topology.generation, self._conditions(topology, answers), instances, open_sets)
+        return View(topology.generation, self._conditions(topology, answers, failures), instances, open_sets, failures)
 
     # -- probes ------------------------------------------------------------------------------------------------------------------
 
@@ -132,37 +174,17 @@ class Observer:
 
     # -- meaning -----------------------------------------------------------------------------------------------------------------
 
-    def _instance(
-        self,
-        name: InstanceId,
-        members: dict[InstanceId, records.MemberRecord],
-        topology: Topology,
-        answer: ProbeAnswer | None,
-        model_pids: dict[InstanceId, int],
-    ) -> InstanceStatus:
-        member = members[name]
-        if member.of == MANAGER:
-            leader = name == min(item for item, record in members.items() if record.of == MANAGER)
-            return InstanceStatus(name, None, "manager", leader, 0, None, member.pid, None)
-        if member.of == FRONTEND:
-            epoch = max((item.epoch for item in topology.sets if item.primary == name), default=0)
-            return InstanceStatus(name, None, "frontend", False, epoch, None, member.pid, None)
-        report = answer.roles[0] if answer is not None and answer.roles else RoleReport(member.of, "standby", 0, -1, False)
-        version = report.version if report.version >= 0 else None
-        return InstanceStatus(name, member.of, report.role, False, report.epoch, version, member.pid, model_pids.get(name))
-
-    def _conditions(self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]) -> tuple[Condition, ...]:
+    def _conditions(self, topology: Topology, answers: dict[InstanceId, ProbeAnswer], failures: tuple[FailureInfo, ...]) -> tuple[Condition, ...]:
         ready = self._why_not_ready(topology, answers)
+        if ready is not None and failures:
+            ready = ("ModelCrashLoop", f"the model of {failures[0].operator} keeps ending, last with {_said(failures[0].exit_code)}")
         redundant = self._why_not_redundant(topology, answers)
+        missing = ready or redundant
+        busy = missing is not None and missing[0] != NOT_ASKED_FOR
         return (
-            Condition("Ready", "True" if ready is None else "False", "Serving" if ready is None else ready[0], "" if ready is None else ready[1]),
-            Condition(
-                "Redundant",
-                "True" if redundant is None else "False",
-                "InSync" if redundant is None else "Degraded",
-                redundant or "",
-            ),
-            Condition("Progressing", "False" if redundant is None else "True", "Stable" if redundant is None else "Recovering", redundant or ""),
+            _condition("Ready", ready, "Serving"),
+            _condition("Redundant", redundant, "InSync"),
+            Condition("Progressing", "True" if busy else "False", "Recovering" if busy else "Stable", missing[1] if busy and missing else ""),
         )
 
     def _why_not_ready(self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]) -> tuple[str, str] | None:
@@ -185,27 +207,32 @@ class Observer:
                     return "NotServing", f"slot {number} of {op.name} is not served"
         return None
 
-    def _why_not_redundant(self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]) -> str | None:
-        if self._graph.data.mode == "None":
-            return "mode None keeps no replicas"
+    def _why_not_redundant(self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]) -> tuple[str, str] | None:
+        if self._graph.data.mode is Mode.NONE:
+            return NOT_ASKED_FOR, "mode None keeps no replicas"
         for op in self._graph.data.operators:
-            if op.stateful:
-                if op.backups == 0:
-                    return f"{op.name} asks for no backups"
-                if len(topology.find(op.name).in_sync) < op.backups:
-                    return f"{op.name} has {len(topology.find(op.name).in_sync)} of {op.backups} backups in sync"
+            if op.stateful and len(topology.find(op.name).in_sync) < op.backups:
+                return DEGRADED, f"{op.name} has {len(topology.find(op.name).in_sync)} of {op.backups} backups in sync"
             owners = [slot.instance for slot in topology.table(op.name).slots]
             if not op.stateful and len(set(owners)) < min(op.slots, len(owners)):
-                return f"an instance of {op.name} has more than one slot"
+                return DEGRADED, f"an instance of {op.name} has more than one slot"
             spare = sum(1 for answer in answers.values() for role in answer.roles if role.name == op.name and role.role == "standby" and role.ready)
             if spare < op.hot_standbys:
-                return f"{op.name} has {spare} of {op.hot_standbys} standbys warm"
+                return DEGRADED, f"{op.name} has {spare} of {op.hot_standbys} standbys warm"
         backups = self._graph.data.frontend.replicas - 1
         for name in self._graph.shard_names:
             if len(topology.find(name).in_sync) < backups:
-                return f"shard {name} has {len(topology.find(name).in_sync)} of {backups} copies in sync"
-        silent = [item.primary for item in topology.sets if item.primary not in answers]
-        return f"{silent[0]} does not answer" if silent else None
+                return DEGRADED, f"shard {name} has {len(topology.find(name).in_sync)} of {backups} copies in sync"
+        silent = [member for item in topology.sets for member in item.members if member not in answers]
+        if silent:
+            return DEGRADED, f"{silent[0]} does not answer"
+        alone = [op.name for op in self._graph.data.operators if op.stateful and op.backups == 0]
+        return (NOT_ASKED_FOR, f"{alone[0]} asks for no backups") if alone else None
+
+
+def _condition(kind: str, missing: tuple[str, str] | None, good: str) -> Condition:
+    """True for a `good` reason if nothing is missing."""
+    return Condition(kind, "True", good, "") if missing is None else Condition(kind, "False", *missing)
 
 
 def _serves(answer: ProbeAnswer | None, name: str, epoch: int) -> bool:
@@ -214,3 +241,33 @@ def _serves(answer: ProbeAnswer | None, name: str, epoch: int) -> bool:
         return False
     roles = [role for role in answer.roles if role.name == name]
     return not answer.roles or any(role.ready and role.role in ("primary", "active", "frontend") and role.epoch >= epoch for role in roles)
+
+
+def _instance(name: InstanceId, pids: Pids, topology: Topology, answer: ProbeAnswer | None, leader: bool) -> InstanceStatus:
+    """What an instance says of itself; of a silent one (paused, starting) what the topology says."""
+    if pids.of == MANAGER:
+        return InstanceStatus(name, None, "manager", leader, 0, None, pids.proxy, None)
+    if pids.of == FRONTEND:
+        epoch = max((item.epoch for item in topology.sets if item.primary == name), default=0)
+        return InstanceStatus(name, None, "frontend", False, epoch, None, pids.proxy, None)
+    report = next((role for role in answer.roles if role.name == pids.of), None) if answer is not None else None
+    if report is None:
+        report = _presumed(name, pids.of, topology)
+    version = report.version if report.version >= 0 else None
+    model = pids.model if alive(pids.model) else None
+    return InstanceStatus(name, pids.of, report.role, False, report.epoch, version, pids.proxy, model)
+
+
+def _presumed(name: InstanceId, op: str, topology: Topology) -> RoleReport:
+    found = topology.find(op)
+    if found.primary == name:
+        return RoleReport(op, "primary", found.epoch, -1, False)
+    for role, holders in (("backup", found.in_sync), ("joining", found.joining)):
+        if name in holders:
+            return RoleReport(op, role, found.epoch, -1, False)
+    owned = [slot.epoch for slot in topology.table(op).slots if slot.instance == name]
+    return RoleReport(op, "active" if owned else "standby", max(owned, default=0), -1, False)
+
+
+def _said(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"

@@ -15,13 +15,15 @@ import signal
 import socket
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hams_operator import limits
 from hams_operator.local.etcd import LocalEtcd
-from hams_operator.local.home import GraphHome, RunFile
+from hams_operator.local.home import GraphHome, RunFile, own_birth
 from hams_operator.local.nursery import Nursery, NurseryLost
-from hams_operator.local.observe import Observer, View
+from hams_operator.local.observe import FailureInfo, Observer, Pids, Status, View
+from hams_operator.local.processes import die_with_parent, send
 from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator
 from hams_protocol.ids import InstanceId
 from hams_wire import history, records, spec
@@ -49,6 +51,19 @@ class Pod:
     model_started_s: float = 0.0
     ending: bool = False
 
+    @property
+    def pids(self) -> Pids:
+        """For who only looks."""
+        return Pids(self.of, self.proxy_pid, self.model_pid)
+
+
+@dataclass(slots=True)
+class Ends:
+    """How often in a row the process of a place ended young, and how it did last."""
+
+    count: int = 0
+    last: FailureInfo | None = None
+
 
 @dataclass(slots=True)
 class Place:
@@ -57,9 +72,9 @@ class Place:
     of: str
     number: int
     pod: Pod | None = None
-    pause_s: float = field(default=limits.restart_pause_s)
-    model_pause_s: float = field(default=limits.restart_pause_s)
-    last_words: str = ""
+    pause_s: float = limits.restart_pause_s
+    model_pause_s: float = limits.restart_pause_s
+    ends: Ends = field(default_factory=Ends)
 
 
 class Supervisor:
@@ -76,6 +91,7 @@ class Supervisor:
         self._file = file.resolve()
         self._history = None if history_folder is None else history_folder.resolve()
         self._etcd_url = etcd
+        self._locked = False
         self._http_port = port or 0
         self._grpc_port = 0 if port is None else port + 1
         self._etcd: LocalEtcd | None = None
@@ -88,6 +104,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._counter = 0
         self._stopping = False
+        self._some_end = asyncio.Event()
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     # -- life --------------------------------------------------------------------------------------------------------------------
@@ -103,41 +120,63 @@ class Supervisor:
         return f"127.0.0.1:{self._grpc_port}"
 
     async def start(self) -> None:
-        """Start everything. Raises CannotStart, EtcdNotStarted, CoordinationError, OSError; what was started is then ended by `stop`."""
-        self.home.clear()
+        """Start everything. Raises CannotStart, RunsAlready, EtcdNotStarted, CoordinationError, OSError; what was started is then ended by `stop`."""
+        self.home.acquire()
+        self._locked = True
         self._choose_ports()
         self._begin_history()
         self._memory = Path(tempfile.mkdtemp(prefix="hams-", dir="/dev/shm"))
+        self._write_run()
         warm = [self._warm("data", DATA_MODULES), self._warm("model", self._model_modules())]
-        if self._etcd_url is None:
-            starting = asyncio.create_task(LocalEtcd.start(self.home.folder / "etcd"))
-            await asyncio.gather(starting, *warm)
-            self._etcd = starting.result()
-            self._etcd_url = self._etcd.endpoints
-        else:
-            await asyncio.gather(*warm)
-        self._coordination = EtcdCoordination(self._etcd_url)
+        for result in await asyncio.gather(self._open_etcd(), *warm, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+        assert self._coordination is not None, "opened above"
         await self._coordination.compare_and_swap(records.spec_key(self.uid), 0, spec.encode_spec(self.graph))
-        run = RunFile(
-            self.graph.data.name,
-            self.uid,
-            os.getpid(),
-            self.url,
-            self.grpc,
-            self._etcd_url,
-            str(self._memory),
-            str(self._file),
-            None if self._history is None else str(self._history),
-        )
-        self.home.write(run)
+        self._write_run()
         self._observer = Observer(self.graph, self._coordination)
         await self._observer.start()
         self._places = self._wanted()
         await asyncio.gather(*(self._fill(place) for place in self._places))
 
+    async def _open_etcd(self) -> None:
+        if self._etcd_url is None:
+            self._etcd = await LocalEtcd.start(self.home.folder / "etcd")
+            self._etcd_url = self._etcd.endpoints
+            self._coordination = EtcdCoordination(self._etcd_url)
+            return
+        self._coordination = EtcdCoordination(self._etcd_url)
+        try:
+            await self._coordination.wait_ready(limits.external_etcd_s)
+        except CoordinationError as error:
+            raise CannotStart(f"--etcd {self._etcd_url}: expected an etcd there, found none that answers: {error}") from None
+
+    def _write_run(self) -> None:
+        self.home.write(
+            RunFile(
+                graph=self.graph.data.name,
+                uid=self.uid,
+                pid=os.getpid(),
+                birth=own_birth(),
+                url=self.url,
+                grpc=self.grpc,
+                memory=str(self._memory),
+                file=str(self._file),
+                etcd=self._etcd_url or "",
+                history=None if self._history is None else str(self._history),
+            )
+        )
+
+    @property
+    def control(self) -> Path:
+        """Where the control socket belongs, once started."""
+        return self._memory / "control.sock"
+
     async def stop(self) -> None:
         """End everything, in order: frontends drain, then the rest; what does not end is killed. Nothing is left but logs and the history."""
         self._stopping = True
+        if not self._locked:
+            return
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -154,20 +193,34 @@ class Supervisor:
             await self._etcd.stop()
         if self._memory != Path():
             shutil.rmtree(self._memory, ignore_errors=True)
-        self.home.clear()
         if self._history is not None and final is not None:
             writer = history.HistoryWriter(self._history, "z-final")
             writer.write(final)
             writer.close()
+        self.home.clear()
+        self.home.release()
 
     async def view(self) -> View:
         """How it is now. Raises CoordinationError."""
         assert self._observer is not None, "started"
-        return await self._observer.look({place.pod.instance: place.pod.model_pid for place in self._places if place.pod and place.pod.model_pid})
+        return await self._observer.look({place.pod.instance: place.pod.pids for place in self._places if place.pod}, self._failures())
 
-    def troubles(self) -> list[str]:
-        """The last words of processes that keep ending, for people."""
-        return [f"{place.of}: {place.last_words}" for place in self._places if place.last_words]
+    async def status(self) -> Status:
+        """The answer of `hams status`. Raises CoordinationError."""
+        view = await self.view()
+        return Status(self.graph.data.name, self.url, self.grpc, view.generation, view.conditions, view.instances, view.failures)
+
+    def given_up(self) -> FailureInfo | None:
+        """A model that cannot be started: it ended young again and again."""
+        return next((place.ends.last for place in self._places if place.ends.count >= limits.start_ends_max), None)
+
+    def _failures(self) -> tuple[FailureInfo, ...]:
+        """Models in a crash loop."""
+        for place in self._places:
+            pod = place.pod
+            if pod is not None and pod.model_pid and self._now() - pod.model_started_s > limits.restart_young_s:
+                place.ends = Ends()
+        return tuple(place.ends.last for place in self._places if place.ends.last is not None and place.ends.count >= limits.crash_loop_ends_min)
 
     # -- what is wanted ------------------------------------------------------------------------------------------------------------
 
@@ -294,7 +347,7 @@ class Supervisor:
         except NurseryLost:
             return
         except OSError as error:
-            place.last_words = f"model.python {op.model.python}: {error.strerror}"
+            place.ends = Ends(limits.start_ends_max, FailureInfo(place.of, pod.instance, 127, (f"model.python {op.model.python}: {error.strerror}",)))
             return
         pod.model_pid = pid
         self._by_pid[pid] = place
@@ -313,6 +366,8 @@ class Supervisor:
                 stderr=stream,
                 cwd=folder,
                 env={**os.environ, **environment},
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),
             )
 
         async def reap() -> None:
@@ -322,6 +377,7 @@ class Supervisor:
         return process.pid
 
     def _exited(self, pid: int, status: int) -> None:
+        self._some_end.set()
         place = self._by_pid.pop(pid, None)
         pod = None if place is None else place.pod
         if place is None or pod is None or self._stopping:
@@ -332,7 +388,8 @@ class Supervisor:
             return
         if pid == pod.model_pid:
             pod.model_pid = 0
-            log.warning("model of %s (pid %d) ended with %s: %s", pod.instance, pid, _said(status), self._last_words(f"{pod.instance}.model"))
+            log.warning("model of %s (pid %d) ended with %s", pod.instance, pid, _said(status))
+            self._note_end(place, pod, status)
             self._spawn_task(self._restart_model(place, pod))
         elif pid == pod.proxy_pid:
             log.warning("%s (pid %d) ended with %s", pod.instance, pid, _said(status))
@@ -343,10 +400,8 @@ class Supervisor:
         pod.ending = True
         if pod.model_pid:
             self._by_pid.pop(pod.model_pid, None)
-            _signal(pod.model_pid, signal.SIGKILL)
+            send(pod.model_pid, signal.SIGKILL)
         young = self._now() - pod.started_s < limits.restart_young_s
-        if young:
-            place.last_words = self._last_words(pod.instance)
         place.pause_s = min(place.pause_s * 2, limits.restart_pause_max_s) if young else limits.restart_pause_s
         (self._memory / f"{pod.instance}.arena").unlink(missing_ok=True)
         self._socket(pod.instance).unlink(missing_ok=True)
@@ -359,8 +414,6 @@ class Supervisor:
     async def _restart_model(self, place: Place, pod: Pod) -> None:
         young = self._now() - pod.model_started_s < limits.restart_young_s
         place.model_pause_s = min(place.model_pause_s * 2, limits.restart_pause_max_s) if young else 0.0
-        if young:
-            place.last_words = self._last_words(f"{pod.instance}.model")
         await asyncio.sleep(place.model_pause_s)
         if place.pod is pod and not pod.ending:
             await self._start_model(place, pod)
@@ -369,13 +422,16 @@ class Supervisor:
         """SIGTERM to proxies (models follow their proxies), SIGKILL to who has not ended in time."""
         pods = [place.pod for place in places if place.pod is not None]
         for pod in pods:
-            _signal(pod.proxy_pid, signal.SIGTERM)
+            send(pod.proxy_pid, signal.SIGTERM)
         deadline = self._now() + limits.stop_grace_s
-        while any(pod.proxy_pid or pod.model_pid for pod in pods) and self._now() < deadline:
-            await asyncio.sleep(limits.status_interval_s / 5)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while any(pod.proxy_pid or pod.model_pid for pod in pods):
+                    self._some_end.clear()
+                    await self._some_end.wait()
         for pod in pods:
-            _signal(pod.model_pid, signal.SIGKILL)
-            _signal(pod.proxy_pid, signal.SIGKILL)
+            send(pod.model_pid, signal.SIGKILL)
+            send(pod.proxy_pid, signal.SIGKILL)
 
     # -- small things --------------------------------------------------------------------------------------------------------------
 
@@ -388,11 +444,15 @@ class Supervisor:
             path.rename(path.with_suffix(".log.1"))
         return path
 
-    def _last_words(self, name: str) -> str:
+    def _note_end(self, place: Place, pod: Pod, status: int) -> None:
+        """Remember a model that failed by itself while young; one that follows its proxy ends with 0."""
+        if status == 0 or self._now() - pod.model_started_s >= limits.restart_young_s:
+            place.ends = Ends()
+            return
+        lines: list[str] = []
         with contextlib.suppress(OSError):
-            lines = (self.home.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
-            return lines[-1][-300:] if lines else "(no output)"
-        return "(no log)"
+            lines = (self.home.logs / f"{pod.instance}.model.log").read_text(errors="replace").splitlines()
+        place.ends = Ends(place.ends.count + 1, FailureInfo(place.of, pod.instance, status, tuple(lines[-limits.failure_lines_max :])))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -415,12 +475,6 @@ DATA_MODULES = ("hams_sidecar.proxy", "hams_sidecar.frontend", "hams_operator.ma
 def instances_of(op: Operator) -> int:
     """Processes pairs that an operator asks for: primary and backups, or active instances; and standbys."""
     return (1 + op.backups if op.stateful else op.slots) + op.hot_standbys
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    if pid:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def _said(status: int) -> str:

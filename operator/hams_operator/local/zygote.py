@@ -9,7 +9,6 @@ Request: `{"id": n, "module": "a.b", "arguments": [...], "environment": {...}, "
 signal}`.
 """
 
-import ctypes
 import gc
 import importlib
 import json
@@ -19,14 +18,7 @@ import signal
 import socket
 import sys
 
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process as soon as its parent ends; at once if it has ended already."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+from hams_operator.local.processes import die_with_parent
 
 
 def main() -> None:

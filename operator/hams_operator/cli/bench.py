@@ -1,0 +1,41 @@
+"""`hams bench NAME`: hands over to `benchmarks.NAME.main`, found in the repository this runs from, or in the current folder."""
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+from hams_operator.cli.output import complain
+
+
+def bench(arguments: list[str]) -> int:
+    """Run one benchmark; without a name, say which there are."""
+    root = _root()
+    found = {path.stem: _summary(path) for path in sorted((root / "benchmarks").glob("*.py")) if _has_main(path)}
+    if not arguments or arguments[0].startswith("-"):
+        sys.stdout.write("hams bench NAME [--out FILE.json]\n\n" + "".join(f"  {name:<16} {about}\n" for name, about in found.items()))
+        return 0 if arguments in (["--help"], ["-h"]) else 2
+    name = arguments[0].replace("-", "_")
+    if name not in found:
+        complain(f'no benchmark "{arguments[0]}"; there are: {", ".join(found)}', 2)
+    sys.path.insert(0, str(root))
+    result = importlib.import_module(f"benchmarks.{name}").main(arguments[1:])
+    return result if isinstance(result, int) else 0
+
+
+def _root() -> Path:
+    for folder in (Path(__file__).resolve().parents[3], Path.cwd()):
+        if (folder / "benchmarks" / "__init__.py").is_file():
+            return folder
+    complain("the benchmarks are not part of an installation: run this from a checkout of the repository")
+
+
+def _has_main(path: Path) -> bool:
+    """Whether it is a benchmark that takes arguments, told without importing it."""
+    found = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef) and node.name == "main"]
+    return bool(found) and bool(found[0].args.args)
+
+
+def _summary(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]

@@ -1,0 +1,146 @@
+"""`hams status`, `hams down`, `hams logs`: what runs here, its end, and what it said."""
+
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from hams_operator.cli.output import Output, complain, console, print_json
+from hams_operator.cli.runs import choose, status_of
+from hams_operator.limits import down_s
+from hams_operator.local.control import NoAnswer, ask
+from hams_operator.local.home import GraphHome, RunFile, folders, running
+from hams_operator.local.processes import send, wait_end
+
+_FOLLOW_PAUSE_S = 0.2
+
+
+def status(graph: str | None, every: bool, output: Output) -> int:
+    """Show one run, or all."""
+    runs = running() if every else [choose(graph)]
+    found = [status_of(run) for run in runs]
+    if output is Output.JSON:
+        print_json(found if every else found[0])
+        return 0
+    terminal = console()
+    if not found:
+        terminal.print("no graph runs here")
+    from hams_operator.cli.table import table  # noqa: PLC0415 - rich, only where it is shown
+
+    for number, item in enumerate(found):
+        if number:
+            terminal.print("")
+        terminal.print(table(item))
+    return 0
+
+
+def down(graph: str | None, every: bool, output: Output) -> int:
+    """End one run, or all; returns when nothing of it is left."""
+    runs = running() if every else [choose(graph)]
+    for run in runs:
+        end(run)
+        if output is Output.TEXT:
+            sys.stdout.write(f"{run.graph} has ended\n")
+    if output is Output.JSON:
+        print_json({"ended": [run.graph for run in runs]})
+    elif not runs:
+        sys.stdout.write("no graph runs here\n")
+    return 0
+
+
+def end(run: RunFile) -> None:
+    """Ask a run to end and wait for it; one that does not is killed, and its processes die with it. Raises Complaint."""
+    try:
+        ask(run, "down")
+    except NoAnswer:
+        send(run.pid, signal.SIGTERM)
+    if run.alive and not wait_end(run.pid, down_s):
+        send(run.pid, signal.SIGKILL)
+        if not wait_end(run.pid, down_s):
+            complain(f"the supervisor of {run.graph} (process {run.pid}) cannot be killed")
+    GraphHome(run.graph).read()  # clears what a killed one left
+
+
+def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Output) -> int:
+    """The last lines of an operator's processes, live or past; with `follow` also what comes."""
+    folder = _folder_of(graph)
+    kinds = r"-\d+-[0-9a-f]{4}(\.model)?\.log(\.1)?"
+    found = sorted((path for path in folder.glob("*.log*") if re.fullmatch(re.escape(operator) + kinds, path.name)), key=_modified_s)
+    if operator == "supervisor":
+        found = sorted(folder.glob("supervisor.log*"), key=_modified_s)
+    if not found and not follow:
+        names = sorted({match[1] for path in folder.glob("*.log*") if (match := re.fullmatch(r"(.+)" + kinds, path.name))})
+        complain(f'no logs of "{operator}" in {folder}; there are: {", ".join([*names, "supervisor"])}')
+    for name, line in _last_lines(found, lines):
+        _say(name, line, output)
+    if follow:
+        _follow(folder, operator, kinds, output)
+    return 0
+
+
+def _folder_of(graph: str | None) -> Path:
+    """Logs outlive their run: without a name, the run that is alive, else the only graph that has logs."""
+    if graph is not None:
+        if not GraphHome(graph).logs.is_dir():
+            complain(f'no logs of a graph "{graph}" here')
+        return GraphHome(graph).logs
+    runs = running()
+    if len(runs) == 1:
+        return GraphHome(runs[0].graph).logs
+    past = [folder for folder in folders() if folder.logs.is_dir()]
+    if not runs and len(past) == 1:
+        return past[0].logs
+    if not runs and not past:
+        complain("no graph has run here; start one with: hams up FILE")
+    names = [run.graph for run in runs] or [folder.graph for folder in past]
+    complain(f"several graphs {'run' if runs else 'have run'}: {', '.join(names)}; choose one with --graph NAME", 2)
+
+
+def _last_lines(files: list[Path], lines: int) -> Iterator[tuple[str, str]]:
+    """The last `lines` of each file, file by file, oldest first."""
+    for path in files:
+        text = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        yield from ((_name(path), line) for line in text[-lines:] if lines > 0)
+
+
+def _follow(folder: Path, operator: str, kinds: str, output: Output) -> None:
+    """Until Ctrl-C. Files are looked at again and again: a log has no other event to offer, and new instances bring new files."""
+    at = {path: path.stat().st_size for path in folder.glob("*.log")}
+    try:
+        while True:
+            for path in sorted(folder.glob("*.log")):
+                if not re.fullmatch(re.escape(operator) + kinds, path.name):
+                    continue
+                size = path.stat().st_size
+                start = at.get(path, 0)
+                if size < start:  # cut
+                    start = 0
+                with path.open("rb") as log:
+                    log.seek(start)
+                    whole, newline, _ = log.read(size - start).rpartition(b"\n")
+                at[path] = start + len(whole) + len(newline)
+                for line in whole.decode("utf-8", "replace").splitlines():
+                    _say(_name(path), line, output)
+            sys.stdout.flush()
+            time.sleep(_FOLLOW_PAUSE_S)
+    except KeyboardInterrupt:
+        pass
+
+
+def _say(name: str, line: str, output: Output) -> None:
+    if output is Output.JSON:
+        sys.stdout.write(msgspec.json.encode({"process": name, "line": line}).decode() + "\n")
+    else:
+        sys.stdout.write(f"{name} | {line}\n")
+
+
+def _name(path: Path) -> str:
+    return path.name.partition(".log")[0]
+
+
+def _modified_s(path: Path) -> float:
+    return path.stat().st_mtime

@@ -1,0 +1,78 @@
+"""`hams kill`: chaos by hand."""
+
+import random
+import signal
+import sys
+
+from hams_operator.cli.output import Output, complain, print_json
+from hams_operator.cli.runs import choose, status_of
+from hams_operator.local.observe import InstanceStatus, Status
+from hams_operator.local.processes import send
+
+SIGNALS = ("KILL", "STOP", "CONT", "TERM")
+PROCESSES = ("model", "proxy", "both")
+ROLES = ("primary", "backup", "joining", "active", "standby")
+
+
+def kill(
+    target: str | None, graph: str | None, role: str | None, leader: bool, instance: str | None, process: str, number: str, output: Output
+) -> int:
+    """Send a signal to an instance's processes and say which."""
+    if number.removeprefix("SIG") not in SIGNALS:
+        complain(f"--signal: expected {', '.join(SIGNALS)}, found {number}", 2)
+    if process not in PROCESSES:
+        complain(f"--process: expected {', '.join(PROCESSES)}, found {process}", 2)
+    if role is not None and role not in ROLES:
+        complain(f"--role: expected {', '.join(ROLES)}, found {role}", 2)
+    if target is None and instance is None:
+        complain("kill what? Expected an operator, frontend or manager, or --instance ID", 2)
+    chosen = pick(status_of(choose(graph)), target, role, leader, instance)
+    hit = strike(chosen, process, signal.Signals[f"SIG{number.removeprefix('SIG')}"])
+    if not hit:
+        complain(f"{chosen.id} has no living {'process' if process == 'both' else process} any more")
+    if output is Output.JSON:
+        print_json({"instance": chosen.id, "operator": chosen.operator, "role": chosen.role, "signal": number.removeprefix("SIG"), "pids": hit})
+    else:
+        what = " and ".join(f"{name} {pid}" for name, pid in hit.items())
+        place = f"{chosen.role} of {chosen.operator}" if chosen.operator else chosen.role + (" (leader)" if chosen.leader else "")
+        sys.stdout.write(f"SIG{number.removeprefix('SIG')}: {chosen.id}, {place}: {what}\n")
+    return 0
+
+
+def pick(status: Status, target: str | None, role: str | None, leader: bool, instance: str | None) -> InstanceStatus:
+    """The instance that is meant; of several one at random. Raises Complaint."""
+    if target in ("frontend", "manager"):
+        found = [item for item in status.instances if item.operator is None and item.role == target]
+        if role is not None:
+            complain(f"--role is for operators; a {target} has none", 2)
+    elif target is None:
+        found = list(status.instances)
+    else:
+        operators = sorted({item.operator for item in status.instances if item.operator})
+        found = [item for item in status.instances if item.operator == target]
+        if not found:
+            complain(f'no instance of "{target}" runs; expected {", ".join(operators)}, frontend or manager')
+    if instance is not None:
+        named = [item for item in found if item.id == instance]
+        if not named:
+            complain(f'no instance "{instance}"{f" of {target}" if target else ""} runs; these do: {", ".join(item.id for item in found)}')
+        return named[0]
+    if leader:
+        found = [item for item in found if item.leader]
+    elif target not in ("frontend", "manager"):
+        wanted = ("primary", "active") if role is None else (role,)
+        living = found
+        found = [item for item in found if item.role in wanted]
+        if not found:
+            complain(f"{target} has no {' or '.join(wanted)} now; it has: {', '.join(f'{item.id} ({item.role})' for item in living)}")
+    if not found:
+        complain(f"no {'leader' if leader else target} runs now")
+    return random.choice(found)
+
+
+def strike(chosen: InstanceStatus, process: str, number: signal.Signals) -> dict[str, int]:
+    """Send it; which processes got it. The model goes first: its proxy's end would take it along."""
+    pids = {"model": chosen.model_pid, "proxy" if chosen.operator else "process": chosen.proxy_pid}
+    if chosen.operator is not None and process != "both":
+        pids = {process: pids[process]}
+    return {name: pid for name, pid in pids.items() if pid and send(pid, number)}

@@ -1,0 +1,201 @@
+"""The `hams` command: what can be typed. Each command imports its work when it is called, so that `hams --help` is quick.
+
+No stack trace reaches a user: what goes wrong in a way that is known is a `Complaint`, one line on stderr and an exit code.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hams_operator.cli.output import Complaint, Output
+
+app = typer.Typer(
+    name="hams",
+    help="HAMS: graphs of models as one service that never forgets.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+history_app = typer.Typer(help="Recorded histories.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(history_app, name="history")
+
+_RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The graph: a ServiceGraph in YAML.", show_default=False)]
+GraphOption = Annotated[str | None, typer.Option("--graph", metavar="NAME", help="Which graph; without it the one that runs.", show_default=False)]
+OutputOption = Annotated[Output, typer.Option("--output", help="How to print.")]
+Code = typer.Exit
+
+
+@app.command()
+def demo(
+    output: OutputOption = Output.TEXT,
+    duration: Annotated[str, typer.Option(help="How long the traffic runs.")] = "20s",
+    rate: Annotated[float, typer.Option(help="Requests per second.")] = 50.0,
+) -> None:
+    """A graph on real data, traffic, a killed primary, and what happened."""
+    from hams_operator.cli import demo as work  # noqa: PLC0415
+
+    raise Code(work.demo(duration, rate, output))
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it.", show_default=False)], output: OutputOption = Output.TEXT
+) -> None:
+    """A small graph with a stateless and a stateful model to start from."""
+    from hams_operator.cli import begin  # noqa: PLC0415
+
+    raise Code(begin.init(folder, output))
+
+
+@app.command()
+def validate(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
+    """All errors of a graph, or what it means."""
+    from hams_operator.cli import begin  # noqa: PLC0415
+
+    raise Code(begin.validate(file, output))
+
+
+@app.command()
+def up(
+    file: FileArgument,
+    port: Annotated[int | None, typer.Option(help="HTTP port; gRPC takes the next one. Without it free ports.", show_default=False)] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when the graph is ready and redundant; it runs on.")] = False,
+    timeout: Annotated[str | None, typer.Option(help="How long that may take; 60s with --detach.", show_default=False)] = None,
+    history: Annotated[Path | None, typer.Option(metavar="DIR", help="Record a history there.", show_default=False)] = None,
+    restore: Annotated[bool, typer.Option("--restore", help="Begin from the newest checkpoints.")] = False,
+    etcd: Annotated[str | None, typer.Option(metavar="URL", help="Use this etcd instead of an own one.", show_default=False)] = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Run a graph on this machine; Ctrl-C ends it."""
+    from hams_operator.cli import up as work  # noqa: PLC0415
+
+    raise Code(work.up(file, port, detach, timeout, history, restore, etcd, output))
+
+
+@app.command()
+def status(
+    graph: GraphOption = None,
+    every: Annotated[bool, typer.Option("--all", help="All graphs that run here.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """What runs, who has which role, and whether it is ready and redundant."""
+    from hams_operator.cli import inspect  # noqa: PLC0415
+
+    raise Code(inspect.status(graph, every, output))
+
+
+@app.command()
+def logs(
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="An operator, frontend, manager or supervisor.", show_default=False)],
+    graph: GraphOption = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many last lines of each process.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """What an operator's processes said."""
+    from hams_operator.cli import inspect  # noqa: PLC0415
+
+    raise Code(inspect.logs(operator, graph, lines, follow, output))
+
+
+@app.command()
+def down(
+    graph: GraphOption = None,
+    every: Annotated[bool, typer.Option("--all", help="All graphs that run here.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """End what `up` started."""
+    from hams_operator.cli import inspect  # noqa: PLC0415
+
+    raise Code(inspect.down(graph, every, output))
+
+
+@app.command()
+def kill(
+    target: Annotated[str | None, typer.Argument(metavar="OPERATOR|frontend|manager", show_default=False)] = None,
+    graph: GraphOption = None,
+    role: Annotated[
+        str | None, typer.Option(help="primary, backup, joining, active, standby; default primary or active.", show_default=False)
+    ] = None,
+    leader: Annotated[bool, typer.Option("--leader", help="The manager that leads.")] = False,
+    instance: Annotated[str | None, typer.Option(metavar="ID", help="This very instance.", show_default=False)] = None,
+    process: Annotated[str, typer.Option(help="model, proxy or both.")] = "both",
+    number: Annotated[str, typer.Option("--signal", help="KILL, STOP, CONT or TERM.")] = "KILL",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Chaos by hand: a signal to the processes of an instance, of several to one at random."""
+    from hams_operator.cli import kill as work  # noqa: PLC0415
+
+    raise Code(work.kill(target, graph, role, leader, instance, process, number.upper(), output))
+
+
+@app.command()
+def load(
+    file: FileArgument,
+    url: Annotated[str | None, typer.Option(help="Where the graph answers; without it the run of that name here.", show_default=False)] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Request tensors; without it data.py beside the models, else random.", show_default=False)
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Requests per second, whether answers come or not.")] = 50.0,
+    duration: Annotated[str, typer.Option(help="How long.")] = "10s",
+    verify: Annotated[bool, typer.Option("--verify", help="Check every reply; send every tenth key again.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Open-loop load with percentiles; --verify proves one reply per key."""
+    from hams_operator.cli import load as work  # noqa: PLC0415
+
+    raise Code(work.load(file, url, data, rate, duration, verify, output))
+
+
+@app.command(context_settings=_RAW)
+def sim(context: typer.Context) -> None:
+    """Deterministic simulation: hams sim --histories N --seed S."""
+    raise Code(_foreign("hams_sim.runner", "the simulator", context.args))
+
+
+@history_app.command("check", context_settings=_RAW)
+def history_check(context: typer.Context) -> None:
+    """Check the invariants over a recorded history: hams history check DIR."""
+    raise Code(_foreign("hams_sim.history.command", "the history checker", ["check", *context.args]))
+
+
+@app.command(context_settings=_RAW)
+def bench(context: typer.Context) -> None:
+    """The benchmarks: hams bench NAME --out FILE.json."""
+    from hams_operator.cli import bench as work  # noqa: PLC0415
+
+    raise Code(work.bench(context.args))
+
+
+def _foreign(module: str, what: str, arguments: list[str]) -> int:
+    """Hand the arguments to another part's own command."""
+    if importlib.util.find_spec(module) is None:
+        raise Complaint(f"{what} is not in this installation (no module {module})")
+    result = importlib.import_module(module).main(arguments)
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except Complaint as error:
+        sys.stderr.write(f"hams: {error}\n")
+        raise SystemExit(error.code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # `hams logs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
+
+
+if __name__ == "__main__":
+    main()

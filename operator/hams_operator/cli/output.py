@@ -1,0 +1,56 @@
+"""How commands speak: text for people, one JSON value for programs, errors as one clear line on stderr."""
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Output(StrEnum):
+    """Of `--output`."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Complaint(Exception):
+    """What the user is told, and the exit code: 1 it did not work, 2 the call was wrong."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def complain(message: str, code: int = 1) -> NoReturn:
+    """End the command with one line."""
+    raise Complaint(message, code) from None
+
+
+def print_json(value: object) -> None:
+    """One JSON value, indented, on stdout."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """A terminal for text, or what stands in for one."""
+    from rich.console import Console  # noqa: PLC0415 - 50 ms that JSON and errors need not pay
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def seconds(text: str) -> float:
+    """`60s`, `500ms`, `2m`, `1h` or plain seconds. Raises Complaint."""
+    units = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+    number = text.strip().rstrip("hms")
+    unit = text.strip()[len(number) :]
+    try:
+        value = float(number) * units[unit]
+    except (KeyError, ValueError):
+        complain(f"expected a duration like 60s, 500ms or 2m, found {text!r}", 2)
+    if not 0 < value < 1e7:
+        complain(f"expected a duration above 0, found {text!r}", 2)
+    return value

@@ -1,0 +1,36 @@
+"""Which run a command is about, and what its supervisor says."""
+
+from hams_operator.cli.output import Complaint, complain
+from hams_operator.local.control import NoAnswer, ask
+from hams_operator.local.home import GraphHome, RunFile, running
+from hams_operator.local.observe import Status
+
+
+def choose(graph: str | None) -> RunFile:
+    """The run of that name; without a name the one that runs. Raises Complaint: exit 2 and the names if there are several."""
+    if graph is not None:
+        if "/" in graph or not graph.strip("."):
+            complain(f"expected the name of a graph, found {graph!r}", 2)
+        found = GraphHome(graph)
+        run = found.read() if found.folder.is_dir() else None
+        if run is None:
+            names = ", ".join(item.graph for item in running())
+            complain(f'no graph "{graph}" runs here' + (f"; these do: {names}" if names else ""))
+        return run
+    runs = running()
+    if not runs:
+        complain("no graph runs here; start one with: hams up FILE")
+    if len(runs) > 1:
+        complain(f"several graphs run: {', '.join(run.graph for run in runs)}; choose one with --graph NAME", 2)
+    return runs[0]
+
+
+def status_of(run: RunFile) -> Status:
+    """What its supervisor says now. Raises Complaint."""
+    try:
+        status = ask(run, "status").status
+    except NoAnswer as error:
+        raise Complaint(str(error)) from None
+    if status is None:
+        complain(f"the supervisor of {run.graph} answered something else")
+    return status

@@ -1,0 +1,62 @@
+"""A run as a table for people: conditions, then one line per instance."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hams_operator.local.observe import InstanceStatus, Status
+
+_COLOURS = {"primary": "bold green", "active": "bold green", "backup": "cyan", "joining": "yellow", "standby": "dim"}
+
+
+def table(status: Status, *, hint: str = "") -> RenderableType:
+    """The whole picture."""
+    rows = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    for heading in ("OPERATOR", "ROLE", "EPOCH", "VERSION", "INSTANCE", "PROXY", "MODEL"):
+        rows.add_column(heading, justify="right" if heading in ("EPOCH", "VERSION", "PROXY", "MODEL") else "left", no_wrap=True)
+    last = ""
+    for item in sorted(status.instances, key=_order):
+        name = item.operator or {"frontend": "(frontend)", "manager": "(manager)"}[item.role]
+        rows.add_row(
+            Text("" if name == last else name, style="bold"),
+            Text(_role(item), style=_COLOURS.get(item.role, "")),
+            str(item.epoch) if item.epoch else "",
+            "" if item.version is None else str(item.version),
+            item.id,
+            _pid(item.proxy_pid),
+            _pid(item.model_pid) if item.operator else "",
+        )
+        last = name
+    parts: list[RenderableType] = [_headline(status), Text(""), rows]
+    for failure in status.failures:
+        parts.append(Text(f"\nthe model of {failure.operator} keeps ending, last with {failure.exit_code}:", style="bold red"))
+        parts += [Text(f"  {line}", style="red") for line in failure.log[-3:]]
+    if hint:
+        parts.append(Text(f"\n{hint}", style="dim"))
+    return Group(*parts)
+
+
+def _headline(status: Status) -> Text:
+    text = Text.assemble((status.graph, "bold"), f"   {status.url}   gRPC {status.grpc}   generation {status.generation}\n")
+    for item in status.conditions:
+        if item.type == "Progressing":
+            continue
+        good = item.status == "True"
+        text.append(f"{item.type} ", style="")
+        text.append("yes" if good else "no", style="bold green" if good else "bold yellow")
+        text.append("   " if good else f" ({item.message})   ")
+    return text
+
+
+def _role(item: InstanceStatus) -> str:
+    return "leader" if item.leader else "" if item.role in ("frontend", "manager") else item.role
+
+
+def _order(item: InstanceStatus) -> tuple[int, str, int, str]:
+    roles = ("primary", "active", "backup", "joining", "standby")
+    kind = {"frontend": 1, "manager": 2}.get(item.role, 0)
+    return kind, item.operator or "", roles.index(item.role) if item.role in roles else 0, item.id
+
+
+def _pid(pid: int | None) -> str:
+    return str(pid) if pid else "-"

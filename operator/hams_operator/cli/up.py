@@ -1,0 +1,127 @@
+"""`hams up`: a graph on this machine, in this terminal or detached from it."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hams_operator.cli.output import Output, complain, console, print_json, seconds
+from hams_operator.graph import InvalidGraph, load
+from hams_operator.limits import ready_timeout_s
+from hams_operator.local.daemon import Start
+from hams_operator.local.home import GraphHome
+from hams_operator.local.observe import Status
+from hams_operator.local.run import Failed, Options, log_to, run
+from hams_protocol.graph import Graph
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+def up(file: Path, port: int | None, detach: bool, timeout: str | None, history: Path | None, restore: bool, etcd: str | None, output: Output) -> int:
+    """Run it. Returns the exit code."""
+    if restore:
+        complain("--restore is not there yet: checkpoints are not written by this version", 2)
+    if port is not None and not 1 <= port <= 65534:
+        complain(f"--port: expected 1 to 65534 (gRPC takes the next one), found {port}", 2)
+    graph = _load(file)
+    if any(op.checkpoint for op in graph.data.operators):
+        console(stderr=True).print("[yellow]stateful.checkpoint is not there yet: this version writes none[/]")
+    found = GraphHome(graph.data.name).read()
+    if found is not None:
+        complain(f'graph "{found.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down --graph {found.graph}')
+    timeout_s = seconds(timeout) if timeout is not None else ready_timeout_s if detach else None
+    options = Options(str(file.resolve()), port, None if history is None else str(history.resolve()), etcd, timeout_s)
+    return _detached(graph, options, output) if detach else _here(graph, options, output)
+
+
+def _load(file: Path) -> Graph:
+    try:
+        return load(file)
+    except InvalidGraph as error:
+        for problem in error.problems:
+            sys.stderr.write(f"{problem}\n")
+        complain(f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}; nothing was started")
+
+
+def start_detached(options: Options, look: "Live | None" = None) -> Status:
+    """Start a detached run and wait until it is ready. Raises Complaint, with nothing left; so does Ctrl-C."""
+    from hams_operator.cli.table import table  # noqa: PLC0415 - rich, only where it is shown
+
+    start = Start(options)
+    status: Status | None = None
+    try:
+        for news in start:
+            if news.failed is not None:
+                complain(news.failed)
+            if news.status is not None:
+                status = news.status
+                if look is not None:
+                    look.update(table(status))
+    except KeyboardInterrupt:
+        start.abandon()
+        complain("interrupted: everything that was started has been ended", 130)
+    assert status is not None, "ready comes after a look"
+    return status
+
+
+def _detached(graph: Graph, options: Options, output: Output) -> int:
+    terminal = console()
+    if output is Output.JSON:
+        print_json(start_detached(options))
+        return 0
+    if not terminal.is_terminal:
+        status = start_detached(options)
+    else:
+        from rich.live import Live  # noqa: PLC0415
+
+        with Live(f"starting {graph.data.name} ...", console=terminal, transient=True, refresh_per_second=8) as look:
+            status = start_detached(options, look)
+    from hams_operator.cli.table import table  # noqa: PLC0415
+
+    name = graph.data.name
+    terminal.print(table(status, hint=f"hams status | hams logs OPERATOR | hams kill OPERATOR | hams down --graph {name}"))
+    return 0
+
+
+def _here(graph: Graph, options: Options, output: Output) -> int:
+    """In this terminal: the table until Ctrl-C. JSON: the first status that is ready, then silence."""
+    terminal = console()
+    log_to(graph.data.name)
+    logging.captureWarnings(True)
+    try:
+        if output is Output.JSON or not terminal.is_terminal:
+            asyncio.run(run(graph, options, _Announce(output), keep_looking=False))
+        else:
+            from rich.live import Live  # noqa: PLC0415
+
+            from hams_operator.cli.table import table  # noqa: PLC0415
+
+            with Live(f"starting {graph.data.name} ...", console=terminal, refresh_per_second=8) as live:
+                asyncio.run(run(graph, options, lambda status: live.update(table(status, hint="Ctrl-C ends it")), keep_looking=True))
+    except Failed as error:
+        complain(str(error))
+    if output is Output.TEXT:
+        terminal.print(f"{graph.data.name} has ended; logs: {GraphHome(graph.data.name).logs}")
+    return 0
+
+
+class _Announce:
+    """Without a terminal: says once that the graph is ready."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._said = False
+
+    def __call__(self, status: Status) -> None:
+        from hams_operator.local.run import settled  # noqa: PLC0415
+
+        if self._said or not settled(status):
+            return
+        self._said = True
+        if self._output is Output.JSON:
+            print_json(status)
+        else:
+            sys.stdout.write(f"{status.graph} is ready: {status.url} (gRPC {status.grpc})\n")
+        sys.stdout.flush()

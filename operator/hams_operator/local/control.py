@@ -1,0 +1,105 @@
+"""The supervisor's ear: a Unix socket, one JSON object per line, by which other `hams` commands reach a run.
+
+Question `{"ask": "status"}`, answer `{"status": {...}}`; question `{"ask": "down"}`, answer `{"ending": true}`, and the process ends when
+everything is down. A question that cannot be answered is answered by `{"error": text}`. Only the user who started the run can connect:
+the socket lies in a folder of mode 700.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from hams_operator.limits import control_answer_s, control_line_bytes_max
+from hams_operator.local.home import RunFile
+from hams_operator.local.observe import Status
+from hams_wire.errors import CoordinationError
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What is asked: status or down."""
+
+    ask: str
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is answered; exactly one field is set."""
+
+    status: Status | None = None
+    ending: bool = False
+    error: str | None = None
+
+
+class NoAnswer(Exception):
+    """The supervisor cannot be asked; the text says why."""
+
+
+class Ear:
+    """The supervisor's end. `status` makes the answer, `down` is called when somebody asks for the end."""
+
+    def __init__(self, status: Callable[[], Awaitable[Status]], down: Callable[[], None]) -> None:
+        self._status = status
+        self._down = down
+        self._server: asyncio.Server | None = None
+        self._looking = asyncio.Lock()
+
+    async def open(self, path: Path) -> None:
+        """Listen. Raises OSError."""
+        self._server = await asyncio.start_unix_server(self._serve, path, limit=control_line_bytes_max)
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, ValueError):  # ValueError: a line over the limit
+            while line := await reader.readline():
+                writer.write(msgspec.json.encode(await self._answer(line)) + b"\n")
+                await writer.drain()
+        writer.close()
+
+    async def _answer(self, line: bytes) -> Answer:
+        try:
+            question = msgspec.json.decode(line, type=Question)
+        except msgspec.MsgspecError as error:
+            return Answer(error=f"not a question: {error}")
+        match question.ask:
+            case "status":
+                try:
+                    async with self._looking:  # one look at a time: looks share the observer
+                        return Answer(status=await self._status())
+                except CoordinationError as error:
+                    return Answer(error=f"etcd does not answer: {error}")
+            case "down":
+                self._down()
+                return Answer(ending=True)
+            case other:
+                return Answer(error=f"expected status or down, got {other}")
+
+
+def ask(run: RunFile, question: str) -> Answer:
+    """Ask a run's supervisor. Raises NoAnswer."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+            channel.settimeout(control_answer_s)
+            channel.connect(str(run.control))
+            channel.sendall(msgspec.json.encode(Question(question)) + b"\n")
+            with channel.makefile("rb") as lines:
+                line = lines.readline(control_line_bytes_max)
+    except TimeoutError:
+        raise NoAnswer(f"the supervisor of {run.graph} (process {run.pid}) has not answered for {control_answer_s:g} s") from None
+    except OSError as error:
+        raise NoAnswer(f"the supervisor of {run.graph} (process {run.pid}) cannot be asked: {error.strerror or error}") from None
+    if not line:
+        raise NoAnswer(f"the supervisor of {run.graph} (process {run.pid}) is ending")
+    try:
+        answer = msgspec.json.decode(line, type=Answer)
+    except msgspec.MsgspecError as error:
+        raise NoAnswer(f"the supervisor of {run.graph} speaks another language: {error}") from None
+    if answer.error is not None:
+        raise NoAnswer(f"{run.graph}: {answer.error}")
+    return answer

@@ -1,0 +1,104 @@
+"""The detached supervisor: a session leader of its own, so it survives the terminal it was started from.
+
+It tells whoever started it how the start goes: JSON lines on a pipe, `{"status": ...}` per look, at the end `{"ready": true}` or
+`{"failed": reason}`; then the pipe is closed. If nobody listens any more before that, it goes on.
+"""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import msgspec
+
+from hams_operator.local.observe import Status
+from hams_operator.local.run import Failed, Options, log_to, run, settled
+
+
+class News(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the pipe."""
+
+    status: Status | None = None
+    ready: bool = False
+    failed: str | None = None
+
+
+class Start:
+    """The starter's end of a detached process: iterate over the news, until it is ready or has failed."""
+
+    def __init__(self, options: Options) -> None:
+        ours, theirs = os.pipe()
+        arguments = [sys.executable, "-m", "hams_operator.local.daemon", str(theirs), msgspec.json.encode(options).decode()]
+        self._process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._pipe = os.fdopen(ours, "rb")
+
+    def __iter__(self) -> Iterator[News]:
+        """News until `ready` or `failed`; a process that ends without a word has failed."""
+        for line in self._pipe:
+            news = msgspec.json.decode(line, type=News)
+            yield news
+            if news.ready:
+                return
+            if news.failed is not None:
+                self._process.wait()
+                return
+        yield News(failed=f"the supervisor ended with status {self._process.wait()} before the graph was ready; its log: supervisor.log")
+
+    def abandon(self) -> None:
+        """End it and everything it started; returns when that is done."""
+        self._process.terminate()
+        self._process.wait()
+
+
+class _Teller:
+    """Writes news to the pipe; nobody has to listen."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._pipe: int | None = descriptor
+        os.set_inheritable(descriptor, False)
+
+    def tell(self, news: News) -> None:
+        if self._pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._pipe, msgspec.json.encode(news) + b"\n")
+
+    def look(self, status: Status) -> None:
+        self.tell(News(status=status))
+        if settled(status):
+            self.tell(News(ready=True))
+            self.close()
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+
+
+def main() -> int:
+    """`python -m hams_operator.local.daemon FD OPTIONS`."""
+    teller = _Teller(int(sys.argv[1]))
+    options = msgspec.json.decode(sys.argv[2], type=Options)
+    from hams_operator.graph import InvalidGraph, load  # noqa: PLC0415 - the pipe is heard first
+
+    try:
+        graph = load(options.file)
+        log_to(graph.data.name)
+        asyncio.run(run(graph, options, teller.look, keep_looking=False))
+    except (InvalidGraph, Failed, OSError) as error:
+        teller.tell(News(failed=str(error)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""What the local runtime asks the kernel about processes: whether one lives, which one it is, that it dies with its parent."""
+
+import ctypes
+import os
+import select
+import signal
+
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process as soon as its parent ends; at once if it has ended already. Survives an exec."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def birth_of(pid: int) -> int:
+    """When a living process was started, in ticks since the machine was; with its pid this names it for ever. 0: there is none, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def alive(pid: int, birth: int = 0) -> bool:
+    """Whether a process with this pid exists and is no zombie; with `birth`, whether it is that very one."""
+    found = birth_of(pid)
+    return found != 0 and birth in (0, found)
+
+
+def send(pid: int, number: signal.Signals) -> bool:
+    """Send a signal; False if there is no such process (any more). A pid of 0 is none."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_end(pid: int, timeout_s: float) -> bool:
+    """Wait until a process, any, has ended; False if it has not within `timeout_s`."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], timeout_s)[0])
+    finally:
+        os.close(handle)

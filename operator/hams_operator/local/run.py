@@ -1,0 +1,134 @@
+"""One run from start to end: start the graph, listen on the control socket, watch until it is ready, end it when asked.
+
+The same for `hams up` in a terminal and for the detached process. Whatever happens, nothing but logs and the history is left when `run`
+returns.
+"""
+
+import asyncio
+import logging
+import logging.handlers
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from hams_operator.limits import log_bytes_max, status_interval_s, table_interval_s
+from hams_operator.local.control import Ear
+from hams_operator.local.etcd import EtcdNotStarted
+from hams_operator.local.home import GraphHome, RunsAlready
+from hams_operator.local.observe import NOT_ASKED_FOR, Status
+from hams_operator.local.supervisor import CannotStart, Supervisor
+from hams_protocol.graph import Graph
+from hams_wire.errors import CoordinationError
+
+log = logging.getLogger("hams.local")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What `hams up` was told. `timeout_s` None: it may take as long as it takes. Paths are absolute."""
+
+    file: str
+    port: int | None = None
+    history: str | None = None
+    etcd: str | None = None
+    timeout_s: float | None = None
+
+
+class Failed(Exception):
+    """The run did not begin or did not go on; the text says why."""
+
+
+async def run(graph: Graph, options: Options, report: Callable[[Status], None], *, keep_looking: bool) -> None:
+    """Run a graph until SIGINT, SIGTERM, SIGHUP or `hams down`. `report` gets each look; with `keep_looking` also after it is ready.
+
+    Raises Failed, with nothing left running.
+    """
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, asked.set)
+    try:
+        supervisor = Supervisor(graph, Path(options.file), options.port, None if options.history is None else Path(options.history), options.etcd)
+        ear = Ear(supervisor.status, asked.set)
+        ended = loop.create_task(asked.wait())
+        work = loop.create_task(_work(supervisor, ear, options, report, keep_looking))
+        try:
+            await asyncio.wait((work, ended, supervisor.failed), return_when=asyncio.FIRST_COMPLETED)
+            if supervisor.failed.done():
+                raise Failed(supervisor.failed.result())
+            if work.done():
+                work.result()  # it only ends by an error
+        finally:
+            for task in (work, ended):
+                task.cancel()
+            await asyncio.gather(work, ended, return_exceptions=True)
+            await ear.close()
+            await supervisor.stop()
+    except (CannotStart, RunsAlready, EtcdNotStarted, CoordinationError, TimeoutError) as error:
+        raise Failed(str(error) or "a process did not start in time") from None
+    except OSError as error:
+        raise Failed(f"{error.filename or 'the system'}: {error.strerror or error}") from None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
+async def _work(supervisor: Supervisor, ear: Ear, options: Options, report: Callable[[Status], None], keep_looking: bool) -> None:
+    last: list[Status] = []
+
+    def told(status: Status) -> None:
+        last[:] = [status]
+        report(status)
+
+    try:
+        async with asyncio.timeout(options.timeout_s):
+            await supervisor.start()
+            await ear.open(supervisor.control)
+            await _until_ready(supervisor, told)
+    except TimeoutError:
+        if options.timeout_s is None:
+            raise
+        raise CannotStart(f"not ready after {options.timeout_s:g} s: {_why(last[0]) if last else 'processes are still starting'}") from None
+    while keep_looking:
+        await asyncio.sleep(table_interval_s)
+        try:
+            report(await supervisor.status())
+        except CoordinationError as error:  # the graph serves on without etcd; the table waits
+            log.warning("no look at the graph: %s", error)
+    await asyncio.Event().wait()
+
+
+async def _until_ready(supervisor: Supervisor, report: Callable[[Status], None]) -> None:
+    while True:
+        status = await supervisor.status()
+        report(status)
+        if settled(status):
+            return
+        given_up = supervisor.given_up()
+        if given_up is not None:
+            words = given_up.log[-1].strip() if given_up.log else "it said nothing"
+            raise CannotStart(f"the model of {given_up.operator} cannot be started (exit code {given_up.exit_code}): {words}")
+        await asyncio.sleep(status_interval_s)
+
+
+def settled(status: Status) -> bool:
+    """Ready and Redundant are True, or Redundant cannot become so by what the graph asks for and Ready is."""
+    found = {item.type: item for item in status.conditions}
+    return found["Ready"].status == "True" and (found["Redundant"].status == "True" or found["Redundant"].reason == NOT_ASKED_FOR)
+
+
+def _why(status: Status) -> str:
+    """What is missing."""
+    missing = [item for item in status.conditions if item.type in ("Ready", "Redundant") and item.status != "True"]
+    return f"{missing[0].message} ({missing[0].reason})" if missing else "it was ready a moment ago"
+
+
+def log_to(graph: str) -> None:
+    """The supervisor's own log, which rotates."""
+    folder = GraphHome(graph).logs
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.handlers.RotatingFileHandler(folder / "supervisor.log", maxBytes=log_bytes_max, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("hams.wire.peers").setLevel(logging.WARNING)
