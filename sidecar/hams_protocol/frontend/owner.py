@@ -422,11 +422,11 @@ class ShardOwner:
     # -- what others ask ---------------------------------------------------------------------------------------------------
 
     def held_from(self, source: str) -> list[Token]:
-        """Sink tokens of open requests that came from one operator."""
+        """Sink tokens of open requests that came from one operator; a First's close says nothing of its value or route."""
         found: list[Token] = []
         for live in self.live.values():
-            for token in live.tokens:
-                if token is not None and token.source == source:
+            for (_, target, _), token in zip(self._ctx.plan.sinks, live.tokens, strict=True):
+                if token is not None and token.source == source and target != CLOSE:
                     found.append(token)
         return found
 
