@@ -180,6 +180,7 @@ class SimModel:
                 continue
             if chance > 1 - behaviour.refuse:
                 world.unwritten.add((op.name, unit.unit))
+                world.errored.add(unit.unit.request)
                 results.append(UnitResult(unit.unit, refused=True))
                 continue
             parents = tuple(payload for _, payload in unit.inputs if payload is not None)

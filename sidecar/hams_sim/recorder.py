@@ -141,10 +141,8 @@ class Recorder:
     def failover(self, node: "Node", note: NoteFailover) -> None:
         """A set's primary changed or rolled back."""
         if note.op.startswith("F/"):
-            self.lines.append(TakeoverLine(shard=int(note.op[2:]), gen=note.generation, epoch=note.epoch, i=note.primary))
             self.takeovers += 1
         else:
-            self.lines.append(FailoverLine(op=note.op, gen=note.generation, epoch=note.epoch, end=note.end, i=note.primary))
             self.failovers += 1
 
     def moved(self, item: ReplicaSet, generation: int) -> None:
