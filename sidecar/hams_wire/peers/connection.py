@@ -159,7 +159,7 @@ class Sending(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         tune(self._transport)
-        self._transport.set_write_buffer_limits(high=0)
+        self._transport.set_write_buffer_limits(high=1, low=0)  # paused unless all is gone; with 0, TLS pauses for ever
         self._transport.write(handshake.frame(self._hello))
 
     def get_buffer(self, sizehint: int) -> memoryview:
