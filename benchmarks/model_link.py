@@ -94,8 +94,8 @@ async def measure(rounds: int, once: Callable[[int], Awaitable[None]]) -> dict[s
         started = time.perf_counter()
         await once(number)
         times.append(time.perf_counter() - started)
-    p50, p99 = np.percentile(times, [50, 99]) * 1e6
-    return {"p50_us": round(float(p50), 1), "p99_us": round(float(p99), 1)}
+    p5, p50, p99 = np.percentile(times, [5, 50, 99]) * 1e6
+    return {"p5_us": round(float(p5), 1), "p50_us": round(float(p50), 1), "p99_us": round(float(p99), 1)}
 
 
 async def bench(directory: Path, label: str, floats: int, stateful: bool, rounds: int) -> dict[str, dict[str, float]]:

@@ -95,7 +95,7 @@ def check(entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str
     except Exception as error:  # noqa: BLE001 - the model's code
         report.fail(f"initialize: {describe(error)}")
         return report
-    report.ok(f"initialize took {time.perf_counter() - started:.3g} s")
+    report.ok(f"initialize took {_ms(time.perf_counter() - started)}")
     before = fingerprint(model)
     if not _run(report, engine, first, made.made_up):
         return report
@@ -109,7 +109,7 @@ def check(entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str
     except Exception as error:  # noqa: BLE001 - `get` and `state_dict` are the model's code
         report.fail(f"capture: {describe(error)}")
         return report
-    report.ok(f"capture took {seconds * 1e3:.3g} ms for {len(image):,} bytes")
+    report.ok(f"capture took {_ms(seconds)} for {len(image):,} bytes")
     now = fingerprint(model)
     with tempfile.TemporaryDirectory(prefix="hams-model-check-") as folder:
         replays = [_replay(Path(folder), name, entrypoint, spec, image, after, path) for name in ("one", "two")]
@@ -137,7 +137,7 @@ def _run(report: Report, engine: Engine, batches: list[list[UnitInput]], made_up
             return False
         if not result.updated:
             early.update(_differing(before, leaf_digests(memoryview(image_of(engine)))))
-    report.ok(f"outputs are as declared over {len(batches)} batches; a run took {statistics.median(times) * 1e3:.3g} ms (median)")
+    report.ok(f"outputs are as declared over {len(batches)} batches; a run took {_ms(statistics.median(times))} (median)")
     if early:
         report.fail(f"state is written outside `with update:`: {_list(early)}")
     elif engine.spec.stateful:
@@ -199,7 +199,7 @@ def _compare(report: Report, image: bytearray, ours: dict[str, Array], replays: 
     if wrong:
         report.fail(f"restored into a fresh process and captured again, the state differs: {_list(wrong)}")
         return
-    report.ok(f"restore took {one.load_s * 1e3:.3g} ms; captured again, every byte is the same")
+    report.ok(f"restore took {_ms(one.load_s)}; captured again, every byte is the same")
     if _same(ours, one.outputs[0]) and _same(ours, two.outputs[0]):
         report.ok("a fresh process with the restored state gives the same next outputs")
         return
@@ -287,6 +287,10 @@ def _differing(left: dict[str, str], right: dict[str, str]) -> set[str]:
 
 def _same(left: dict[str, Array], right: dict[str, Array]) -> bool:
     return left.keys() == right.keys() and all(np.array_equal(array, right[name]) for name, array in left.items())
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f} ms"
 
 
 def _list(names: set[str]) -> str:

@@ -85,6 +85,8 @@ def as_array(name: str, value: object, datatype: str) -> Array:
     if not isinstance(value, np.ndarray | np.generic):
         raise ModelFault(f'output "{name}": expected an array or tensor of {datatype}, got {type(value).__name__}')
     array = np.asarray(value)
+    if array.dtype == NUMPY.get(datatype):
+        return array
     if datatype == "BYTES":
         if array.dtype.kind == "S":
             return array.astype(object)
@@ -94,9 +96,7 @@ def as_array(name: str, value: object, datatype: str) -> Array:
             if not isinstance(element, bytes):
                 raise ModelFault(f'output "{name}": element {index} is {type(element).__name__}, expected bytes')
         return array
-    if array.dtype.newbyteorder("<") != NUMPY[datatype]:
-        raise ModelFault(f'output "{name}": expected {datatype}, got {NAMES.get(array.dtype, array.dtype)}')
-    return array
+    raise ModelFault(f'output "{name}": expected {datatype}, got {NAMES.get(array.dtype, array.dtype)}')
 
 
 def all_finite(array: Array, datatype: str) -> Array:

@@ -7,7 +7,6 @@ before anything of it leaves the process.
 
 import importlib
 import inspect
-import math
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -161,7 +160,7 @@ class Engine:
             else:
                 arrays[spec.name] = np.concatenate([part for part in parts if part is not None])
         for array in arrays.values():
-            if array is not None:
+            if array is not None and array.flags.writeable:
                 array.flags.writeable = False
         return Batch(arrays, placed, at, self._bf16)
 
@@ -239,7 +238,7 @@ def load_model(entrypoint: str) -> Model:
 
 def sizes(tensors: Sequence[tuple[tuple[int, ...], Array | bytes]]) -> list[int]:
     """Bytes of each output of a unit."""
-    return [len(content) if isinstance(content, bytes) else math.prod(shape) * content.dtype.itemsize for shape, content in tensors]
+    return [len(content) if isinstance(content, bytes) else content.nbytes for _, content in tensors]
 
 
 def _names(names: Any) -> str:

@@ -10,6 +10,7 @@ SIGTERM and SIGINT alone do not end it, since its proxy may still need it for a 
 
 import argparse
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -80,6 +81,7 @@ class _Server:
         self._busy_since: float | None = None
         self._connected = False
         self._status = 0
+        signal.set_wakeup_fd(-1)  # a forked child must not wake its parent
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
@@ -111,6 +113,8 @@ class _Server:
         layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in engine.state.layout]
         run.send(Kind.READY, signature=engine.state.signature, layout=layout, estimate_nbytes=engine.state.estimate_nbytes)
         self._busy_since = None
+        gc.collect()
+        gc.freeze()  # what the model has made by now stays: no collection has to look through it again
         return _Runs(run, engine, regions, self).loop()
 
     def busy(self, busy: bool) -> None:
@@ -246,7 +250,8 @@ class _Runs:
                 found.append(None)
                 continue
             region, offset, nbytes, shape = tensor
-            found.append(np.require(read_tensor(self._regions.readable((region, offset, nbytes)), datatype, tuple(shape)), requirements=["C", "A"]))
+            array = read_tensor(self._regions.readable((region, offset, nbytes)), datatype, tuple(shape))
+            found.append(array if array.flags.aligned else array.copy())
         return found
 
     def _write(self, number: int, units: list[UnitOutput], spaces: list[Place]) -> list[dict[str, Any]]:

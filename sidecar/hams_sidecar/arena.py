@@ -24,6 +24,11 @@ import numpy as np
 
 from hams_sidecar.blocks import Blocks, round_up
 
+KEPT_NBYTES_MAX = 64 << 10
+"""Slots up to this size are kept at hand when they come free, as the next one is mostly as large."""
+KEPT_SLOTS_MAX = 32
+"""Slots of one size that are kept so."""
+
 
 class ArenaFull(Exception):
     """Ours, retryable: no room for `nbytes` now. What is in use has to be freed first."""
@@ -118,6 +123,8 @@ class Arena:
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
         self._blocks = Blocks(capacity)
         self._freed: deque[tuple[int, int, int]] = deque()  # filled by destructors, which may interrupt `allocate` itself
+        self._kept: dict[int, list[int]] = {}  # size -> offsets, free but not given back to the blocks
+        self._kept_nbytes = 0
         self._slots = 0
         self._peak = 0
         self._waiters: deque[tuple[int, bool, asyncio.Future[Buffer]]] = deque()
@@ -129,13 +136,15 @@ class Arena:
         room = self.capacity if urgent else self.capacity - self._reserve
         if size > room:
             raise ArenaTooSmall(nbytes, room)
-        self._collect()
-        blocks = self._blocks
-        offset = blocks.take(size) if blocks.used + size <= room else None
+        if self._freed:
+            self._collect()
+        used = self._blocks.used - self._kept_nbytes
+        offset = self._take(size) if used + size <= room else None
         if offset is None:
-            raise ArenaFull(nbytes, blocks.used, self.capacity)
+            raise ArenaFull(nbytes, used, self.capacity)
         self._slots += 1
-        self._peak = max(self._peak, blocks.used)
+        if used + size > self._peak:
+            self._peak = used + size
         slot = self._bytes[offset : offset + size].view(_Slot)
         slot.arena, slot.offset, slot.size = self, offset, size
         return Buffer(self, slot, offset, nbytes)
@@ -158,7 +167,7 @@ class Arena:
     def stats(self) -> ArenaStats:
         """What is in use now."""
         self._collect()
-        return ArenaStats(self.capacity, self._blocks.used, self._peak, self._slots, len(self._waiters))
+        return ArenaStats(self.capacity, self._blocks.used - self._kept_nbytes, self._peak, self._slots, len(self._waiters))
 
     def close(self) -> None:
         """Remove the file. The memory itself goes when the last buffer has gone."""
@@ -170,12 +179,33 @@ class Arena:
         if self._waiters and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._serve_waiters)
 
+    def _take(self, size: int) -> int | None:
+        kept = self._kept.get(size)
+        if kept:
+            self._kept_nbytes -= size
+            return kept.pop()
+        offset = self._blocks.take(size)
+        if offset is None and self._kept_nbytes:
+            for other, offsets in self._kept.items():
+                for freed in offsets:
+                    self._blocks.give(freed, other)
+            self._kept.clear()
+            self._kept_nbytes = 0
+            offset = self._blocks.take(size)
+        return offset
+
     def _collect(self) -> None:
         freed = self._freed
         while freed:
             offset, size, slots = freed.popleft()
-            self._blocks.give(offset, size)
             self._slots -= slots
+            if size <= KEPT_NBYTES_MAX:
+                kept = self._kept.setdefault(size, [])
+                if len(kept) < KEPT_SLOTS_MAX:
+                    kept.append(offset)
+                    self._kept_nbytes += size
+                    continue
+            self._blocks.give(offset, size)
 
     def _serve_waiters(self) -> None:
         waiters = self._waiters

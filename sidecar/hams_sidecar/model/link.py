@@ -10,9 +10,7 @@ Never: decides about protocol state, retries, or starts processes (whoever start
 """
 
 import asyncio
-import enum
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -24,11 +22,10 @@ from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.blocks import round_up
 from hams_sidecar.datatypes import fixed_nbytes
 from hams_sidecar.model import frames, limits
-from hams_sidecar.model.channel import Channel
 from hams_sidecar.model.declared import Declared, UnitInputs
-from hams_sidecar.model.frames import FromModel, Hello, Place
-from hams_sidecar.model.process import ModelProcess
+from hams_sidecar.model.frames import FromModel, Place
 from hams_sidecar.model.session import Batch, Session
+from hams_sidecar.model.sessions import ModelHealth, Sessions
 from hams_sidecar.payload import Payload, Tensor
 
 log = logging.getLogger(__name__)
@@ -37,16 +34,6 @@ ModelEffect: TypeAlias = StartBatch | EnterUpdate | AbandonBatch | Capture | Loa
 ModelEvent: TypeAlias = ModelReady | ModelDied | UpdateWanted | BatchDone | BatchFailed | Captured | Loaded | LoadFailed
 
 INITIAL_VERSION = 0
-
-
-class ModelHealth(enum.Enum):
-    """What can be said of the model now."""
-
-    ABSENT = "absent"
-    STARTING = "starting"
-    READY = "ready"
-    SILENT = "silent"
-    """Ready, but the last question has not been answered in time."""
 
 
 class LinkStats(NamedTuple):
@@ -82,77 +69,45 @@ class ModelLink:
         self._regions = [tensors] if tensors is states else [tensors, states]
         if any(arena.path is None for arena in self._regions):
             raise ValueError("the arenas of a model link are files: the model process maps them too")
-        self._run_s_max = run_s_max
-        self._pong_wait_s = pong_wait_s
-        self._ping_interval_s = ping_interval_s
-        self._session: Session | None = None
-        self._server: asyncio.Server | None = None
-        self._path: Path | None = None
-        self._channels: set[Channel] = set()
-        self._processes: set[ModelProcess] = set()
-        self._limbo: dict[ModelProcess, list[Buffer]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._sessions = Sessions(self, run_s_max=run_s_max, pong_wait_s=pong_wait_s, ping_interval_s=ping_interval_s)
         self._variable_row_nbytes = 0.0
         self._image_nbytes = 0
         self._capture_s = self._load_s = 0.0
 
     async def listen(self, path: Path, mode: int = 0o600) -> None:
         """Create the socket and take model processes. Raises OSError."""
-        _remove(path)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(self._accept, str(path))
-        os.chmod(path, mode)
-        self._path = path
-        self._timer = loop.call_later(self._ping_interval_s, self._watch)
+        await self._sessions.listen(path, mode)
 
     async def close(self) -> None:
         """Let the model go: it ends when its connections close."""
-        if self._timer is not None:
-            self._timer.cancel()
-        session, self._session = self._session, None
-        if session is not None:
-            session.cancel()
-        for process in self._processes:
-            process.forget()
-        for channel in list(self._channels):
-            await channel.abort()
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-        if self._path is not None:
-            _remove(self._path)
+        await self._sessions.close()
 
     @property
     def health(self) -> ModelHealth:
         """What can be said of the model now."""
-        session = self._session
-        if session is None:
-            return ModelHealth.ABSENT
-        if not session.serving:
-            return ModelHealth.STARTING
-        now = asyncio.get_running_loop().time()
-        silent = session.pinged is not None and now - session.pinged > 2 * self._ping_interval_s
-        return ModelHealth.SILENT if silent else ModelHealth.READY
+        return self._sessions.health
 
     @property
     def model_pid(self) -> int:
         """Process id of the model, 0 if there is none or it cannot be seen."""
-        return self._session.process.pid if self._session is not None else 0
+        session = self._sessions.current
+        return 0 if session is None else session.process.pid
 
     def stats(self) -> LinkStats:
         """For metrics."""
-        since = self._session.running_since if self._session is not None else None
+        session = self._sessions.current
+        since = None if session is None else session.running_since
         busy_s = 0.0 if since is None else asyncio.get_running_loop().time() - since
         return LinkStats(self._capture_s, self._image_nbytes, self._load_s, busy_s)
 
     def perform(self, effect: ModelEffect) -> None:
         """Do what the core says. Without a model that the core was told of (ModelReady) nothing is done: ModelDied is on the way."""
-        session = self._session
+        session = self._sessions.current
         if session is None or not session.serving:
             return
         match effect:
             case RestartModel():
-                self._end(session, effect.reason, kill=True, tell=False)
+                self._sessions.end(session, effect.reason, kill=True, tell=False)
             case StartBatch():
                 self._start(session, effect)
             case EnterUpdate():
@@ -253,7 +208,7 @@ class ModelLink:
             self._send_load(session, effect, buffer)
 
     def _fail(self, session: Session, batch: Batch, message: str) -> None:
-        if self._session is session and session.batch is batch:
+        if self._sessions.current is session and session.batch is batch:
             self._finished(session)
             asyncio.get_running_loop().call_soon(self._emit, BatchFailed(batch.number, message, False))
 
@@ -271,7 +226,7 @@ class ModelLink:
 
     async def _capture_when_there_is_room(self, session: Session, nbytes: int) -> None:
         buffer = await self._states.reserve(nbytes, urgent=True)  # 0: the slack does not fit; the model asks for what it needs
-        if self._session is session:
+        if self._sessions.current is session:
             self._send_capture(session, buffer)
 
     def _send_capture(self, session: Session, buffer: Buffer) -> None:
@@ -297,7 +252,7 @@ class ModelLink:
             self._emit(LoadFailed(effect.token, f"the state is too large: {error}"))
             return
         buffer.view[:] = foreign.view
-        if self._session is session:
+        if self._sessions.current is session:
             session.loads.append((effect, buffer))
             if session.batch is None:
                 self._send_load(session, effect, buffer)
@@ -307,12 +262,13 @@ class ModelLink:
 
     # Frames of the model
 
-    def _on_run_frame(self, session: Session, frame: FromModel) -> None:
+    def on_run(self, session: Session, frame: FromModel) -> None:
+        """`Owner`: a frame on the `run` connection."""
         match frame:
             case frames.WantUpdate() if session.batch is not None and session.batch.number == frame.batch and not session.batch.wanted:
                 self._wanted(session, session.batch)
             case frames.Done() | frames.Failed() if session.batch is not None and session.batch.wanted:
-                self._broken(session, f"{type(frame).__name__} instead of waiting at the boundary")
+                self._sessions.broken(session, f"{type(frame).__name__} instead of waiting at the boundary")
             case frames.Done() if session.batch is not None and session.batch.number == frame.batch:
                 self._done(session, session.batch, frame)
             case frames.Failed() if session.batch is not None and session.batch.number == frame.batch:
@@ -329,11 +285,11 @@ class ModelLink:
                 self._emit(LoadFailed(frame.token, frame.message[: limits.MESSAGE_CHARS_MAX]))
             case frames.Ready() if session.ready is None:
                 session.ready = frame
-                self._begin(session)
+                self._sessions.complete(session)
             case frames.InitFailed() if session.ready is None:
-                self._end(session, f"initialize failed: {frame.message[: limits.MESSAGE_CHARS_MAX]}")
+                self._sessions.end(session, f"initialize failed: {frame.message[: limits.MESSAGE_CHARS_MAX]}")
             case _:
-                self._broken(session, f"unexpected {type(frame).__name__}")
+                self._sessions.broken(session, f"unexpected {type(frame).__name__}")
 
     def _wanted(self, session: Session, batch: Batch) -> None:
         session.running_since = None
@@ -352,7 +308,7 @@ class ModelLink:
                 for unit, inputs, space, done in zip(batch.units, batch.inputs, batch.spaces, frame.units, strict=True)
             )
         except (ValueError, KeyError) as error:
-            self._broken(session, f"results of batch {batch.number}: {error}")
+            self._sessions.broken(session, f"results of batch {batch.number}: {error}")
             return
         self._finished(session)
         if batch.abandon and not frame.updated:
@@ -383,10 +339,13 @@ class ModelLink:
         space.trim(end)
         return UnitResult(unit.unit, Payload(tuple(tensors), space), route=self.declared.route(done.route))
 
-    def _begin(self, session: Session) -> None:
-        """Once all connections are there and the model has initialised: version 0 is captured, then the core is told."""
-        if session.ready is None or session.capture is None or session.health is None:
-            return
+    def setup(self) -> dict[str, object]:
+        """`Owner`: what a model process is told first."""
+        return {"operator": self.declared.setup(), "regions": [{"path": str(arena.path), "nbytes": arena.capacity} for arena in self._regions]}
+
+    def on_complete(self, session: Session) -> None:
+        """`Owner`: version 0 is captured, then the core is told."""
+        assert session.ready is not None
         self._image_nbytes = 0
         if self._stateful:
             session.captures.append(INITIAL_VERSION)
@@ -395,7 +354,8 @@ class ModelLink:
             session.serving = True
             self._emit(ModelReady(session.ready.signature, None))
 
-    def _on_capture_frame(self, session: Session, frame: FromModel) -> None:
+    def on_capture(self, session: Session, frame: FromModel) -> None:
+        """`Owner`: a frame on the `capture` connection."""
         image = session.image
         match frame:
             case frames.CaptureDone() if image is not None and frame.version == session.captures[0] and 0 <= frame.nbytes <= image.nbytes:
@@ -405,11 +365,17 @@ class ModelLink:
                 image.trim(frame.nbytes)
                 self._captured(session, frame.version, Payload((), image))
             case frames.CaptureFailed() if image is not None and frame.version == session.captures[0]:
-                self._end(session, f"the state cannot be captured: {frame.message[: limits.MESSAGE_CHARS_MAX]}", kill=True)
+                self._sessions.end(session, f"the state cannot be captured: {frame.message[: limits.MESSAGE_CHARS_MAX]}", kill=True)
             case frames.WantSpace() if image is not None and frame.id == session.captures[0] and len(frame.sizes) == 1:
                 session.later(self._grant_image(session, frame.sizes[0]))
             case _:
-                self._broken(session, f"unexpected {type(frame).__name__}")
+                self._sessions.broken(session, f"unexpected {type(frame).__name__}")
+
+    def on_end(self, reason: str, told: bool) -> None:
+        """`Owner`: the model is gone."""
+        log.warning("model of %s: %s", self.declared.operator.name, reason)
+        if told:
+            self._emit(ModelDied(reason))
 
     def _captured(self, session: Session, version: int, state: Payload) -> None:
         if session.captures:
@@ -423,7 +389,7 @@ class ModelLink:
 
     async def _grant_outputs(self, session: Session, batch: Batch, frame: frames.WantSpace) -> None:
         if len(frame.units) != len(frame.sizes) or not all(0 <= unit < len(batch.spaces) for unit in frame.units) or min(frame.sizes, default=0) < 0:
-            self._broken(session, "bad request for space")
+            self._sessions.broken(session, "bad request for space")
             return
         session.running_since = None  # waiting for room is not the model's fault
         held = {id(located[1].buffer): located[1].buffer for unit in batch.inputs for located in unit.tensors if located is not None}
@@ -447,127 +413,10 @@ class ModelLink:
         try:
             buffer = await self._states.reserve(max(nbytes, 0) + limits.STATE_SLACK_BYTES, urgent=True)
         except ArenaTooSmall as error:
-            self._end(session, f"the state cannot be captured: {error}", kill=True)
+            self._sessions.end(session, f"the state cannot be captured: {error}", kill=True)
             return
         session.image = buffer
         session.capture.send(frames.GRANT, {"spaces": [self._place(buffer)]})
-
-    def _on_health_frame(self, session: Session, frame: FromModel) -> None:
-        if not isinstance(frame, frames.Pong) or frame.n != session.pings:
-            self._broken(session, f"unexpected {type(frame).__name__}")
-            return
-        session.pinged = None
-
-    # Sessions
-
-    def _accept(self) -> Channel:
-        channel = Channel(self._hello, self._channels.discard)
-        self._channels.add(channel)
-        unnamed = [one for one in self._channels if not one.name]
-        if len(unnamed) > limits.CONNECTIONS_MAX:
-            unnamed[0].close()
-        return channel
-
-    def _hello(self, channel: Channel, frame: Hello) -> None:
-        session = self._session
-        if frame.protocol != frames.PROTOCOL:
-            self._refuse(channel, f"it speaks version {frame.protocol} of the model contract, this proxy {frames.PROTOCOL}")
-        elif frame.channel == "run":
-            if session is None:
-                self._open(channel)
-            else:
-                self._refuse(channel, "another model process is connected")
-        elif session is None or frame.session != session.token:
-            self._refuse(channel, "no such session")
-        elif frame.channel == "capture" and session.capture is None:
-            session.capture = channel
-            self._bind(session, channel, self._on_capture_frame)
-            self._begin(session)
-        elif frame.channel == "health" and session.health is None:
-            session.health = channel
-            self._bind(session, channel, self._on_health_frame)
-            self._ping(session)
-            self._begin(session)
-        else:
-            self._refuse(channel, f"no connection {frame.channel!r} is wanted")
-
-    def _refuse(self, channel: Channel, message: str) -> None:
-        log.warning("model process refused: %s", message)
-        channel.send(frames.REFUSED, {"message": message})
-        channel.close()
-
-    def _open(self, channel: Channel) -> None:
-        for process in [one for one in self._limbo if not one.watched]:
-            del self._limbo[process]  # its supervisor has started the next one, so it has ended
-        process = ModelProcess(channel.peer_pid(), self._exited)
-        self._processes.add(process)
-        session = self._session = Session(channel, process)
-        self._bind(session, channel, self._on_run_frame)
-        regions = [{"path": str(arena.path), "nbytes": arena.capacity} for arena in self._regions]
-        channel.send(frames.SETUP, {"session": session.token, "operator": self.declared.setup(), "regions": regions})
-
-    def _bind(self, session: Session, channel: Channel, on_frame: Callable[[Session, FromModel], None]) -> None:
-        def deliver(frame: FromModel) -> None:
-            if self._session is session:
-                on_frame(session, frame)
-
-        channel.on_frame = deliver
-        channel.on_lost = lambda reason: self._end(session, reason)
-
-    def _broken(self, session: Session, what: str) -> None:
-        self._end(session, f"the model process broke the contract: {what}", kill=True)
-
-    def _end(self, session: Session, reason: str, *, kill: bool = False, tell: bool = True) -> None:
-        """The session is over: nothing of that process counts any more."""
-        if self._session is not session:
-            return
-        self._session = None
-        for channel in (session.run, session.capture, session.health):
-            if channel is not None:
-                channel.on_lost = channel.on_frame = None
-                channel.close()
-        session.cancel()
-        process = session.process
-        if not process.watched:
-            self._processes.discard(process)
-        if session.batch is not None:
-            reason += f" (in the model: {', '.join(unit.id for unit in session.batch.inputs)})"
-        granted = [*(session.batch.spaces if session.batch is not None else ()), *([session.image] if session.image is not None else ())]
-        if granted:
-            self._limbo[process] = granted
-        if kill:
-            process.kill()
-        log.warning("model of %s: %s", self.declared.operator.name, reason)
-        if tell:
-            self._emit(ModelDied(reason))
-
-    def _exited(self, process: ModelProcess) -> None:
-        self._processes.discard(process)
-        self._limbo.pop(process, None)
-        session = self._session
-        if session is not None and session.process is process:
-            self._end(session, "the model process has ended")
-            self._limbo.pop(process, None)
-
-    def _watch(self) -> None:
-        """Every `ping_interval_s`: ask for health, and find a model that hangs."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._ping_interval_s, self._watch)
-        session, now = self._session, loop.time()
-        if session is None or not session.serving:
-            return
-        if session.pinged is not None and now - session.pinged > self._pong_wait_s:
-            self._end(session, f"the model process has not answered for {self._pong_wait_s:g} s", kill=True)
-        elif session.running_since is not None and now - session.running_since > self._run_s_max:
-            self._end(session, f"a run takes longer than {self._run_s_max:g} s", kill=True)
-        elif session.pinged is None:
-            self._ping(session)
-
-    def _ping(self, session: Session) -> None:
-        if session.health is not None:
-            session.pings += 1
-            session.pinged = asyncio.get_running_loop().time()
-            session.health.send(frames.PING, {"n": session.pings})
 
     def _place(self, buffer: Buffer) -> Place:
         return (self._regions.index(buffer.arena), buffer.offset, buffer.nbytes)
@@ -584,7 +433,3 @@ def _no_room(error: ArenaTooSmall | TimeoutError) -> str:
     if isinstance(error, ArenaTooSmall):
         return f"inputs and outputs are too large: {error}"
     return f"no room for inputs and outputs within {limits.ROOM_WAIT_S:g} s"
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)

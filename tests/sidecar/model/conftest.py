@@ -85,10 +85,10 @@ class Host:
         self.requests = 0
         self.log = directory / "model.log"
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *arguments: str, before: tuple[str, ...] = ("-m", "hams_sdk", "serve")) -> subprocess.Popen[bytes]:
         """Start a model process."""
         socket = str(self.directory / "model.sock")
-        command = [sys.executable, "-m", "hams_sdk", "serve", f"models:{name}", "--socket", socket, "--path", str(HERE), *arguments]
+        command = [sys.executable, *before, f"models:{name}", "--socket", socket, "--path", str(HERE), *arguments]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "model-sdk"), "OMP_NUM_THREADS": "1"}
         with self.log.open("ab") as log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
@@ -193,6 +193,18 @@ async def hosts(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     yield make
     for host in made:
         await host.close()
+
+
+@pytest.fixture
+def host_class() -> type[Host]:
+    """`Host`, for tests that bring their own event loop."""
+    return Host
+
+
+@pytest.fixture
+def graph_of() -> Callable[..., Graph]:
+    """`one_operator`, for such tests."""
+    return one_operator
 
 
 @pytest.fixture

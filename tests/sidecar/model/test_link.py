@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 from hams_protocol.effects import AbandonBatch, BatchUnit, Capture, EnterUpdate, LoadState, RestartModel
 from hams_protocol.events import BatchDone, BatchFailed, Captured, Loaded, LoadFailed, ModelDied, ModelReady, UpdateWanted
 from hams_protocol.graph import FEEDBACK, FRONTEND, TensorSpec
-from hams_sidecar.model.link import ModelHealth
+from hams_sidecar.model import ModelHealth
 
 pytestmark = pytest.mark.process
 
@@ -251,7 +252,7 @@ async def test_health_is_answered_in_the_middle_of_a_run(hosts: Any, eventually:
     host = await hosts(stateful=True, options={"pong_wait_s": 5.0, "ping_interval_s": 0.02})
     await host.ready("Naughty")
     host.begin(host.x((8, 0)))
-    session = host.link._session
+    session = host.link._sessions.current
     first = session.pings
     await eventually(lambda: session.pings >= first + 5)
     assert host.link.stats().busy_s > 0
@@ -302,6 +303,7 @@ async def test_outputs_wait_for_room_and_what_can_never_fit_is_the_units_error(h
     host.begin(host.unit({"words": None, "x": np.zeros((1, 100), np.float32)}, outside))
     (small,) = (await host.next(BatchDone)).results
     assert len(read(small, "x")[0]) == 300
+    del small
     held = [host.tensors.allocate(60_000, urgent=True)]
     host.begin(host.unit({"words": None, "x": np.zeros((1, 2000), np.float32)}, outside))
     await asyncio.sleep(0.05)
@@ -439,6 +441,23 @@ async def test_no_proxy_at_all_is_a_usage_error(hosts: Any) -> None:
     assert "no proxy on" in host.log.read_text()
 
 
+async def test_a_model_may_be_forked_from_a_warmed_process(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True)
+    code = (
+        "import os, sys, hams_sdk.serve\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    os._exit(hams_sdk.serve.main(sys.argv[1:]))\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    zygote = host.start("Sum", before=("-c", code))
+    await host.next(ModelReady)
+    assert host.link.model_pid not in (0, zygote.pid)
+    assert read((await host.run(host.x((1, 2))))[0]) == [[1, 2]]
+    await host.link.close()
+    assert await host.ended(zygote) == 0
+
+
 async def test_restart_drops_the_model_without_calling_it_dead(hosts: Any) -> None:
     host = await hosts(stateful=False)
     await host.ready("Echo")
@@ -534,3 +553,23 @@ def _catches_sigterm(pid: int) -> bool:
     with open(f"/proc/{pid}/status") as status:
         caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
     return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
+def test_the_link_does_the_same_on_uvloop(tmp_path: Any, host_class: Any, graph_of: Any) -> None:
+    async def scenario() -> None:
+        host = host_class(tmp_path, graph_of(stateful=True), 1 << 20, 1 << 20, {})
+        await host.link.listen(tmp_path / "model.sock")
+        try:
+            ready = await host.ready("Sum")
+            (result,) = await host.run(host.x((1, 2)))
+            assert result.payload.array("y").tolist() == [[1, 2]]
+            await host.load(ready.state)
+            assert (await host.capture(2)).nbytes == ready.state.nbytes
+            host.begin(host.x((1, 1)))
+            await host.next(UpdateWanted)
+            os.kill(host.link.model_pid, signal.SIGKILL)
+            assert "0/2" in (await host.next(ModelDied)).reason
+        finally:
+            await host.close()
+
+    uvloop.run(scenario())
