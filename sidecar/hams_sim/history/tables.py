@@ -266,14 +266,16 @@ class Tables:
         for epoch in range(max(1, line.epoch - 1), line.epoch + 1):
             table.stretch(epoch)
         first, known = table.failovers.setdefault(line.epoch, (position, line))
-        if (known.end, known.i, known.gen) != (line.end, line.i, line.gen):
+        if (known.end, known.i) != (line.end, line.i):
             self.findings.violation(
                 "I5",
-                f"two different failovers of {line.op} to epoch {line.epoch}: end {known.end}, {known.i}, gen {known.gen}, and end {line.end},"
-                f" {line.i}, gen {line.gen}",
+                f"two different failovers of {line.op} to epoch {line.epoch}: end {known.end}, {known.i}, and end {line.end}, {line.i}",
                 first,
                 position,
             )
+        elif line.gen < known.gen:
+            # Who learns of it later writes the generation it acts on: the lowest is the one that it was committed in.
+            table.failovers[line.epoch] = (first, line)
 
     def _take_lost(self, position: int, line: LostLine) -> None:
         self.any_lost = True

@@ -33,8 +33,11 @@ class OneWriter:
         self._epochs: dict[Scope, dict[int, _Epoch]] = {}
         self._acting: dict[tuple[Scope, str], tuple[int, int]] = {}
         self._unslotted = 0
+        self._begun: dict[tuple[Scope, int, str], tuple[int, int]] = {}
         for position, line in enumerate(self.findings.history.lines):
             self._take(position, line)
+        for (scope, epoch, instance), (generation, position) in self._begun.items():
+            self._write(self._see(position, scope, epoch, generation), position, scope, epoch, instance, "was made its primary")
         for scope, epochs in self._epochs.items():
             if len(epochs) > 1:
                 self._rising(scope, epochs)
@@ -96,7 +99,11 @@ class OneWriter:
             )
 
     def _begin(self, position: int, scope: Scope, epoch: int, generation: int, instance: str) -> None:
-        self._write(self._see(position, scope, epoch, generation), position, scope, epoch, instance, "was made its primary")
+        """Of several lines on one beginning the lowest generation is the one it was committed in; the others learnt of it later."""
+        key = (scope, epoch, instance)
+        known = self._begun.get(key)
+        if known is None or generation < known[0]:
+            self._begun[key] = (generation, position)
 
     def _write(self, found: _Epoch, position: int, scope: Scope, epoch: int, instance: str, did: str) -> None:
         if found.writer is None:

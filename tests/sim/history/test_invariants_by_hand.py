@@ -641,6 +641,15 @@ def test_i5_two_different_failovers_to_one_epoch() -> None:
     assert broken(*lines, failover("p", 2, 0, i="p-9")) == {"I5"}
 
 
+def test_a_failover_was_committed_in_the_lowest_generation_that_tells_of_it() -> None:
+    """Who learns of it later writes the generation it acts on by then."""
+    lines = [PAIR, log(), failover("p", 2, 0, gen=9), failover("p", 2, 0, gen=5), failover("p", 3, 0, gen=8)]
+    holds(*lines)
+    orphan = unit("p 1/1", "0/0", "0/0", "p1", "q", gen=4)
+    assert broken(*lines, orphan, unit("q 1/1", "0/0", "p1", "q1", gen=6)) == {"I3"}
+    assert broken(*lines, unit("p 1/1", "0/0", "0/0", "p1", "q", gen=5)) == {"I5"}
+
+
 def test_i5_an_instance_does_not_go_back() -> None:
     lines = [ONE, failover("p", 2, 0), applied("p 2/0")]
     holds(ONE, failover("p", 2, 0), applied("p 1/0"), applied("p 2/0"))
