@@ -178,6 +178,21 @@ class Attempt:
         waiting |= {question.primary for question in self._fences.values() if not question.clean}
         return waiting | {question.primary for question in self._rollbacks.values()}
 
+    def ask_again(self) -> list[Effect]:
+        """Questions and answers may be lost: every question without an answer once more."""
+        generation = self.topology.generation
+        effects: list[Effect] = []
+        for name, move in self._moves.items():
+            if not move.decided:
+                for instance, number in move.asked.items():
+                    if instance not in move.answers:
+                        effects.append(Send(instance, Freeze(number, generation, name, move.old.epoch)))
+        for questions in (self._fences, self._rollbacks):
+            for name, question in questions.items():
+                if not question.clean:
+                    effects.append(Send(question.primary, Fence(question.number, generation, name, question.ends)))
+        return effects
+
     # -- decisions -------------------------------------------------------------------------------------------------------------
 
     def _decide(self, move: Move) -> list[Effect]:

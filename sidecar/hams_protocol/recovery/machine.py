@@ -262,7 +262,8 @@ class ManagerMachine:
         attempt = self._attempt
         if attempt is not None and now >= attempt.asked_at + self._probe_timeout_s:
             attempt.asked_at = now
-            for instance in attempt.waiting_for():
+            effects += attempt.ask_again()
+            for instance in sorted(attempt.waiting_for()):
                 effects += self._suspect(instance, "it does not answer a manager's question", now)
         return effects
 

@@ -86,8 +86,6 @@ class Backup:
             return []
         if self._frozen_in >= 0 and not mutants.on("frozen-takes-records"):
             return []
-        if not self.in_sync and self.applied >= 0:
-            self._asked_copy_at = now
         if self.applied < 0 or record.previous > self.received:
             if len(self._early) < limits.window_versions_max:
                 self._early[record.previous] = record
@@ -95,6 +93,7 @@ class Backup:
         if record.version <= self.received:
             return self._acknowledge(now, again=True)
         self._held.append(record)
+        self._asked_copy_at = now
         return [*self._adopt_early(now), *self.apply(now), *self._acknowledge(now)]
 
     def _adopt_early(self, now: float) -> list[Effect]:

@@ -712,6 +712,9 @@ class Primary:
             return []
         if follower.received < 0 and not follower.ack:
             return []
+        if not follower.ack and self._m.store.find(follower.received) is None:
+            follower.progress_at = now
+            return self._copy_to(follower.instance, AskCopy(self._m.operator.name, self._epoch), now)
         follower.sent = follower.received
         effects = self._ship_to(follower, self._ready_up_to(), now)
         return effects
