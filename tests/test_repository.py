@@ -134,7 +134,8 @@ def test_the_model_sdk_imports_numpy_and_optionally_torch_only() -> None:
         for path in sorted((ROOT / "model-sdk" / "hams_sdk").rglob("*.py"))
         for root in imported_roots(ast.parse(path.read_text())) - allowed
     }
-    assert foreign == set()
+    # `hams-model check` reads graph files with PyYAML where it is installed; a serving process never imports it (tests/sdk/test_state.py).
+    assert foreign == {"graphfile.py: yaml"}
 
 
 def test_the_import_walk_sees_imports_inside_functions() -> None:

@@ -34,7 +34,7 @@ def _parse(path: Path) -> Any:
     try:
         import yaml  # noqa: PLC0415 - the SDK needs numpy only
     except ImportError as error:
-        raise UsageError(f"{path}: reading YAML needs PyYAML (pip install pyyaml); or give a .json file") from error
+        raise UsageError(f"{path}: reading YAML needs PyYAML (pip install hams-sdk[check]); or give a .json file") from error
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
