@@ -64,16 +64,12 @@ from hams_protocol.messages import (
     RoleReport,
     SlotAnswer,
     SlotQuery,
-    Suspect,
     Token,
     TokenAcks,
     TopologyNews,
 )
 from hams_protocol.outbox import Outbox
 from hams_protocol.topology import ReplicaSet, slot_number
-
-MANAGER = "manager"
-"""What a manager's member entry is `of`."""
 
 LOST_LOG_STRIDE = 1 << 32
 """A shard whose log was lost numbers its requests from epoch times this on: no id is ever used twice."""
@@ -166,6 +162,8 @@ class FrontendMachine:
             if at < due:
                 due = at
         propose_at = FOREVER if self._proposing or self._ctx.knowledge.revision < 0 else self._propose_at
+        if self._handing_off:
+            due = min(due, max(propose_at, self._ctx.now + limits.propose_retry_s))
         for owner in self._owners.values():
             at = owner.deadline(propose_at)
             if at < due:
@@ -257,8 +255,8 @@ class FrontendMachine:
             owner.pump()
         if timers or self._ctx.wishing:
             self._propose()
-        if self._draining and not self._handing_off and not len(self._gateway):
-            self._drained()
+        if self._draining and not len(self._gateway):
+            self._drain()
         if not mutants.active:
             for owner in self._owners.values():
                 owner.check()
@@ -579,36 +577,36 @@ class FrontendMachine:
             self._broadcast.wanted(peer)
 
     def _propose(self) -> None:
-        """The owner's own compare-and-swap: admit a joiner of the ack set, or drop a member that is dead or does not receive."""
+        """The owner's own compare-and-swap: hand a shard over, admit a joiner of the ack set, or drop a member that is dead or does not receive."""
         knowledge = self._ctx.knowledge
         if self._proposing or knowledge.revision < 0 or self._ctx.now < self._propose_at:
             return
         self._ctx.wishing = False
         for owner in self._owners.values():
-            changed = owner.replication.wish(knowledge.topology) if owner.halted < 0 else None
+            changed = owner.hand_over(frozenset(self._members)) if self._handing_off else None
+            if changed is None and owner.halted < 0:
+                changed = owner.replication.wish(knowledge.topology)
             if changed is not None:
                 self._proposing = True
                 self._propose_at = self._ctx.now + limits.propose_retry_s
                 self._ctx.out.append(Propose(knowledge.revision, changed))
                 return
 
+    def _drain(self) -> None:
+        """No client waits here any more: hand the shards over; without one, or without anybody to hand them to, it is over."""
+        others = any(member.of == FRONTEND and member.instance != self.instance for member in self._members.values())
+        if not self._owners or not others:
+            self._stop("drained")
+        elif not self._handing_off:
+            self._handing_off = True
+            self._propose()
+
     # -- managers ----------------------------------------------------------------------------------------------------------
 
     def _on_probe(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Probe)
-        health = Health.STOPPING if self._handing_off else Health.HEALTHY
         roles = tuple(RoleReport(item.name, item.role, item.epoch, item.last, item.role != "joining") for item in self.shards())
-        self._ctx.send(sender, ProbeAnswer(message.nonce, health, self._ctx.generation, roles))
-
-    def _drained(self) -> None:
-        """Draining, and no client waits here any more: whoever stands in may take the roles over; without a role it is over at once."""
-        if not self._owners and not self._followers:
-            self._stop("drained")
-            return
-        self._handing_off = True
-        for member in self._members.values():
-            if member.of == MANAGER:
-                self._ctx.send(member.instance, Suspect(self.instance, "it drains"))
+        self._ctx.send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self._ctx.generation, roles))
 
     def _on_freeze(self, sender: InstanceId, message: Message) -> None:
         """Take and commit nothing more of this epoch, until a higher generation is learnt; say how far the log goes."""

@@ -23,7 +23,7 @@ from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import Admit, ClientForward, Deliver, DoneEntry, Kind, LogEntry, Meta, ReplyEntry, Ticket, Token
 from hams_protocol.outbox import Outbox
-from hams_protocol.topology import ReplicaSet
+from hams_protocol.topology import ReplicaSet, Topology, hand_over
 
 COMPLETE = -1
 """`Live.left` once the DoneEntry is in the log."""
@@ -58,6 +58,7 @@ class ShardOwner:
         self.log = log
         self.replication = Replication(ctx, shard, roles, log)
         self.halted = -1
+        self._handed_at = -1
         self.live: dict[int, Live] = {}
         self._pending_keys: dict[str, int] = {}
         self._pending_tickets: dict[tuple[InstanceId, int], int] = {}
@@ -429,6 +430,24 @@ class ShardOwner:
                 if token is not None and token.source == source and target != CLOSE:
                     found.append(token)
         return found
+
+    # -- planned handoff ---------------------------------------------------------------------------------------------------
+
+    def hand_over(self, registered: frozenset[InstanceId]) -> Topology | None:
+        """The topology in which a follower that holds the whole log owns the shard; None while there is none, or entries are under way.
+
+        From here on nothing is appended or committed until a higher generation is known: the end is this log's last entry.
+        """
+        ctx, log = self._ctx, self.log
+        if log.committed < log.last or 0 <= self.halted != self._handed_at:
+            return None
+        heir = self.replication.heir(registered)
+        if heir is None:
+            return None
+        changed = hand_over(ctx.knowledge.topology, self.name, ctx.instance, self.epoch, heir, log.last)
+        if changed is not None:
+            self.halted = self._handed_at = ctx.generation
+        return changed
 
     # -- time --------------------------------------------------------------------------------------------------------------
 

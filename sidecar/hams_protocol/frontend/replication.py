@@ -234,6 +234,14 @@ class Replication:
                 return admit(topology, name, owner, epoch, instance)
         return None
 
+    def heir(self, registered: frozenset[InstanceId]) -> InstanceId | None:
+        """An in-sync follower that lives and holds the whole log."""
+        for follower in self._followers.values():
+            here = follower.in_sync and follower.acked == self._log.last and follower.instance not in self._ctx.down
+            if here and follower.instance in registered:
+                return follower.instance
+        return None
+
     def _is_lost(self, instance: InstanceId) -> bool:
         """Whether a member of the ack set is dead, or does not receive. Joiners outside it hold nobody up: managers look after them."""
         follower = self._followers.get(instance)

@@ -75,7 +75,7 @@ def test_a_key_gets_its_one_reply_before_and_after_a_failover(mutant):
         net = Net(graph(op("p", FRONTEND))).start()
         first = net.ask("F-1", "k")
         net.run()
-        net.advance(0.05)
+        net.advance(0.1)
         net.kill("F-1")
         net.fail_over(0, revoke="F-1")
         again = net.ask("F-2", "k")
@@ -94,7 +94,7 @@ def test_another_payload_under_a_key_is_a_conflict_after_a_failover():
     net = Net(graph(op("p", FRONTEND))).start()
     net.ask("F-1", "k")
     net.run()
-    net.advance(0.05)
+    net.advance(0.1)
     net.kill("F-1")
     net.fail_over(0, revoke="F-1")
     assert net.reply(net.ask("F-2", "k", "other")) == 409
@@ -237,14 +237,14 @@ def test_requests_below_the_watermark_stay_complete_after_a_failover():
     for _ in range(5):
         net.ask("F-1")
     net.run()
-    net.advance(0.05)
+    net.advance(0.1)
     net.kill("F-1")
     net.fail_over(0, revoke="F-1")
     handle = net.ask("F-2")
     net.run()
     assert net.reply(handle) == ["p-1:6"]
     assert net.op("p").requests()[-1] == RequestId(0, 5)
-    net.advance(0.05)
+    net.advance(0.1)
     assert net.op("p").completed[-1].shards[0][1] == 6
 
 
@@ -345,7 +345,7 @@ def test_a_revoked_frontend_comes_back_under_a_fresh_id_with_its_logs():
     net = Net(graph(op("p", FRONTEND))).start()
     first = net.ask("F-1", "k")
     net.run()
-    net.advance(0.05)
+    net.advance(0.1)
     # F-2, in sync, is revoked; before anybody else joins, the owner dies.
     net.cut.add(("F-1", "etcd"))
     net.commit(replace(net.topology, revoked=("F-2",)))
@@ -391,7 +391,7 @@ def test_a_shard_restarted_after_loss_never_uses_a_request_id_twice():
     net.run()
     assert net.reply(handle) == ["p-1:4"]
     assert net.op("p").requests()[-1].n >= 1 << 32
-    net.advance(0.05)
+    net.advance(0.1)
     assert net.op("p").completed[-1].shards[0][1] == net.op("p").requests()[-1].n + 1
 
 

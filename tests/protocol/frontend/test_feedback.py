@@ -125,7 +125,7 @@ def test_after_a_failover_the_loop_goes_on_where_it_was(committed):
         net.hold = lambda sender, target, message: isinstance(message, LogAck) and message.last > 1
     again = net.ask("F-2", "k")
     feed_back(net, R0)
-    net.advance(0.05)
+    net.advance(0.1)
     net.kill("F-1")
     net.fail_over(0, revoke="F-1")
     net.hold = lambda sender, target, message: False
@@ -148,7 +148,7 @@ def test_a_complete_internal_request_is_still_known_to_its_origin_after_a_failov
     net.op("p").route = (FRONTEND,)
     net.op("p").answer(R1)
     net.run()
-    net.advance(0.05)
+    net.advance(0.1)
     assert [item.request for item in net.notes(NoteComplete)] == [R1]
     net.kill("F-1")
     net.fail_over(0, revoke="F-1")
@@ -169,7 +169,7 @@ def test_a_new_slot_owner_hears_of_feedback_values(name):
     net.op("p").route = (FEEDBACK,)
     value = net.op("p").answer(R0)
     net.run()
-    net.advance(0.05)
+    net.advance(0.1)
     net.deliver("p-2", name, SlotQuery("p", 0, 2))
     answer = net.sends(SlotAnswer, name)[-1][2]
     assert value.value_id in {found.value_id for found in answer.tokens}

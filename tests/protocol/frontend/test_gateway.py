@@ -6,8 +6,8 @@ import pytest
 from frontend_net import Net, P, graph, op
 
 from hams_protocol import limits
-from hams_protocol.effects import NotServed
-from hams_protocol.events import Drain, Received
+from hams_protocol.effects import NoteLog, NotServed
+from hams_protocol.events import CasUnknown, Drain, Received
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import (
@@ -95,7 +95,7 @@ def test_a_key_older_than_the_replies_kept_is_refused_as_expired():
         net.ask("F-1", f"k{number}")
         net.run()
     assert [net.reply(net.ask("F-1", f"k{number}")) for number in range(5)] == [410, 410, ["p-1:3"], ["p-1:4"], ["p-1:5"]]
-    net.advance(0.05)
+    net.advance(0.1)
     net.kill("F-1")
     net.fail_over(0, revoke="F-1")
     assert [net.reply(net.ask("F-2", f"k{number}")) for number in range(5)] == [410, 410, ["p-1:3"], ["p-1:4"], ["p-1:5"]]
@@ -272,27 +272,71 @@ def test_without_an_owner_of_the_home_shard_a_key_is_not_served():
     assert not net.machines["F-1"].ready
 
 
-def test_a_draining_frontend_goes_on_until_its_clients_are_answered():
+def test_a_draining_frontend_answers_its_clients_then_hands_its_shard_over():
     net = Net(graph(op("p", FRONTEND))).start()
     net.op("p").auto = False
     handle = net.ask("F-1")
+    open_elsewhere = net.ask("F-2", "k")
     net.run()
     net.feed("F-1", Drain())
     net.deliver("manager", "F-1", Probe(1))
     assert not net.machines["F-1"].ready
-    role = RoleReport("F/0", "primary", 1, 1, True)
+    role = RoleReport("F/0", "primary", 1, 2, True)
     assert net.manager[-1] == ("F-1", ProbeAnswer(1, Health.HEALTHY, net.topology.generation, (role,)))
     net.op("p").answer(R0)
-    net.run()
+    net.advance(0.3)
     assert net.reply(handle) == ["p-1:1"]
-    net.deliver("manager", "F-1", Probe(2))
-    assert net.manager[-1][1].health is Health.STOPPING
+    assert net.stopped == {"F-1": "drained"}
+    found = net.topology.find("F/0")
+    assert (found.primary, found.epoch, found.in_sync) == ("F-2", 2, ())
+    net.op("p").answer(RequestId(0, 1))
+    net.run()
+    assert net.reply(open_elsewhere) == ["p-1:2"]
+    assert [item.request for item in net.notes(NoteLog)] == [R0, RequestId(0, 1)], "nothing is logged again"
 
 
-def test_a_draining_frontend_without_a_role_stops():
+def test_a_shard_is_handed_over_only_to_who_holds_the_whole_log():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").auto = False
+    net.ask("F-2", "k")
+    net.hold = lambda sender, target, message: isinstance(message, LogAck)
+    net.run()
+    net.feed("F-1", Drain())
+    net.advance(1.0)
+    assert net.topology.find("F/0").primary == "F-1"
+    net.let_go()
+    net.advance(0.5)
+    assert net.topology.find("F/0").primary == "F-2"
+
+
+def test_an_owner_whose_handover_is_in_doubt_commits_nothing():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.etcd_away = True
+    net.feed("F-1", Drain())
+    net.run()
+    late = net.ask("F-2", "k")
+    net.advance(1.0)
+    assert net.op("p").deliveries() == []
+    net.feed("F-1", CasUnknown())
+    net.advance(1.0)
+    assert net.op("p").deliveries() == []
+    net.etcd_away = False
+    net.commit(net.proposals[-1][1])
+    net.advance(0.5)
+    assert net.op("p").requests() == [R0]
+    assert net.reply(late) is None or net.reply(late) == ["p-1:1"]
+
+
+def test_a_draining_frontend_without_a_shard_stops():
     net = Net(graph(op("p", FRONTEND)), ("F-1", "F-2", "F-3")).start(in_sync=False)
     net.feed("F-3", Drain())
     assert net.stopped == {"F-3": "drained"}
+
+
+def test_the_only_frontend_has_nobody_to_wait_for():
+    net = Net(graph(op("p", FRONTEND), replicas=1), ("F-1",)).start()
+    net.feed("F-1", Drain())
+    assert net.stopped == {"F-1": "drained"}
 
 
 def test_the_settled_tickets_of_a_frontend_that_is_gone_are_dropped():

@@ -3,6 +3,7 @@
 import pytest
 from frontend_net import Net, P, graph, op
 
+from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import Answer, NoteComplete, NoteLog, NoteReply, NotServed, Send
 from hams_protocol.graph import CLOSE, FRONTEND, Join, ReplyTensor
@@ -197,7 +198,7 @@ def test_completion_is_told_to_everybody_and_repeated():
     net = Net(graph(op("p", FRONTEND))).start()
     net.ask("F-1")
     net.run()
-    net.advance(0.02)
+    net.advance(limits.ack_delay_s + limits.completion_delay_s)
     assert net.op("p").completed[-1] == Completion(((0, 1, ()),))
     assert R0 in net.machines["F-2"].knowledge.completed
     net.op("p").completed.clear()
@@ -213,11 +214,11 @@ def test_completion_names_what_is_complete_above_the_watermark():
     net.run()
     net.op("p").answer(RequestId(0, 2))
     net.run()
-    net.advance(0.02)
+    net.advance(limits.ack_delay_s + limits.completion_delay_s)
     assert net.op("p").completed[-1] == Completion(((0, 0, (2,)),))
     net.op("p").answer(RequestId(0, 0))
     net.run()
-    net.advance(0.02)
+    net.advance(limits.ack_delay_s + limits.completion_delay_s)
     assert net.op("p").completed[-1].shards[0][1] == 1
 
 
@@ -228,7 +229,7 @@ def test_who_sends_a_token_of_a_complete_request_is_told():
     net.advance(0.1)
     net.op("p").completed.clear()
     net.op("p").resend()
-    net.advance(0.02)
+    net.advance(limits.ack_delay_s + limits.completion_delay_s)
     assert net.op("p").completed == [Completion(((0, 1, ()),))]
 
 
@@ -236,7 +237,7 @@ def test_tokens_that_do_not_complete_their_request_are_acknowledged():
     net = Net(graph(op("p", FRONTEND), op("q", FRONTEND))).start()
     net.op("q").auto = False
     net.ask("F-1")
-    net.advance(0.02)
+    net.advance(limits.ack_delay_s + limits.completion_delay_s)
     ((_, target, acks),) = net.sends(TokenAcks, "F-1")
     assert target == "p-1"
     assert isinstance(acks, TokenAcks)

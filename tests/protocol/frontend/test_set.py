@@ -247,7 +247,7 @@ def test_followers_learn_what_is_committed_even_if_nothing_follows():
     net = Net(graph(op("p", FRONTEND))).start()
     net.ask("F-1", "k")
     net.run()
-    net.advance(0.05)
+    net.advance(0.1)
     (shard,) = net.machines["F-2"].shards()
     assert (shard.committed, shard.last, shard.kept_replies, shard.open_requests) == (3, 3, 1, 0)
 

@@ -158,7 +158,7 @@ def fan_out() -> tuple[Net, int]:
     handle = net.ask("F-1", "k", outputs=("p",))
     net.run()
     assert net.reply(handle) == ["p-1:1"]
-    net.advance(0.05)
+    net.advance(0.1)
     return net, handle
 
 
