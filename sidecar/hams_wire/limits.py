@@ -72,6 +72,9 @@ metadata_bytes_max = 16 * 1024 * 1024
 hello_bytes_max = 4 * 1024
 """Metadata of a greeting, all that a stranger may send."""
 
+answer_bytes_max = hello_bytes_max + 16
+"""Read buffer on the way back of a connection, where only answers to the greeting travel."""
+
 payload_bytes_max = 16 * 1024 * 1024 * 1024
 """Payload bytes of one message."""
 

@@ -1,6 +1,7 @@
 """Every message survives the wire; nothing but a message comes out of it."""
 
 import typing
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -286,3 +287,9 @@ def test_a_factory_that_refuses_a_descriptor_makes_it_a_bad_frame() -> None:
     incoming = strict.begin(encoded.code, encoded.metadata)
     with pytest.raises(BadFrame, match="no such datatype"):
         strict.finish(incoming, [strict.factory.allocate(3)])
+
+
+def test_the_contract_lists_every_message_with_its_code_and_lane() -> None:
+    contract = (Path(__file__).parents[2] / "sidecar" / "proto" / "peers.md").read_text()
+    for cls, (code, lane) in CODES.items():
+        assert f"| {code} | {cls.__name__} | {lane.name.lower()} |" in contract

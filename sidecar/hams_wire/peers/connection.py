@@ -81,7 +81,7 @@ class Sending(asyncio.BufferedProtocol):
         self._owner = owner
         self._hello = hello
         self._loop = loop
-        self._inbox = Inbox(codec, self._refuse, self._greeted, _nothing)
+        self._inbox = Inbox(codec, self._refuse, self._greeted, _nothing, limits.answer_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._scheduled = False

@@ -64,19 +64,27 @@ class Inbox:
         "_end",
         "_frame_left",
         "_greet",
-        "_staging",
+        "_staging_bytes",
         "_start",
         "_view",
         "metadata_max",
         "strange",
     )
 
-    def __init__(self, codec: Codec, deliver: Callable[[Message], None], greet: Callable[[int, bytes], None], dropped: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        deliver: Callable[[Message], None],
+        greet: Callable[[int, bytes], None],
+        dropped: Callable[[], None],
+        staging_bytes: int = limits.staging_bytes,
+    ) -> None:
         self._codec = codec
         self._deliver = deliver
         self._greet = greet
         self._dropped = dropped
-        self._view = memoryview(bytearray(limits.staging_bytes))
+        self._staging_bytes = staging_bytes
+        self._view = memoryview(bytearray(staging_bytes))
         self._start = 0
         self._end = 0
         self._arriving: dict[int, _Arriving] = {}
@@ -130,8 +138,8 @@ class Inbox:
         room = len(self._view)
         if need > room and available > room // 2:
             self._resize(min(need, 2 * room))
-        elif need <= limits.staging_bytes < room:
-            self._resize(limits.staging_bytes)
+        elif need <= self._staging_bytes < room:
+            self._resize(self._staging_bytes)
         elif self._start:
             self._view[:available] = bytes(self._view[self._start : self._end])
             self._start, self._end = 0, available
