@@ -33,12 +33,11 @@ from hams_sidecar.metrics import Metrics
 
 SIZES_BYTES = (4096, 1 << 20)
 CLIENTS = (1, 8)
-WARM_UP_S = 0.5
 SERVERS = ("fastapi", "endpoint", "endpoint-grpc")
 
 
 class Connection(asyncio.Protocol):
-    """One client: sends its request again as soon as the reply is complete, and notes how long each took (seconds)."""
+    """One client: sends its request again as soon as the reply is complete, and notes how long each took, seconds."""
 
     def __init__(self, request: list[bytes]) -> None:
         self.request = request
@@ -89,12 +88,9 @@ def request_for(server: str, size: int) -> list[bytes]:
 
 
 async def measure_http(port: int, server: str, size: int, clients: int, seconds: float) -> list[float]:
-    """Seconds of each request."""
+    """Seconds of each request, the first ones included."""
     loop = asyncio.get_running_loop()
     made = [await loop.create_connection(lambda: Connection(request_for(server, size)), "127.0.0.1", port) for _ in range(clients)]
-    await asyncio.sleep(WARM_UP_S)
-    for _, client in made:
-        client.took.clear()
     await asyncio.sleep(seconds)
     took = [took for _, client in made for took in client.took]
     for transport, _ in made:
@@ -108,7 +104,7 @@ async def measure_grpc(port: int, size: int, clients: int, seconds: float) -> li
     message.inputs.add(name="x", datatype="FP32", shape=[1, size // 4])
     request = message.SerializeToString()
     took: list[float] = []
-    until = time.perf_counter() + WARM_UP_S + seconds
+    until = time.perf_counter() + seconds
 
     async def client() -> None:
         options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
@@ -116,8 +112,7 @@ async def measure_grpc(port: int, size: int, clients: int, seconds: float) -> li
             call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", bytes, bytes)
             while (began := time.perf_counter()) < until:
                 await call(request)
-                if began > until - seconds:
-                    took.append(time.perf_counter() - began)
+                took.append(time.perf_counter() - began)
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return took
@@ -192,6 +187,12 @@ async def serve_floor(ready: int, stopped: asyncio.Event) -> None:
     await serving
 
 
+def cpu_s(pid: int) -> float:
+    """CPU time that a process has used, user and system (proc(5), fields 14 and 15 of stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def run(seconds: float, profile: bool) -> dict[str, object]:
     """All measurements, as a JSON object: milliseconds and requests per second."""
     rows: list[dict[str, object]] = []
@@ -207,10 +208,13 @@ def run(seconds: float, profile: bool) -> dict[str, object]:
         try:
             for size in SIZES_BYTES:
                 for clients in CLIENTS:
+                    before = cpu_s(process.pid)
                     if server == "endpoint-grpc":
-                        took = sorted(uvloop.run(measure_grpc(port, size, clients, seconds)))
+                        took = uvloop.run(measure_grpc(port, size, clients, seconds))
                     else:
-                        took = sorted(uvloop.run(measure_http(port, server, size, clients, seconds)))
+                        took = uvloop.run(measure_http(port, server, size, clients, seconds))
+                    busy_s = cpu_s(process.pid) - before
+                    took.sort()
                     row = {
                         "server": server,
                         "bytes": size,
@@ -218,11 +222,10 @@ def run(seconds: float, profile: bool) -> dict[str, object]:
                         "p50_ms": round(took[len(took) // 2] * 1e3, 3),
                         "p99_ms": round(took[int(len(took) * 0.99)] * 1e3, 3),
                         "per_s": round(len(took) / seconds),
+                        "server_cpu_us": round(busy_s / len(took) * 1e6),
                     }
-                    print(
-                        f"{server:14} {size:>8} B {clients} clients: p50 {row['p50_ms']} ms, p99 {row['p99_ms']} ms, {row['per_s']}/s",
-                        file=sys.stderr,
-                    )
+                    said = "{server:14} {bytes:>8} B, {clients} clients: p50 {p50_ms} ms, p99 {p99_ms} ms, {per_s}/s, {server_cpu_us} us of CPU each"
+                    print(said.format(**row), file=sys.stderr)
                     rows.append(row)
         finally:
             process.send_signal(signal.SIGTERM)

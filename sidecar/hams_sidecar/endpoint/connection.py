@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import httptools
+import numpy as np
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -49,7 +50,7 @@ class Upload:
     def __init__(self, connection: "BoundedHttpProtocol", cycle: RequestResponseCycle) -> None:
         self._connection = connection
         self._cycle = cycle
-        self._chunks: list[bytes] = []
+        self._chunks: list[Buffer] = []
         self._complete = False
         self._waiter: asyncio.Future[None] | None = None
         self.size = 0
@@ -60,13 +61,25 @@ class Upload:
         self.size += len(chunk)
         self._connection.gate.held_bytes += len(chunk)
 
+    def reserve(self, size: int) -> memoryview:
+        """Room for a whole body of this size, what has arrived of it at its beginning."""
+        whole = np.empty(size, np.uint8).data
+        whole[: self.size] = b"".join(self._chunks)
+        self._chunks = [whole]
+        return whole[self.size :]
+
+    def filled(self, size: int) -> None:
+        """So much more of the room has been filled."""
+        self.size += size
+        self._connection.gate.held_bytes += size
+
     def finish(self) -> None:
         """The body is complete."""
         self._complete = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def body(self, timeout_s: float) -> bytes:
+    async def body(self, timeout_s: float) -> Buffer:
         """The whole body; waits for it. Raises RequestRefused (408) if it does not come in time."""
         if not self._complete:
             self._connection.read_on()
@@ -201,12 +214,38 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             if not self._deaf:
                 self._refuse(400, f"malformed HTTP: {_printable(error)}")
+        if self._upload is not None and self._length - self._upload.size > limits.direct_body_bytes_min:
+            self._receive_in_place(self._upload)
         if self._in_head and not self._deaf:
             self._head_bytes += len(data)
             if self._head_bytes > limits.head_bytes_max:
                 self._refuse(431, f"expected a request line and headers of at most {limits.head_bytes_max} bytes")
             elif self._head_timer is None:
                 self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
+
+    def _receive_in_place(self, upload: Upload) -> None:
+        """Let the rest of a large body flow straight to where it is used, past the parser, which then begins anew."""
+        if self._in_body and not self._deaf and not self._unparsed_bytes and not self.flow.read_paused:
+            self._switch(BodyReceiver(self, upload, upload.reserve(self._length)))
+
+    def body_received(self) -> None:
+        """The body in place is complete, or has been given up."""
+        self._switch(self)
+        self.parser = httptools.HttpRequestParser(self)
+        if not self._deaf:
+            self._message_complete()
+
+    def _switch(self, protocol: asyncio.BaseProtocol) -> None:
+        self.transport.pause_reading()
+        self.transport.set_protocol(protocol)
+        self.transport.resume_reading()
+
+    def admits(self, size: int) -> bool:
+        """Whether `size` more bytes of a body may be held; if not, the request is refused."""
+        if self.gate.held_bytes + size <= self.gate.held_bytes_max:
+            return True
+        self._refuse(429, "no room for another request at present; nothing was begun")
+        return False
 
     # ---- the parser
 
@@ -258,9 +297,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             pass
         elif self._upload.size + len(body) > self.gate.request_bytes_max:
             self._refuse(413, f"expected a body of at most {self.gate.request_bytes_max} bytes, got more")
-        elif self.gate.held_bytes + len(body) > self.gate.held_bytes_max:
-            self._refuse(429, "no room for another request at present; nothing was begun")
-        else:
+        elif self.admits(len(body)):
             self._upload.add(body)
 
     def on_message_complete(self) -> None:
@@ -372,6 +409,41 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whether a request of this connection is not yet answered."""
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever uvicorn's types say
         return cycle is not None and not cycle.response_complete
+
+
+class BodyReceiver(asyncio.BufferedProtocol):
+    """Stands in for the connection while a large body arrives, and fills it in place."""
+
+    def __init__(self, connection: BoundedHttpProtocol, upload: Upload, room: memoryview) -> None:
+        self._connection = connection
+        self._upload = upload
+        self._room = room
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """For the connection."""
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """For the connection."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """For the connection."""
+        self._connection.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: never beyond the body."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """They have arrived."""
+        self._room = self._room[nbytes:]
+        if not self._connection.admits(nbytes):
+            self._connection.body_received()
+            return
+        self._upload.filled(nbytes)
+        if not self._room:
+            self._connection.body_received()
 
 
 def _response(status: int, message: str) -> bytes:

@@ -54,14 +54,14 @@ async def run(steps: Steps[T]) -> T:
         await asyncio.sleep(0)
 
 
-def read(name: str, datatype: str, shape: Sequence[int], text: bytes) -> Steps[bytes]:
+def read(name: str, datatype: str, shape: Sequence[int], text: memoryview) -> Steps[bytes]:
     """Bytes of a tensor from a JSON value that is known to be well-formed. Raises RequestRefused, which names the tensor."""
     try:
         if datatype == "BYTES":
             return _read_strings(name, shape, text)
         values = yield from _values(name, shape, text)
         parts: list[bytes] = []
-        for part in _slices(values):
+        for part in _arrays(values):
             if parts:
                 yield
             parts.append(_numbers(datatype, part))
@@ -70,23 +70,23 @@ def read(name: str, datatype: str, shape: Sequence[int], text: bytes) -> Steps[b
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def write(datatype: str, shape: Sequence[int], data: Buffer) -> Steps[bytes]:
-    """JSON array, flat and row-major, of a tensor's values. Raises UnicodeDecodeError for BYTES that are not UTF-8."""
+def write(datatype: str, shape: Sequence[int], data: Buffer) -> Steps[list[bytes]]:
+    """JSON array, flat and row-major, of a tensor's values, in pieces to send. Raises UnicodeDecodeError for BYTES that are not UTF-8."""
     if datatype == "BYTES":
-        return _encode([str(element, "utf-8") for element in decode_bytes(memoryview(data), math.prod(shape))])
+        return [_encode([str(element, "utf-8") for element in decode_bytes(memoryview(data), math.prod(shape))])]
     if not data:
-        return b"[]"
+        return [b"[]"]
     values = np.frombuffer(data, dtype=NUMPY[datatype])
     if datatype == "BF16":
         values = (values.astype("<u4") << 16).view("<f4")
     count = max(json_slice_bytes // 8, 1)
     if values.size <= count:
-        return _text(values)
-    parts: list[bytes] = []
+        return [_text(values)]
+    pieces: list[bytes] = []
     for start in range(0, values.size, count):
-        parts.append(_text(values[start : start + count])[1:-1])
+        pieces += (b"," if pieces else b"[", _text(values[start : start + count])[1:-1])
         yield
-    return b"[" + b",".join(parts) + b"]"
+    return [*pieces, b"]"]
 
 
 def _text(values: npt.NDArray[np.generic]) -> bytes:
@@ -102,27 +102,27 @@ def _name(value: float) -> str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _values(name: str, shape: Sequence[int], text: bytes) -> Steps[bytes]:
-    """The values of a flat or nested array, commas between: checks the nesting without following it."""
-    if len(text) <= json_slice_bytes:
-        nesting, values = text.translate(None, _NOT_NESTING), text.translate(None, _NOT_VALUES)
-    else:
-        nestings, flat = [], []
-        for start in range(0, len(text), json_slice_bytes):
-            part = text[start : start + json_slice_bytes]
-            nestings.append(part.translate(None, _NOT_NESTING))
-            flat.append(part.translate(None, _NOT_VALUES))
+def _values(name: str, shape: Sequence[int], text: memoryview) -> Steps[list[bytes]]:
+    """The values of a flat or nested array with commas between, in slices: checks the nesting without following it."""
+    nestings: list[bytes] = []
+    values: list[bytes] = []
+    for start in range(0, len(text), json_slice_bytes):
+        if start:
             yield
-        nesting, values = b"".join(nestings), b"".join(flat)
+        part = bytes(text[start : start + json_slice_bytes])
+        nestings.append(part.translate(None, _NOT_NESTING))
+        values.append(part.translate(None, _NOT_VALUES))
     count = math.prod(shape)
-    if text[:1] != b"[":
+    if bytes(text[:1]) != b"[":
         raise RequestRefused(f"tensor {name!r}: expected data as an array, got {_shorten(text)}")
-    got = values.count(b",") + 1 if values.strip(b",") else 0
+    commas = sum(part.count(b",") for part in values)
+    got = commas + 1 if sum(map(len, values)) > commas else 0
     if got != count:
         raise RequestRefused(f"tensor {name!r}: expected {count} values for shape {list(shape)}, got {got}")
+    nesting = b"".join(nestings)
     if nesting != _flat(count) and (_nested_bytes(shape) != len(nesting) or nesting != _nested(shape)):
         raise _nested_otherwise(name, shape)
-    return values if count else b""
+    return values if count else []
 
 
 def _flat(count: int) -> bytes:
@@ -148,16 +148,18 @@ def _nested_otherwise(name: str, shape: Sequence[int]) -> RequestRefused:
     return RequestRefused(f"tensor {name!r}: expected data flat or nested as shape {list(shape)}, got it nested otherwise")
 
 
-def _slices(values: bytes) -> Generator[bytes, None, None]:
-    """Cut `1,2,3` at commas, into arrays of about a slice each."""
-    start = 0
-    while len(values) - start > json_slice_bytes:
-        end = values.find(b",", start + json_slice_bytes)
-        if end < 0:
-            break
-        yield b"[" + values[start:end] + b"]"
-        start = end + 1
-    yield b"[" + values[start:] + b"]"
+def _arrays(values: list[bytes]) -> Generator[bytes, None, None]:
+    """Slices of `1,2,3`, cut anywhere, as arrays of about a slice each, cut at commas. Raises OverflowError for a value as long as a slice."""
+    rest = b""
+    for part in values:
+        part = rest + part
+        cut = part.rfind(b",")
+        rest = part[cut + 1 :]
+        if cut >= 0:
+            yield b"[" + part[:cut] + b"]"
+        elif len(rest) > json_slice_bytes:
+            raise OverflowError
+    yield b"[" + rest + b"]"
 
 
 def _numbers(datatype: str, text: bytes) -> bytes:
@@ -203,7 +205,7 @@ def _number(value: float | str) -> float:
     return value
 
 
-def _read_strings(name: str, shape: Sequence[int], text: bytes) -> bytes:
+def _read_strings(name: str, shape: Sequence[int], text: memoryview) -> bytes:
     count = math.prod(shape)
     level = _anything.decode(text)
     if level and isinstance(level[0], list):
@@ -232,5 +234,5 @@ def _reason(error: Exception) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _shorten(text: bytes) -> str:
-    return repr(text[:40].decode("utf-8", "replace"))
+def _shorten(text: memoryview) -> str:
+    return repr(bytes(text[:40]).decode("utf-8", "replace"))

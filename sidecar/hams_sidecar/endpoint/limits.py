@@ -3,6 +3,9 @@
 json_slice_bytes = 256 << 10
 """Tensors in JSON are read and written in slices of this size, and the event loop runs in between: at most a few milliseconds at a time."""
 
+direct_body_bytes_min = 128 << 10
+"""If more than this is missing of a body when its head is read, the rest is received in place: worth a change of protocol, saves two copies."""
+
 parameters_max = 64
 """Parameters of one request: they travel with every token."""
 

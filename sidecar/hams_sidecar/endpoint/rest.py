@@ -71,7 +71,7 @@ class InferRoute:
         await upload.answer(status, headers, content)
         serving.count("http", str(status), began, size, sum(map(len, content)))
 
-    async def _infer(self, given: dict[bytes, bytes], body: bytes, deadline_s: float) -> tuple[int, bytes, list[Buffer]]:
+    async def _infer(self, given: dict[bytes, bytes], body: Buffer, deadline_s: float) -> tuple[int, bytes, list[Buffer]]:
         """One request from its headers and body to status, headers and body of its answer. Raises RequestRefused."""
         serving = self._serving
         encoding = given.get(b"content-encoding", b"identity")

@@ -83,7 +83,7 @@ class RestRequest:
     form: ReplyForm
 
 
-def decode_request(body: bytes, header_length: str | None, signature: Signature) -> Steps[RestRequest]:
+def decode_request(body: Buffer, header_length: str | None, signature: Signature) -> Steps[RestRequest]:
     """Read and check a request body; `header_length` is the `Inference-Header-Content-Length` header. Raises RequestRefused."""
     end = len(body) if header_length is None else _json_length(header_length, len(body))
     try:
@@ -93,7 +93,7 @@ def decode_request(body: bytes, header_length: str | None, signature: Signature)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestRefused(_malformed(error, end)) from None
     tensors: list[Tensor] = []
-    rest = memoryview(body)
+    rest = memoryview(body).toreadonly()
     at = end
     for given in found.inputs:
         expected = signature.expect(given.name, given.datatype, given.shape)
@@ -107,7 +107,7 @@ def decode_request(body: bytes, header_length: str | None, signature: Signature)
         if size is None:
             if given.data is _NO_DATA:
                 raise RequestRefused(f"tensor {given.name!r}: expected data, or the parameter binary_data_size, got neither")
-            data = yield from read(given.name, given.datatype, shape, bytes(given.data))
+            data = yield from read(given.name, given.datatype, shape, memoryview(given.data))
         else:
             if given.data is not _NO_DATA:
                 raise RequestRefused(f"tensor {given.name!r}: expected either data or the parameter binary_data_size, got both")
@@ -127,28 +127,33 @@ def decode_request(body: bytes, header_length: str | None, signature: Signature)
 
 
 def encode_reply(model: str, form: ReplyForm, tensors: Sequence[Tensor]) -> Steps[tuple[int | None, list[Buffer]]]:
-    """The body of a reply: buffers to send one after another, and the length of its JSON part if binary tensors follow. Raises RequestRefused."""
-    outputs: list[dict[str, object]] = []
+    """The body of a reply: buffers to send one after another, and the length of its JSON part if binary tensors follow. Raises RequestRefused.
+
+    The frame around the tensors is put together here, so that data in JSON, which may be large, is not copied into it.
+    """
+    about: dict[str, object] = {"model_name": model, "model_version": MODEL_VERSION}
+    if form.id is not None:
+        about["id"] = form.id
+    head: list[Buffer] = [_encode(about)[:-1], b',"outputs":[']
     binary: list[Buffer] = []
-    for tensor in tensors:
+    for index, tensor in enumerate(tensors):
+        if index:
+            head.append(b",")
         described: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
         if form.is_binary(tensor.name):
             described["parameters"] = {"binary_data_size": len(tensor.data)}
+            head.append(_encode(described))
             binary.append(tensor.data)
-        else:
-            try:
-                described["data"] = msgspec.Raw((yield from write(tensor.datatype, tensor.shape, tensor.data)))
-            except UnicodeDecodeError:
-                raise RequestRefused(
-                    f"output {tensor.name!r} holds bytes that are not UTF-8, which JSON cannot carry: ask for it with the parameter binary_data"
-                ) from None
-        outputs.append(described)
-    reply: dict[str, object] = {"model_name": model, "model_version": MODEL_VERSION}
-    if form.id is not None:
-        reply["id"] = form.id
-    reply["outputs"] = outputs
-    head = _encode(reply)
-    return (len(head), [head, *binary]) if binary else (None, [head])
+            continue
+        try:
+            data = yield from write(tensor.datatype, tensor.shape, tensor.data)
+        except UnicodeDecodeError:
+            raise RequestRefused(
+                f"output {tensor.name!r} holds bytes that are not UTF-8, which JSON cannot carry: ask for it with the parameter binary_data"
+            ) from None
+        head += (_encode(described)[:-1], b',"data":', *data, b"}")
+    head.append(b"]}")
+    return (sum(map(len, head)), [*head, *binary]) if binary else (None, head)
 
 
 def encode_error(message: str) -> bytes:

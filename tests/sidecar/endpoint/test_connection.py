@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from hams_protocol.graph import FrontendSpec
+from hams_protocol.graph import FrontendSpec, TensorSpec
 from hams_sidecar.endpoint import connection, limits
 from hams_sidecar.endpoint.connection import BoundedHttpProtocol, Upload
 from hams_sidecar.endpoint.doubles import PIXELS, FakePort, always, echo, graph
@@ -22,24 +22,29 @@ SMALL = graph(PIXELS, frontend=FrontendSpec(max_request_bytes=1 << 20, max_in_fl
 @pytest.fixture
 def lost(monkeypatch) -> asyncio.Semaphore:
     """Released whenever the server has let go of a connection."""
-    return after_each_call(monkeypatch, BoundedHttpProtocol, "connection_lost")
+    return after_each_call(monkeypatch, (BoundedHttpProtocol, "connection_lost"))
 
 
 @pytest.fixture
 def arrived(monkeypatch) -> asyncio.Semaphore:
     """Released whenever a piece of a body has arrived."""
-    return after_each_call(monkeypatch, Upload, "add")
+    return after_each_call(monkeypatch, (Upload, "add"), (Upload, "filled"))
 
 
-def after_each_call(monkeypatch, owner: type, name: str) -> asyncio.Semaphore:
+def after_each_call(monkeypatch, *methods: tuple[type, str]) -> asyncio.Semaphore:
     called = asyncio.Semaphore(0)
-    original = getattr(owner, name)
 
-    def spy(self, *arguments) -> None:
-        original(self, *arguments)
-        called.release()
+    def spy_on(owner: type, name: str) -> None:
+        original = getattr(owner, name)
 
-    monkeypatch.setattr(owner, name, spy)
+        def spy(self, *arguments) -> None:
+            original(self, *arguments)
+            called.release()
+
+        monkeypatch.setattr(owner, name, spy)
+
+    for owner, name in methods:
+        spy_on(owner, name)
     return called
 
 
@@ -210,6 +215,59 @@ async def test_F36_endless_trailers_are_refused(serve) -> None:
     await raw.send(HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"a: b\r\n" * 300)
     assert (await raw.answer())[0] in (400, 431)
     assert await is_still_served(running)
+
+
+# ---- large bodies, which bypass the parser
+
+LARGE = graph(TensorSpec("x", "UINT8", (-1,)))
+
+
+def large(size: int, fill: int) -> bytes:
+    head = json.dumps(
+        {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, size], "parameters": {"binary_data_size": size}}], "outputs": []}
+    ).encode()
+    extra = b"inference-header-content-length: %d\r\ncontent-length: %d\r\n\r\n" % (len(head), len(head) + size)
+    return HEAD + extra + head + bytes([fill]) * size
+
+
+async def test_large_bodies_arrive_whole_one_after_another_on_one_connection(serve) -> None:
+    running = await serve(LARGE, FakePort(always(Reply(()))))
+    raw = await running.connect()
+    sizes = [3 << 20, 5, 200_000, 1 << 20]
+    for fill, size in enumerate(sizes):
+        await raw.send(large(size, fill))
+        assert (await raw.answer())[0] == 200
+    await raw.send(LIVE)
+    assert (await raw.answer())[0] == 200
+    assert [bytes(request.tensors[0].data) for request in running.port.requests] == [bytes([fill]) * size for fill, size in enumerate(sizes)]
+
+
+async def test_large_bodies_may_be_pipelined(serve) -> None:
+    running = await serve(LARGE, FakePort(always(Reply(()))))
+    raw = await running.connect()
+    sending = asyncio.create_task(raw.send(large(3 << 20, 1) + LIVE + large(2 << 20, 2) + large(300_000, 3) + LIVE))
+    answers = [await raw.answer() for _ in range(5)]
+    await sending
+    assert [status for status, _, _ in answers] == [200] * 5
+    assert [request.tensors[0].data[-1] for request in running.port.requests] == [1, 2, 3]
+    assert [len(request.tensors[0].data) for request in running.port.requests] == [3 << 20, 2 << 20, 300_000]
+
+
+async def test_a_large_body_that_stops_halfway_leaves_nothing_behind(serve, lost) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(HEAD + b"content-length: %d\r\n\r\n" % (4 << 20) + bytes(1 << 20))
+    await raw.close()
+    await lost.acquire()
+    assert await is_still_served(running)
+
+
+async def test_a_large_body_that_does_not_come_is_a_408(serve) -> None:
+    running = await serve(graph(PIXELS, frontend=FrontendSpec(request_timeout_s=0.1)))
+    raw = await running.connect()
+    await raw.send(HEAD + b"content-length: %d\r\n\r\n" % (4 << 20) + bytes(1 << 20))
+    assert (await raw.answer())[0] == 408
+    assert await raw.closed()
 
 
 # ---- slow clients (F38)

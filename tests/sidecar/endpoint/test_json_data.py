@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -14,26 +15,28 @@ from hams_sidecar.endpoint import json_data
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_data import Steps
 
+T = TypeVar("T")
+
 INTEGERS = [name for name in NUMPY if "INT" in name]
 
 
-def finish(steps: Steps[bytes]) -> bytes:
+def finish(steps: Steps[T]) -> T:
     """Do the work at once."""
     while True:
         try:
             next(steps)
         except StopIteration as stop:
-            found: bytes = stop.value
+            found: T = stop.value
             return found
 
 
 def read(datatype: str, shape: Sequence[int], data: object) -> bytes:
     text = data if isinstance(data, bytes) else json.dumps(data).encode()
-    return finish(json_data.read("x", datatype, shape, text))
+    return finish(json_data.read("x", datatype, shape, memoryview(text)))
 
 
 def write(datatype: str, shape: Sequence[int], data: bytes) -> object:
-    return json.loads(finish(json_data.write(datatype, shape, data)))
+    return json.loads(b"".join(finish(json_data.write(datatype, shape, data))))
 
 
 def refusal(datatype: str, shape: Sequence[int], data: object) -> str:
@@ -130,7 +133,7 @@ def test_bf16_rounds_to_the_nearest_and_ties_to_even() -> None:
 def test_large_data_is_worked_on_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_data, "json_slice_bytes", 64)
     values = list(range(1000))
-    steps = json_data.read("x", "INT64", [10, 100], json.dumps(np.reshape(values, (10, 100)).tolist()).encode())
+    steps = json_data.read("x", "INT64", [10, 100], memoryview(json.dumps(np.reshape(values, (10, 100)).tolist()).encode()))
     pauses = 0
     while True:
         try:
