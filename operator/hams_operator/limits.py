@@ -165,3 +165,35 @@ failure_lines_max = 20
 
 external_etcd_s = 5.0
 """An etcd given with --etcd has to answer within this time."""
+
+stop_rest_s = 1.0
+"""The rest of a graph whose frontends have drained has nothing to hand over: who has not ended after this long is killed."""
+
+# ---- load ----
+
+load_connections_max = 512
+"""Connections of `hams load`."""
+
+load_in_flight_max = 10_000
+"""Requests of `hams load` open at a time; those due beyond it are not sent and count as failed."""
+
+load_request_s = 30.0
+"""A request of `hams load` that has no answer for this long has failed."""
+
+load_pause_s = 0.01
+load_pause_max_s = 0.25
+"""Pause before a key is sent again, doubled each time up to the second."""
+
+resend_every = 10
+"""`--verify` sends each key of this row once more."""
+
+problems_shown_max = 10
+"""Wrong replies and kinds of failures shown."""
+
+# ---- demo ----
+
+demo_start_s = 60.0
+"""The demo's graph has to be ready within this time."""
+
+demo_settle_s = 30.0
+"""After the traffic the graph has to be redundant again within this time."""

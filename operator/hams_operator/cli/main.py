@@ -122,9 +122,7 @@ def down(
 def kill(
     target: Annotated[str | None, typer.Argument(metavar="OPERATOR|frontend|manager", show_default=False)] = None,
     graph: GraphOption = None,
-    role: Annotated[
-        str | None, typer.Option(help="primary, backup, joining, active, standby; default primary or active.", show_default=False)
-    ] = None,
+    role: Annotated[str | None, typer.Option(help="primary, backup, joining, active, standby.", show_default=False)] = None,
     leader: Annotated[bool, typer.Option("--leader", help="The manager that leads.")] = False,
     instance: Annotated[str | None, typer.Option(metavar="ID", help="This very instance.", show_default=False)] = None,
     process: Annotated[str, typer.Option(help="model, proxy or both.")] = "both",

@@ -181,8 +181,8 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         final = await self._final_line()
-        await self._end([place for place in self._places if place.of == FRONTEND])
-        await self._end(self._places)
+        await self._end([place for place in self._places if place.of == FRONTEND], limits.stop_grace_s)
+        await self._end(self._places, limits.stop_rest_s)
         for nursery in self._nurseries.values():
             await nursery.close()
         if self._observer is not None:
@@ -418,12 +418,12 @@ class Supervisor:
         if place.pod is pod and not pod.ending:
             await self._start_model(place, pod)
 
-    async def _end(self, places: list[Place]) -> None:
-        """SIGTERM to proxies (models follow their proxies), SIGKILL to who has not ended in time."""
+    async def _end(self, places: list[Place], grace_s: float) -> None:
+        """SIGTERM to proxies (models follow their proxies), SIGKILL to who has not ended after `grace_s`."""
         pods = [place.pod for place in places if place.pod is not None]
         for pod in pods:
             send(pod.proxy_pid, signal.SIGTERM)
-        deadline = self._now() + limits.stop_grace_s
+        deadline = self._now() + grace_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while any(pod.proxy_pid or pod.model_pid for pod in pods):

@@ -1,0 +1,211 @@
+"""`hams demo`: the digits graph on real data, a killed primary in the middle of the traffic, and what can be proven of it afterwards.
+
+Every number that is shown is recomputed from what clients were answered: nothing is taken from the graph on trust.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hams_operator.cli.inference import Answer, Client, Tensor
+from hams_operator.cli.inspect import end
+from hams_operator.cli.kill import pick, strike
+from hams_operator.cli.load import shape_judge, with_progress
+from hams_operator.cli.output import Output, complain, console, print_json, seconds
+from hams_operator.cli.runs import choose, status_of
+from hams_operator.cli.samples import samples
+from hams_operator.cli.traffic import Tally, Traffic, percentile
+from hams_operator.cli.up import start_detached
+from hams_operator.graph import load
+from hams_operator.limits import demo_settle_s, demo_start_s, load_request_s, status_interval_s
+from hams_operator.local.home import RunFile
+from hams_operator.local.observe import InstanceStatus, Status
+from hams_operator.local.run import Options, settled
+from hams_protocol.graph import Graph
+from hams_wire.history import HistoryWriter
+
+VICTIM = "learner"
+WINDOW_ROWS = 256
+"""Rows over which the digits example reports its accuracy."""
+
+
+@dataclass
+class Findings:
+    """What the demo found out: (what, good, told)."""
+
+    lines: list[tuple[str, bool, str]] = field(default_factory=list)
+
+    def add(self, what: str, good: bool, told: str) -> None:
+        """One thing."""
+        self.lines.append((what, good, told))
+
+    @property
+    def good(self) -> bool:
+        """Everything held."""
+        return all(good for _, good, _ in self.lines)
+
+
+@dataclass
+class Replies:
+    """What clients were answered: per labelled digit its truth, the answer, and what the graph said it had seen and how good it was."""
+
+    truth: list[int] = field(default_factory=list)
+    label: list[int] = field(default_factory=list)
+    seen: list[int] = field(default_factory=list)
+    quality: list[float] = field(default_factory=list)
+
+    def take(self, request: tuple[Tensor, ...], answer: Answer) -> None:
+        """Note one answer of one row."""
+        values = answer.values()
+        target = next(item for item in request if item.name == "target")
+        self.truth.append(int(target.array()[0]))
+        self.label.append(int(values["label"][0]))
+        self.seen.append(int(values["seen"][0]))
+        self.quality.append(float(values["quality"][0]))
+
+    def off(self) -> str:
+        """Where the counts or the accuracy that the graph reported differ from what follows from its answers; empty if nowhere."""
+        order = np.argsort(self.seen)
+        if [self.seen[row] for row in order] != list(range(1, len(self.seen) + 1)):
+            return "the counts in the replies are not 1, 2, 3, ... each once"
+        right = np.array([self.truth[row] == self.label[row] for row in order], np.float64)
+        for place, row in enumerate(order):
+            window = right[max(0, place + 1 - WINDOW_ROWS) : place + 1]
+            if np.float32(window.mean()) != np.float32(self.quality[row]):
+                return f"row {place + 1}: the replies give an accuracy of {window.mean():.4f}, the graph said {self.quality[row]:.4f}"
+        return ""
+
+
+def demo(duration: str, rate: float, output: Output) -> int:
+    """Run it; 0 only if everything held."""
+    file = _example()
+    count = max(20, round(rate * seconds(duration)))
+    terminal = console(stderr=output is Output.JSON)
+    folder = Path(tempfile.mkdtemp(prefix="hams-demo-"))
+    os.environ["HAMS_HOME"] = str(folder / "home")
+    graph = load(file)
+    terminal.print("[bold]digits[/]: handwritten digits, learnt while they are answered (features -> learner -> monitor)\n")
+    findings = Findings()
+    began = time.monotonic()
+    with terminal.status("starting: an etcd, 3 managers, 2 frontends, 6 proxies and their models"):
+        ready = start_detached(Options(str(file), history=str(folder / "history"), timeout_s=demo_start_s))
+    run = choose(graph.data.name)
+    try:
+        findings.add("started", True, f"ready and redundant after {time.monotonic() - began:.1f} s at {ready.url}")
+        _tell(terminal.print, findings.lines[-1:])
+        asyncio.run(_traffic(graph, file, run, rate, count, findings, output))
+        _tell(terminal.print, findings.lines[1:])
+    finally:
+        end(run)
+    findings.add(*_history(folder / "history"))
+    _tell(terminal.print, findings.lines[-1:])
+    if output is Output.JSON:
+        print_json({"good": findings.good, "findings": [dict(zip(("what", "good", "told"), line, strict=True)) for line in findings.lines]})
+    elif findings.good:
+        terminal.print("\n[bold green]Nothing was forgotten, nothing was counted twice.[/]")
+    if not findings.good:
+        terminal.print(f"\n[bold red]Something is off.[/] Logs and history: {folder}")
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+async def _traffic(graph: Graph, file: Path, run: RunFile, rate: float, count: int, findings: Findings, output: Output) -> None:
+    replies = Replies()
+    hit: list[tuple[InstanceStatus, dict[str, int], float]] = []
+
+    history = HistoryWriter(run.history or "", "client-demo")
+    async with Client(run.url, graph.data.name, load_request_s) as client:
+        traffic = Traffic(
+            client, samples(graph, file, None), rate, count, judge=shape_judge(graph), resend=True, history=history, on_answer=replies.take
+        )
+
+        async def murder() -> None:
+            await asyncio.sleep(count / rate / 2)
+            victim = pick(await asyncio.to_thread(status_of, run), VICTIM, None, False, None)
+            hit.append((victim, strike(victim, "both", signal.SIGKILL), asyncio.get_running_loop().time()))
+
+        what = f"{count} labelled digits at {rate:g}/s; the primary of {VICTIM} is killed half-way"
+        tally = await with_progress(traffic, count, what, shown=output is Output.TEXT, aside=murder)
+        victim, pids, killed_s = hit[0]
+        after = await _redundant_again(run)
+        counted = await _count(traffic)
+    history.close()
+    names = " and ".join(f"{name} {pid}" for name, pid in pids.items())
+    findings.add("killed", bool(pids), f"kill -9 of {victim.id}, primary of {VICTIM} in epoch {victim.epoch} ({names}), amid the traffic")
+    _judge(findings, tally, replies, counted)
+    later = [at for at in sorted(tally.replied_s) if at > killed_s]
+    gaps = tally.gaps_s()
+    findings.add(
+        "gap",
+        bool(later),
+        f"longest pause between two replies {1000 * max(gaps, default=0):.0f} ms (median {1000 * percentile(gaps, 0.5):.0f} ms)",
+    )
+    heir = next((item for item in after.instances if item.operator == VICTIM and item.role == "primary"), None)
+    findings.add(
+        "recovered",
+        settled(after) and heir is not None and heir.epoch > victim.epoch,
+        f"{heir.id} is primary in epoch {heir.epoch}, and a fresh backup is in sync again" if heir else f"{VICTIM} has no primary",
+    )
+
+
+def _judge(findings: Findings, tally: Tally, replies: Replies, counted: int) -> None:
+    trouble = [f"{amount} x {why}" for why, amount in tally.failed.items()] + tally.wrong[:3]
+    findings.add(
+        "answered",
+        tally.good,
+        f"{tally.ok} of {tally.sent} requests, {tally.resent} keys sent again and answered the same" + "".join(f"; {item}" for item in trouble),
+    )
+    findings.add("remembered", counted == tally.ok, f"the state has counted {counted} labelled digits; {tally.ok} were acknowledged")
+    off = replies.off()
+    last = replies.quality[replies.seen.index(max(replies.seen))] if replies.seen else 0.0
+    findings.add(
+        "correct",
+        not off and bool(replies.seen),
+        off or f"every count and every accuracy follows from the replies before it; {100 * last:.0f} % right in the last {WINDOW_ROWS}",
+    )
+
+
+async def _redundant_again(run: RunFile) -> Status:
+    """The status once every state has its backup again, or after `demo_settle_s`."""
+    deadline = time.monotonic() + demo_settle_s
+    while True:
+        status = await asyncio.to_thread(status_of, run)
+        if settled(status) or time.monotonic() > deadline:
+            return status
+        await asyncio.sleep(status_interval_s)
+
+
+async def _count(traffic: Traffic) -> int:
+    """Ask the graph itself what it has seen, by a digit without a label, which it does not count. -1: no answer."""
+    image = Tensor("pixels", "FP32", (1, 64), np.zeros((1, 64), np.float32).tobytes())
+    answer = await traffic.ask_once((image,))
+    return int(answer.values()["seen"][0]) if answer.status == 200 else -1
+
+
+def _history(folder: Path) -> tuple[str, bool, str]:
+    from hams_sim.history.checker import check_directory  # noqa: PLC0415 - only at the end
+
+    report = check_directory(str(folder))
+    return "history", report.exit_code == 0, report.render().strip().splitlines()[-1]
+
+
+def _tell(say: Callable[..., None], lines: list[tuple[str, bool, str]]) -> None:
+    for what, good, told in lines:
+        say(f"  [{'green' if good else 'bold red'}]{'✓' if good else '✗'}[/] {what:<11} {told}")
+
+
+def _example() -> Path:
+    for folder in (Path(__file__).resolve().parents[3], Path.cwd()):
+        file = folder / "examples" / "digits" / "graph.yaml"
+        if file.is_file():
+            return file
+    complain("the digits example is not part of an installation: run this from a checkout of the repository")

@@ -1,0 +1,168 @@
+"""A client of the inference endpoint (Open Inference Protocol v2 over HTTP, binary tensor extension), for load and the demo.
+
+It never repeats a request by itself and tells what came of each attempt: an answer, or that no answer came.
+"""
+
+import json
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from hams_operator.cli.http import NoResponse, Pool, Response
+from hams_wire.history import tensor_digest
+
+Array = npt.NDArray[np.generic]
+
+DTYPES: Mapping[str, str] = {
+    "BOOL": "?",
+    "UINT8": "u1",
+    "UINT16": "<u2",
+    "UINT32": "<u4",
+    "UINT64": "<u8",
+    "INT8": "i1",
+    "INT16": "<i2",
+    "INT32": "<i4",
+    "INT64": "<i8",
+    "FP16": "<f2",
+    "FP32": "<f4",
+    "FP64": "<f8",
+    "BF16": "<u2",
+    "BYTES": "O",
+}
+"""Datatype name to numpy; BF16 as its 16 bits, as numpy has no such type."""
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """One tensor as it travels: little-endian bytes, BYTES elements behind their 4-byte lengths."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    def array(self) -> Array:
+        """As numpy; BYTES as an object array of bytes."""
+        if self.datatype != "BYTES":
+            return np.frombuffer(self.data, DTYPES[self.datatype]).reshape(self.shape)
+        found, at = [], 0
+        while at < len(self.data):
+            end = at + 4 + int.from_bytes(self.data[at : at + 4], "little")
+            found.append(self.data[at + 4 : end])
+            at = end
+        array = np.empty(len(found), object)
+        array[:] = found
+        return array.reshape(self.shape)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came back: HTTP status, tensors of a 200, else the error. `status` 0: no answer came, `error` says why."""
+
+    status: int
+    tensors: tuple[Tensor, ...] = ()
+    error: str = ""
+    retry_after_s: float = 0.0
+
+    @property
+    def digest(self) -> str:
+        """Of the tensors (history.md, rule 6)."""
+        return digest(self.tensors)
+
+    @property
+    def again(self) -> bool:
+        """Whether the same key may and should be sent again: nothing was kept under it, or nobody knows."""
+        return self.status in (0, 429, 503, 504)
+
+    def values(self) -> dict[str, Array]:
+        """The tensors as arrays, by name."""
+        return {tensor.name: tensor.array() for tensor in self.tensors}
+
+
+def tensor(name: str, datatype: str, array: Array) -> Tensor:
+    """An array as a tensor of the given datatype; no value is changed by it. Raises ValueError."""
+    if datatype == "BYTES":
+        parts = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]
+        return Tensor(name, datatype, array.shape, b"".join(len(part).to_bytes(4, "little") + part for part in parts))
+    wanted = np.dtype(DTYPES[datatype])
+    if not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise ValueError(f"tensor {name}: expected {datatype}, found an array of {array.dtype}")
+    return Tensor(name, datatype, array.shape, np.ascontiguousarray(array, wanted).tobytes())
+
+
+def digest(tensors: tuple[Tensor, ...]) -> str:
+    """Digest of a payload or reply, as the frontends write it into histories."""
+    return tensor_digest((item.name, item.datatype, item.shape, item.data) for item in tensors)
+
+
+class Client:
+    """Keeps connections to one graph's endpoint: `async with Client(url, graph) as client`."""
+
+    def __init__(self, url: str, graph: str, timeout_s: float) -> None:
+        self._path = f"/v2/models/{graph}/infer"
+        self._pool = Pool(url, timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.close()
+
+    async def infer(self, tensors: tuple[Tensor, ...], key: str) -> Answer:
+        """One attempt."""
+        inputs = [
+            {"name": item.name, "datatype": item.datatype, "shape": item.shape, "parameters": {"binary_data_size": len(item.data)}}
+            for item in tensors
+        ]
+        head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+        headers = {
+            "content-type": "application/octet-stream",
+            "inference-header-content-length": str(len(head)),
+            "idempotency-key": key,
+        }
+        try:
+            return _answer(await self._pool.post(self._path, headers, b"".join((head, *(item.data for item in tensors)))))
+        except NoResponse as error:
+            return Answer(0, error=str(error))
+
+
+class _Sized(msgspec.Struct):
+    binary_data_size: int
+
+
+class _Output(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: _Sized
+
+
+class _Reply(msgspec.Struct):
+    outputs: tuple[_Output, ...]
+
+
+class _Error(msgspec.Struct):
+    error: str
+
+
+def _answer(response: Response) -> Answer:
+    body = response.body
+    if response.status != 200:
+        try:
+            error = msgspec.json.decode(body, type=_Error).error
+        except msgspec.MsgspecError:
+            error = body[:200].decode("utf-8", "replace")
+        after = response.headers.get("retry-after", "0")
+        return Answer(response.status, error=error, retry_after_s=float(after) if after.isdecimal() else 0.0)
+    found = []
+    try:
+        at = int(response.headers.get("inference-header-content-length", len(body)))
+        for item in msgspec.json.decode(body[:at], type=_Reply).outputs:
+            end = at + item.parameters.binary_data_size
+            found.append(Tensor(item.name, item.datatype, item.shape, body[at:end]))
+            at = end
+    except (msgspec.MsgspecError, ValueError) as error:
+        return Answer(502, error=f"not an answer of the protocol: {error}")
+    return Answer(200, tuple(found))

@@ -1,0 +1,156 @@
+"""`hams load`: open-loop load on a graph, and with --verify the proof that every request was answered once and right."""
+
+import asyncio
+import json
+import secrets
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from hams_operator.cli.inference import Answer, Client, Tensor
+from hams_operator.cli.output import Output, complain, console, print_json, seconds
+from hams_operator.cli.samples import samples
+from hams_operator.cli.traffic import Judge, Tally, Traffic, percentile
+from hams_operator.graph import InvalidGraph
+from hams_operator.graph import load as load_graph
+from hams_operator.limits import load_request_s, problems_shown_max
+from hams_operator.local.home import GraphHome
+from hams_protocol.graph import Graph
+from hams_wire.history import HistoryError, HistoryWriter
+
+
+def load(file: Path, url: str | None, data: Path | None, rate: float, duration: str, verify: bool, output: Output) -> int:
+    """Load it; 0 only if nothing is off."""
+    if not 0 < rate <= 100_000:
+        complain(f"--rate: expected requests per second above 0, found {rate:g}", 2)
+    count = max(1, round(rate * seconds(duration)))
+    try:
+        graph = load_graph(file)
+    except InvalidGraph as error:
+        complain(f"{file}: {error.problems[0]}; hams validate {file} tells all")
+    history = None
+    if url is None:
+        run = GraphHome(graph.data.name).read()
+        if run is None:
+            complain(f'graph "{graph.data.name}" does not run here; start it with: hams up {file}, or say where it is with --url')
+        url = run.url
+        if run.history is not None:
+            try:
+                history = HistoryWriter(run.history, f"client-{secrets.token_hex(4)}")
+            except HistoryError as error:
+                complain(str(error))
+
+    async def work() -> Tally:
+        async with Client(url, graph.data.name, load_request_s) as client:
+            judge = shape_judge(graph) if verify else None
+            traffic = Traffic(client, samples(graph, file, data), rate, count, judge=judge, resend=verify, history=history)
+            return await with_progress(traffic, count, "load", shown=output is Output.TEXT)
+
+    try:
+        tally = asyncio.run(work())
+    finally:
+        if history is not None:
+            history.close()
+    if output is Output.JSON:
+        print_json(as_json(tally))
+    else:
+        sys.stdout.write(as_text(tally, verify))
+    return 0 if tally.good else 1
+
+
+async def with_progress(traffic: Traffic, count: int, what: str, *, shown: bool, aside: Callable[[], Awaitable[None]] | None = None) -> Tally:
+    """Run traffic behind a progress bar, if stderr is a terminal; `aside` runs beside it."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - not for JSON
+
+    terminal = console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn(), console=terminal, transient=True,
+        disable=not (shown and terminal.is_terminal),
+    )  # fmt: skip
+    with bar:
+        row = bar.add_task(what, total=count, told="")
+
+        async def show() -> None:
+            while True:
+                tally = traffic.tally
+                p50, p99 = (1000 * percentile(tally.latencies_s[-1000:], share) for share in (0.5, 0.99))
+                failed = f"  [red]{tally.failed.total()} failed[/]" if tally.failed else ""
+                bar.update(row, completed=tally.ok + tally.failed.total(), told=f"{tally.ok}/{count}  p50 {p50:.1f} ms  p99 {p99:.1f} ms{failed}")
+                await asyncio.sleep(0.1)
+
+        extra = [asyncio.ensure_future(aside())] if aside is not None else []
+        showing = asyncio.ensure_future(show())
+        try:
+            tally = await traffic.run()
+            await asyncio.gather(*extra)
+            return tally
+        finally:
+            for task in (showing, *extra):
+                task.cancel()
+
+
+def shape_judge(graph: Graph) -> Judge:
+    """Declared names, datatypes and shapes, and as many rows as were sent; with lanes, any number of rows."""
+    specs = {}
+    for reply in graph.data.outputs:
+        found = [next(item for item in graph.operators[op].outputs if item.name == name) for op, name in reply.sources]
+        specs[reply.name] = (found[0].datatype, found[0].shape, reply.concat_lanes)
+
+    def judge(request: tuple[Tensor, ...], answer: Answer) -> str | None:
+        names = [item.name for item in answer.tensors]
+        if len(set(names)) != len(names):
+            return f"an output came twice: {', '.join(names)}"
+        for item in answer.tensors:
+            if item.name not in specs:
+                return f"output {item.name} is not declared"
+            datatype, shape, lanes = specs[item.name]
+            rows_right = lanes or item.shape[0] == request[0].shape[0]
+            fits = len(item.shape) == len(shape) + 1 and all(dim in (-1, got) for dim, got in zip(shape, item.shape[1:], strict=True))
+            if item.datatype != datatype or not fits or not rows_right:
+                wanted = ["rows" if lanes else request[0].shape[0], *shape]
+                return f"output {item.name}: expected {datatype} {wanted}, got {item.datatype} {list(item.shape)}"
+        return None
+
+    return judge
+
+
+def as_json(tally: Tally) -> dict[str, object]:
+    """The result for programs; times in ms."""
+    gaps = tally.gaps_s()
+    return {
+        "good": tally.good,
+        "sent": tally.sent,
+        "ok": tally.ok,
+        "failed": tally.failed.total(),
+        "failures": dict(tally.failed),
+        "attempts": tally.attempts,
+        "resent": tally.resent,
+        "doubled": tally.doubled,
+        "wrong": tally.wrong[:problems_shown_max],
+        "latencyMs": {name: _ms(percentile(tally.latencies_s, share)) for name, share in SHARES.items()},
+        "gapMs": {"longest": _ms(max(gaps, default=0.0)), "median": _ms(percentile(gaps, 0.5))},
+    }
+
+
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+
+
+def as_text(tally: Tally, verify: bool) -> str:
+    """The result for people."""
+    gaps = tally.gaps_s()
+    again = tally.attempts - tally.sent - tally.resent
+    lines = [
+        f"{tally.sent} sent, {tally.ok} answered, {tally.failed.total()} failed"
+        + (f"; {again} attempts repeated under their key" if again > 0 else "")
+    ]
+    lines.append("latency   " + "   ".join(f"{name} {_ms(percentile(tally.latencies_s, share))} ms" for name, share in SHARES.items()))
+    lines.append(f"replies   longest gap {_ms(max(gaps, default=0.0))} ms, median {_ms(percentile(gaps, 0.5))} ms")
+    if verify:
+        lines.append(f"verified  {tally.resent} keys sent again, {tally.doubled} answered differently; {len(tally.wrong)} wrong replies")
+    lines += [f"  {count} x {why}" for why, count in tally.failed.most_common(problems_shown_max)]
+    lines += [f"  {problem}" for problem in tally.wrong[:problems_shown_max]]
+    return "\n".join(lines) + "\n"
+
+
+def _ms(value_s: float) -> float:
+    return float(json.dumps(round(1000 * value_s, 2)))

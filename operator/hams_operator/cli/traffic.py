@@ -1,0 +1,156 @@
+"""Open-loop traffic: requests leave at their time whether answers come or not, each under a key of its own, and every answer is accounted for.
+
+Latency counts from the time a request was due, so that a service that stands still cannot hide behind requests that were not sent. A
+request is sent again, under its key, only while the endpoint says that nothing was kept under it, or nobody knows.
+"""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hams_operator.cli.inference import Answer, Client, Tensor, digest
+from hams_operator.limits import load_in_flight_max, load_pause_max_s, load_pause_s, load_request_s, resend_every
+from hams_wire.history import CallLine, HistoryWriter, RetLine
+
+Judge = Callable[[tuple[Tensor, ...], Answer], str | None]
+"""What is wrong with an answer; None: nothing."""
+
+
+@dataclass
+class Tally:
+    """What came of the traffic. Times are seconds of the event loop's clock; `latencies_s` and `replied_s` are of good answers."""
+
+    sent: int = 0
+    ok: int = 0
+    attempts: int = 0
+    resent: int = 0
+    doubled: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+    replied_s: list[float] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Everything was answered, once and right."""
+        return not (self.failed or self.wrong or self.doubled) and self.ok == self.sent
+
+    def gaps_s(self) -> list[float]:
+        """Between one reply and the next."""
+        times = sorted(self.replied_s)
+        return [later - earlier for earlier, later in pairwise(times)]
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value that `share` (0 to 1) of the values do not exceed; 0 if there are none."""
+    found = sorted(values)
+    return found[min(len(found) - 1, int(share * len(found)))] if found else 0.0
+
+
+class Traffic:
+    """One stretch of load. `on_answer` sees each final answer of a request that was sent for the first time."""
+
+    def __init__(
+        self,
+        client: Client,
+        source: Iterator[tuple[Tensor, ...]],
+        rate: float,
+        count: int,
+        *,
+        judge: Judge | None = None,
+        resend: bool = False,
+        history: HistoryWriter | None = None,
+        on_answer: Callable[[tuple[Tensor, ...], Answer], None] | None = None,
+    ) -> None:
+        self.tally = Tally()
+        self._client = client
+        self._source = source
+        self._rate = rate
+        self._count = count
+        self._judge = judge
+        self._resend = resend
+        self._history = history
+        self._on_answer = on_answer
+        self._name = f"load-{secrets.token_hex(4)}"
+        self._open = 0
+
+    async def run(self) -> Tally:
+        """Send everything, wait for the last answer."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._count):
+                due = began + number / self._rate
+                if due > loop.time():
+                    await asyncio.sleep(due - loop.time())
+                tensors = next(self._source)
+                self.tally.sent += 1
+                if self._open >= load_in_flight_max:
+                    self.tally.failed[f"not sent: {load_in_flight_max} requests were open"] += 1
+                    continue
+                self._open += 1
+                group.create_task(self._one(number, tensors, due))
+        return self.tally
+
+    async def ask_once(self, tensors: tuple[Tensor, ...]) -> Answer:
+        """One more request, outside of the tally's answers."""
+        key = f"{self._name}-{secrets.token_hex(4)}"
+        return await self._ask(key, key, tensors, asyncio.get_running_loop().time())
+
+    async def _one(self, number: int, tensors: tuple[Tensor, ...], due: float) -> None:
+        loop = asyncio.get_running_loop()
+        key = f"{self._name}-{number}"
+        try:
+            answer = await self._ask(key, f"{key}-a", tensors, due)
+            now = loop.time()
+            if answer.status != 200:
+                self.tally.failed[_why(answer)] += 1
+                return
+            self.tally.ok += 1
+            self.tally.latencies_s.append(now - due)
+            self.tally.replied_s.append(now)
+            problem = self._judge(tensors, answer) if self._judge is not None else None
+            if problem is not None:
+                self.tally.wrong.append(f"{key}: {problem}")
+            if self._on_answer is not None:
+                self._on_answer(tensors, answer)
+            if self._resend and number % resend_every == 0:
+                await self._again(key, tensors, answer)
+        finally:
+            self._open -= 1
+
+    async def _again(self, key: str, tensors: tuple[Tensor, ...], first: Answer) -> None:
+        """The same key once more must bring the same answer."""
+        self.tally.resent += 1
+        second = await self._ask(key, f"{key}-b", tensors, asyncio.get_running_loop().time())
+        if second.status != 200:
+            self.tally.failed[f"sent again: {_why(second)}"] += 1
+        elif second.digest != first.digest:
+            self.tally.doubled += 1
+            self.tally.wrong.append(f"{key}: sent again, another reply came: {second.digest} instead of {first.digest}")
+
+    async def _ask(self, key: str, client: str, tensors: tuple[Tensor, ...], due: float) -> Answer:
+        """Ask under one key until there is an answer, or `load_request_s` are over."""
+        loop = asyncio.get_running_loop()
+        if self._history is not None:
+            self._history.write(CallLine(client=client, key=key, digest=digest(tensors)))
+        pause_s = load_pause_s
+        while True:
+            self.tally.attempts += 1
+            answer = await self._client.infer(tensors, key)
+            if not answer.again or loop.time() - due > load_request_s:
+                break
+            await asyncio.sleep(max(pause_s, min(answer.retry_after_s, load_pause_max_s) if answer.status == 429 else 0.0))
+            pause_s = min(2 * pause_s, load_pause_max_s)
+        if self._history is not None:
+            statuses = {200: "ok", 409: "conflict", 422: "refused"}
+            status = statuses.get(answer.status, "error")
+            self._history.write(RetLine(client=client, key=key, status=status, digest=answer.digest if status == "ok" else None))
+        return answer
+
+
+def _why(answer: Answer) -> str:
+    return f"{answer.status}: {answer.error}" if answer.status else f"no answer: {answer.error}"
