@@ -180,10 +180,11 @@ class StatelessMachine(Vertex):
             self._inquiries.pop(number, None)
 
     def _is_leaving(self, unit: Unit) -> bool:
-        """Whether a unit waits for the heir. Internal requests do not: a client's request is complete only when its feedback has ended."""
+        """Whether a unit waits for the heir. What the owner waits for does not: other lanes of a request that it has begun, and internal
+        requests, as a client's request is complete only when its feedback has ended."""
         if not self._leaving or slot_number(unit.id.request, self._slots) not in self._leaving:
             return False
-        return self.joins.meta(unit).hops == 0
+        return self.joins.meta(unit).hops == 0 and not self.outbox.tokens(unit.id.request)
 
     def _pass_on(self, now: float) -> list[Effect]:
         """A slot moves once its owner has delivered everything it executed: then, not before, the owner proposes its heir."""
