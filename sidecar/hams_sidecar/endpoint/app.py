@@ -8,8 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import JSONResponse
-from fastapi_swagger import patch_fastapi
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
@@ -94,7 +95,7 @@ class InferenceApp(FastAPI):
         )
         self._serving = serving
         self._infer = InferRoute(serving)
-        patch_fastapi(self, redirect_from_root_to_docs=False)
+        self.mount("/swagger", StaticFiles(packages=[("fastapi_swagger", "resources")]))
         self.add_exception_handler(HTTPException, _http_error)
         self.add_exception_handler(RequestRefused, _refused)
         _add_routes(self, serving)
@@ -166,6 +167,19 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
         """Infer requests for this graph never come here."""
         check_model(graph, model, model_version)
         raise HTTPException(404, "not found")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        """Swagger UI from our own port; the links are relative, so that it works behind any host name, scheme and path prefix."""
+        page = get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=app.title,
+            swagger_js_url="swagger/swagger-ui-bundle.js",
+            swagger_css_url="swagger/swagger-ui.css",
+            swagger_favicon_url="swagger/favicon-32x32.png",
+            swagger_ui_parameters={"tryItOutEnabled": True, "displayRequestDuration": True},
+        )
+        return page
 
     @app.get("/metrics", tags=["server"], summary="Metrics in Prometheus' text format", response_class=Response)
     async def metrics(accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:

@@ -335,7 +335,8 @@ async def test_F38_a_client_that_goes_away_is_not_waited_for(serve) -> None:
     assert await is_still_served(running)
 
 
-async def test_F38_bodies_that_pile_up_are_bounded_together(serve, lost, arrived) -> None:
+@pytest.mark.parametrize("late_body", [BODY, bytes(1 << 20)])
+async def test_F38_bodies_that_pile_up_are_bounded_together(serve, lost, arrived, late_body: bytes) -> None:
     running = await serve(SMALL)
     holders = [await running.connect() for _ in range(2)]
     for raw in holders:
@@ -344,7 +345,7 @@ async def test_F38_bodies_that_pile_up_are_bounded_together(serve, lost, arrived
     while serving.held_bytes < 2 * ((1 << 20) - 1):
         await arrived.acquire()
     late = await running.connect()
-    await late.send(GOOD)
+    await late.send(HEAD + b"content-length: %d\r\n\r\n" % len(late_body) + late_body)
     status, headers, _ = await late.answer()
     assert status == 429
     assert int(headers["retry-after"]) >= 1

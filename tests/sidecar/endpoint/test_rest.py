@@ -419,7 +419,7 @@ async def test_docs_load_nothing_from_elsewhere_and_show_the_infer_route(client,
     links = [part.split('"')[0] for part in page.text.replace("href=", "src=").split('src="')[1:]]
     assert links
     for link in links:
-        assert digits.http in link or link.startswith("/")
+        assert "//" not in link
         assert (await client.get(link)).status_code == 200
     document = (await client.get("/openapi.json")).json()
     infer = document["paths"]["/v2/models/digits/infer"]["post"]
