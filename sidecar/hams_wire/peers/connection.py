@@ -95,7 +95,7 @@ class Sending(asyncio.BufferedProtocol):
         if not self._scheduled and not self._paused:
             self._scheduled = True
             self._owner.dirty(self)
-        if self.writable and self.outbox.fullest_bytes > limits.lane_bytes_high:
+        if self.writable and self.outbox.lane_bytes(message.lane) > limits.lane_bytes_high:
             self.writable = False
             self._owner.pressed(self)
         return True

@@ -34,23 +34,28 @@ class _Queue:
 class Outbox:
     """The messages that wait for one connection."""
 
-    __slots__ = ("_keys", "_queues", "_turn", "_urgent", "dropped", "repeated")
+    __slots__ = ("_keys", "_queues", "_turn", "_urgent", "dropped", "messages", "repeated")
 
     def __init__(self) -> None:
         self._urgent = _Queue(Lane.URGENT)
         self._queues = [self._urgent, *(_Queue(lane) for lane in Lane if lane is not Lane.URGENT)]
         self._turn = 1
         self._keys: set[object] = set()
+        self.messages = 0
         self.dropped = 0
         self.repeated = 0
 
     def __bool__(self) -> bool:
-        return any(queue.messages for queue in self._queues)
+        return self.messages > 0
 
     @property
     def nbytes(self) -> int:
         """Bytes that wait, metadata and payloads."""
         return sum(queue.nbytes for queue in self._queues)
+
+    def lane_bytes(self, lane: Lane) -> int:
+        """Bytes that wait in one lane."""
+        return self._queues[lane].nbytes
 
     @property
     def fullest_bytes(self) -> int:
@@ -70,6 +75,7 @@ class Outbox:
             self._keys.add(message.key)
         queue.messages.append(message)
         queue.nbytes += message.nbytes
+        self.messages += 1
         return True
 
     def take(self) -> list[Piece]:
@@ -113,6 +119,7 @@ class Outbox:
                 taken += size
             if queue.sent < 0 or queue.sent == message.data:
                 messages.popleft()
+                self.messages -= 1
                 queue.sent = -1
                 queue.nbytes -= message.nbytes
                 if message.key is not None:
