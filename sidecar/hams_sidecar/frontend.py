@@ -169,7 +169,7 @@ async def serve(graph_uid: str, instance: str, etcd: str, listen: str, advertise
         reply_digest=port.reply_digest,
     )
     port.node = node
-    endpoint = Endpoint(port, graph.data, Metrics(graph.data.name), address, always_digest=history is not None)
+    endpoint = Endpoint(port, graph.data, Metrics("frontend"), address, always_digest=history is not None)
     try:
         await endpoint.start()
         http = f"http://{endpoint.address.host}:{endpoint.address.http_port}"
