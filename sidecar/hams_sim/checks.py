@@ -3,11 +3,13 @@
 The states are compared by what the *models* hold, not by what the core says of them: every update of a simulated model is in its state.
 """
 
+import re
 from typing import TYPE_CHECKING
 
 from hams_protocol.effects import NoteExec, Replied
 from hams_protocol.stateful import StatefulMachine
 from hams_sim.errors import Broken
+from hams_sim.history.report import Violation
 from hams_sim.payload import SimPayload, SimState
 from hams_wire.history import FinalLine, FinalOperator
 
@@ -140,11 +142,19 @@ def _compare_reply(world: "World", client: str, outcome: Replied, nonces: dict[s
         for item in payload.ancestry():
             if not item.op:
                 continue
-            if seen.setdefault((item.op, item.unit), item.nonce) != item.nonce:
+            if seen.setdefault((item.op, item.unit), item.nonce) != item.nonce and (item.unit is None or str(item.unit.request) not in world.torn):
                 raise Broken("I2", f"{client} got a reply that mixes two values of {item.op} for {item.unit}")
             of = nonces.get(item.op)
             if of is not None and (item.unit, item.nonce) not in of and (item.op, item.unit) not in world.unwritten:
                 raise Broken("I1", f"{client} got a reply that stems from {item.op}'s execution of {item.unit}, which its state does not have")
+
+
+def is_promised(world: "World", violation: Violation) -> bool:
+    """Whether the protocol promises what a violation breaks: not one value of a fan-out whose owner was lost with every receiver (section 4)."""
+    if violation.invariant != "I2":
+        return True
+    found = re.search(r" for (\d+/\d+)", violation.message)
+    return found is None or found.group(1) not in world.torn
 
 
 def final_line(world: "World") -> FinalLine:

@@ -120,6 +120,8 @@ class Network:
             if link.stalls and not link.broken:
                 link.kept.append(message)
             return
+        if type(message) is Deliver and message.token.source in self.world.fan_outs and not message.token.kind:
+            self.world.received.setdefault(message.token.value_id, []).append(link.receiver.id)
         self.world.feed(link.receiver, Received(link.sender.id, message))
 
     def _refused(self, link: Link) -> None:

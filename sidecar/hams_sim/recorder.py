@@ -16,6 +16,7 @@ from hams_protocol.effects import (
     NoteLost,
     NoteReply,
 )
+from hams_protocol.ids import UnitId
 from hams_protocol.messages import Kind, Token
 from hams_protocol.topology import ReplicaSet
 from hams_sim.errors import Broken
@@ -55,6 +56,7 @@ class Recorder:
         self.complete: set[object] = set()
         self.durable: dict[tuple[str, int], int] = {}
         self.replies: dict[object, NoteReply] = {}
+        self.fan_values: dict[tuple[str, UnitId], list[str]] = {}
         self.failovers = 0
         self.takeovers = 0
 
@@ -63,6 +65,8 @@ class Recorder:
         key = (note.op, note.epoch, note.slot)
         if self.writers.setdefault(key, node.id) != node.id:
             raise Broken("I5", f"{node.id} executes in epoch {note.epoch} of {note.op}, so did {self.writers[key]}")
+        if note.op in self.world.fan_outs and note.out is not None:
+            self._fan_out(note)
         if note.seq is not None:
             self.execs.setdefault(note.op, {})[note.epoch, note.seq] = note
         self.lines.append(
@@ -82,6 +86,22 @@ class Recorder:
                 slot=note.slot,
             )
         )
+
+    def _fan_out(self, note: NoteExec) -> None:
+        """Section 4 does not promise one value if an owner dies together with every stateless receiver of its first one: note such requests."""
+        world = self.world
+        earlier = self.fan_values.setdefault((note.op, note.unit), [])
+        for value in earlier:
+            holders = [world.nodes[name] for name in world.received.get(value, ())]
+            if not any(self.can_tell(holder) for holder in holders):
+                world.torn.add(str(note.unit.request))
+                world.seen("fan-out owner lost with every receiver")
+        assert note.out is not None
+        earlier.append(note.out)
+
+    def can_tell(self, node: "Node") -> bool:
+        """Whether an instance could still answer a new slot owner's question."""
+        return node.alive and node.id not in self.world.etcd.topology.revoked
 
     def apply(self, node: "Node", note: NoteApply) -> None:
         """A backup has applied a version."""

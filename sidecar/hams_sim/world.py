@@ -75,6 +75,9 @@ class World:
         self.errored: set[RequestId] = set()
         self.unwritten: set[tuple[str, UnitId]] = set()
         self.lost: set[str] = set()
+        self.torn: set[str] = set()
+        self.received: dict[str, list[str]] = {}
+        self.fan_outs = frozenset(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
         self.healing = False
         self.trace: Callable[[float, Node, Event, list[Effect]], None] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
