@@ -46,9 +46,11 @@ class Peer:
             self._message,
             lambda peer: self._tell("up", peer),
             lambda peer: self._tell("down", peer),
+            on_refused=self._refused_at,
             on_writable=lambda peer, writable: self._tell("writable" if writable else "full", peer),
             tls=tls,
         )
+        self.refused: list[str] = []
         self._wake = asyncio.Event()
         self._gone = self.network.gone
         self.network.gone = self._wake_gone  # type: ignore[method-assign] # to be told
@@ -57,6 +59,10 @@ class Peer:
 
     def _wake_refused(self, receiving: Receiving, error: BadFrame | Turned) -> None:
         self._refused(receiving, error)
+        self._wake.set()
+
+    def _refused_at(self, peer: str) -> None:
+        self.refused.append(peer)
         self._wake.set()
 
     def _wake_gone(self, receiving: Receiving) -> None:
@@ -150,6 +156,18 @@ async def test_instances_on_one_machine_may_use_unix_sockets(make: Make, tmp_pat
     assert await b.got() == [record(1, heap(3 * MIB))]
     await b.network.close()
     assert not (tmp_path / "b").exists()
+
+
+async def test_a_peer_that_is_not_at_its_address_any_more_is_said_to_be_gone(make: Make) -> None:
+    a, b, c = await make("a"), await make("b"), await make("c")
+    gone = b.network.address
+    await b.network.close()
+    a.network.set_members({"b": gone, "d": c.network.address})
+    await a.until(lambda: set(a.refused) == {"b", "d"})
+    a.network.set_members({"b": gone, "c": c.network.address})
+    await a.until_up("c")
+    assert "c" not in a.refused
+    assert a.told == [("up", "c")]
 
 
 async def test_many_messages_of_one_step_arrive_in_their_lane_in_order(make: Make) -> None:
@@ -492,6 +510,16 @@ async def test_tls_carries_everything(make: Make, authority: trustme.CA, tmp_pat
     found = await b.got(51)
     assert large in found
     assert len(found) == 51
+
+
+async def test_closing_over_tls_waits_for_what_is_queued_too(make: Make, authority: trustme.CA, tmp_path: Path) -> None:
+    a = await make("a", tls=Certificates(issue(authority, tmp_path / "a", "a.hams")))
+    b = await make("b", tls=Certificates(issue(authority, tmp_path / "b", "b.hams")))
+    introduce(a, b)
+    await a.until_up("b")
+    a.network.send("b", record(1, heap(20 * MIB)))
+    await a.network.close(flush_s=30)
+    assert await b.got() == [record(1, heap(20 * MIB))]
 
 
 async def test_plain_text_and_strangers_with_other_certificates_do_not_get_in(make: Make, authority: trustme.CA, tmp_path: Path) -> None:

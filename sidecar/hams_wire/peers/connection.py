@@ -201,6 +201,13 @@ class Sending(asyncio.BufferedProtocol):
             self.welcomed.set_exception(exc if isinstance(exc, OSError) else ConnectionResetError("closed before the greeting was answered"))
         self._owner.lost(self)
 
+    def close(self) -> None:
+        """Close when what the transport holds has left."""
+        if self._transport is not None:
+            self._transport.close()
+        else:
+            self.abort()
+
     def abort(self) -> None:
         """Close at once; what waits is lost."""
         if self._transport is not None:

@@ -74,7 +74,7 @@ class PeerNetwork:
 
     `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
     on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (dialled, and nobody
-    listens at its address), `on_writable(peer, writable)`.
+    listens at its address, or somebody else), `on_writable(peer, writable)`.
     """
 
     def __init__(
@@ -138,25 +138,26 @@ class PeerNetwork:
 
     async def close(self, flush_s: float = 0.0) -> None:
         """Close everything, after giving queued messages up to `flush_s` to leave. No callback comes after that."""
-        if flush_s > 0:
-            waiting = [peer.sending.flushed() for peer in self._peers.values() if peer.up and peer.sending is not None]
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(flush_s):
-                    await asyncio.gather(*waiting)
+        deadline = self._loop.time() + flush_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await asyncio.gather(*(peer.sending.flushed() for peer in self._peers.values() if peer.up and peer.sending is not None))
         self._closing = True
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        ends = [receiving.closed for receiving in self._incoming]
-        for peer in self._peers.values():
-            if peer.sending is not None:
-                ends.append(peer.sending.closed)
-                peer.sending.abort()
-        for receiving in tuple(self._incoming):
-            receiving.abort()
-        await asyncio.gather(*ends)
+        sendings = [peer.sending for peer in self._peers.values() if peer.sending is not None]
+        connections: list[Sending | Receiving] = [*sendings, *self._incoming]
+        for sending in sendings:
+            sending.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await asyncio.gather(*(asyncio.shield(sending.closed) for sending in sendings))
+        for connection in connections:
+            connection.abort()
+        await asyncio.gather(*(connection.closed for connection in connections))
         self._peers.clear()
         if isinstance(self._listen, addresses.Unix):
             with contextlib.suppress(FileNotFoundError):
@@ -264,6 +265,8 @@ class PeerNetwork:
                     self._on_refused(instance)
             except (OSError, BadFrame, Turned) as error:  # TimeoutError is an OSError
                 log.info("cannot reach %s at %s: %s", instance, peer.address, error)
+                if isinstance(error, Turned) and error.why is Why.OTHER_INSTANCE and self._on_refused is not None and not self._closing:
+                    self._on_refused(instance)  # its address belongs to somebody else
             else:
                 stood_s = self._loop.time()
                 await asyncio.shield(sending.closed)
