@@ -96,7 +96,7 @@ class Pids(msgspec.Struct, frozen=True):
 class Observer:
     """Looks at one graph through etcd and its instances."""
 
-    def __init__(self, graph: Graph, coordination: Coordination) -> None:
+    def __init__(self, graph: Graph, coordination: Coordination, listen: str) -> None:
         self._graph = graph
         self._uid = graph.data.uid
         self._coordination = coordination
@@ -105,7 +105,7 @@ class Observer:
         self._waiting: dict[InstanceId, asyncio.Future[None]] = {}
         self._changed = asyncio.Event()
         self._network = PeerNetwork(
-            f"observer-{secrets.token_hex(4)}", self._uid, "tcp:127.0.0.1:0", HeapFactory(), self._on_message, self._on_up, self._on_down
+            f"observer-{secrets.token_hex(4)}", self._uid, listen, HeapFactory(), self._on_message, self._on_up, self._on_down
         )
 
     async def start(self) -> None:
@@ -133,10 +133,10 @@ class Observer:
             elif name.startswith("members/"):
                 instance = name.removeprefix("members/")
                 members[instance] = records.decode_member(instance, entry.value)[1]
-        answers = await self._probe({name: member.address for name, member in members.items()})
+        living = {name: pids for name, pids in sorted(processes.items()) if alive(pids.proxy)}
+        answers = await self._probe({name: member.address for name, member in members.items() if name in living})  # the dead are not waited for
         managers = [name for name, member in members.items() if member.of == MANAGER and name not in topology.revoked]
         leader = min(managers, default=None)
-        living = {name: pids for name, pids in sorted(processes.items()) if alive(pids.proxy)}
         instances = tuple(_instance(name, pids, topology, answers.get(name), name == leader) for name, pids in living.items())
         open_sets = tuple(item.name for item in topology.sets if item.lost or item.primary is None)
         return View(topology.generation, self._conditions(topology, answers, failures), instances, open_sets, failures)

@@ -26,6 +26,7 @@ from hams_operator.local.observe import FailureInfo, Observer, Pids, Status, Vie
 from hams_operator.local.processes import die_with_parent, send
 from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator
 from hams_protocol.ids import InstanceId
+from hams_protocol.topology import Topology
 from hams_wire import history, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
@@ -58,6 +59,17 @@ class Pod:
 
 
 @dataclass(slots=True)
+class Launch:
+    """How a process of the data plane is about to be started."""
+
+    instance: InstanceId
+    of: str
+    module: str
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+@dataclass(slots=True)
 class Ends:
     """How often in a row the process of a place ended young, and how it did last."""
 
@@ -79,6 +91,9 @@ class Place:
 
 class Supervisor:
     """A graph's processes on this machine. `start`, then `stop`; `view` tells how it is."""
+
+    listen = "tcp:127.0.0.1:0"
+    """Where instances answer who looks at them from here."""
 
     def __init__(self, graph: Graph, file: Path, port: int | None, history_folder: Path | None, etcd: str | None) -> None:
         uid = f"{graph.data.name}-{secrets.token_hex(4)}"
@@ -110,6 +125,16 @@ class Supervisor:
     # -- life --------------------------------------------------------------------------------------------------------------------
 
     @property
+    def etcd_endpoints(self) -> str:
+        """The etcd of this graph, for whoever wants to watch it."""
+        return self._etcd_url or ""
+
+    async def topology(self) -> Topology:
+        """The topology now. Raises CoordinationError."""
+        assert self._observer is not None, "started"
+        return await self._observer.topology()
+
+    @property
     def url(self) -> str:
         """Where the graph answers over HTTP."""
         return f"http://127.0.0.1:{self._http_port}"
@@ -134,7 +159,7 @@ class Supervisor:
         assert self._coordination is not None, "opened above"
         await self._coordination.compare_and_swap(records.spec_key(self.uid), 0, spec.encode_spec(self.graph))
         self._write_run()
-        self._observer = Observer(self.graph, self._coordination)
+        self._observer = Observer(self.graph, self._coordination, self.listen)
         await self._observer.start()
         self._places = self._wanted()
         await asyncio.gather(*(self._fill(place) for place in self._places))
@@ -314,16 +339,17 @@ class Supervisor:
         pod = place.pod = Pod(instance, place.of, started_s=self._now())
         common = ["--graph", self.uid, "--instance", instance, "--etcd", self._etcd_url or ""]
         environment = {"HAMS_HISTORY": "" if self._history is None else str(self._history)}
-        data = self._nurseries["data"]
+        if place.of == MANAGER:
+            launch = Launch(instance, place.of, "hams_operator.manager.process", common, environment)
+        elif place.of == FRONTEND:
+            ports = ["--http-port", str(self._http_port), "--grpc-port", str(self._grpc_port)]
+            launch = Launch(instance, place.of, "hams_sidecar.frontend", [*common, *ports], environment)
+        else:
+            files = ["--operator", place.of, "--socket", str(self._socket(instance)), "--arena", str(self._memory / f"{instance}.arena")]
+            launch = Launch(instance, place.of, "hams_sidecar.proxy", [*common, *files], environment)
+        launch = self.arrange(launch)
         try:
-            if place.of == MANAGER:
-                pid = await data.spawn("hams_operator.manager.process", common, environment, self.home.folder, self._log(instance))
-            elif place.of == FRONTEND:
-                ports = ["--http-port", str(self._http_port), "--grpc-port", str(self._grpc_port)]
-                pid = await data.spawn("hams_sidecar.frontend", [*common, *ports], environment, self.home.folder, self._log(instance))
-            else:
-                files = ["--operator", place.of, "--socket", str(self._socket(instance)), "--arena", str(self._memory / f"{instance}.arena")]
-                pid = await data.spawn("hams_sidecar.proxy", [*common, *files], environment, self.home.folder, self._log(instance))
+            pid = await self._nurseries["data"].spawn(launch.module, launch.arguments, launch.environment, self.home.folder, self._log(instance))
         except NurseryLost:
             self._spawn_task(self._fill_later(place))
             return
@@ -331,6 +357,10 @@ class Supervisor:
         self._by_pid[pid] = place
         if place.of in self.graph.operators:
             await self._start_model(place, pod)
+
+    def arrange(self, launch: Launch) -> Launch:
+        """The last word on how a process is started: fault tests put it on a host of its own, or behind a bad network."""
+        return launch
 
     async def _start_model(self, place: Place, pod: Pod) -> None:
         op = self.graph.operators[place.of]
