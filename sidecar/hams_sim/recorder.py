@@ -69,6 +69,7 @@ class Recorder:
             self._fan_out(note)
         if note.seq is not None:
             self.execs.setdefault(note.op, {})[note.epoch, note.seq] = note
+            self.world.check_window(node)
         self.lines.append(
             ExecLine(
                 i=node.id,

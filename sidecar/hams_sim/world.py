@@ -451,6 +451,13 @@ class World:
             return dep.seq <= end
         return dep.seq <= self.recorder.durable.get((dep.op, dep.epoch), -1)
 
+    def check_window(self, node: Node) -> None:
+        """At most `window` versions are not yet durable; one more where a request fails by itself."""
+        machine = node.machine
+        assert isinstance(machine, StatefulMachine)
+        if machine.primary is not None and machine.primary.undurable > machine.operator.window + 1:
+            raise Broken("I6", f"{node.id} has {machine.primary.undurable} versions not yet durable; its window is {machine.operator.window}")
+
     def check_durable(self, node: Node, note: NoteDurable) -> None:
         """What is called durable is applied by every in-sync backup that etcd names, or lies within the end that has ended its epoch."""
         found = self.etcd.topology.find(note.op)
