@@ -166,12 +166,11 @@ def print_table(result: dict[str, object]) -> None:
     """For people."""
     rows = result["rows"]
     assert isinstance(rows, list)
-    print(f"{'chain':10} {'bytes':>8} {'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'req/s':>9} {'busy':>5}")  # noqa: T201
+    print(f"{'chain':10} {'bytes':>8} {'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'req/s':>9} {'busy':>5}")
     for row in rows:
         line = f"{row['chain']:10} {row['bytes']:8} {row['clients']:7} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['per_s']:9.0f}"
-        print(f"{line} {row['machine_busy']:5.2f}")  # noqa: T201
+        print(f"{line} {row['machine_busy']:5.2f}")
 
 
 if __name__ == "__main__":
     sys.exit(main())
-

@@ -1,5 +1,6 @@
 """Trivial models for measurements: one without state, one with as much state as asked for. Numpy only."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,26 @@ class Pass(hams_sdk.Model):
 
 
 class Count(hams_sdk.Model):
-    """Hands on what it got and counts rows. `stateBytes` of ballast are part of the state, `touchedBytes` of it change with every batch."""
+    """Hands on what it got and counts rows. `stateBytes` of ballast are part of the state, `touchedBytes` of it change with every batch.
+
+    `readOnly`: the state is only looked at, so nothing is captured or shipped. `waitS`: emulated device time, spent waiting, per batch.
+    """
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
         self.count = np.zeros((), np.int64)
         self.ballast = np.zeros(int(config.get("stateBytes", 4096)), np.uint8)
         self.touched = min(int(config.get("touchedBytes", 4096)), self.ballast.size)
+        self.read_only = bool(config.get("readOnly", False))
+        self.wait_s = float(config.get("waitS", 0.0))
         return {"count": self.count, "ballast": self.ballast}
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
         x = batch["x"]
         count = self.count + np.arange(1, len(x) + 1, dtype=np.int64)
+        if self.wait_s:
+            time.sleep(self.wait_s)
+        if self.read_only:
+            return {"x": x, "count": count}
         with update:
             self.count += len(x)
             self.ballast[: self.touched] += 1

@@ -1,0 +1,101 @@
+"""Memory over many requests with kills between: flat, or it is a leak.
+
+10^5 requests of 4 KiB through a stateful chain (10^4 with --short), a primary killed every tenth part; resident memory of every process
+and its shared memory, sampled all along. `hams bench memory [--short] [--out FILE.json]`.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.asking import asking
+from benchmarks.chain import machine, redundant
+from benchmarks.graphs import graph_file, stateful, stateless
+from hams_operator.graph import load
+from hams_operator.local.supervisor import Supervisor
+
+ROUNDS = 10
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and write; 1 if a request failed."""
+    parser = argparse.ArgumentParser("hams bench memory", description=__doc__)
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--requests", type=int, default=100_000)
+    options = parser.parse_args(arguments)
+    result = uvloop.run(measure(10_000 if options.short else options.requests))
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print_table(result)
+    return 1 if result["failed"] else 0
+
+
+async def measure(requests: int) -> dict[str, object]:
+    """One run."""
+    rows: list[dict[str, object]] = []
+    operators = [stateless("a", "request"), stateful("b", "a"), stateful("c", "b")]
+    with graph_file("memory", operators, {"x": "c.x", "count": "c.count"}) as path:
+        supervisor = Supervisor(load(path), path, None, None, None)
+        try:
+            await supervisor.start()
+            await redundant(supervisor)
+            port = int(supervisor.url.rsplit(":", 1)[1])
+            async with asking(port, "memory", 4096, 8) as log:
+                for number in range(ROUNDS):
+                    while len(log.answered) < (number + 1) * requests / ROUNDS:
+                        log.news.clear()
+                        await log.news.wait()
+                    rows.append({"requests": len(log.answered), **await _sample(supervisor)})
+                    victim = next(
+                        item for item in (await supervisor.view()).instances if item.role == "primary" and item.operator == "bc"[number % 2]
+                    )
+                    assert victim.proxy_pid is not None
+                    os.kill(victim.proxy_pid, signal.SIGKILL)
+                    await redundant(supervisor)
+            return {"bench": "memory", "machine": machine(), "requests": len(log.answered), "failed": log.failed, "rows": rows}
+        finally:
+            await supervisor.stop()
+
+
+async def _sample(supervisor: Supervisor) -> dict[str, float]:
+    """Private and anonymous memory in MiB, the largest of each kind of process; shared payload memory apart."""
+    view = await supervisor.view()
+    largest: dict[str, float] = {"proxy": 0.0, "frontend": 0.0, "manager": 0.0, "model": 0.0, "payloads": 0.0}
+    for item in view.instances:
+        kind = item.role if item.operator is None else "proxy"
+        for name, pid in ((kind, item.proxy_pid), ("model", item.model_pid)):
+            if pid:
+                anonymous, shared = await asyncio.to_thread(_memory, pid)
+                largest[name] = max(largest[name], anonymous)
+                largest["payloads"] = max(largest["payloads"], shared)
+    return {name: round(value, 1) for name, value in largest.items()}
+
+
+def _memory(pid: int) -> tuple[float, float]:
+    """Resident memory without shared memory files, and those: MiB."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Rss"))
+    kib = {name: int(value.split()[0]) for name, value in fields.items()}
+    return (kib["RssAnon"] + kib["RssFile"]) / 1024, kib["RssShmem"] / 1024
+
+
+def print_table(result: dict[str, object]) -> None:
+    """For people."""
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    print(f"{'requests':>9} {'proxy':>7} {'frontend':>9} {'manager':>8} {'model':>7} {'payloads':>9}  largest of each kind, MiB")  # noqa: T201
+    for row in rows:
+        print(  # noqa: T201
+            f"{row['requests']:9} {row['proxy']:7.1f} {row['frontend']:9.1f} {row['manager']:8.1f} {row['model']:7.1f} {row['payloads']:9.1f}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

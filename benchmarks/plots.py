@@ -1,0 +1,40 @@
+"""Plots of measurements: SVG, so that a page can show them and a person can zoom."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("svg")
+
+import matplotlib.pyplot as plt
+
+
+def cumulative(series: Mapping[str, Sequence[float]], unit: str, path: Path) -> None:
+    """For each name the share of values below x; the axis is logarithmic."""
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for name, values in series.items():
+        if values:
+            ordered = sorted(values)
+            axes.step(ordered, [(n + 1) / len(ordered) for n in range(len(ordered))], where="post", label=name)
+    axes.set_xscale("log")
+    axes.set_xlabel(unit)
+    axes.set_ylabel("share of kills")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def bars(labels: Sequence[str], groups: Mapping[str, Sequence[float]], unit: str, path: Path) -> None:
+    """Groups of bars side by side."""
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    width = 0.8 / max(len(groups), 1)
+    for number, (name, values) in enumerate(groups.items()):
+        axes.bar([index + number * width for index in range(len(labels))], values, width, label=name)
+    axes.set_xticks([index + 0.4 - width / 2 for index in range(len(labels))], labels, rotation=20, ha="right", fontsize=8)
+    axes.set_ylabel(unit)
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path)
+    plt.close(figure)

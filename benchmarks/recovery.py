@@ -1,0 +1,280 @@
+"""How long clients wait when something is killed: a loop of kill -9 under load, cell by cell.
+
+A cell kills the same thing again and again, waiting for full redundancy in between. Per kill: the longest time without any reply, and
+when it was detected (the topology lists the instance as revoked), decided (the next topology is committed), promoted (the new owner
+executes again) and answered (the first reply after the kill). `hams bench recovery [--short] [--cells NAME,...] [--out FILE.json]`.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.asking import Log, asking
+from benchmarks.chain import machine, redundant
+from benchmarks.graphs import graph_file, stateful, stateless
+from benchmarks.http_load import percentile
+from benchmarks.plots import cumulative
+from hams_operator.graph import load
+from hams_operator.local.observe import InstanceStatus
+from hams_operator.local.supervisor import Supervisor
+from hams_protocol.topology import Topology
+from hams_wire import records
+from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.coordination.port import Put
+
+MIB = 1 << 20
+AROUND_S = 2.0
+"""A kill's effects are looked for this long before and after it."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of kill. `targets`: (operator, role, process) of everything hit at once."""
+
+    name: str
+    targets: tuple[tuple[str, str, str], ...]
+    state_bytes: int = MIB
+    read_only: bool = False
+    rollback: bool = False
+
+
+CELLS = (
+    Cell("model", (("b", "primary", "model"),)),
+    Cell("proxy", (("b", "primary", "proxy"),)),
+    Cell("both", (("b", "primary", "both"),)),
+    Cell("backup", (("b", "backup", "both"),)),
+    Cell("active", (("a", "active", "both"),)),
+    Cell("frontend", (("frontend", "frontend", "proxy"),)),
+    Cell("manager-leader", (("manager", "manager", "proxy"),)),
+    Cell("two-neighbours", (("b", "primary", "both"), ("c", "primary", "both"))),
+    Cell("leader-and-primary", (("manager", "manager", "proxy"), ("b", "primary", "both"))),
+    Cell("rollback", (("b", "primary", "both"),), rollback=True),
+    Cell("both-100MB", (("b", "primary", "both"),), state_bytes=100 * MIB),
+    Cell("both-100MB-read-only", (("b", "primary", "both"),), state_bytes=100 * MIB, read_only=True),
+    Cell("both-500MB", (("b", "primary", "both"),), state_bytes=500 * MIB),
+    Cell("both-500MB-read-only", (("b", "primary", "both"),), state_bytes=500 * MIB, read_only=True),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and write."""
+    parser = argparse.ArgumentParser("hams bench recovery", description=__doc__)
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--kills", type=int, default=20, help="per cell")
+    parser.add_argument("--clients", type=int, default=2)
+    parser.add_argument("--cells", default="", help="names, separated by commas; all if left out")
+    parser.add_argument("--short", action="store_true", help="two kills per cell, small states only")
+    options = parser.parse_args(arguments)
+    chosen = [cell for cell in CELLS if not options.cells or cell.name in options.cells.split(",")]
+    if options.short:
+        chosen = [cell for cell in chosen if cell.state_bytes <= MIB]
+    result = uvloop.run(measure(chosen, 2 if options.short else options.kills, options.clients))
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        rows = result["rows"]
+        assert isinstance(rows, list)
+        cumulative({row["cell"]: row["gaps_ms"] for row in rows}, "client-visible gap, ms", options.out.with_suffix(".svg"))
+    print_table(result)
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    return 1 if any(row["failed"] for row in rows) else 0
+
+
+async def measure(cells: list[Cell], kills: int, clients: int) -> dict[str, object]:
+    """All cells, each with a graph of its own."""
+    rows = [await measure_cell(cell, kills, clients) for cell in cells]
+    return {"bench": "recovery", "machine": machine(), "kills_per_cell": kills, "clients": clients, "rows": rows}
+
+
+async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object]:
+    """a (stateless, one standby) -> b -> c, both stateful; for a rollback c has no backup and goes back in place."""
+    touched = 0 if cell.read_only else 4096
+    config = f"{{stateBytes: {cell.state_bytes}, touchedBytes: {touched}, readOnly: {str(cell.read_only).lower()}}}"
+    operators = [stateless("a", "request"), stateful("b", "a", config), stateful("c", "b", backups=0 if cell.rollback else 1)]
+    history = Path(tempfile.mkdtemp(prefix="hams-history-", dir="/dev/shm"))
+    with graph_file("recovery", operators, {"x": "c.x", "count": "c.count"}) as path:
+        supervisor = Supervisor(load(path), path, None, history, None)
+        try:
+            await supervisor.start()
+            await _full(supervisor, cell)
+            return await _loop(cell, supervisor, kills, clients, history)
+        finally:
+            await supervisor.stop()
+            shutil.rmtree(history, ignore_errors=True)
+
+
+async def _full(supervisor: Supervisor, cell: Cell) -> None:
+    if not cell.rollback:
+        await redundant(supervisor)
+        return
+    async with asyncio.timeout(60):
+        while True:
+            topology = await supervisor.topology()
+            ready = {item.type: item.status for item in (await supervisor.view()).conditions}["Ready"]
+            if ready == "True" and topology.find("b").in_sync:
+                return
+
+
+async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, history: Path) -> dict[str, object]:
+    port = int(supervisor.url.rsplit(":", 1)[1])
+    gaps: list[float] = []
+    splits: list[dict[str, float]] = []
+    quiet: list[float] = []
+    watcher = TopologyLog(supervisor.uid, EtcdCoordination(supervisor.etcd_endpoints))
+    await watcher.start()
+    loop = asyncio.get_running_loop()
+    try:
+        async with asking(port, "recovery", 4096, clients) as log:
+            for _ in range(kills):
+                await _full(supervisor, cell)
+                await _answers(log, 20)
+                begin = loop.time()
+                await _answers(log, 50)
+                quiet.append(log.longest_gap_s(begin, loop.time()))
+                moment = await _strike(cell, supervisor)
+                await _answers(log, 50)
+                await _full(supervisor, cell)
+                gaps.append(log.longest_gap_s(moment, min(loop.time(), moment + AROUND_S)))
+                splits.append(watcher.split(moment, log, history))
+    finally:
+        await watcher.close()
+    base = percentile(quiet, 0.5)
+    answer = {
+        "cell": cell.name,
+        "kills": len(gaps),
+        "failed": log.failed,
+        "requests": len(log.answered),
+        "gap_median_ms": _ms(percentile(gaps, 0.5)),
+        "gap_p99_ms": _ms(percentile(gaps, 0.99)),
+        "gap_without_kills_ms": _ms(base),
+        "gaps_ms": [_ms(gap) for gap in gaps],
+    }
+    for step in ("detect", "decide", "promote", "resend"):
+        answer[f"{step}_ms"] = _ms(percentile([split[step] for split in splits if step in split], 0.5))
+    return answer
+
+
+async def _answers(log: Log, more: int) -> None:
+    target = len(log.answered) + more
+    async with asyncio.timeout(60):
+        while len(log.answered) < target:
+            log.news.clear()
+            await log.news.wait()
+
+
+async def _strike(cell: Cell, supervisor: Supervisor) -> float:
+    view = await supervisor.view()
+    pids: list[int | None] = []
+    for operator, role, process in cell.targets:
+        found = [item for item in view.instances if (item.operator or item.role) == operator and item.role == role]
+        if operator == "manager":
+            found = [item for item in found if item.leader]
+        target: InstanceStatus = random.choice(found)
+        pids += {"model": [target.model_pid], "proxy": [target.proxy_pid], "both": [target.model_pid, target.proxy_pid]}[process]
+    moment = asyncio.get_running_loop().time()
+    for pid in pids:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+    return moment
+
+
+class TopologyLog:
+    """Every topology and when it was seen."""
+
+    def __init__(self, uid: str, coordination: EtcdCoordination) -> None:
+        self._uid = uid
+        self._coordination = coordination
+        self._seen: list[tuple[float, Topology]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to watch."""
+        key = records.topology_key(self._uid)
+        snapshot = await self._coordination.get_prefix(key)
+        for entry in snapshot.entries:
+            self._seen.append((0.0, records.decode_topology(entry.value)))
+
+        async def follow() -> None:
+            async with self._coordination.watch(key, snapshot) as watch:
+                async for event in watch:
+                    if isinstance(event, Put):
+                        self._seen.append((asyncio.get_running_loop().time(), records.decode_topology(event.entry.value)))
+
+        self._task = asyncio.create_task(follow())
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._coordination.close()
+
+    def split(self, moment: float, log: Log, history: Path) -> dict[str, float]:
+        """Detect, decide, promote, resend, in seconds; steps that did not happen are left out."""
+        before = [topology for at, topology in self._seen if at < moment][-1]
+        after = [(at, topology) for at, topology in self._seen if at >= moment]
+        revoked = next((at for at, topology in after if set(topology.revoked) - set(before.revoked)), None)
+        decided = next((at for at, topology in after if _moved(before, topology)), None)
+        found: dict[str, float] = {}
+        if revoked is not None:
+            found["detect"] = revoked - moment
+        if decided is not None:
+            found["decide"] = decided - (revoked if revoked is not None else moment)
+            executed = _first_exec(history, decided)
+            reply = log.first_after(decided)
+            if executed is not None:
+                found["promote"] = max(executed - decided, 0.0)
+                found["resend"] = max(reply - executed, 0.0)
+        return found
+
+
+def _moved(before: Topology, after: Topology) -> bool:
+    """Whether a set or slot has another epoch."""
+    sets = any(after.find(item.name).epoch > item.epoch for item in before.sets)
+    return sets or any(new.epoch > old.epoch for table in before.tables for old, new in zip(table.slots, after.table(table.op).slots, strict=False))
+
+
+def _first_exec(history: Path, moment: float) -> float | None:
+    """When anybody executed for the first time after a moment."""
+    times: list[float] = []
+    for file in history.glob("*.jsonl"):
+        for line in reversed(file.read_text().splitlines()):
+            if not line.endswith("}"):
+                continue
+            found = json.loads(line)
+            if found.get("at", 0.0) < moment:
+                break
+            if found["t"] == "exec":
+                times.append(found["at"])
+    return min(times, default=None)
+
+
+def _ms(seconds: float) -> float:
+    return round(1000 * seconds, 2)
+
+
+def print_table(result: dict[str, object]) -> None:
+    """For people."""
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    print(f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'detect':>7} {'decide':>7} {'promote':>8} {'resend':>7} {'failed':>6}")
+    for row in rows:
+        print(
+            f"{row['cell']:22} {row['kills']:5} {row['gap_median_ms']:8.1f} {row['gap_p99_ms']:8.1f} {row['gap_without_kills_ms']:7.1f} "
+            f"{row['detect_ms']:7.1f} {row['decide_ms']:7.1f} {row['promote_ms']:8.1f} {row['resend_ms']:7.1f} {row['failed']:6}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
