@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from hams_protocol.frozen import frozen
+from hams_wire.history import tensor_digest
 
 Parameter: TypeAlias = bool | int | float | str
 """Value of a request parameter. Integers fit into 64 bits, signed or unsigned."""
@@ -135,42 +136,25 @@ class InferencePort(Protocol):
 
 
 def tensors_digest(tensors: Iterable[Tensor]) -> str:
-    """SHA-256, first 16 hex digits, over the tensors sorted by name (history.md, rule 6): for replies, and for payloads that are tensors alone.
-
-    Each of name, datatype, shape (8 bytes a dimension) and data follows its length; all numbers are little-endian.
-    """
-    return _tensors_hash(tensors).hexdigest()[:16]
+    """SHA-256, first 16 hex digits, of tensors (history.md, rule 6): for replies, and for payloads that are tensors alone."""
+    return tensor_digest((tensor.name, tensor.datatype, tensor.shape, tensor.data) for tensor in tensors)
 
 
 def payload_digest(tensors: Iterable[Tensor], parameters: Mapping[str, Parameter], outputs: Sequence[str] | None) -> str:
-    """Digest of a request's payload: `tensors_digest`, and if there are any, parameters by name (with their type) and requested outputs as a set.
+    """Digest of a request's payload: that of its tensors, and if there are any, parameters by name (with their type) and requested outputs as a set.
 
     The order of tensors, parameters and outputs, the id and the encoding make no difference.
     """
-    found = _tensors_hash(tensors)
-    if parameters:
-        found.update(b"parameters")
-        for name in sorted(parameters):
-            value = parameters[name]
-            for part in (name, type(value).__name__, repr(value)):
-                _add(found, part.encode())
-    if outputs is not None:
-        found.update(b"outputs")
-        for name in sorted(set(outputs)):
-            _add(found, name.encode())
-    return found.hexdigest()[:16]
-
-
-def _tensors_hash(tensors: Iterable[Tensor]) -> "hashlib._Hash":
-    found = hashlib.sha256()
-    for tensor in sorted(tensors, key=lambda tensor: tensor.name):
-        _add(found, tensor.name.encode())
-        _add(found, tensor.datatype.encode())
-        _add(found, b"".join(dim.to_bytes(8, "little") for dim in tensor.shape))
-        _add(found, tensor.data)
-    return found
-
-
-def _add(found: "hashlib._Hash", part: Buffer) -> None:
-    found.update(len(part).to_bytes(8, "little"))
-    found.update(part)
+    found = tensors_digest(tensors)
+    if not parameters and outputs is None:
+        return found
+    parts = [found]
+    for name in sorted(parameters):
+        parts += ("parameter", name, type(parameters[name]).__name__, repr(parameters[name]))
+    for name in sorted(set(outputs or ())):
+        parts += ("output", name)
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        whole.update(len(data).to_bytes(8, "little") + data)
+    return whole.hexdigest()[:16]

@@ -225,7 +225,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _receive_in_place(self, upload: Upload) -> None:
         """Let the rest of a large body flow straight to where it is used, past the parser, which then begins anew."""
-        if self._in_body and not self._deaf and not self._unparsed_bytes and not self.flow.read_paused:
+        room = self.gate.held_bytes + self._length - upload.size <= self.gate.held_bytes_max
+        if room and self._in_body and not self._deaf and not self._unparsed_bytes and not self.flow.read_paused:
             self._switch(BodyReceiver(self, upload, upload.reserve(self._length)))
 
     def body_received(self) -> None:
