@@ -98,9 +98,9 @@ def print_table(result: dict[str, object]) -> None:
     """For people."""
     rows = result["rows"]
     assert isinstance(rows, list)
-    print(f"{'mode':8} {'state MB':>8} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} {'p99 ms':>8}")  # noqa: T201
+    print(f"{'mode':8} {'state MB':>8} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} {'p99 ms':>8}")
     for row in rows:
-        print(  # noqa: T201
+        print(
             f"{row['mode']:8} {row['state_mb']:8} {row['per_s']:8.2f} {row['throughput_loss_percent']:7.2f} {row['p50_ms']:8.2f} "
             f"{row['latency_added_ms']:8.2f} {row['p99_ms']:8.2f}"
         )
