@@ -210,10 +210,10 @@ class Sending(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once; what waits is lost."""
-        if self._transport is not None:
-            self._transport.abort()
-        else:
+        if self._transport is None:
             self.connection_lost(None)
+        elif not self.closed.done():
+            self._transport.abort()
 
 
 class ReceivingOwner(Protocol):
@@ -325,7 +325,7 @@ class Receiving(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once."""
-        if self._transport is not None:
+        if self._transport is not None and not self.closed.done():
             self._transport.abort()
 
 
