@@ -35,7 +35,7 @@ from hams_protocol.frontend.owner import ShardOwner
 from hams_protocol.frontend.sinks import SinkDesk
 from hams_protocol.frontend.waits import Waits
 from hams_protocol.frozen import frozen
-from hams_protocol.graph import FEEDBACK, FRONTEND, Graph
+from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
@@ -645,9 +645,3 @@ def _logged_from(log: ShardLog, op: str) -> list[Token]:
         if isinstance(entry, ReplyEntry):
             found += [token for token in entry.tokens if token.source == op]
     return found
-
-
-def fans_into_frontend(graph: Graph, op: str) -> bool:
-    """Whether a slot owner of `op` asks frontends what they hold from its predecessors."""
-    successors = graph.operators[op].targets
-    return FRONTEND in successors or FEEDBACK in successors

@@ -2,7 +2,7 @@
 
 from hams_protocol import limits
 from hams_protocol.frozen import frozen
-from hams_protocol.graph import CLOSE, FEEDBACK, FRONTEND, Graph
+from hams_protocol.graph import FEEDBACK, FRONTEND, Graph
 from hams_protocol.ids import Lane
 
 
@@ -40,7 +40,6 @@ class Plan:
         self.targets = tuple(target for _, target, _ in self.sinks)
         self.index: dict[tuple[str, str, Lane], int] = {edge: number for number, edge in enumerate(self.sinks)}
         self.feedback_edges = sum(target == FEEDBACK for target in self.targets)
-        self.close_edges = frozenset(number for number, target in enumerate(self.targets) if target == CLOSE)
         self.choices = tuple(
             Choice(
                 tensor.name,
