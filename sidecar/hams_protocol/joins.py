@@ -28,11 +28,12 @@ class Unit:
     """One (request, lane) at one operator: its tokens by in-edge, and how far it has come.
 
     `used` are the tokens it runs on, `batch` the batch it runs in. `refused` are the in-edges whose value a First refused. `held`
-    remembers the value ids of tokens that were let go, `keep` that none may be: its execution could still become orphan. `attempts`:
-    see `Deliver`; above 0 it runs in a batch of its own. `route` is imposed when a predecessor's skip was found (section 4).
+    remembers the value ids of tokens that were let go, `keep` that none may be: its execution could still become orphan. `made` are then
+    the dependencies of what it produced, or of what its slot's former owner did. `attempts`: see `Deliver`; above 0 it runs in a batch of
+    its own. `route` is imposed when a predecessor's skip was found (section 4).
     """
 
-    __slots__ = ("attempts", "batch", "held", "id", "keep", "queued_at", "refused", "route", "stage", "tokens", "used")
+    __slots__ = ("attempts", "batch", "held", "id", "keep", "made", "queued_at", "refused", "route", "stage", "tokens", "used")
 
     def __init__(self, unit: UnitId) -> None:
         self.id = unit
@@ -42,6 +43,7 @@ class Unit:
         self.refused: set[str] = set()
         self.held: dict[str, ValueId] = {}
         self.keep = False
+        self.made: Deps = ()
         self.attempts = 0
         self.batch = -1
         self.route: tuple[str, ...] | None = None
@@ -187,12 +189,14 @@ class JoinBuffer:
         """The request's metadata, as the first token brought it."""
         return unit.used[0].meta
 
-    def finish(self, unit: Unit, keep: bool, keep_from: frozenset[str]) -> None:
-        """The unit was executed. Its tokens go, but for all of them if the execution could become orphan (`keep`), and those from
-        fan-out operators (`keep_from`), who may ask for them again."""
+    def finish(self, unit: Unit, made: Deps, keep_from: frozenset[str]) -> None:
+        """The unit was executed. Its tokens go, but for all of them if the execution could become orphan (`made` holds what it then depends
+        on), and those from fan-out operators (`keep_from`), who may ask for them again."""
+        keep = bool(made)
         unit.stage = Stage.DONE
         unit.used = ()
         unit.keep = keep
+        unit.made = made
         if keep or self.operator.join is Join.FIRST:
             return
         for source in [source for source in unit.tokens if source not in keep_from]:
@@ -214,7 +218,7 @@ class JoinBuffer:
 
     def _combine(self, unit: Unit) -> tuple[Token, ...] | None:
         if self.operator.join is Join.INTERLEAVE:
-            return tuple(unit.tokens.values())
+            return tuple(unit.tokens.values()) or None
         if len(unit.tokens) < len(self._edges):
             return None
         return tuple(unit.tokens[source] for source in self._edges)

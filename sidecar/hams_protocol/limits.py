@@ -117,6 +117,12 @@ first_roles_wait_s = 2.0
 probe_again_after_s = 0.5
 """A suspect that nobody could stand in for is probed again after this long."""
 
+fences_kept_max = 16
+"""Different fences of one generation that a primary keeps in force."""
+
+suspect_again_after_s = 0.5
+"""A primary that cannot go on without its managers repeats to them that it is suspect after this long."""
+
 early_acks_max = 64
 """Acknowledgements of an epoch kept by its primary before it has learnt of its role."""
 

@@ -25,7 +25,7 @@ from hams_protocol.events import (
 )
 from hams_protocol.graph import FEEDBACK, FRONTEND, SINKS, Graph
 from hams_protocol.ids import InstanceId, RequestId
-from hams_protocol.joins import Stage, Unit
+from hams_protocol.joins import Forward, Stage, Unit
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import (
     Health,
@@ -43,7 +43,7 @@ from hams_protocol.messages import (
 )
 from hams_protocol.poison import Attempts, managers_of
 from hams_protocol.topology import pass_on, slot_number
-from hams_protocol.vertex import FOREVER, Vertex
+from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
 
 SINK = FRONTEND
 """All sinks are the frontend."""
@@ -77,6 +77,7 @@ class StatelessMachine(Vertex):
         self._attempts = Attempts(graph, op)
         self._leaving: dict[int, InstanceId | None] = {}
         self._draining = False
+        self._stopped = False
         self._proposed_at = -FOREVER
         self._ticked_at = -FOREVER
 
@@ -84,9 +85,13 @@ class StatelessMachine(Vertex):
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
+        if self._stopped:
+            return []
         effects = self.handle_common(event, now)
         if effects is None:
             effects = self._model_event(event, now)
+        if self.is_over():
+            return up_to_stop(effects)
         effects += self._pump(now)
         if self._leaving or self._draining:
             effects += self._pass_on(now)
@@ -96,6 +101,10 @@ class StatelessMachine(Vertex):
             effects += self.outbox.tick(now)
             effects += self._ask_again(now)
         return effects
+
+    def is_over(self) -> bool:
+        """Whether it has stopped: nothing is done under this id any more."""
+        return self._stopped
 
     def deadline(self) -> float:
         """When the machine wants a Tick."""
@@ -142,7 +151,8 @@ class StatelessMachine(Vertex):
     def topology_changed(self, now: float) -> list[Effect]:
         """Slots may have come, or have been handed over; one taken away means that this instance is revoked."""
         topology = self.knowledge.topology
-        if self.instance in topology.revoked:
+        if self.instance in topology.revoked and not mutants.on("revoked-goes-on"):
+            self._stopped = True
             return [Stop("revoked")]
         slots = self.knowledge.slots_of(self.operator.name)
         owned = {number: slot.epoch for number, slot in enumerate(slots) if slot.instance == self.instance}
@@ -189,6 +199,7 @@ class StatelessMachine(Vertex):
     def _pass_on(self, now: float) -> list[Effect]:
         """A slot moves once its owner has delivered everything it executed: then, not before, the owner proposes its heir."""
         if self._draining and not self._owned:
+            self._stopped = True
             return [Stop("drained: it has no slot any more")]
         if now < self._proposed_at + limits.propose_retry_s:
             return []
@@ -283,7 +294,8 @@ class StatelessMachine(Vertex):
         if token.request in self.knowledge.completed or status is Status.ORPHAN:
             return []
         unit = self.joins.ensure(token.unit)
-        unit.route = token.route
+        if unit.stage is not Stage.DONE:
+            unit.route, unit.made = token.route, token.deps
         if token.kind is Kind.SKIP or unit.stage is Stage.DONE:
             return []
         unit.stage = Stage.DONE
@@ -299,16 +311,18 @@ class StatelessMachine(Vertex):
 
     def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
         """Queue it; what runs no model takes its turn as well, so that a slot's inquiry holds it too."""
-        if unit.attempts and self._attempts.is_poison(unit):
-            return self._emit(unit, Kind.ERROR, None, self.operator.successors, self._attempts.error(unit), now)
-        if self.joins.forward(unit) is not None and not self._inquiries and not self._is_leaving(unit):
-            return self._forward(unit, now)
+        forward = self._passed_on(unit)
+        if forward is not None and not self._inquiries and not self._is_leaving(unit):
+            return self._forward(unit, forward, now)
         self.queue.add(unit, now)
         return []
 
-    def _forward(self, unit: Unit, now: float) -> list[Effect]:
-        forward = self.joins.forward(unit)
-        assert forward is not None
+    def _passed_on(self, unit: Unit) -> Forward | None:
+        if unit.attempts and self._attempts.is_poison(unit):
+            return Forward(Kind.ERROR, self._attempts.error(unit))
+        return self.joins.forward(unit)
+
+    def _forward(self, unit: Unit, forward: Forward, now: float) -> list[Effect]:
         if forward.kind is Kind.ERROR:
             return self._emit(unit, Kind.ERROR, None, self.operator.successors, forward.error, now)
         deps = self.knowledge.prune(self.joins.deps(unit))
@@ -328,8 +342,9 @@ class StatelessMachine(Vertex):
                 if self.sending_epoch(unit.id.request) is None or self._is_leaving(unit):
                     unit.reset()
                     continue
-                if self.joins.forward(unit) is not None:
-                    effects += self._forward(unit, now)
+                forward = self._passed_on(unit)
+                if forward is not None:
+                    effects += self._forward(unit, forward, now)
                 else:
                     runnable.append(unit)
             if runnable:
@@ -407,7 +422,7 @@ class StatelessMachine(Vertex):
         return [note, *self._finish(unit, deps, outputs, now)]
 
     def _finish(self, unit: Unit, deps: Deps, outputs: tuple[tuple[str, Token], ...], now: float) -> list[Effect]:
-        self.joins.finish(unit, keep=bool(deps), keep_from=self.fan_out_sources)
+        self.joins.finish(unit, deps, self.fan_out_sources)
         effects: list[Effect] = []
         for target, token in outputs:
             effects += self.outbox.put(target, token, now)

@@ -11,7 +11,7 @@ from collections import deque
 from hams_protocol import limits, mutants
 from hams_protocol.batching import BatchQueue
 from hams_protocol.deps import Dep, Deps
-from hams_protocol.effects import Effect, Send
+from hams_protocol.effects import Effect, Send, Stop
 from hams_protocol.events import Event, Member, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
 from hams_protocol.graph import CLOSE, FRONTEND, Graph, Join
 from hams_protocol.ids import InstanceId, RequestId, ValueId
@@ -39,6 +39,14 @@ from hams_protocol.outbox import Outbox
 from hams_protocol.topology import Topology, slot_number
 
 FOREVER = float("inf")
+
+
+def up_to_stop(effects: list[Effect]) -> list[Effect]:
+    """Who has stopped does nothing more under that id (section 6): what would follow its Stop goes."""
+    for index, effect in enumerate(effects):
+        if isinstance(effect, Stop):
+            return effects[: index + 1]
+    return effects
 
 
 class Vertex(ABC):
@@ -269,21 +277,28 @@ class Vertex(ABC):
     # -- purging -----------------------------------------------------------------------------------------------------------
 
     def purge_units(self, now: float) -> list[Effect]:
-        """Drop orphan tokens from the joins; units that ran on them, or were made of them, wait for their successors."""
+        """Drop orphan tokens from the joins; units that run on them, or whose product is orphan, wait for their successors.
+
+        A First's product does not depend on its losers; one taken over from a slot's former owner may have no tokens here at all.
+        """
         effects: list[Effect] = []
         for unit in self.joins.units():
             gone = [source for source, token in unit.tokens.items() if self.knowledge.status(token.deps) is Status.ORPHAN]
-            if not gone:
+            product = self.knowledge.status(unit.made) is Status.ORPHAN
+            if not gone and not product:
                 continue
             for source in gone:
                 token = unit.tokens.pop(source)
                 unit.refused.discard(source)
-                if unit.stage is Stage.DONE and not unit.keep and token not in unit.used:
-                    continue
-                if unit.stage is Stage.DONE or token in unit.used:
+                if unit.stage is not Stage.DONE and token in unit.used:
+                    unit.reset()
+            if product:
+                unit.made, unit.route = (), None
+                if unit.stage is Stage.DONE:
                     unit.reset()
             if not unit.tokens and unit.stage is Stage.WAITING:
-                self.joins.drop(unit)
+                if unit.route is None:
+                    self.joins.drop(unit)
                 continue
             effects += self.unit_changed(unit, now)
         return effects

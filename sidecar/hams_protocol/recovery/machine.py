@@ -8,7 +8,7 @@ compare-and-swap against the topology it was made from. Any manager may do any o
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hams_protocol import limits
+from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, NoteLost, Propose, Send
 from hams_protocol.events import CasDone, CasFailed, CasUnknown, Event, Member, MembersChanged, PeerDown, PeerUp, Received, Tick, TopologyLearnt
 from hams_protocol.graph import Graph, WhenLost
@@ -35,9 +35,9 @@ FOREVER = float("inf")
 
 
 class Inquest:
-    """One suspect: the probe on its way, and what came of it."""
+    """One suspect: the probe on its way, and what came of it. `rollbacks` are the sets, with their epochs, that must go back with it."""
 
-    __slots__ = ("asked_at", "confirmed_at", "health", "instance", "nonce", "reason")
+    __slots__ = ("asked_at", "confirmed_at", "health", "instance", "nonce", "reason", "rollbacks")
 
     def __init__(self, instance: InstanceId, reason: str, nonce: int, now: float) -> None:
         self.instance = instance
@@ -46,6 +46,7 @@ class Inquest:
         self.asked_at = now
         self.confirmed_at = FOREVER
         self.health: Health | None = None
+        self.rollbacks: dict[str, int] = {}
 
 
 class ManagerMachine:
@@ -61,7 +62,6 @@ class ManagerMachine:
         self._down: dict[InstanceId, bool] = {}
         self._answered_at: dict[InstanceId, float] = {}
         self._inquests: dict[InstanceId, Inquest] = {}
-        self._rollbacks: set[str] = set()
         self._nonces = 0
         self._attempts = 0
         self._attempt: Attempt | None = None
@@ -90,7 +90,7 @@ class ManagerMachine:
         dues = [self._held_until, self._needed_since + delay, self._assign_since + delay, self._began_at + limits.first_roles_wait_s]
         for inquest in self._inquests.values():
             dues.append(inquest.asked_at + limits.probe_again_after_s)
-            dues.append(inquest.asked_at + self._probe_timeout_s if inquest.confirmed_at == FOREVER else inquest.confirmed_at + delay)
+            dues += [inquest.asked_at + self._probe_timeout_s, inquest.confirmed_at + delay]
         if self._attempt is not None:
             dues.append(self._attempt.asked_at + self._probe_timeout_s)
         due = min((due for due in dues if due > self._ticked_at), default=FOREVER)
@@ -239,22 +239,23 @@ class ManagerMachine:
         if answer.health is Health.HEALTHY:
             del self._inquests[sender]
             return []
+        if answer.health is Health.NEEDS_ROLLBACK:
+            inquest.rollbacks = {report.name: report.epoch for report in answer.roles}
         return self._confirm(inquest, answer.health, now)
 
     def _confirm(self, inquest: Inquest, health: Health | None, now: float) -> list[Effect]:
-        """The probe failed, or was answered by a proxy whose model is dead."""
-        if inquest.confirmed_at != FOREVER:
-            return []
-        inquest.confirmed_at = now
+        """The probe failed, or was answered by a proxy whose model is dead. Later answers may tell more, and silence ends them."""
+        if inquest.confirmed_at == FOREVER:
+            inquest.confirmed_at = now
         inquest.health = health
-        if health is Health.NEEDS_ROLLBACK:
-            self._rollbacks |= {item.name for item in self.knowledge.topology.sets if item.primary == inquest.instance}
         return self._attempt.silent(inquest.instance) if self._attempt is not None and health is None else []
 
     def _expire(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for inquest in list(self._inquests.values()):
-            if inquest.confirmed_at == FOREVER and now >= inquest.asked_at + self._probe_timeout_s:
+            unheard = self._answered_at.get(inquest.instance, -FOREVER) < inquest.asked_at
+            unsettled = inquest.confirmed_at == FOREVER or (inquest.health is not None and unheard)
+            if unsettled and now >= inquest.asked_at + self._probe_timeout_s:
                 effects += self._confirm(inquest, None, now)
             elif now >= inquest.asked_at + limits.probe_again_after_s:
                 inquest.asked_at = now
@@ -293,11 +294,20 @@ class ManagerMachine:
         for inquest in self._inquests.values():
             if now < inquest.confirmed_at + self._delay() or inquest.confirmed_at == FOREVER:
                 continue
-            sets = [item for item in topology.sets if item.primary == inquest.instance]
             owns_slot = any(slot.instance == inquest.instance for table in topology.tables for slot in table.slots)
-            if (sets and all(self._has_heir(item.in_sync, inquest) for item in sets)) or (not sets and owns_slot and self._has_substitute(inquest)):
+            if any(item.primary == inquest.instance for item in topology.sets):
+                replaced = all(self._has_heir(item.in_sync, inquest) for item in topology.sets if self._is_needed(inquest.instance, item))
+            else:
+                replaced = owns_slot and self._has_substitute(inquest)
+            if replaced:
                 found.add(inquest.instance)
         return found
+
+    def _is_needed(self, instance: InstanceId, item: ReplicaSet) -> bool:
+        """Whether the set needs another replica before this one may go: it leads the set, or backs one that has lost its primary."""
+        if mutants.on("revoke-last-replica"):
+            return False
+        return item.primary == instance or (instance in item.in_sync and item.primary in self.knowledge.topology.revoked)
 
     def _has_heir(self, in_sync: Iterable[InstanceId], inquest: Inquest) -> bool:
         return any(self._answered_at.get(peer, -FOREVER) >= inquest.asked_at and peer not in self._inquests for peer in in_sync)
@@ -313,8 +323,7 @@ class ManagerMachine:
     def _recover(self, now: float) -> list[Effect]:
         topology = self.knowledge.topology
         orphaned = [item.name for item in topology.sets if item.primary in topology.revoked and not item.lost and not self._must_wait(item)]
-        rollbacks = sorted(name for name in self._rollbacks if name not in orphaned and not topology.find(name).in_sync)
-        self._rollbacks = {name for name in self._rollbacks if name in rollbacks}
+        rollbacks = [name for name in self._to_roll_back() if name not in orphaned]
         if not orphaned and not rollbacks:
             self._needed_since = FOREVER
             self._attempt = None
@@ -335,8 +344,17 @@ class ManagerMachine:
         if result is None:
             return effects
         notes = self._losses(self._attempt)
-        self._rollbacks.clear()
         return [*effects, *notes, *self._propose(result)]
+
+    def _to_roll_back(self) -> list[str]:
+        """Sets whose primary, still in the epoch of which it said so, lives without its state, and has no backup to stand in for it."""
+        found: set[str] = set()
+        for inquest in self._inquests.values():
+            for name, epoch in inquest.rollbacks.items():
+                item = self.knowledge.topology.find(name)
+                if (item.primary, item.epoch) == (inquest.instance, epoch) and not item.in_sync:
+                    found.add(name)
+        return sorted(found)
 
     def _must_wait(self, item: ReplicaSet) -> bool:
         """All who could take over fail their probes: the state is not lost, it waits until one of them answers."""

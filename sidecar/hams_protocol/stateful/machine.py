@@ -49,7 +49,7 @@ from hams_protocol.stateful.backup import Backup
 from hams_protocol.stateful.primary import Primary
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
-from hams_protocol.vertex import FOREVER, Vertex
+from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
 
 
 class StatefulMachine(Vertex):
@@ -77,6 +77,8 @@ class StatefulMachine(Vertex):
         effects = self.handle_common(event, now)
         if effects is None:
             effects = self._own_event(event, now)
+        if self.is_over():
+            return up_to_stop(effects)
         if self.primary is not None:
             effects += self.primary.pump(now)
         effects += self.flush_acks(now)
@@ -88,6 +90,10 @@ class StatefulMachine(Vertex):
             if self.backup is not None:
                 effects += self.backup.tick(now)
         return effects
+
+    def is_over(self) -> bool:
+        """Whether it has stopped: nothing is done under this id any more."""
+        return self._stopped
 
     def deadline(self) -> float:
         """When the machine wants a Tick."""

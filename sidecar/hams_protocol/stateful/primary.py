@@ -96,7 +96,8 @@ class Primary:
         self._loads = 0
         self.loading = False
         self.draining = False
-        self._fence: Fence | None = None
+        self._fences: tuple[Fence, ...] = ()
+        self._suspected_at = FOREVER
         self._waiting_since = FOREVER
         self._blocked = machine.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
 
@@ -184,6 +185,8 @@ class Primary:
             return effects + self._hand_over(now)
         if self._running or self.loading or not m.model_ready or not len(m.queue):
             return effects
+        if m.mode.replicates and self.undurable > m.operator.window and not mutants.on("no-window"):
+            return effects
         while not self._running:
             units = m.queue.take(now)
             if not units:
@@ -233,7 +236,7 @@ class Primary:
 
     def after_purge(self, now: float) -> list[Effect]:
         """A newer topology ended any fence: units set aside are judged again."""
-        self._fence = None
+        self._fences = ()
         effects: list[Effect] = []
         for unit in self._m.joins.units():
             if unit.stage is Stage.WAITING:
@@ -322,7 +325,7 @@ class Primary:
         first = self._seq + 1
         version = self._seq + len(kept)
         own = self._own(version)
-        after = merge([tuple(dep for dep in deps if dep.op != m.operator.name), own])
+        after = merge([others(deps, m.operator.name), own])
         notes: list[Effect] = []
         sends: list[Effect] = []
         consumed: list[Consumed] = []
@@ -345,7 +348,7 @@ class Primary:
         version = self._seq + 1
         inputs = () if mutants.on("skip-without-deps") and forward.kind is Kind.SKIP else m.joins.deps(unit)
         merged = m.knowledge.prune(merge([self._deps, inputs]))
-        after = merge([tuple(dep for dep in merged if dep.op != m.operator.name), self._own(version)])
+        after = merge([others(merged, m.operator.name), self._own(version)])
         route = m.operator.successors if forward.kind is Kind.ERROR else ()
         note, item = self._consume(unit, version, version, after, forward.kind, route, None, forward.error)
         effects: list[Effect] = [note]
@@ -374,7 +377,7 @@ class Primary:
         self._chain = chain_next(self._chain, out)
         name, generation = m.operator.name, m.knowledge.topology.generation
         note = NoteExec(name, generation, self._epoch, unit.id, inputs, out, route, seq, version, self._chain)
-        m.joins.finish(unit, keep=False, keep_from=m.fan_out_sources)
+        m.joins.finish(unit, (), m.fan_out_sources)
         return note, Consumed(unit.id, seq, out, outputs, fan_inputs)
 
     def _own(self, version: int) -> Deps:
@@ -461,7 +464,11 @@ class Primary:
         self._updating = self._wanted = False
         self._capturing = None
         self.loading = True
-        return effects + [Send(manager, Suspect(m.instance, event.reason)) for manager in managers_of(m.members)]
+        self._suspected_at = now
+        return effects + self._suspect_itself(event.reason)
+
+    def _suspect_itself(self, reason: str) -> list[Effect]:
+        return [Send(manager, Suspect(self._m.instance, reason)) for manager in managers_of(self._m.members)]
 
     # -- durability ------------------------------------------------------------------------------------------------------------------
 
@@ -539,9 +546,7 @@ class Primary:
         for version in self._m.store.versions:
             if version.state is None:
                 break
-            if knowledge.status(tuple(dep for dep in version.record.deps if dep.op != name)) is not Status.DURABLE and not mutants.on(
-                "alone-without-deps"
-            ):
+            if knowledge.status(others(version.record.deps, name)) is not Status.DURABLE and not mutants.on("alone-without-deps"):
                 break
             found = max(found, version.number)
         return found
@@ -668,20 +673,27 @@ class Primary:
 
     def is_fenced(self, deps: Deps) -> bool:
         """Whether a dependency lies above the ends of the fence in force."""
-        return self._fence is not None and above(deps, self._fence)
+        return any(above(deps, fence) for fence in self._fences)
 
     def is_tainted(self) -> bool:
         """Whether the state depends on an orphan."""
         m = self._m
-        return m.knowledge.status(tuple(dep for dep in self._deps if dep.op != m.operator.name)) is Status.ORPHAN
+        return m.knowledge.status(others(self._deps, m.operator.name)) is Status.ORPHAN
 
     def fenced(self, fence: Fence) -> FenceAnswer:
-        """Let in no dependency above these ends; say whether the state holds one, and what it could go back to."""
+        """Let in no dependency above these ends; say whether the state holds one, and what it could go back to.
+
+        Every fence of this generation stays in force: managers may ask at once, a question may come late, and any of their attempts may yet
+        commit. What is durable, or was when this epoch began, is told without dependencies: durable is for ever, though a notice was lost.
+        """
         m = self._m
-        self._fence = fence
+        kept = tuple(other for other in self._fences if other.ends != fence.ends)
+        self._fences = () if mutants.on("newest-fence-only") else kept[-limits.fences_kept_max + 1 :]
+        self._fences += (fence,)
         tainted = above(self._deps, fence)
+        settled = max(self._base, self.durable)
         retained = tuple(
-            RetainedVersion(version.number, m.knowledge.prune(tuple(dep for dep in version.record.deps if dep.op != m.operator.name)))
+            RetainedVersion(version.number, () if version.number <= settled else m.knowledge.prune(others(version.record.deps, m.operator.name)))
             for version in reversed(m.store.versions)
             if version.state is not None
         )
@@ -701,6 +713,10 @@ class Primary:
         if now >= self._waiting_since + limits.ask_after_s:
             self._waiting_since = now
             effects += self._ask_durable()
+        if now >= self._suspected_at + limits.suspect_again_after_s:
+            self._suspected_at = now if self.needs_rollback else FOREVER
+            if self.needs_rollback:
+                effects += self._suspect_itself("its model died with versions that were not captured")
         return effects
 
     def _resend(self, follower: Follower, now: float) -> list[Effect]:
@@ -744,7 +760,12 @@ class Primary:
         due = min(self._followers.deadline(m.graph.data.recovery.suspect_after_s), self._waiting_since + limits.ask_after_s)
         if not self._running and not self.loading and m.model_ready:
             due = min(due, m.queue.deadline())
-        return min(due, self._reconsider_at)
+        return min(due, self._reconsider_at, self._suspected_at + limits.suspect_again_after_s)
+
+
+def others(deps: Deps, name: str) -> Deps:
+    """A state's dependencies on the states of other operators than its own."""
+    return tuple(dep for dep in deps if dep.op != name)
 
 
 def above(deps: Deps, fence: Fence) -> bool:
