@@ -1,0 +1,1 @@
+"""Models of the fault tests: never deterministic, so that an execution that leaks is seen."""

@@ -1,0 +1,50 @@
+"""Every output carries a fresh nonce; states count exactly, so that a lost or doubled effect shows in a reply."""
+
+import os
+import secrets
+from typing import Any
+
+import numpy as np
+
+import hams_sdk
+
+
+def nonce(rows: int) -> np.ndarray:
+    return np.frombuffer(secrets.token_bytes(8 * rows), np.int64).copy()
+
+
+class Stamp(hams_sdk.Model):
+    """Stateless: hands `x` on with a fresh nonce. A row of -13 kills the process, -14 raises."""
+
+    def run(self, batch: hams_sdk.Batch) -> dict[str, Any]:
+        x = batch["x"]
+        if (x == -13).any():
+            os._exit(13)
+        if (x == -14).any():
+            raise ValueError("no minus fourteen, please")
+        return {"x": x, "nonce": nonce(len(x))}
+
+
+class Tally(hams_sdk.Model):
+    """Stateful: counts rows and sums them up; both are part of the reply. The nonce of each batch is part of the state."""
+
+    def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
+        self.count = np.zeros((), np.int64)
+        self.total = np.zeros((), np.float64)
+        self.last = np.zeros((), np.int64)
+        self.ballast = np.zeros(int(config.get("stateBytes", 0)), np.uint8)
+        return {"count": self.count, "total": self.total, "last": self.last, "ballast": self.ballast}
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
+        x = batch["x"]
+        if (x == -23).any():
+            os._exit(23)
+        fresh = nonce(len(x))
+        count = self.count + np.arange(1, len(x) + 1, dtype=np.int64)
+        total = self.total + np.cumsum(x.astype(np.float64))
+        with update:
+            self.count += len(x)
+            self.total += float(x.sum())
+            self.last[...] = fresh[-1]
+            self.ballast[:64] += 1
+        return {"x": x, "count": count, "total": total, "nonce": fresh}

@@ -1,0 +1,317 @@
+"""A graph of real processes under verified load: what the P-level fault tests are written in.
+
+    async with run_graph("line.yaml", folder) as run:
+        async with run.load(clients=4):
+            await run.kill("first", "primary")
+            await run.redundant()
+    run.verify()
+
+Clients send one request at a time, each with its own key, and send it again with the same key until it is answered. After the run: one reply
+per key, counts that are exactly 1..n, and a history that the independent checker accepts.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hams_operator.graph import load
+from hams_operator.local.etcd import LocalEtcd, Ports
+from hams_operator.local.observe import InstanceStatus, View
+from hams_operator.local.supervisor import Launch, Supervisor
+from hams_protocol.graph import Graph
+from hams_protocol.topology import Topology
+from hams_sim.history import check_directory
+from hams_wire import records
+from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.history import CallLine, HistoryWriter, RetLine
+from tests.faults.hosts import Hosts
+
+GRAPHS = Path(__file__).parent / "graphs"
+REDUNDANT_S = 60.0
+REQUEST_S = 60.0
+
+
+@dataclass
+class Reply:
+    """One answered request: its key, when it was asked and answered (loop time), the HTTP status, the tensors by name or the error."""
+
+    key: str
+    asked: float
+    answered: float
+    status: int
+    attempts: int
+    body: dict[str, object]
+
+    def tensor(self, name: str) -> object:
+        outputs = self.body["outputs"]
+        assert isinstance(outputs, list)
+        return next(item["data"][0] for item in outputs if item["name"] == name)
+
+
+@dataclass
+class GraphRun:
+    """One running graph."""
+
+    supervisor: Supervisor
+    history: Path
+    replies: list[Reply] = field(default_factory=list)
+    faults: list[tuple[float, str]] = field(default_factory=list)
+    _stopping: bool = False
+    _answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    # -- looking -----------------------------------------------------------------------------------------------------------------
+
+    async def view(self) -> View:
+        return await self.supervisor.view()
+
+    async def redundant(self, within_s: float = REDUNDANT_S) -> View:
+        """Until Ready and Redundant are True."""
+        view = None
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    view = await self.view()
+                    conditions = {item.type: item.status for item in view.conditions}
+                    if conditions["Ready"] == conditions["Redundant"] == "True":
+                        return view
+        except TimeoutError:
+            raise AssertionError(f"not redundant within {within_s} s: {view.conditions if view else None}; {self.supervisor.troubles()}") from None
+
+    async def find(self, operator: str, role: str) -> InstanceStatus:
+        """An instance by operator (or "frontend", "manager") and role."""
+        found = [item for item in (await self.view()).instances if (item.operator or item.role) == operator and item.role == role]
+        assert found, f"no {role} of {operator}"
+        return random.choice(found)
+
+    async def registered(self) -> set[str]:
+        """Instances whose registration etcd holds."""
+        prefix = records.prefix_of(self.supervisor.uid) + "members/"
+        coordination = EtcdCoordination(self.supervisor.etcd_endpoints)
+        try:
+            return {entry.key.removeprefix(prefix) for entry in (await coordination.get_prefix(prefix)).entries}
+        finally:
+            await coordination.close()
+
+    async def until(self, holds: Callable[[Topology], bool], within_s: float = REDUNDANT_S) -> Topology:
+        """The first topology for which `holds` is true."""
+        async with asyncio.timeout(within_s):
+            while not holds(found := await self.supervisor.topology()):
+                await self.stalled(0.02)
+            return found
+
+    # -- hurting -----------------------------------------------------------------------------------------------------------------
+
+    async def kill(self, operator: str, role: str, process: str = "both", number: signal.Signals = signal.SIGKILL) -> InstanceStatus:
+        """A signal to the proxy, the model or both of an instance."""
+        target = await self.find(operator, role)
+        self.strike(target, process, number)
+        return target
+
+    def strike(self, target: InstanceStatus, process: str = "both", number: signal.Signals = signal.SIGKILL) -> None:
+        self.faults.append((asyncio.get_running_loop().time(), f"{number.name} {process} of {target.id}"))
+        pids = {"proxy": [target.proxy_pid], "model": [target.model_pid], "both": [target.model_pid, target.proxy_pid]}[process]
+        for pid in pids:
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    # -- load --------------------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def load(self, clients: int = 4, graph: str | None = None) -> AsyncIterator[None]:
+        """Clients that ask one request after the other until the block ends; each request they began is answered before it does."""
+        self._stopping = False
+        tasks = [asyncio.create_task(self._client(number)) for number in range(clients)]
+        try:
+            yield
+        finally:
+            self._stopping = True
+            await asyncio.gather(*tasks)
+
+    async def answered(self, count: int) -> None:
+        """Until so many more requests have been answered."""
+        target = len(self.replies) + count
+        async with asyncio.timeout(REQUEST_S):
+            while len(self.replies) < target:
+                self._answered.clear()
+                await self._answered.wait()
+
+    async def stalled(self, span_s: float) -> None:
+        """Let a fault last: as long as it has to, to be told from a short one. Progress is not asked for."""
+        await asyncio.sleep(span_s)
+
+    async def _client(self, number: int) -> None:
+        writer = HistoryWriter(self.history, f"client-{number}-{len(self.replies)}")
+        n = 0
+        try:
+            while not self._stopping:
+                n += 1
+                self.replies.append(await self.ask(1.0, key=f"c{number}-{len(self.replies)}-{n}", writer=writer))
+                self._answered.set()
+        finally:
+            writer.close()
+
+    async def ask(self, x: float, key: str, writer: HistoryWriter | None = None) -> Reply:
+        """One request, sent again under its key until it is answered; 503, 429 and broken connections are no answers."""
+        loop = asyncio.get_running_loop()
+        body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}]}).encode()
+        asked = loop.time()
+        if writer is not None:
+            writer.write(CallLine(client=key, key=key, digest=None))
+        attempts = 0
+        async with asyncio.timeout(REQUEST_S):
+            while True:
+                attempts += 1
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
+                    status, answer = await self._post(body, key)
+                    if status not in (429, 503, 504):
+                        break
+                await asyncio.sleep(0.002)
+        if writer is not None:
+            writer.write(RetLine(client=key, key=key, status="ok" if status == 200 else "conflict" if status == 409 else "error"))
+        return Reply(key, asked, loop.time(), status, attempts, json.loads(answer))
+
+    async def _post(self, body: bytes, key: str) -> tuple[int, bytes]:
+        port = int(self.supervisor.url.rsplit(":", 1)[1])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            head = (
+                f"POST /v2/models/{self.supervisor.graph.data.name}/infer HTTP/1.1\r\nhost: test\r\nidempotency-key: {key}\r\n"
+                f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            status = int(answer.split(b" ", 2)[1])
+            length = int(answer.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
+            return status, await reader.readexactly(length)
+        finally:
+            writer.close()
+
+    # -- judging -----------------------------------------------------------------------------------------------------------------
+
+    def gap_s(self) -> float:
+        """Longest time without any reply, while there was load."""
+        times = sorted(reply.answered for reply in self.replies)
+        return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
+
+    def verify(self, counts: str = "count", also: int = 0) -> None:
+        """One reply per key, nothing failed, counts exactly 1..n (`also`: rows that others have sent), and a history without violation."""
+        assert self.replies, "there was no load"
+        failed = [reply for reply in self.replies if reply.status != 200]
+        assert not failed, f"{len(failed)} of {len(self.replies)} requests failed, the first: {failed[0]}"
+        assert len({reply.key for reply in self.replies}) == len(self.replies)
+        found = sorted(int(str(reply.tensor(counts))) for reply in self.replies)
+        assert found == list(range(1, len(found) + 1)) or also, f"effects lost or doubled: {_odd(found)}"
+        report = check_directory(self.history)
+        assert report.ok, report.render()
+
+
+def _odd(found: list[int]) -> str:
+    missing = sorted(set(range(1, len(found) + 1)) - set(found))[:10]
+    doubled = sorted({count for count in found if found.count(count) > 1})[:10]
+    return f"{len(found)} replies, missing counts {missing}, doubled {doubled}"
+
+
+Make = Callable[[Graph, Path, int | None, Path | None, str | None], Supervisor]
+
+
+@contextlib.asynccontextmanager
+async def run_graph(
+    file: str, folder: Path, *, make: Make = Supervisor, graphs: Path = GRAPHS, etcd: str | None = None, settle: bool = True
+) -> AsyncIterator[GraphRun]:
+    """A graph of `graphs`, redundant, with its history recorded; ended and without a process left afterwards.
+
+    `make`: another supervisor. `etcd`: one that the test has started. `settle`: whether all is to be well in the end.
+    """
+    os.environ["HAMS_HOME"] = str(folder / "home")
+    path = graphs / file
+    supervisor = make(load(path), path, None, folder / "history", etcd)
+    run = GraphRun(supervisor, folder / "history")
+    try:
+        await supervisor.start()
+        await run.redundant()
+        yield run
+        if settle:
+            await settled(run)
+    finally:
+        await supervisor.stop()
+
+
+class HostedSupervisor(Supervisor):
+    """Each operator's proxy on a host of its own; frontends, managers and the observer here, all in reach of each other."""
+
+    hosts: Hosts
+
+    def arrange(self, launch: Launch) -> Launch:
+        if launch.of in self.graph.operators:
+            namespace, address = self.hosts.add(launch.instance)
+            etcd = self.etcd_endpoints.replace("127.0.0.1", self.hosts.etcd)
+            inner = [*launch.arguments, "--etcd", etcd, "--listen", f"tcp:{address}:0"]
+            return Launch(launch.instance, launch.of, "tests.faults.inside", [namespace, launch.module, *inner], launch.environment)
+        launch.arguments += ["--listen", f"tcp:{self.hosts.here}:0"]
+        return launch
+
+
+@contextlib.asynccontextmanager
+async def run_on_hosts(file: str, folder: Path) -> AsyncIterator[tuple[GraphRun, Hosts]]:
+    """A graph whose operators run on hosts that can be cut off."""
+    hosts = Hosts()
+
+    def make(graph: Graph, path: Path, port: int | None, history: Path | None, etcd: str | None) -> Supervisor:
+        supervisor = HostedSupervisor(graph, path, port, history, etcd)
+        supervisor.listen = f"tcp:{hosts.here}:0"
+        supervisor.hosts = hosts
+        return supervisor
+
+    try:
+        hosts.start()
+        ports = free_ports()
+        urls = f"--listen-client-urls=http://127.0.0.1:{ports.client},http://{hosts.etcd}:{ports.client}"
+        async with (
+            await LocalEtcd.start(folder / "etcd", ports=(ports,), extra=(urls,)) as etcd,
+            run_graph(file, folder, make=make, etcd=etcd.endpoints) as run,
+        ):
+            yield run, hosts
+    finally:
+        hosts.stop()
+
+
+def free_ports() -> Ports:
+    """Two ports that are free now."""
+    with socket.socket() as client, socket.socket() as peer:
+        for listener in (client, peer):
+            listener.bind(("127.0.0.1", 0))
+        return Ports(client.getsockname()[1], peer.getsockname()[1])
+
+
+async def settled(run: GraphRun) -> None:
+    """Every request complete and every set full again, so that the history may be judged to its end."""
+    await run.redundant()
+    deadline = time.monotonic() + REQUEST_S
+    open_requests = _open(run.history)
+    while open_requests and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+        open_requests = _open(run.history)
+    assert not open_requests, f"requests that never completed: {sorted(open_requests)[:10]}"
+
+
+def _open(history: Path) -> set[str]:
+    logged: set[str] = set()
+    complete: set[str] = set()
+    for file in history.glob("frontend-*.jsonl"):
+        for line in file.read_text().splitlines():
+            found = json.loads(line)
+            if found["t"] == "log":
+                logged.add(found["req"])
+            elif found["t"] == "complete":
+                complete.add(found["req"])
+    return logged - complete

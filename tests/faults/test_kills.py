@@ -1,0 +1,94 @@
+"""F1, F2, F3, F9, F10, F12, F33 with real processes: kill -9 of every kind of process under verified load."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import run_graph
+
+pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("process", ["both", "proxy", "model"])
+async def test_f1_f3_a_primary_that_dies_loses_and_doubles_nothing(tmp_path: Path, process: str) -> None:
+    async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
+        for operator in ("first", "last", "first"):
+            await run.answered(40)
+            await run.kill(operator, "primary", process)
+            await run.answered(40)
+            await run.redundant()
+    run.verify()
+
+
+async def test_f5_backups_that_die_are_replaced_and_nothing_stops(tmp_path: Path) -> None:
+    async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
+        for operator in ("first", "last"):
+            await run.answered(40)
+            await run.kill(operator, "backup")
+            await run.answered(40)
+            await run.redundant()
+    run.verify()
+
+
+async def test_f9_both_sides_of_a_fan_out_see_one_value(tmp_path: Path) -> None:
+    async with run_graph("diamond.yaml", tmp_path) as run, run.load(clients=4):
+        for operator in ("fan", "right", "fan"):
+            await run.answered(40)
+            await run.kill(operator, "active")
+            await run.answered(40)
+            await run.redundant()
+    run.verify()
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (("first", "primary"), ("last", "primary")),
+        (("stamp", "active"), ("first", "primary")),
+        (("frontend", "frontend"), ("last", "primary")),
+        (("manager", "manager"), ("first", "primary")),
+        (("middle", "active"), ("last", "primary")),
+    ],
+    ids=lambda pair: "-and-".join(operator for operator, _ in pair),
+)
+async def test_f10_neighbours_that_die_together_are_as_single_failures(tmp_path: Path, pair: tuple[tuple[str, str], ...]) -> None:
+    async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
+        await run.answered(60)
+        targets = [await run.find(operator, role) for operator, role in pair]
+        for target in targets:
+            run.strike(target)
+        await run.answered(60)
+        await run.redundant()
+        await run.answered(20)
+    run.verify()
+
+
+async def test_a_frontend_that_dies_answers_through_the_other_one(tmp_path: Path) -> None:
+    async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
+        for _ in range(2):
+            await run.answered(40)
+            await run.kill("frontend", "frontend", "proxy")
+            await run.answered(40)
+            await run.redundant()
+    run.verify()
+
+
+async def test_f33_a_promoted_backup_that_dies_in_turn(tmp_path: Path) -> None:
+    async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
+        for _ in range(4):
+            await run.answered(20)
+            await run.kill("first", "primary")
+            await run.redundant()
+    run.verify()
+
+
+async def test_f23_a_primary_stopped_far_beyond_the_timeout_is_refused_when_it_resumes(tmp_path: Path) -> None:
+    async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
+        await run.answered(40)
+        target = await run.kill("first", "primary", "proxy", signal.SIGSTOP)
+        await run.answered(40)
+        run.strike(target, "proxy", signal.SIGCONT)
+        await run.answered(40)
+        await run.redundant()
+    run.verify()
