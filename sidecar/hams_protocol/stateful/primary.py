@@ -98,6 +98,7 @@ class Primary:
         self.draining = False
         self._fences: tuple[Fence, ...] = ()
         self._suspected_at = FOREVER
+        self._interested = self._who_waits()
         self._waiting_since = FOREVER
         self._blocked = machine.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
 
@@ -525,7 +526,7 @@ class Primary:
         m.knowledge.announce(notice)
         m.store.trim(target)
         effects: list[Effect] = [NoteDurable(name, m.knowledge.topology.generation, self._epoch, target)]
-        effects += [Send(peer, notice) for peer in self._interested()]
+        effects += [Send(peer, notice) for peer in self._interested]
         effects += self._serve_joiners(now)
         for follower in list(self._followers.all.values()):
             effects += self._admit(follower, now)
@@ -551,7 +552,7 @@ class Primary:
             found = max(found, version.number)
         return found
 
-    def _interested(self) -> list[InstanceId]:
+    def _who_waits(self) -> list[InstanceId]:
         """Replicas of all downstream stateful operators, and the owners of the shards."""
         m = self._m
         names = (*m.graph.stateful_downstream[m.operator.name], *m.graph.shard_names)
@@ -569,10 +570,18 @@ class Primary:
         """A newer topology in the same epoch."""
         self._followers.sync(found, self._base, now)
         self._proposed_at = -FOREVER
-        effects = [*self._ship(now), *self.advance(now)]
+        effects = [*self._ship(now), *self.advance(now), *self._tell_newcomers()]
         for follower in list(self._followers.all.values()):
             effects += self._admit(follower, now)
         return effects
+
+    def _tell_newcomers(self) -> list[Effect]:
+        """Who has a role now that waits for notices, and had none before, has heard nothing so far."""
+        before, self._interested = set(self._interested), self._who_waits()
+        if self.durable < 0:
+            return []
+        notice = Durable((self._m.own_dep(self._epoch, self.durable),))
+        return [Send(peer, notice) for peer in self._interested if peer not in before]
 
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         """What followers and waiting proxies say."""
