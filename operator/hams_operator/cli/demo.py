@@ -27,7 +27,7 @@ from hams_operator.cli.up import start_detached
 from hams_operator.graph import load
 from hams_operator.limits import demo_settle_s, demo_start_s, load_request_s, status_interval_s
 from hams_operator.local.home import RunFile
-from hams_operator.local.observe import InstanceStatus, Status
+from hams_operator.local.observe import Status
 from hams_operator.local.run import Options, settled
 from hams_protocol.graph import Graph
 from hams_wire.history import HistoryWriter
@@ -101,7 +101,7 @@ def demo(duration: str, rate: float, output: Output) -> int:
     try:
         findings.add("started", True, f"ready and redundant after {time.monotonic() - began:.1f} s at {ready.url}")
         _tell(terminal.print, findings.lines[-1:])
-        asyncio.run(_traffic(graph, file, run, rate, count, findings, output))
+        asyncio.run(_traffic(graph, file, run, ready, rate, count, findings, output))
         _tell(terminal.print, findings.lines[1:])
     finally:
         end(run)
@@ -118,10 +118,11 @@ def demo(duration: str, rate: float, output: Output) -> int:
     return 0
 
 
-async def _traffic(graph: Graph, file: Path, run: RunFile, rate: float, count: int, findings: Findings, output: Output) -> None:
+async def _traffic(graph: Graph, file: Path, run: RunFile, ready: Status, rate: float, count: int, findings: Findings, output: Output) -> None:
     replies = Replies()
-    hit: list[tuple[InstanceStatus, dict[str, int], float]] = []
+    hit: list[tuple[dict[str, int], float]] = []
 
+    victim = pick(ready, VICTIM, None, False, None)
     history = HistoryWriter(run.history or "", "client-demo")
     async with Client(run.url, graph.data.name, load_request_s) as client:
         traffic = Traffic(
@@ -130,12 +131,11 @@ async def _traffic(graph: Graph, file: Path, run: RunFile, rate: float, count: i
 
         async def murder() -> None:
             await asyncio.sleep(count / rate / 2)
-            victim = pick(await asyncio.to_thread(status_of, run), VICTIM, None, False, None)
-            hit.append((victim, strike(victim, "both", signal.SIGKILL), asyncio.get_running_loop().time()))
+            hit.append((strike(victim, "both", signal.SIGKILL), asyncio.get_running_loop().time()))
 
         what = f"{count} labelled digits at {rate:g}/s; the primary of {VICTIM} is killed half-way"
         tally = await with_progress(traffic, count, what, shown=output is Output.TEXT, aside=murder)
-        victim, pids, killed_s = hit[0]
+        pids, killed_s = hit[0]
         after = await _redundant_again(run)
         counted = await _count(traffic)
     history.close()
@@ -147,7 +147,8 @@ async def _traffic(graph: Graph, file: Path, run: RunFile, rate: float, count: i
     findings.add(
         "gap",
         bool(later),
-        f"longest pause between two replies {1000 * max(gaps, default=0):.0f} ms (median {1000 * percentile(gaps, 0.5):.0f} ms)",
+        f"longest pause between two replies {1000 * max(gaps, default=0):.0f} ms (median {1000 * percentile(gaps, 0.5):.0f} ms)"
+        + ("" if later else "; but every reply had come before the kill"),
     )
     heir = next((item for item in after.instances if item.operator == VICTIM and item.role == "primary"), None)
     findings.add(

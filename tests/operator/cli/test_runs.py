@@ -1,0 +1,162 @@
+"""Local runs as their users see them: real processes, started, watched, killed and ended by commands."""
+
+import json
+import os
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(240)]
+
+
+def infer(url: str, graph: str, value: float, key: str) -> int:
+    """One request; the count in its reply."""
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [value]}]}).encode()
+    request = urllib.request.Request(f"{url}/v2/models/{graph}/infer", body, {"Idempotency-Key": key, "Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return int(json.load(response)["outputs"][0]["data"][0])
+
+
+def memory_of(hams, graph: str) -> Path:
+    return Path(json.loads((hams.home / graph / "run.json").read_text())["memory"])
+
+
+def test_a_graph_goes_up_survives_a_kill_and_goes_down_without_a_trace(hams):
+    file = hams.graph("first")
+    hams.ok("up", file, "--detach", "--history", hams.folder / "history")
+    status = hams.json("status")
+    assert set(status) == {"graph", "url", "grpc", "generation", "conditions", "instances"}
+    assert [(item["type"], item["status"]) for item in status["conditions"]] == [("Ready", "True"), ("Redundant", "True"), ("Progressing", "False")]
+    assert set(status["instances"][0]) == {"id", "operator", "role", "leader", "epoch", "version", "proxyPid", "modelPid"}
+    roles = sorted((item["operator"] or "", item["role"]) for item in status["instances"])
+    assert roles == [("", "frontend")] * 2 + [("", "manager")] * 2 + [("count", "backup"), ("count", "primary"), ("double", "active")]
+    assert sum(item["leader"] for item in status["instances"]) == 1
+    assert infer(status["url"], "first", 1.0, "one") == 1
+
+    again = hams("up", file, "--detach")
+    assert again.returncode == 1
+    assert "runs already" in again.stderr
+    assert len(again.stderr.splitlines()) == 1
+
+    hit = hams.json("kill", "count")
+    assert (hit["operator"], hit["role"], hit["signal"]) == ("count", "primary", "KILL")
+    hams.until(lambda: hams.settled("first"), "redundant again after a kill")
+    assert infer(status["url"], "first", 1.0, "two") == 2, "the state has forgotten"
+    assert infer(status["url"], "first", 1.0, "one") == 1, "the first key has another reply"
+    primary = next(item for item in hams.json("status")["instances"] if item["role"] == "primary")
+    assert primary["epoch"] == 2
+    assert primary["id"] != hit["instance"]
+
+    load = hams.json("load", file, "--rate", 30, "--duration", "2s", "--verify")
+    assert (load["sent"], load["ok"], load["failed"], load["doubled"], load["resent"], load["wrong"]) == (60, 60, 0, 0, 6, [])
+
+    memory = memory_of(hams, "first")
+    hams.ok("down")
+    assert hams.processes() == []
+    assert not memory.exists()
+    assert hams("status").returncode == 1
+    hams.ok("history", "check", hams.folder / "history")
+    assert list((hams.folder / "history").glob("client-*.jsonl"))
+
+
+def test_a_supervisor_killed_leaves_no_process_and_its_leftovers_are_cleared(hams):
+    file = hams.graph("orphan")
+    hams.ok("up", file, "--detach")
+    memory = memory_of(hams, "orphan")
+    os.kill(json.loads((hams.home / "orphan" / "run.json").read_text())["pid"], signal.SIGKILL)
+    hams.until(lambda: not hams.processes(), "every process has died with its supervisor")
+    assert memory.exists()
+    assert hams.json("status", "--all") == []
+    assert not memory.exists()
+    assert not (hams.home / "orphan" / "run.json").exists()
+    hams.ok("up", file, "--detach")
+    hams.ok("down", "--graph", "orphan")
+
+
+def test_the_warmed_process_killed_is_made_up_for(hams):
+    """All proxies and frontends die at once: the state is lost, and it is said."""
+    hams.ok("up", hams.graph("warm"), "--detach")
+    before = {item["id"] for item in hams.json("status")["instances"]}
+    zygote = next(
+        line for line in hams.processes() if "zygote" in line and "hams_sidecar.proxy" in line and int(line.partition(":")[0]) in _parents()
+    )
+    os.kill(int(zygote.partition(":")[0]), signal.SIGKILL)
+    hams.until(lambda: not before & {item["id"] for item in hams.json("status")["instances"]}, "fresh instances")
+    ready = next(item for item in hams.json("status")["conditions"] if item["type"] == "Ready")
+    assert ready["status"] == "False"
+
+
+def _parents() -> set[int]:
+    """Pids that have children."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            found.add(int(stat.read_text().rpartition(")")[2].split()[1]))
+        except OSError:
+            continue
+    return found
+
+
+def test_two_graphs_run_side_by_side(hams):
+    hams.ok("up", hams.graph("left"), "--detach")
+    hams.ok("up", hams.graph("right"), "--detach")
+    unclear = hams("status")
+    assert unclear.returncode == 2
+    assert "left, right" in unclear.stderr
+    left, right = hams.json("status", "--all")
+    assert (left["graph"], right["graph"]) == ("left", "right")
+    assert infer(left["url"], "left", 1.0, "k") == 1
+    assert infer(right["url"], "right", 1.0, "k") == 1
+    hams.ok("down", "--graph", "left")
+    assert infer(right["url"], "right", 1.0, "k2") == 2
+    hams.ok("down", "--all")
+    assert hams.processes() == []
+
+
+def test_a_taken_port_is_a_clear_error(hams):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        failed = hams("up", hams.graph("port"), "--detach", "--port", port)
+    assert failed.returncode == 1
+    assert failed.stderr.strip() == f"hams: port {port} cannot be used: Address already in use. Choose another one with --port, or leave it out"
+    assert hams.processes() == []
+
+
+def test_a_model_that_cannot_be_started_is_named_with_its_reason(hams):
+    failed = hams("up", hams.graph("broken", double="Broken"), "--detach")
+    assert failed.returncode == 1
+    assert "the model of double cannot be started" in failed.stderr
+    assert "the weights are nowhere to be found" in failed.stderr
+    assert hams.processes() == []
+
+
+def test_a_start_that_takes_too_long_is_ended(hams):
+    failed = hams("up", hams.graph("slow", double="Slow"), "--detach", "--timeout", "4s")
+    assert failed.returncode == 1
+    assert "not ready after 4 s" in failed.stderr
+    assert hams.processes() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_run_in_a_terminal_ends_with_it(hams, number):
+    run = hams.start("up", hams.graph("here"), "--output", "json")
+    hams.until(lambda: (hams.home / "here" / "run.json").exists(), "it begins")
+    os.kill(run.pid, number)  # during the start, as an impatient user would
+    assert run.wait(60) == 0
+    assert hams.processes() == []
+
+
+def test_a_paused_instance_is_still_listed_and_can_be_resumed(hams):
+    hams.ok("up", hams.graph("pause"), "--detach")
+    hit = hams.json("kill", "count", "--process", "proxy", "--signal", "STOP")
+    hams.until(lambda: _primary(hams) not in (None, hit["instance"]), "another primary")
+    assert hit["instance"] in {item["id"] for item in hams.json("status")["instances"]}
+    hams.ok("kill", "--instance", hit["instance"], "--signal", "CONT")
+    hams.until(lambda: hams.settled("pause"), "redundant again")
+
+
+def _primary(hams) -> str | None:
+    return next((item["id"] for item in hams.json("status")["instances"] if item["role"] == "primary"), None)
