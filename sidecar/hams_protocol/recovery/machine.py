@@ -310,7 +310,9 @@ class ManagerMachine:
         return item.primary == instance or (instance in item.in_sync and item.primary in self.knowledge.topology.revoked)
 
     def _has_heir(self, in_sync: Iterable[InstanceId], inquest: Inquest) -> bool:
-        return any(self._answered_at.get(peer, -FOREVER) >= inquest.asked_at and peer not in self._inquests for peer in in_sync)
+        """A revoked one may still answer, but it will never act again."""
+        out = {*self._inquests, *self.knowledge.topology.revoked}
+        return any(self._answered_at.get(peer, -FOREVER) >= inquest.asked_at and peer not in out for peer in in_sync)
 
     def _has_substitute(self, inquest: Inquest) -> bool:
         """A dead slot owner is revoked at once; one whose proxy lives only if another instance can take its slots."""
