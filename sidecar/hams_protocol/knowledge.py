@@ -8,6 +8,7 @@ of them was right to.
 import enum
 from collections.abc import Iterable
 
+from hams_protocol import mutants
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected, shard_name
 from hams_protocol.ids import InstanceId, RequestId
@@ -72,7 +73,10 @@ class Knowledge:
         slots = self._slots.get(target)
         if not slots:
             return None, 0
-        slot = slots[slot_number(request, len(slots))]
+        number = slot_number(request, len(slots))
+        if mutants.on("unsticky-slots"):
+            number = (number + self.topology.generation) % len(slots)
+        slot = slots[number]
         return slot.instance, slot.epoch
 
     def source_epoch(self, source: str, request: RequestId) -> int:

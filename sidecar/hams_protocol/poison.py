@@ -7,7 +7,7 @@ but the request itself gets the error.
 
 from collections.abc import Iterable, Mapping
 
-from hams_protocol import limits
+from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, Send
 from hams_protocol.events import Member
 from hams_protocol.graph import Graph
@@ -32,7 +32,7 @@ class Attempts:
 
     def is_poison(self, unit: Unit) -> bool:
         """Whether enough owners have died while running it alone."""
-        return unit.attempts > self._limit
+        return unit.attempts > self._limit and not mutants.on("poison-runs-for-ever")
 
     def error(self, unit: Unit) -> ModelError:
         """The reply of a poison request."""

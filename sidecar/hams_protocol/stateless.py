@@ -5,6 +5,7 @@ every instance of every successor has said what it holds from that slot's former
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hams_protocol import limits, mutants
 from hams_protocol.deps import Deps
@@ -205,6 +206,8 @@ class StatelessMachine(Vertex):
             return []
         busy = {slot_number(request, self._slots) for request in self.outbox.requests()}
         busy |= {slot_number(unit.id.request, self._slots) for unit in self._running}
+        if mutants.on("slot-moves-while-busy"):
+            busy.clear()
         for number, heir in self._leaving.items():
             heir = heir or self._substitute()
             if heir is None or number in busy or number in self._inquiries:
@@ -295,12 +298,14 @@ class StatelessMachine(Vertex):
             return []
         unit = self.joins.ensure(token.unit)
         if unit.stage is not Stage.DONE:
-            unit.route, unit.made = token.route, token.deps
+            unit.route, unit.made = None if mutants.on("route-not-kept") else token.route, token.deps
         if token.kind is Kind.SKIP or unit.stage is Stage.DONE:
             return []
         unit.stage = Stage.DONE
         unit.keep = True
         unit.used = ()
+        if mutants.on("adopted-under-new-id"):
+            token = replace(token, value_id=self.new_value_id())
         skip = Token(token.request, token.lane, token.source, Kind.SKIP, f"{token.value_id}!", token.deps, token.route, token.meta)
         effects: list[Effect] = []
         for target in self.operator.targets:

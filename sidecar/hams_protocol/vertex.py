@@ -194,7 +194,7 @@ class Vertex(ABC):
         """Judge a token, then acknowledge and join it."""
         token = message.token
         knowledge = self.knowledge
-        if token.request in knowledge.completed:
+        if token.request in knowledge.completed and not mutants.on("complete-request-taken"):
             self._acknowledge(sender, message, token.value_id, now)
             return []
         epoch = knowledge.source_epoch(token.source, token.request)
@@ -282,6 +282,8 @@ class Vertex(ABC):
         A First's product does not depend on its losers; one taken over from a slot's former owner may have no tokens here at all.
         """
         effects: list[Effect] = []
+        if mutants.on("joins-keep-orphan"):
+            return effects
         for unit in self.joins.units():
             gone = [source for source, token in unit.tokens.items() if self.knowledge.status(token.deps) is Status.ORPHAN]
             product = self.knowledge.status(unit.made) is Status.ORPHAN

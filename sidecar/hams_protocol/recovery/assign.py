@@ -6,7 +6,7 @@ None of them takes a role away from anybody but a revoked instance, so none of t
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from hams_protocol import limits
+from hams_protocol import limits, mutants
 from hams_protocol.events import Member
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
@@ -50,11 +50,13 @@ def joiners(graph: Graph, topology: Topology, members: Members) -> Topology:
         if found.primary is None or found.lost:
             continue
         joining = tuple(item for item in found.joining if item in members and item not in topology.revoked)
+        if mutants.on("shrink-from-outside"):
+            found = replace(found, in_sync=tuple(item for item in found.in_sync if item in members))
         taken = named(topology) if of != FRONTEND else set(found.members)
         free = [item for item in candidates(members, of, topology) if item not in taken and item not in joining]
         missing = want - len(found.in_sync) - len(joining)
         joining = (*joining, *free[: max(missing, 0)])
-        if joining != found.joining:
+        if joining != topology.find(name).joining or found.in_sync != topology.find(name).in_sync:
             topology = topology.with_set(replace(found, joining=joining))
     return topology
 

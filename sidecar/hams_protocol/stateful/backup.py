@@ -86,7 +86,7 @@ class Backup:
             return []
         if self._frozen_in >= 0 and not mutants.on("frozen-takes-records"):
             return []
-        if self.applied < 0 or record.previous > self.received:
+        if self.applied < 0 or (record.previous > self.received and not mutants.on("apply-with-gap")):
             if len(self._early) < limits.window_versions_max:
                 self._early[record.previous] = record
             return []
@@ -148,6 +148,8 @@ class Backup:
     def freeze(self, generation: int) -> None:
         """Take no record of this epoch any more, and apply none, until a higher generation is learnt."""
         self._frozen_in = max(self._frozen_in, generation)
+        if mutants.on("act-before-commit"):
+            self._held.clear()
 
     def thaw(self, generation: int) -> None:
         """A higher generation than the freeze's: that attempt can no longer commit."""

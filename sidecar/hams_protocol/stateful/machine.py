@@ -318,6 +318,8 @@ class StatefulMachine(Vertex):
             return False
         self.store.rollback(end)
         self.lineage.rollback(end)
+        if mutants.on("consumed-not-restored"):
+            self.lineage.clear()
         return True
 
     def _begin_epoch(self, epoch: int) -> None:

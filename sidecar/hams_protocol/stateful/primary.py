@@ -111,8 +111,8 @@ class Primary:
     def promoted(self, now: float) -> list[Effect]:
         """From backup to primary, or rolled back: load the record of the end, send saved outputs again, announce first of all."""
         m = self._m
-        effects: list[Effect] = self.load_newest()
-        for consumed in m.lineage.units():
+        effects: list[Effect] = [] if mutants.on("no-reload") else self.load_newest()
+        for consumed in () if mutants.on("outputs-not-resent") else m.lineage.units():
             for target, token in consumed.outputs:
                 effects += m.outbox.put(target, token, now)
         return effects + self.advance(now)
@@ -214,7 +214,8 @@ class Primary:
         """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the last version, a backup takes over."""
         m = self._m
         found = m.knowledge.set_of(m.operator.name)
-        if self._running or self.loading or self._seq > self.durable or now < self._proposed_at + limits.propose_retry_s:
+        unflushed = self._running or (self._seq > self.durable and not mutants.on("hand-over-unflushed"))
+        if unflushed or self.loading or now < self._proposed_at + limits.propose_retry_s:
             return []
         heir = next((item for item in found.in_sync if item in m.members), None)
         if heir is None:
@@ -317,7 +318,8 @@ class Primary:
             return effects
         if not kept:
             return effects + (self.load_newest() if event.updated else [])
-        deps = merge([self._deps, *(m.joins.deps(unit) for unit, _ in kept)])
+        before = () if mutants.on("deps-not-transitive") else self._deps
+        deps = merge([before, *(m.joins.deps(unit) for unit, _ in kept)])
         return effects + self._execute(kept, m.knowledge.prune(deps), event.updated, now)
 
     def _execute(self, kept: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool, now: float) -> list[Effect]:
@@ -382,7 +384,8 @@ class Primary:
         return note, Consumed(unit.id, seq, out, outputs, fan_inputs)
 
     def _own(self, version: int) -> Deps:
-        return (self._m.own_dep(self._epoch, version),) if self._m.mode.waits_for_durable else ()
+        waits = self._m.mode.waits_for_durable and not mutants.on("outputs-without-own-dep")
+        return (self._m.own_dep(self._epoch, version),) if waits else ()
 
     def _new_version(self, units: tuple[Consumed, ...], deps: Deps, updated: bool, now: float) -> list[Effect]:
         """One more version in the store: captured and shipped where the state was written."""
@@ -619,7 +622,7 @@ class Primary:
         follower.copying = follower.asked = False
         follower.sent = version.number
         follower.progress_at = now
-        units = m.lineage.up_to(version.number)
+        units = () if mutants.on("copy-without-consumed") else m.lineage.up_to(version.number)
         copy = StateCopy(m.operator.name, self._epoch, version.number, units, m.knowledge.completed.snapshot(), version.record.chain, version.state)
         return [Send(sender, copy), *self._ship_to(follower, self._ready_up_to(), now)]
 
