@@ -115,7 +115,10 @@ logs_kept_max = 200
 """Log files kept of one graph."""
 
 log_bytes_max = 8 << 20
-"""A log file larger than this is cut when its process is started again."""
+"""A log file larger than this is cut; what it held becomes its `.1`."""
+
+log_look_s = 5.0
+"""Between two looks at the size of log files."""
 
 restart_pause_s = 0.2
 """Pause before a process that has ended is started again; doubled each time it ends young."""

@@ -161,6 +161,7 @@ class Supervisor:
         self._write_run()
         self._observer = Observer(self.graph, self._coordination, self.listen)
         await self._observer.start()
+        self._spawn_task(self._rotate_logs())
         self._places = self._wanted()
         await asyncio.gather(*(self._fill(place) for place in self._places))
 
@@ -469,10 +470,16 @@ class Supervisor:
         return self._memory / f"{instance}.sock"
 
     def _log(self, name: str) -> Path:
-        path = self.home.logs / f"{name}.log"
-        if path.exists() and path.stat().st_size > limits.log_bytes_max:
-            path.rename(path.with_suffix(".log.1"))
-        return path
+        return self.home.logs / f"{name}.log"
+
+    async def _rotate_logs(self) -> None:
+        """Processes hold their logs open for appending, so a log that is too long is copied and cut, not renamed."""
+        while True:
+            await asyncio.sleep(limits.log_look_s)
+            for path in self.home.logs.glob("*.log"):
+                if path.name != "supervisor.log" and path.stat().st_size > limits.log_bytes_max:
+                    await asyncio.to_thread(shutil.copyfile, path, path.with_name(f"{path.name}.1"))
+                    os.truncate(path, 0)
 
     def _note_end(self, place: Place, pod: Pod, status: int) -> None:
         """Remember a model that failed by itself while young; one that follows its proxy ends with 0."""

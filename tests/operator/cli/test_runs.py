@@ -143,7 +143,7 @@ def test_a_start_that_takes_too_long_is_ended(hams):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_run_in_a_terminal_ends_with_it(hams, number):
     run = hams.start("up", hams.graph("here"), "--output", "json")
-    hams.until(lambda: (hams.home / "here" / "run.json").exists(), "it begins")
+    hams.until((hams.home / "here" / "run.json").exists, "it begins")
     os.kill(run.pid, number)  # during the start, as an impatient user would
     assert run.wait(60) == 0
     assert hams.processes() == []

@@ -1,0 +1,99 @@
+"""The supervisor's ear and those who ask."""
+
+import asyncio
+import contextlib
+import os
+
+import pytest
+
+from hams_operator.local.control import Ear, NoAnswer, ask
+from hams_operator.local.home import RunFile
+from hams_operator.local.observe import Condition, FailureInfo, InstanceStatus, Status
+from hams_wire.errors import CoordinationError
+
+STATUS = Status(
+    "g", "http://h:1", "h:2", 3, (Condition("Ready", "True", "Serving", ""),), (InstanceStatus("a-1", "a", "primary", False, 1, 7, 11, 12),)
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFile(graph="g", uid="u", pid=os.getpid(), birth=0, url="", grpc="", memory=str(tmp_path), file="f")
+
+
+@pytest.fixture
+async def ear(run):
+    made: list[Ear] = []
+
+    async def opened(status, down=lambda: None):
+        made.append(Ear(status, down))
+        await made[0].open(run.control)
+
+    yield opened
+    for item in made:
+        await item.close()
+
+
+async def test_status_comes_as_it_is(run, ear):
+    async def status():
+        return STATUS
+
+    await ear(status)
+    assert (await asyncio.to_thread(ask, run, "status")).status == STATUS
+
+
+async def test_down_is_confirmed_and_passed_on(run, ear):
+    asked = asyncio.Event()
+
+    async def status():
+        raise AssertionError("nobody asked")
+
+    await ear(status, asked.set)
+    assert (await asyncio.to_thread(ask, run, "down")).ending
+    assert asked.is_set()
+
+
+async def test_what_cannot_be_answered_is_said(run, ear):
+    class Away(CoordinationError):
+        pass
+
+    async def status():
+        raise Away("no member can be reached")
+
+    await ear(status)
+    with pytest.raises(NoAnswer, match="g: etcd does not answer: no member can be reached"):
+        await asyncio.to_thread(ask, run, "status")
+    with pytest.raises(NoAnswer, match="expected status or down, got dance"):
+        await asyncio.to_thread(ask, run, "dance")
+
+
+async def test_garbage_is_answered_and_harms_nobody(run, ear):
+    async def status():
+        return STATUS
+
+    await ear(status)
+    reader, writer = await asyncio.open_unix_connection(run.control)
+    writer.write(b'{"ask": 3}\n')
+    assert b"not a question" in await reader.readline()
+    writer.write(b"x" * (2 << 20) + b"\n")
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b"", "a line over the limit closes the connection"
+    writer.close()
+    assert (await asyncio.to_thread(ask, run, "status")).status == STATUS
+
+
+def test_nobody_there_is_one_clear_line(run):
+    with pytest.raises(NoAnswer, match=r"the supervisor of g \(process \d+\) cannot be asked: No such file"):
+        ask(run, "status")
+
+
+def test_the_status_has_the_promised_names_and_failures_only_where_there_are_some():
+    import msgspec
+
+    plain = msgspec.to_builtins(STATUS)
+    assert list(plain) == ["graph", "url", "grpc", "generation", "conditions", "instances"]
+    assert plain["instances"] == (
+        {"id": "a-1", "operator": "a", "role": "primary", "leader": False, "epoch": 1, "version": 7, "proxyPid": 11, "modelPid": 12},
+    )
+    looping = msgspec.to_builtins(msgspec.structs.replace(STATUS, failures=(FailureInfo("a", "a-1", -9, ("bang",)),)))
+    assert looping["lastFailureInfo"] == ({"operator": "a", "instance": "a-1", "exitCode": -9, "log": ("bang",)},)
