@@ -84,7 +84,7 @@ class GraphRun:
                     if conditions["Ready"] == conditions["Redundant"] == "True":
                         return view
         except TimeoutError:
-            raise AssertionError(f"not redundant within {within_s} s: {view.conditions if view else None}; {self.supervisor.troubles()}") from None
+            raise AssertionError(f"not redundant within {within_s} s: {view.conditions if view else None}") from None
 
     async def find(self, operator: str, role: str) -> InstanceStatus:
         """An instance by operator (or "frontend", "manager") and role."""
