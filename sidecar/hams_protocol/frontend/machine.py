@@ -232,7 +232,9 @@ class FrontendMachine:
         elif isinstance(event, PeerUp):
             self._peer_up(event.peer)
         elif isinstance(event, PeerDown):
-            self._ctx.down.setdefault(event.peer, self._ctx.now)
+            # Nobody listens there any more: no need to wait and see.
+            since = self._ctx.now - (self.graph.data.recovery.suspect_after_s if event.refused else 0.0)
+            self._ctx.down[event.peer] = min(since, self._ctx.down.get(event.peer, since))
         elif isinstance(event, (CasDone, CasFailed)):
             self._proposing = False
             self._propose_at = self._ctx.now + (limits.propose_retry_s if isinstance(event, CasFailed) else 0.0)

@@ -42,6 +42,9 @@ class SinkDesk:
             return
         owner = self._owners.get(token.request.shard)
         number = ctx.plan.index.get((token.source, message.target, token.lane))
+        if owner is None and not again and number is not None:
+            self._stash.append((sender, message))  # its sender may know before us that the shard is ours
+            return
         if owner is None or owner.halted >= 0 or number is None:
             return
         live = owner.live.get(token.request.n)
