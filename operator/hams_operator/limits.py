@@ -132,6 +132,9 @@ restart_young_s = 10.0
 status_probe_s = 1.0
 """An instance that has not answered a status question for this long is shown without what it alone knows."""
 
+status_probe_again_s = 0.05
+"""After this long without an answer the question is sent again."""
+
 status_interval_s = 0.1
 """Between two looks at a starting graph."""
 

@@ -11,7 +11,7 @@ import signal
 
 import msgspec
 
-from hams_operator.limits import status_probe_s
+from hams_operator.limits import status_probe_again_s, status_probe_s
 from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph, Mode
 from hams_protocol.ids import InstanceId
@@ -149,11 +149,12 @@ class Observer:
         self._network.set_members(addresses)
         self._answers = {}
         self._waiting = {name: loop.create_future() for name in addresses}
-        for name in addresses:
-            if self._network.is_up(name):
-                self._network.send(name, Probe(next(self._nonces)))
-        if self._waiting:
-            await asyncio.wait(self._waiting.values(), timeout=status_probe_s)
+        deadline = loop.time() + status_probe_s
+        while (open_ := {future for future in self._waiting.values() if not future.done()}) and loop.time() < deadline:
+            for name, future in self._waiting.items():  # again and again: an answer is lost while an instance has not dialled back yet
+                if not future.done() and self._network.is_up(name):
+                    self._network.send(name, Probe(next(self._nonces)))
+            await asyncio.wait(open_, timeout=status_probe_again_s)
         return dict(self._answers)
 
     def _on_message(self, sender: InstanceId, message: Message) -> None:
