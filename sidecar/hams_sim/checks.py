@@ -107,7 +107,9 @@ def compare_states(world: "World") -> None:
             newest = backup.store.newest
             held = newest.state if newest is not None else None
             if not isinstance(held, SimState) or held.digest != state.digest:
-                raise Broken("I1", f"{peer}, in sync, holds another state of {op.name} than {node.id} (version {backup.version}, not {machine.version})")
+                raise Broken(
+                    "I1", f"{peer}, in sync, holds another state of {op.name} than {node.id} (version {backup.version}, not {machine.version})"
+                )
     for client in dict.fromkeys(world.clients.values()):
         if isinstance(client.outcome, Replied) and client.outcome.error is None:
             _compare_reply(world, client.name, client.outcome, nonces)

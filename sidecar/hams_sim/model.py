@@ -40,7 +40,22 @@ class Behaviour:
 class SimModel:
     """One model process. `life` invalidates what an earlier process was about to say."""
 
-    __slots__ = ("_batch", "_capturing", "_loading", "_units", "_updating", "_waiting", "behaviour", "life", "node", "operator", "rng", "state", "up", "world")
+    __slots__ = (
+        "_batch",
+        "_capturing",
+        "_loading",
+        "_units",
+        "_updating",
+        "_waiting",
+        "behaviour",
+        "life",
+        "node",
+        "operator",
+        "rng",
+        "state",
+        "up",
+        "world",
+    )
 
     def __init__(self, world: "World", node: "Node", operator: Operator, behaviour: Behaviour) -> None:
         self.world = world

@@ -37,9 +37,19 @@ def run(count: int, seed: int, jobs: int, output: str) -> int:
     rows = []
     for name, rule in sorted(mutants.REGISTRY.items()):
         ran, caught = catch(name, count, seed, jobs)
-        rows.append({"mutant": name, "rule": rule, "histories": ran, "caught": caught.what if caught else "", "command": caught.spec.command() if caught else ""})
+        rows.append(
+            {
+                "mutant": name,
+                "rule": rule,
+                "histories": ran,
+                "caught": caught.what if caught else "",
+                "command": caught.spec.command() if caught else "",
+            }
+        )
         if output == "text":
-            sys.stdout.write(f"{name:32} {'caught after ' + str(ran) if caught else 'NOT CAUGHT in ' + str(ran):24} {caught.what if caught else ''}\n")
+            sys.stdout.write(
+                f"{name:32} {'caught after ' + str(ran) if caught else 'NOT CAUGHT in ' + str(ran):24} {caught.what if caught else ''}\n"
+            )
             sys.stdout.flush()
     if output == "json":
         sys.stdout.write(json.dumps(rows) + "\n")

@@ -19,6 +19,7 @@ from hams_protocol.messages import (
     StateCopy,
     StateRecord,
 )
+from hams_sim import limits
 
 if TYPE_CHECKING:
     from hams_sim.node import Node
@@ -127,8 +128,6 @@ class Network:
     def _refused(self, link: Link) -> None:
         now = self.world.now
         if now >= link.refused_at:
-            from hams_sim import limits
-
             link.refused_at = now + limits.refused_again_s
             self.world.after(link.delay * 2, self.world.peer_down, link.sender, link.receiver.id, True)
 

@@ -1,6 +1,6 @@
 """One simulated instance: a core machine with what its shell and its host add to it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hams_protocol.effects import Effect
@@ -30,7 +30,7 @@ class Trigger:
 
     __slots__ = ("count", "kind", "strike")
 
-    def __init__(self, kind: type, count: int, strike: object) -> None:
+    def __init__(self, kind: type, count: int, strike: Callable[[], None]) -> None:
         self.kind = kind
         self.count = count
         self.strike = strike

@@ -46,7 +46,7 @@ class SimState:
         self.before = before
         self.entries = entries
         self.digest = digest
-        self.depth = (before.depth if before is not None else 0) + len(entries)
+        self.depth: int = (before.depth if before is not None else 0) + len(entries)
         self.nbytes = 256
         self.rows = 0
         self.batch_key = ""

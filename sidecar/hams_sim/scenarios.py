@@ -145,7 +145,11 @@ def f29(rng: Random, graph: Graph, span: float) -> list[Fault]:
     op = _stateful(rng, graph)
     at = rng.uniform(0, span)
     trigger = rng.choice(("Propose", "Freeze", "Fence", "Probe"))
-    return [Fault(at, "kill", "leader", trigger=trigger, count=rng.choice((1, 2))), _kill(at + 0.001, f"primary:{op}"), Fault(at, "etcd-unknown", span_s=0.3, amount=0.3)]
+    return [
+        Fault(at, "kill", "leader", trigger=trigger, count=rng.choice((1, 2))),
+        _kill(at + 0.001, f"primary:{op}"),
+        Fault(at, "etcd-unknown", span_s=0.3, amount=0.3),
+    ]
 
 
 def f33(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -157,7 +161,10 @@ def f33(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def f39(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Frontends die around keys used twice."""
-    return [_kill(rng.uniform(0, span), "primary:F", rng.choice(("LogAppend", "NoteReply", "Completion", "ClientForwardAnswer")), rng.choice((1, 3))) for _ in range(2)]
+    return [
+        _kill(rng.uniform(0, span), "primary:F", rng.choice(("LogAppend", "NoteReply", "Completion", "ClientForwardAnswer")), rng.choice((1, 3)))
+        for _ in range(2)
+    ]
 
 
 def none(rng: Random, graph: Graph, span: float) -> list[Fault]:

@@ -6,8 +6,9 @@ a model, a client or a fault. The same seed gives the same history, event by eve
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import Any
 
 from hams_protocol.deps import Dep
 from hams_protocol.effects import (
@@ -31,7 +32,7 @@ from hams_protocol.effects import (
     StartBatch,
     Stop,
 )
-from hams_protocol.events import Event, ModelReady, PeerDown, PeerUp, Received, Tick
+from hams_protocol.events import Event, PeerDown, PeerUp, Received, Tick
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, Graph, WhenUnprotected
 from hams_protocol.ids import RequestId, UnitId
@@ -79,7 +80,7 @@ class World:
         self.received: dict[str, list[str]] = {}
         self.fan_outs = frozenset(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
         self.healing = False
-        self.trace: Callable[[float, Node, Event, list[Effect]], None] | None = None
+        self.trace: Callable[[float, Node, Event, Sequence[Effect]], None] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._ties = 0
         self._handles = 0
@@ -88,13 +89,13 @@ class World:
         self._same_time = 0
         self._suspect_after = graph.data.recovery.suspect_after_s
         recorder = self.recorder
-        self._perform: dict[type, Callable[[Node, Effect], None]] = {
+        self._perform: dict[type, Callable[[Node, Any], None]] = {
             Propose: lambda node, effect: self.etcd.propose(node, effect.revision, effect.topology),
-            StartBatch: lambda node, effect: node.model.start_batch(effect.batch, effect.units),
-            EnterUpdate: lambda node, effect: node.model.enter_update(effect.batch),
-            AbandonBatch: lambda node, effect: node.model.abandon(effect.batch),
-            Capture: lambda node, effect: node.model.capture(effect.version),
-            LoadState: lambda node, effect: node.model.load(effect.token, effect.state),
+            StartBatch: lambda node, effect: _model(node).start_batch(effect.batch, effect.units),
+            EnterUpdate: lambda node, effect: _model(node).enter_update(effect.batch),
+            AbandonBatch: lambda node, effect: _model(node).abandon(effect.batch),
+            Capture: lambda node, effect: _model(node).capture(effect.version),
+            LoadState: lambda node, effect: _model(node).load(effect.token, effect.state),
             RestartModel: self._restart_model,
             Answer: self._answer,
             Stop: self._stop,
@@ -189,7 +190,7 @@ class World:
                         perform[type(effect)](node, effect)
             elif not self._perform_triggered(node, effects):
                 return
-            if not node.alive:
+            if not self.nodes[node.id].alive:
                 return
         due = machine.deadline() - node.skew
         if due < node.timer_at:
@@ -237,10 +238,9 @@ class World:
 
     # -- effects -----------------------------------------------------------------------------------------------------------------
 
-    def _restart_model(self, node: Node, effect: Effect) -> None:
-        assert node.model is not None
+    def _restart_model(self, node: Node, effect: RestartModel) -> None:
         self.seen("model restarted")
-        node.model.start()
+        _model(node).start()
 
     def _answer(self, node: Node, effect: Answer) -> None:
         client = self.clients.get(effect.handle)
@@ -278,9 +278,8 @@ class World:
     def peer_down(self, node: Node, peer: str, refused: bool) -> None:
         """A shell sees that a connection is gone."""
         self.feed(node, PeerDown(peer, refused))
-        if node.alive and not node.paused and peer in self.nodes:
-            if self.shell_rng.random() < 0.2:
-                self.tell_managers(node, peer, "its connection broke")
+        if node.alive and not node.paused and peer in self.nodes and self.shell_rng.random() < 0.2:
+            self.tell_managers(node, peer, "its connection broke")
 
     def peer_up(self, node: Node, peer: str) -> None:
         """A connection stands again."""
@@ -391,7 +390,7 @@ class World:
         backlog, node.backlog = node.backlog, []
         for event in backlog:
             self.feed(node, event)
-        if not node.alive:
+        if not self.nodes[node.id].alive:
             return
         for link in list(node.links.values()):
             self.network.mend(link)
@@ -505,4 +504,6 @@ class World:
         return node.model is None or node.model.up
 
 
-__all__ = ["ModelReady", "World"]
+def _model(node: Node) -> SimModel:
+    assert node.model is not None, "only operators' machines speak to a model"
+    return node.model

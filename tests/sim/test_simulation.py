@@ -1,0 +1,80 @@
+"""The simulator: what once failed holds, one seed is one history, the checks can fail, and every scenario of the catalogue runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hams_sim
+from hams_protocol import mutants
+from hams_sim.mutants import catch
+from hams_sim.scenarios import SCENARIOS
+from hams_sim.shapes import SHAPES
+from hams_sim.shrink import shrink
+from hams_sim.simulate import Spec, make_plan
+from hams_sim.workers import Worker, run_all
+
+CORPUS = json.loads((Path(hams_sim.__file__).parent / "corpus" / "seeds.json").read_text())
+
+
+def test_what_once_failed_holds():
+    specs = [Spec(item["seed"], item["shape"], item.get("fault", "")) for item in CORPUS]
+    failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
+    assert not failed, "\n".join(failed)
+
+
+def test_every_shape_holds_under_faults():
+    specs = [Spec(7_000 + number, shape) for number, shape in enumerate(sorted(SHAPES) * 2)]
+    outcomes = list(run_all(specs, 2))
+    assert len(outcomes) == len(specs)
+    assert not [outcome.spec.command() for outcome in outcomes if not outcome.ok]
+    assert all(outcome.calls >= 20 and outcome.fault_count >= 2 for outcome in outcomes)
+
+
+def test_one_seed_is_one_history_in_every_process():
+    spec = Spec(11, "diamond-combine")
+    outcomes = []
+    for _ in range(2):
+        worker = Worker()
+        outcomes.append(worker.run(spec))
+        worker.close()
+    assert outcomes[0].events == outcomes[1].events
+    assert outcomes[0].coverage == outcomes[1].coverage
+    assert outcomes[0].sim_s == outcomes[1].sim_s
+
+
+@pytest.mark.parametrize("fault", sorted(SCENARIOS, key=lambda name: int(name[1:])))
+def test_scenario(fault):
+    scenario = SCENARIOS[fault]
+    specs = [Spec(300 + number, shape, fault) for number, shape in enumerate(scenario.shapes)]
+    failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
+    assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("mutant", ["durable-before-all", "apply-before-upstream-durable", "receipt-counts-as-apply"])
+def test_a_protocol_bug_is_caught(mutant):
+    assert mutant in mutants.REGISTRY
+    _, outcome = catch(mutant, 60, 1, 2)
+    assert outcome is not None
+
+
+def test_a_failure_shrinks_to_one_that_still_fails():
+    _, outcome = catch("durable-before-all", 60, 1, 2)
+    assert outcome is not None
+    worker = Worker()
+    smaller = shrink(outcome, lambda spec: worker.run(spec, "durable-before-all"))
+    again = worker.run(smaller.spec, "durable-before-all")
+    worker.close()
+    assert again.what == outcome.what
+    assert len(smaller.spec.drop_calls) > 0
+
+
+def test_a_random_graph_has_lanes_that_fit():
+    for seed in range(200):
+        graph = make_plan(Spec(seed, "random")).graph
+        for op in graph.data.operators:
+            sources = [graph.operators[edge.source].lanes if edge.source != "F" else ((),) for edge in op.in_edges]
+            if op.join != "Interleave":
+                assert all(lanes == op.lanes for lanes in sources)
+            else:
+                assert len(op.lanes) == sum(len(lanes) for lanes in sources)
