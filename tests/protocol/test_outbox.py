@@ -1,0 +1,109 @@
+"""Delivery (section 3): a token is sent again until the edge's present owner, in its present epoch, says that it holds this very value."""
+
+import pytest
+from kit import R0, R1, dep, graph, of, op, rset, table, topo, value
+
+from hams_protocol import limits
+from hams_protocol.graph import FRONTEND
+from hams_protocol.knowledge import Knowledge
+from hams_protocol.messages import Deliver, TokenAck
+from hams_protocol.outbox import Outbox
+
+
+@pytest.fixture
+def wire():
+    data = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
+    knowledge = Knowledge(data)
+    knowledge.learn(topo(1, rset("p", "p-1"), rset("q", "q-1", "q-2")), 1)
+    return knowledge, Outbox(knowledge, lambda request: 1)
+
+
+def ack(value_id="p-1:1", epoch=1):
+    token = value("p", R0, value_id)
+    return TokenAck("p", "q", token.unit, value_id, epoch)
+
+
+def again(outbox):
+    return of(outbox.tick(10 * limits.resend_after_s), Deliver)
+
+
+def test_a_token_is_sent_at_once_and_again_until_it_is_acknowledged(wire):
+    _, outbox = wire
+    assert of(outbox.put("q", value("p", R0, "p-1:1"), 0.0), Deliver, "q-1")
+    assert outbox.tick(limits.resend_after_s / 2) == []
+    assert len(again(outbox)) == 1
+    outbox.acknowledge("q-1", ack())
+    assert outbox.tick(100.0) == []
+
+
+@pytest.mark.parametrize(("sender", "what"), [("q-1", ack("p-1:9")), ("q-1", ack(epoch=2)), ("q-2", ack())])
+def test_an_acknowledgement_of_another_value_epoch_or_owner_does_not_count(wire, sender, what):
+    _, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    outbox.acknowledge(sender, what)
+    assert len(again(outbox)) == 1
+
+
+def test_a_new_owner_has_acknowledged_nothing(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    outbox.acknowledge("q-1", ack())
+    knowledge.learn(topo(2, rset("p", "p-1"), rset("q", "q-2", epoch=2, ends=((1, 0),))), 2)
+    (sent,) = of(outbox.owners_changed(1.0), Deliver, "q-2")
+    assert sent.attempts == 1, "an owner died that had it"
+
+
+def test_the_same_owner_in_a_new_epoch_has_acknowledged_nothing(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    outbox.acknowledge("q-1", ack())
+    knowledge.learn(topo(2, rset("p", "p-1"), rset("q", "q-1", epoch=2, ends=((1, 0),))), 2)
+    assert of(outbox.owners_changed(1.0), Deliver, "q-1")
+
+
+def test_what_a_broken_connection_may_have_lost_goes_out_when_it_stands_again(wire):
+    _, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    outbox.put("q", value("p", R1, "p-1:2"), 0.0)
+    outbox.acknowledge("q-1", ack())
+    assert [item.token.request for item in of(outbox.resend_to("q-1", 1.0), Deliver)] == [R1]
+
+
+def test_acknowledged_tokens_are_retained_until_their_request_completes(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    outbox.acknowledge("q-1", ack())
+    assert len(outbox) == 1
+    knowledge.completed.add([R0])
+    outbox.drop_complete()
+    assert len(outbox) == 0
+
+
+def test_an_orphan_is_dropped_and_its_successor_sent(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1", dep("p", 1, 8)), 0.0)
+    knowledge.learn(topo(2, rset("p", "p-2", epoch=2, ends=((1, 7),)), rset("q", "q-1")), 2)
+    outbox.purge()
+    assert len(outbox) == 0
+    assert of(outbox.put("q", value("p", R0, "p-2:1", dep("p", 2, 8)), 0.0), Deliver)
+
+
+def test_a_resend_storm_is_bounded_per_tick(wire):
+    _, outbox = wire
+    for number in range(limits.resend_items_max + 10):
+        outbox.put("q", value("p", R0._replace(n=number), f"p-1:{number}"), 0.0)
+    assert len(again(outbox)) == limits.resend_items_max
+
+
+def test_who_does_not_own_the_operator_any_more_sends_nothing(wire):
+    knowledge, _ = wire
+    outbox = Outbox(knowledge, lambda request: None)
+    assert outbox.put("q", value("p", R0, "p-1:1"), 0.0) == []
+
+
+def test_a_target_without_owner_gets_it_once_it_has_one(wire):
+    knowledge, outbox = wire
+    knowledge.learn(topo(2, rset("p", "p-1"), rset("q", None), table("z")), 2)
+    assert outbox.put("q", value("p", R0, "p-1:1"), 0.0) == []
+    knowledge.learn(topo(3, rset("p", "p-1"), rset("q", "q-3")), 3)
+    assert of(outbox.owners_changed(0.0), Deliver, "q-3")
