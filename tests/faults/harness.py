@@ -16,12 +16,14 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hams_operator.graph import load
 from hams_operator.local.etcd import LocalEtcd, Ports
@@ -108,6 +110,24 @@ class GraphRun:
                 await self.stalled(0.02)
             return found
 
+    async def epochs(self) -> dict[str, int]:
+        """Epoch of every operator's set and every shard."""
+        return {item.name: item.epoch for item in (await self.supervisor.topology()).sets}
+
+    def lines(self, kind: str, of: str = "") -> list[dict[str, Any]]:
+        """Lines of the history so far, of all instances or of those whose id begins with `of`."""
+        found = []
+        for file in sorted(self.history.glob(f"{of}*.jsonl")):
+            for line in file.read_text().splitlines():
+                with contextlib.suppress(ValueError):  # the last one may be half written
+                    if (read := json.loads(line))["t"] == kind:
+                        found.append(read)
+        return found
+
+    def log_of(self, instance: str, model: bool = False) -> str:
+        """What an instance or its model has logged."""
+        return (self.supervisor.home.logs / f"{instance}{'.model' if model else ''}.log").read_text()
+
     # -- hurting -----------------------------------------------------------------------------------------------------------------
 
     async def kill(self, operator: str, role: str, process: str = "both", number: signal.Signals = signal.SIGKILL) -> InstanceStatus:
@@ -180,12 +200,18 @@ class GraphRun:
             writer.write(RetLine(client=key, key=key, status="ok" if status == 200 else "conflict" if status == 409 else "error"))
         return Reply(key, asked, loop.time(), status, attempts, json.loads(answer))
 
+    async def post(self, body: bytes | dict[str, object]) -> tuple[int, dict[str, Any]]:
+        """One request without a key, whatever its body; its status and answer."""
+        status, answer = await self._post(body if isinstance(body, bytes) else json.dumps(body).encode(), "")
+        return status, json.loads(answer)
+
     async def _post(self, body: bytes, key: str) -> tuple[int, bytes]:
         port = int(self.supervisor.url.rsplit(":", 1)[1])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             head = (
-                f"POST /v2/models/{self.supervisor.graph.data.name}/infer HTTP/1.1\r\nhost: test\r\nidempotency-key: {key}\r\n"
+                f"POST /v2/models/{self.supervisor.graph.data.name}/infer HTTP/1.1\r\nhost: test\r\n"
+                f"{f'idempotency-key: {key}' if key else 'x-no: key'}\r\n"
                 f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
             )
             writer.write(head.encode() + body)
@@ -244,6 +270,18 @@ async def run_graph(
             await settled(run)
     finally:
         await supervisor.stop()
+
+
+def changed(folder: Path, *replacements: tuple[str, str], file: str = "line.yaml") -> Path:
+    """A copy of `graphs` in which the text of one file is changed."""
+    copy = folder / "graphs"
+    shutil.copytree(GRAPHS, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (copy / file).read_text()
+    for old, new in replacements:
+        assert old in text, f"{old!r} is not in {file}"
+        text = text.replace(old, new)
+    (copy / file).write_text(text)
+    return copy
 
 
 class HostedSupervisor(Supervisor):

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import time
 from typing import Any
 
 import numpy as np
@@ -48,3 +49,34 @@ class Tally(hams_sdk.Model):
             self.last[...] = fresh[-1]
             self.ballast[:64] += 1
         return {"x": x, "count": count, "total": total, "nonce": fresh}
+
+
+class Odd(hams_sdk.Model):
+    """Stateless, and wrong when asked to be: -41 gives NaN, -42 a wrong shape, -43 a wrong datatype, -44 a name nobody declared."""
+
+    def run(self, batch: hams_sdk.Batch) -> dict[str, Any]:
+        x = batch["x"]
+        if (x == -41).any():
+            return {"x": np.where(x == -41, np.float32("nan"), x)}
+        if (x == -42).any():
+            return {"x": np.stack([x, x])}
+        if (x == -43).any():
+            return {"x": x.astype(np.float64)}
+        if (x == -44).any():
+            return {"y": x}
+        return {"x": x}
+
+
+class Busy(Tally):
+    """A `Tally` that holds the interpreter for `busyS` seconds when a row is -31."""
+
+    def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
+        self.busy_s = float(config["busyS"])
+        return super().initialize(config)
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
+        if (batch["x"] == -31).any():
+            end = time.monotonic() + self.busy_s
+            while time.monotonic() < end:
+                pass
+        return super().run(batch, update)
