@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hams_protocol import mutants
 from hams_sim.shapes import SHAPES
 from hams_sim.simulate import Outcome, Spec
-from hams_sim.workers import run_all
+from hams_sim.workers import Worker, run_all
 
 SHAPES_FOR: dict[str, tuple[str, ...]] = {}
 """Where a mutant shows up soonest, if not in all shapes alike."""
@@ -23,13 +23,20 @@ def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
 
 
 def catch(name: str, count: int, seed: int, jobs: int) -> tuple[int, Outcome | None]:
-    """Histories run until the mutant was caught, and the one that caught it; None if it got through."""
+    """Histories run until the mutant was caught, and the one that caught it; None if it got through.
+
+    Caught means: this history breaks an invariant with the mutant, and holds without it.
+    """
     ran = 0
-    for outcome in run_all(histories(name, count, seed), jobs, name, lambda item: not item.ok):
-        ran += 1
-        if not outcome.ok:
-            return ran, outcome
-    return ran, None
+    control = Worker()
+    try:
+        for outcome in run_all(histories(name, count, seed), jobs, name):
+            ran += 1
+            if not outcome.ok and control.run(outcome.spec).ok:
+                return ran, outcome
+        return ran, None
+    finally:
+        control.close()
 
 
 def run(count: int, seed: int, jobs: int, output: str) -> int:

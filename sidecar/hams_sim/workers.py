@@ -70,14 +70,18 @@ def run_all(specs: Iterable[Spec], jobs: int, mutant: str = "", enough: Callable
     for thread in threads:
         thread.start()
     living = jobs
-    while living:
-        item = found.get()
-        if item is None:
-            living -= 1
-        elif isinstance(item, Exception):
-            done.set()
-            raise item
-        else:
-            if enough is not None and enough(item):
-                done.set()
-            yield item
+    try:
+        while living:
+            item = found.get()
+            if item is None:
+                living -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                if enough is not None and enough(item):
+                    done.set()
+                yield item
+    finally:
+        done.set()
+        while living:
+            living -= found.get() is None
