@@ -92,9 +92,7 @@ def print_table(result: dict[str, object]) -> None:
     assert isinstance(rows, list)
     print(f"{'requests':>9} {'proxy':>7} {'frontend':>9} {'manager':>8} {'model':>7} {'payloads':>9}  largest of each kind, MiB")
     for row in rows:
-        print(
-            f"{row['requests']:9} {row['proxy']:7.1f} {row['frontend']:9.1f} {row['manager']:8.1f} {row['model']:7.1f} {row['payloads']:9.1f}"
-        )
+        print(f"{row['requests']:9} {row['proxy']:7.1f} {row['frontend']:9.1f} {row['manager']:8.1f} {row['model']:7.1f} {row['payloads']:9.1f}")
 
 
 if __name__ == "__main__":
