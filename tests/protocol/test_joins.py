@@ -51,9 +51,11 @@ def test_skips_alone_make_a_skip_even_if_all_inputs_are_optional():
 def test_an_interleave_runs_once_per_token_in_a_lane_of_its_own():
     joins = buffer(Join.INTERLEAVE)
     one, moved = filled(joins, value("b", R0, "b1"))
-    assert moved == [True] and one.id.lane == ("b",)
+    assert moved == [True]
+    assert one.id.lane == ("b",)
     other, moved = filled(joins, value("a", R0, "a1"))
-    assert moved == [True] and other.id.lane == ("a",)
+    assert moved == [True]
+    assert other.id.lane == ("a",)
 
 
 def test_a_first_runs_on_its_first_value_and_keeps_the_later_ones():
@@ -75,7 +77,8 @@ def test_a_first_tries_the_next_value_after_a_refusal_and_ends_in_a_typed_error(
             joins.add(value("b", R0, value_id))
         assert joins.settle(unit)
     forward = joins.forward(unit)
-    assert forward.kind is Kind.ERROR and forward.error.status == 422
+    assert forward.kind is Kind.ERROR
+    assert forward.error.status == 422
 
 
 def test_an_error_travels_like_a_value():
@@ -102,7 +105,8 @@ def test_what_an_execution_that_is_certain_ran_on_is_let_go_but_for_fan_out_inpu
     joins = buffer()
     unit, _ = filled(joins, value("a", R0, "a1"), value("b", R0, "b1"))
     joins.finish(unit, (), frozenset({"b"}))
-    assert unit.stage is Stage.DONE and set(unit.tokens) == {"b"}
+    assert unit.stage is Stage.DONE
+    assert set(unit.tokens) == {"b"}
     assert joins.value_held(unit, value("a", R0, "a9")) == "a1", "a duplicate is acknowledged under the id that ran"
 
 
@@ -110,4 +114,5 @@ def test_what_an_execution_that_may_become_orphan_ran_on_is_kept():
     joins = buffer()
     unit, _ = filled(joins, value("a", R0, "a1", dep("p", 1, 2)), value("b", R0, "b1"))
     joins.finish(unit, dep("p", 1, 2), frozenset())
-    assert set(unit.tokens) == {"a", "b"} and unit.keep
+    assert set(unit.tokens) == {"a", "b"}
+    assert unit.keep

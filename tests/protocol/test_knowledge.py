@@ -117,12 +117,17 @@ def test_completions_become_a_watermark_in_any_order(order):
     done = CompletionSet()
     for request in order:
         done.add([request])
-    assert done.watermark(0) == 3 and done.sparse_count(0) == 0 and R1 in done and RequestId(0, 3) not in done
+    assert done.watermark(0) == 3
+    assert done.sparse_count(0) == 0
+    assert R1 in done
+    assert RequestId(0, 3) not in done
 
 
 def test_completion_broadcasts_are_cumulative_and_never_forget():
     done = CompletionSet()
     assert done.learn(Completion(((0, 2, (5,)),)))
     assert not done.learn(Completion(((0, 1, ()),)))
-    assert R1 in done and RequestId(0, 5) in done and RequestId(0, 4) not in done
+    assert R1 in done
+    assert RequestId(0, 5) in done
+    assert RequestId(0, 4) not in done
     assert done.snapshot() == Completion(((0, 2, (5,)),))

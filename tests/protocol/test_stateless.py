@@ -1,0 +1,158 @@
+"""Slots and fan-out (section 4): a new owner asks before it emits, takes over what was delivered, and hands a slot over when it is done."""
+
+from dataclasses import replace
+
+from kit import R0, R1, active_of, graph, of, op, rset, skip, table, topo, value
+
+from hams_protocol import limits
+from hams_protocol.effects import NoteExec, Propose, StartBatch, Stop
+from hams_protocol.events import Drain, ModelDied
+from hams_protocol.graph import FEEDBACK, FRONTEND, Feedback
+from hams_protocol.messages import Completion, Deliver, Kind, SlotAnswer, SlotQuery, Suspect, TokenAcks, TopologyNews
+
+
+def fan_out():
+    return graph(op("b", FRONTEND, to=("c", "d")), op("c", "b"), op("d", "b", stateful=True))
+
+
+REST = (table("c", ("c-1", 1)), rset("d", "d-1", "d-2"))
+
+
+def owner(instance="b-2", epoch=2, generation=2):
+    revoked = ("b-1",) if epoch > 1 else ()
+    return active_of(fan_out(), "b", instance, topo(generation, table("b", (instance, epoch)), *REST, revoked=revoked))
+
+
+def asked(effects):
+    return sorted(effect.target for effect in effects if getattr(effect, "message", None) == SlotQuery("b", 0, 2))
+
+
+def answered(rig, *tokens):
+    rig.get("c-1", SlotAnswer("b", 0, 2, tokens))
+    rig.get("d-1", SlotAnswer("b", 0, 2, ()))
+    return rig.get("d-2", SlotAnswer("b", 0, 2, ()))
+
+
+def test_a_first_owner_asks_nobody():
+    rig = owner("b-1", epoch=1, generation=1)
+    assert of(rig.token("F-1", value("F", R0, "0/0")), StartBatch)
+
+
+def test_a_new_owner_asks_every_instance_of_every_successor_before_it_emits_anything():
+    rig = owner()
+    assert asked(rig.all) == ["c-1", "d-1", "d-2"]
+    assert not of(rig.token("F-1", value("F", R0, "0/0")), StartBatch)
+    rig.get("c-1", SlotAnswer("b", 0, 2, ()))
+    assert not of(rig.get("d-1", SlotAnswer("b", 0, 2, ())), StartBatch), "a backup has tokens from the records"
+    assert of(rig.get("d-2", SlotAnswer("b", 0, 2, ())), StartBatch)
+
+
+def test_who_does_not_answer_is_asked_again_until_the_topology_drops_it():
+    rig = owner()
+    assert asked(rig.after(2 * limits.resend_after_s)) == ["c-1", "d-1", "d-2"]
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.get("c-1", SlotAnswer("b", 0, 2, ()))
+    rig.get("d-1", SlotAnswer("b", 0, 2, ()))
+    effects = rig.learn(topo(3, table("b", ("b-2", 2)), table("c", ("c-1", 1)), rset("d", "d-1"), revoked=("b-1", "d-2")))
+    assert of(effects, StartBatch)
+
+
+def test_a_value_found_goes_to_the_other_successors_under_its_old_id_and_is_not_computed_again():
+    rig = owner()
+    rig.token("F-1", value("F", R0, "0/0"))
+    found = value("b", R0, "b-1:7", route=("c", "d"), fan=(("b", "b-1:7"),))
+    effects = rig.get("c-1", SlotAnswer("b", 0, 2, (found,)))
+    assert [(item.target, item.token.value_id) for item in of(effects, Deliver)] == [("c", "b-1:7"), ("d", "b-1:7")]
+    rig.get("d-1", SlotAnswer("b", 0, 2, ()))
+    assert not of(rig.get("d-2", SlotAnswer("b", 0, 2, ())), StartBatch)
+
+
+def test_those_not_on_the_route_of_a_value_found_get_its_skip():
+    effects = owner().get("c-1", SlotAnswer("b", 0, 2, (value("b", R0, "b-1:7", route=("c",)),)))
+    assert [(item.target, item.token.kind, item.token.value_id) for item in of(effects, Deliver)] == [
+        ("c", Kind.VALUE, "b-1:7"),
+        ("d", Kind.SKIP, "b-1:7!"),
+    ]
+
+
+def test_if_only_a_skip_arrived_the_value_is_computed_again_and_the_route_kept():
+    rig = owner()
+    rig.token("F-1", value("F", R0, "0/0"))
+    effects = answered(rig, replace(skip("b", R0, "b-1:7!"), route=("d",)))
+    assert of(effects, StartBatch)
+    assert of(rig.done(updated=False, route=("c",)), NoteExec)[0].route == ("d",)
+
+
+def test_every_token_of_a_fan_out_names_its_route_and_its_execution():
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.token("F-1", value("F", R0, "0/0"))
+    sent = [item.token for item in of(rig.done(updated=False, route=("d",)), Deliver)]
+    assert [(token.kind, token.route) for token in sent] == [(Kind.SKIP, ("d",)), (Kind.VALUE, ("d",))]
+    assert sent[1].fan == (("b", sent[1].value_id),)
+
+
+def test_a_successor_fences_the_old_owner_before_it_answers():
+    rig = active_of(fan_out(), "c", "c-1", topo(1, table("b", ("b-1", 1)), *REST))
+    rig.token("b-1", value("b", R0, "b-1:1"))
+    (answer,) = of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)
+    assert [token.value_id for token in answer.tokens] == ["b-1:1"]
+    effects = rig.token("b-1", value("b", R1, "b-1:2"))
+    assert not of(effects, StartBatch)
+    assert of(effects, TopologyNews, "b-1")
+
+
+def test_a_successor_retains_fan_out_inputs_until_the_request_completes():
+    rig = active_of(fan_out(), "c", "c-1", topo(1, table("b", ("b-1", 1)), *REST))
+    rig.token("b-1", value("b", R0, "b-1:1"))
+    rig.done(updated=False)
+    assert of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[0].tokens
+    rig.get("F-1", Completion(((0, 1, ()),)))
+    assert not of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[0].tokens
+
+
+def test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed():
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.done(updated=False)
+    heir = topo(2, table("b", ("b-1", 1), heir="b-9"), *REST)
+    assert not of(rig.learn(heir), Propose), "request 0 is not complete"
+    assert not of(rig.token("F-1", value("F", R1, "0/1")), StartBatch), "and nothing new begins"
+    (proposed,) = of(rig.get("F-1", Completion(((0, 1, ()),))), Propose)
+    slot = proposed.topology.table("b").slots[0]
+    assert (slot.instance, slot.epoch, slot.heir) == ("b-9", 2, None)
+
+
+def test_a_draining_instance_leaves_when_its_slots_are_gone():
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.members(b_1="b", b_9="b")
+    (proposed,) = of(rig.step(Drain()), Propose)
+    effects = rig.learn(proposed.topology)
+    assert isinstance(effects[-1], Stop)
+
+
+def test_a_model_that_dies_names_its_requests_upstream_and_itself_to_the_managers():
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.members(m_1="manager")
+    rig.token("F-1", value("F", R0, "0/0"))
+    effects = rig.step(ModelDied("killed"))
+    assert of(effects, Suspect, "m-1")
+    assert not of(rig.token("F-1", value("F", R1, "0/1")), StartBatch)
+    assert of(rig.ready(), StartBatch)
+    assert rig.units == (R0,), "the suspect runs alone"
+
+
+def test_an_error_goes_to_every_successor_but_not_round_a_feedback_edge():
+    looped = replace(op("b", FRONTEND, to=("c", FRONTEND)), feedback=Feedback((("a", "a"),), 3))
+    rig = active_of(graph(looped, op("c", "b")), "b", "b-1", topo(1, table("b", ("b-1", 1)), table("c", ("c-1", 1))))
+    rig.token("F-1", value("F", R0, "0/0"))
+    kinds = {item.target: item.token.kind for item in of(rig.done(updated=False, error="no"), Deliver)}
+    assert kinds == {"c": Kind.ERROR, FRONTEND: Kind.ERROR, FEEDBACK: Kind.SKIP}
+
+
+def test_acknowledgements_wait_for_company_and_are_not_sent_for_what_completed_meanwhile():
+    rig = owner("b-1", epoch=1, generation=1)
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.token("F-1", value("F", R1, "0/1"))
+    rig.get("F-1", Completion(((0, 1, ()),)))
+    (message,) = of(rig.after(2 * limits.ack_delay_s), TokenAcks)
+    assert [ack.unit.request for ack in message.acks] == [R1]

@@ -1,0 +1,116 @@
+"""Intake (sections 1, 3, 4): what an instance takes into its joins, what it refuses, and what it acknowledges."""
+
+from kit import R0, active_of, dep, graph, of, op, rset, table, topo, value
+
+from hams_protocol import limits
+from hams_protocol.effects import StartBatch
+from hams_protocol.graph import FRONTEND
+from hams_protocol.messages import AskTopology, Completion, Deliver, Heartbeat, TokenAcks, TopologyNews
+
+
+def sandwich():
+    return graph(op("p", FRONTEND, to=("s",), stateful=True), op("s", "p", to=("q",)), op("q", "s", stateful=True))
+
+
+FIRST = topo(1, rset("p", "p-1", "p-2"), table("s", ("s-1", 1)), rset("q", "q-1"))
+FAILED = topo(2, rset("p", "p-2", epoch=2, ends=((1, 9),)), table("s", ("s-1", 1)), rset("q", "q-1"))
+
+
+def middle(topology=FIRST):
+    return active_of(sandwich(), "s", "s-1", topology)
+
+
+def acks(rig):
+    return [ack.value_id for message in of(rig.after(2 * limits.ack_delay_s), TokenAcks) for ack in message.acks]
+
+
+def test_a_token_is_run_and_acknowledged_under_its_value_id():
+    rig = middle()
+    assert of(rig.token("p-1", value("p", R0, "p-1:1")), StartBatch)
+    assert acks(rig) == ["p-1:1"]
+
+
+def test_a_dependency_on_an_unknown_epoch_is_neither_accepted_nor_acknowledged_until_the_topology_is_learnt():
+    rig = middle()
+    effects = rig.token("x-1", value("p", R0, "p-2:1", dep("p", 2, 10)))
+    assert of(effects, AskTopology)
+    assert not of(effects, StartBatch)
+    assert acks(rig) == []
+    assert rig.get("x-1", Heartbeat(2)), "a peer that knows more is asked"
+    rig = middle()
+    rig.token("p-2", value("p", R0, "p-2:1", dep("p", 2, 10)), epoch=2)
+    assert of(rig.get("p-2", TopologyNews(FAILED, 2)), StartBatch), "proxies pass it on to each other"
+    assert acks(rig) == ["p-2:1"]
+
+
+def test_an_orphan_is_dropped_without_an_acknowledgement():
+    rig = middle(FAILED)
+    assert not of(rig.token("p-2", value("p", R0, "p-1:1", dep("p", 1, 10)), epoch=2), StartBatch)
+    assert acks(rig) == []
+
+
+def test_a_deposed_owner_is_refused_and_told_why():
+    rig = middle(FAILED)
+    effects = rig.token("p-1", value("p", R0, "p-1:1", dep("p", 1, 5)), epoch=1)
+    assert not of(effects, StartBatch)
+    assert of(effects, TopologyNews, "p-1")
+
+
+def test_a_token_that_becomes_orphan_is_purged_so_that_its_successor_is_accepted():
+    rig = middle()
+    rig.token("p-1", value("p", R0, "p-1:1", dep("p", 1, 10)))
+    (sent,) = of(rig.done(updated=False), Deliver, "q-1")
+    rig.learn(FAILED)
+    effects = rig.token("p-2", value("p", R0, "p-2:1", dep("p", 2, 10)), epoch=2)
+    assert of(effects, StartBatch)
+    (again,) = of(rig.done(updated=False), Deliver, "q-1")
+    assert again.token.value_id != sent.token.value_id
+    assert again.token.deps == dep("p", 2, 10)
+
+
+def test_a_token_orphaned_while_it_runs_produces_nothing():
+    rig = middle()
+    rig.token("p-1", value("p", R0, "p-1:1", dep("p", 1, 10)))
+    rig.learn(FAILED)
+    assert not of(rig.done(updated=False), Deliver)
+
+
+def test_a_duplicate_is_acknowledged_under_the_value_that_is_held():
+    rig = middle()
+    rig.token("p-1", value("p", R0, "p-1:1", dep("p", 1, 5)))
+    rig.token("p-1", value("p", R0, "p-1:7", dep("p", 1, 5)))
+    assert acks(rig) == ["p-1:1", "p-1:1"]
+
+
+def test_a_complete_request_is_refused_for_ever():
+    rig = middle()
+    rig.get("F-1", Completion(((0, 1, ()),)))
+    assert not of(rig.token("p-1", value("p", R0, "p-1:1")), StartBatch)
+
+
+def test_completion_frees_everything_of_a_request():
+    rig = middle()
+    rig.token("p-1", value("p", R0, "p-1:1", dep("p", 1, 5)))
+    rig.done(updated=False)
+    assert len(rig.machine.joins) == len(rig.machine.outbox) == 1
+    rig.get("F-1", Completion(((0, 1, ()),)))
+    assert len(rig.machine.joins) == len(rig.machine.outbox) == 0
+
+
+def test_outputs_of_a_stateless_operator_carry_the_pending_deps_of_their_inputs_only():
+    rig = middle(FAILED)
+    rig.token("p-2", value("p", R0, "p-2:1", dep("p", 1, 9)), epoch=2)
+    assert of(rig.done(updated=False), Deliver)[0].token.deps == (), "durable entries are dropped"
+
+
+def test_a_standby_neither_runs_nor_acknowledges():
+    rig = active_of(sandwich(), "s", "s-2", FIRST)
+    assert not of(rig.token("p-1", value("p", R0, "p-1:1")), StartBatch)
+    assert acks(rig) == []
+
+
+def test_what_is_stashed_is_bounded(monkeypatch):
+    rig = middle()
+    for number in range(limits.stash_messages_max + 5):
+        rig.token("p-2", value("p", R0._replace(n=number), f"p-2:{number}", dep("p", 2, 10)), epoch=2)
+    assert len(rig.machine._stash) == limits.stash_messages_max
