@@ -135,6 +135,9 @@ status_probe_s = 1.0
 status_probe_again_s = 0.05
 """After this long without an answer the question is sent again."""
 
+status_etcd_s = 1.5
+"""A look at a run waits no longer than this for etcd; then it looks with what it knew."""
+
 status_interval_s = 0.1
 """Between two looks at a starting graph."""
 

@@ -11,7 +11,7 @@ import signal
 
 import msgspec
 
-from hams_operator.limits import status_probe_again_s, status_probe_s
+from hams_operator.limits import status_etcd_s, status_probe_again_s, status_probe_s
 from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph, Mode
 from hams_protocol.ids import InstanceId
@@ -19,6 +19,7 @@ from hams_protocol.messages import Health, Message, Probe, ProbeAnswer, RoleRepo
 from hams_protocol.topology import Topology
 from hams_wire import records
 from hams_wire.coordination.port import Coordination
+from hams_wire.errors import CoordinationError
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import HeapFactory
 
@@ -101,6 +102,9 @@ class Observer:
         self._uid = graph.data.uid
         self._coordination = coordination
         self._nonces = itertools.count(1)
+        self._read_once = False
+        self._topology = Topology()
+        self._members: dict[InstanceId, records.MemberRecord] = {}
         self._answers: dict[InstanceId, ProbeAnswer] = {}
         self._waiting: dict[InstanceId, asyncio.Future[None]] = {}
         self._changed = asyncio.Event()
@@ -122,24 +126,37 @@ class Observer:
         return Topology() if entry is None else records.decode_topology(entry.value)
 
     async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
-        """One look at the living `processes`. Raises CoordinationError."""
-        prefix = records.prefix_of(self._uid)
-        snapshot = await self._coordination.get_prefix(prefix)
-        topology, members = Topology(), dict[InstanceId, records.MemberRecord]()
-        for entry in snapshot.entries:
-            name = entry.key.removeprefix(prefix)
-            if name == "topology":
-                topology = records.decode_topology(entry.value)
-            elif name.startswith("members/"):
-                instance = name.removeprefix("members/")
-                members[instance] = records.decode_member(instance, entry.value)[1]
+        """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises CoordinationError the first time."""
+        away = await self._read()
+        topology, members = self._topology, self._members
         living = {name: pids for name, pids in sorted(processes.items()) if alive(pids.proxy)}
         answers = await self._probe({name: member.address for name, member in members.items() if name in living})  # the dead are not waited for
         managers = [name for name, member in members.items() if member.of == MANAGER and name not in topology.revoked]
         leader = min(managers, default=None)
         instances = tuple(_instance(name, pids, topology, answers.get(name), name == leader) for name, pids in living.items())
         open_sets = tuple(item.name for item in topology.sets if item.lost or item.primary is None)
-        return View(topology.generation, self._conditions(topology, answers, failures), instances, open_sets, failures)
+        return View(topology.generation, self._conditions(topology, answers, failures, away), instances, open_sets, failures)
+
+    async def _read(self) -> str:
+        """Read topology and members; why that failed, if an earlier reading can serve."""
+        prefix = records.prefix_of(self._uid)
+        try:
+            async with asyncio.timeout(status_etcd_s if self._read_once else None):
+                snapshot = await self._coordination.get_prefix(prefix)
+        except (CoordinationError, TimeoutError) as error:
+            if not self._read_once:
+                raise
+            return str(error) or f"no answer for {status_etcd_s:g} s"
+        self._topology, self._members = Topology(), {}
+        for entry in snapshot.entries:
+            name = entry.key.removeprefix(prefix)
+            if name == "topology":
+                self._topology = records.decode_topology(entry.value)
+            elif name.startswith("members/"):
+                instance = name.removeprefix("members/")
+                self._members[instance] = records.decode_member(instance, entry.value)[1]
+        self._read_once = True
+        return ""
 
     # -- probes ------------------------------------------------------------------------------------------------------------------
 
@@ -175,11 +192,13 @@ class Observer:
 
     # -- meaning -----------------------------------------------------------------------------------------------------------------
 
-    def _conditions(self, topology: Topology, answers: dict[InstanceId, ProbeAnswer], failures: tuple[FailureInfo, ...]) -> tuple[Condition, ...]:
+    def _conditions(
+        self, topology: Topology, answers: dict[InstanceId, ProbeAnswer], failures: tuple[FailureInfo, ...], away: str
+    ) -> tuple[Condition, ...]:
         ready = self._why_not_ready(topology, answers)
         if ready is not None and failures:
             ready = ("ModelCrashLoop", f"the model of {failures[0].operator} keeps ending, last with {_said(failures[0].exit_code)}")
-        redundant = self._why_not_redundant(topology, answers)
+        redundant = ("EtcdAway", f"nothing can be moved: {away}") if away else self._why_not_redundant(topology, answers)
         missing = ready or redundant
         busy = missing is not None and missing[0] != NOT_ASKED_FOR
         return (

@@ -29,6 +29,7 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
 from hams_wire import history, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.coordination.port import Delete
 from hams_wire.errors import CoordinationError
 
 log = logging.getLogger("hams.local")
@@ -214,6 +215,8 @@ class Supervisor:
         if self._observer is not None:
             await self._observer.close()
         if self._coordination is not None:
+            if self._etcd is None:
+                await self._clear_etcd(self._coordination)
             await self._coordination.close()
         if self._etcd is not None:
             await self._etcd.stop()
@@ -225,6 +228,16 @@ class Supervisor:
             writer.close()
         self.home.clear()
         self.home.release()
+
+    async def _clear_etcd(self, coordination: EtcdCoordination) -> None:
+        """An etcd that is not ours keeps nothing of us."""
+        prefix = records.prefix_of(self.uid)
+        try:
+            async with asyncio.timeout(limits.external_etcd_s):
+                found = await coordination.get_prefix(prefix)
+                await coordination.transact((), tuple(Delete(entry.key) for entry in found.entries))
+        except (CoordinationError, TimeoutError) as error:
+            log.warning("what lies below %s in etcd stays there: %s", prefix, error)
 
     async def view(self) -> View:
         """How it is now. Raises CoordinationError."""

@@ -1,5 +1,6 @@
 """Local runs as their users see them: real processes, started, watched, killed and ended by commands."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,6 +9,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
+from hams_wire import records
+from hams_wire.coordination.etcd import EtcdCoordination
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(240)]
 
@@ -160,3 +164,61 @@ def test_a_paused_instance_is_still_listed_and_can_be_resumed(hams):
 
 def _primary(hams) -> str | None:
     return next((item["id"] for item in hams.json("status")["instances"] if item["role"] == "primary"), None)
+
+
+def test_an_etcd_of_somebody_else_is_used_and_left_clean(hams):
+    hams.ok("up", hams.graph("host"), "--detach")
+    etcd = json.loads((hams.home / "host" / "run.json").read_text())["etcd"]
+    hams.ok("up", hams.graph("guest"), "--detach", "--etcd", etcd)
+    guest = json.loads((hams.home / "guest" / "run.json").read_text())
+    assert guest["etcd"] == etcd
+    assert sum("etcd" in line.partition(" ")[0] or "/etcd " in line for line in hams.processes()) == 1
+    hams.ok("down", "--graph", "guest")
+    assert asyncio.run(_keys(etcd, guest["uid"])) == []
+
+
+async def _keys(etcd: str, uid: str) -> list[str]:
+    client = EtcdCoordination(etcd)
+    try:
+        return [entry.key for entry in (await client.get_prefix(records.prefix_of(uid))).entries]
+    finally:
+        await client.close()
+
+
+def test_f26_while_etcd_is_away_the_graph_serves_and_status_says_what_is_missing(hams):
+    hams.ok("up", hams.graph("away"), "--detach")
+    url = hams.json("status")["url"]
+    etcd = next(int(line.partition(":")[0]) for line in hams.processes() if "--data-dir" in line)
+    os.kill(etcd, signal.SIGSTOP)
+    assert infer(url, "away", 1.0, "k") == 1
+    status = hams.json("status")
+    conditions = {item["type"]: (item["status"], item["reason"]) for item in status["conditions"]}
+    assert conditions["Ready"] == ("True", "Serving")
+    assert conditions["Redundant"] == ("False", "EtcdAway")
+    assert len(status["instances"]) == 7
+    os.kill(etcd, signal.SIGCONT)
+    hams.until(lambda: hams.settled("away"), "redundant again")
+    assert infer(url, "away", 1.0, "k2") == 2
+
+
+def test_a_folder_holds_one_history(hams):
+    folder = hams.folder / "history"
+    folder.mkdir()
+    (folder / "0-graph.jsonl").touch()
+    failed = hams("up", hams.graph("twice"), "--detach", "--history", folder)
+    assert failed.returncode == 1
+    assert "a folder holds one history" in failed.stderr
+    assert hams.processes() == []
+
+
+def test_logs_are_followed_while_they_grow_and_stay_after_the_end(hams):
+    hams.ok("up", hams.graph("talk"), "--detach")
+    following = hams.start("logs", "count", "--follow", "--lines", 0)
+    hams.until(lambda: "count" in hams.ok("kill", "count"), "a kill")
+    assert following.stdout is not None
+    assert following.stdout.readline().startswith("count-")
+    following.send_signal(signal.SIGINT)
+    assert following.wait(30) == 0
+    hams.ok("down")
+    assert "count-" in hams.ok("logs", "count")
+    assert "ended with signal SIGKILL" in hams.ok("logs", "supervisor")
