@@ -18,7 +18,7 @@ lease_ttl_s = 2.0
 etcd_timeout_s = 0.4
 """After this long a proposal without answer is unknown to its shell."""
 
-heartbeat_every_s = 0.15
+heartbeat_every_s = 0.3
 """Each instance repeats to one random peer what is cheap to repeat."""
 
 suspect_again_s = 0.3

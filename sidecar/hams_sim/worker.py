@@ -3,6 +3,7 @@
 Its parent fixes the seed of string hashes, so that the same name gives the same history in every process.
 """
 
+import gc
 import json
 import sys
 from collections import Counter
@@ -69,9 +70,16 @@ def outcome_from(spec: Spec, text: str) -> Outcome:
     )
 
 
+HISTORIES_PER_COLLECTION = 10
+"""A history is a few megabytes of small objects in cycles: collecting between histories is a fifth faster than within."""
+
+
 def main() -> int:
     """Serve until the input ends."""
-    for line in sys.stdin:
+    gc.disable()
+    for number, line in enumerate(sys.stdin):
+        if number % HISTORIES_PER_COLLECTION == 0:
+            gc.collect()
         spec, mutant = spec_from(line)
         mutants.active = frozenset((mutant,)) if mutant else frozenset()
         sys.stdout.write(outcome_to(simulate(spec)) + "\n")
