@@ -1,0 +1,118 @@
+"""The ack set (section 2): it contains the topology's in-sync set at every moment."""
+
+from kit import R0, P, dep, graph, of, op, primary_of, rset, topo, value
+
+from hams_protocol import limits
+from hams_protocol.effects import NoteDurable, Propose
+from hams_protocol.events import CasFailed
+from hams_protocol.graph import FRONTEND
+from hams_protocol.messages import AskCopy, RecordAck, StateCopy, StateRecord
+from hams_protocol.stateful.followers import Followers
+
+DATA = graph(op("q", FRONTEND, stateful=True))
+
+
+def at(generation, *in_sync, joining=()):
+    return topo(generation, rset("q", "q-1", *in_sync, joining=joining))
+
+
+def feed(rig, number):
+    rig.token("F-1", value("F", R0._replace(n=number), f"0/{number}"))
+    return rig.run()
+
+
+def test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed():
+    rig = primary_of(DATA, "q", at(1, "q-2", joining=("q-3",)))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    feed(rig, 0)
+    rig.get("q-2", RecordAck("q", 1, 1, 1))
+    feed(rig, 1)  # speculative
+    effects = rig.get("q-3", AskCopy("q", 1))
+    (copy,) = of(effects, StateCopy, "q-3")
+    assert (copy.version, copy.state, [unit.seq for unit in copy.units]) == (1, P("state 1"), [1])
+    assert [record.version for record in of(effects, StateRecord, "q-3")] == [2], "then it follows the records"
+
+
+def test_a_joiner_enters_the_ack_set_before_it_is_declared_in_sync():
+    rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
+    rig.get("q-2", AskCopy("q", 1))
+    (proposed,) = of(rig.get("q-2", RecordAck("q", 1, 0, 0)), Propose)
+    assert proposed.topology.find("q").in_sync == ("q-2",)
+    assert not of(feed(rig, 0), NoteDurable), "the proposal may be committed already"
+    assert of(rig.get("q-2", RecordAck("q", 1, 1, 1)), NoteDurable)
+
+
+def test_a_joiner_is_proposed_once_it_has_applied_everything_durable_and_again_until_it_is_in():
+    rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
+    rig.get("q-2", AskCopy("q", 1))
+    feed(rig, 0)
+    assert not of(rig.get("q-2", RecordAck("q", 1, 1, 0)), Propose)
+    assert of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Propose)
+    assert not of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Propose)
+    rig.step(CasFailed(at(2, joining=("q-2",)), 2))
+    assert of(rig.after(2 * limits.propose_retry_s) + rig.all[-3:], Propose)
+
+
+def test_a_copy_asked_for_in_another_epoch_is_not_given():
+    rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
+    assert rig.get("q-2", AskCopy("q", 2)) == []
+    assert rig.get("q-9", AskCopy("q", 1)) == []
+
+
+def test_a_joiner_past_the_retained_records_copies_anew():
+    rig = primary_of(DATA, "q", at(1, "q-2", joining=("q-3",)))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    rig.get("q-3", AskCopy("q", 1))
+    for number in range(3):
+        feed(rig, number)
+        rig.get("q-2", RecordAck("q", 1, number + 1, number + 1))
+        rig.get("q-3", RecordAck("q", 1, 0, 0))  # what followed its copy was lost
+    effects = rig.after(10.0)
+    assert of(effects, StateCopy, "q-3")[0].version == 3
+
+
+def test_a_follower_that_was_dropped_does_not_count_any_more():
+    rig = primary_of(DATA, "q", at(1, "q-2", "q-3"))
+    for member in ("q-2", "q-3"):
+        rig.get(member, RecordAck("q", 1, 0, 0))
+    feed(rig, 0)
+    rig.get("q-2", RecordAck("q", 1, 1, 1))
+    assert of(rig.learn(at(2, "q-2")), NoteDurable)[0].version == 1
+    assert rig.get("q-3", RecordAck("q", 1, 1, 1)) == []
+
+
+def test_whoever_the_topology_names_in_sync_is_in_the_ack_set():
+    followers = Followers()
+    followers.sync(rset("q", "q-1", "q-2", joining=("q-3",)), 5, 0.0)
+    assert followers.applied_by_all() == -1, "nothing was said in this epoch yet"
+    followers.acknowledge("q-2", 9, 7, 0.0)
+    assert followers.applied_by_all() == 7
+    followers.sync(rset("q", "q-1", "q-2", "q-3"), 5, 0.0)
+    assert followers.applied_by_all() == -1
+
+
+def test_a_version_number_alone_does_not_move_back():
+    followers = Followers()
+    followers.sync(rset("q", "q-1", "q-2"), 0, 0.0)
+    followers.acknowledge("q-2", 9, 7, 0.0)
+    followers.acknowledge("q-2", 4, 3, 0.0)
+    assert followers.applied_by_all() == 7
+
+
+def test_lost_acknowledgements_of_an_apply_are_asked_for():
+    rig = primary_of(DATA, "q", at(1, "q-2"))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    feed(rig, 0)
+    rig.get("q-2", RecordAck("q", 1, 1, 0))
+    (bare,) = of(rig.after(2 * limits.resend_after_s), StateRecord, "q-2")
+    assert (bare.version, bare.units, bare.state) == (1, (), None)
+
+
+def test_what_is_held_back_for_large_streams_is_not_sent_again_too_soon():
+    rig = primary_of(DATA, "q", at(1, "q-2"))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    rig.token("F-1", value("F", R0, "0/0", dep("q", 0, 0)[:0]))
+    effects = rig.run()
+    assert of(effects, StateRecord, "q-2")
+    assert not of(rig.after(limits.resend_after_s / 2), StateRecord)
+    assert of(rig.after(limits.resend_after_s), StateRecord, "q-2")

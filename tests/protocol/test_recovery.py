@@ -1,0 +1,239 @@
+"""Managers (sections 6 and 7): confirm, revoke, ask, and commit everything in one compare-and-swap."""
+
+import pytest
+from kit import Rig, dep, graph, of, op, rset, table, topo
+
+from hams_protocol.deps import Dep
+from hams_protocol.effects import NoteLost, Propose, Send
+from hams_protocol.events import CasDone, CasFailed, CasUnknown, PeerDown
+from hams_protocol.graph import FRONTEND
+from hams_protocol.messages import (
+    Fence,
+    FenceAnswer,
+    Freeze,
+    FreezeAnswer,
+    Health,
+    Probe,
+    ProbeAnswer,
+    Refused,
+    RetainedVersion,
+    Suspect,
+    TopologyNews,
+)
+from hams_protocol.recovery import ManagerMachine
+
+DATA = graph(op("p", FRONTEND, to=("s",), stateful=True), op("s", "p", to=("q",)), op("q", "s", stateful=True))
+EVERYBODY = {"F_1": "F", "p_1": "p", "p_2": "p", "p_3": "p", "q_1": "q", "q_2": "q", "s_1": "s", "s_2": "s"}
+P = rset("p", "p-1", "p-2", "p-3")
+Q = rset("q", "q-1", "q-2")
+S = table("s", ("s-1", 1))
+
+
+def manager(*items, instance="m-1", managers=("m_1",), revoked=(), **members):
+    rig = Rig(ManagerMachine(DATA, instance))
+    rig.members(**dict.fromkeys(managers, "manager"), **(members or EVERYBODY))
+    rig.learn(topo(1, *items, revoked=revoked))
+    return rig
+
+
+def probes(rig):
+    """Whom the last probes went to, with their nonce."""
+    return {item.target: item.message.nonce for item in rig.all if isinstance(item, Send) and isinstance(item.message, Probe)}
+
+
+def proposed(effects):
+    found = of(effects, Propose)
+    return found[-1].topology if found else None
+
+
+def freezes(effects):
+    return {item.target: item.message.attempt for item in effects if isinstance(item, Send) and isinstance(item.message, Freeze)}
+
+
+def test_a_suspect_is_probed_and_a_healthy_answer_clears_it():
+    rig = manager(P, Q, S)
+    rig.get("q-1", Suspect("p-1", "silent"))
+    assert set(probes(rig)) == {"p-1", "p-2", "p-3"}, "and who could take over"
+    rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.HEALTHY, 1))
+    assert not of(rig.after(5.0), Propose)
+
+
+def test_a_primary_is_revoked_when_its_probe_fails_and_a_member_in_sync_has_just_answered():
+    rig = manager(P, Q, S)
+    rig.get("q-1", Suspect("p-1", "silent"))
+    assert not of(rig.after(0.4), Propose), "nobody has answered"
+    effects = rig.get("p-2", ProbeAnswer(probes(rig)["p-2"], Health.HEALTHY, 1))
+    assert proposed(effects).revoked == ("p-1",)
+    assert proposed(effects).find("p") == P, "the roles move later, all at once"
+
+
+def test_a_broken_connection_alone_does_not_confirm_but_a_refused_one_does():
+    rig = manager(P, Q, S)
+    assert not of(rig.step(PeerDown("s-1")), Propose)
+    rig = manager(P, Q, S)
+    assert proposed(rig.step(PeerDown("s-1", refused=True))).revoked == ("s-1",)
+
+
+def test_the_last_replica_of_a_state_is_never_revoked():
+    rig = manager(rset("p", "p-1"), Q, S)
+    rig.get("q-1", Suspect("p-1", "silent"))
+    for _ in range(10):
+        effects = rig.after(0.5)
+        assert proposed(effects) is None or "p-1" not in proposed(effects).revoked
+
+
+def test_a_proxy_that_answers_with_a_dead_model_fails_its_probe():
+    rig = manager(P, Q, S)
+    rig.get("p-1", Suspect("p-1", "model died"))
+    rig.get("p-2", ProbeAnswer(probes(rig)["p-2"], Health.HEALTHY, 1))
+    effects = rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.MODEL_DEAD, 1))
+    assert proposed(effects).revoked == ("p-1",)
+
+
+def test_the_second_manager_waits_its_turn():
+    rig = manager(P, Q, S, instance="m-2", managers=("m_1", "m_2"))
+    assert not of(rig.step(PeerDown("s-1", refused=True)), Propose)
+    assert proposed(rig.after(0.06)).revoked == ("s-1",)
+
+
+def test_a_manager_that_is_gone_does_not_count_in_the_ranks():
+    rig = manager(P, Q, S, instance="m-2", managers=("m_1", "m_2"))
+    rig.step(PeerDown("m-1", refused=True))
+    assert proposed(rig.step(PeerDown("s-1", refused=True))).revoked == ("s-1",)
+
+
+def orphaned(*items):
+    """p has lost its primary."""
+    return manager(*(items or (P, Q, S)), revoked=("p-1",))
+
+
+def freeze_answers(rig, **applied):
+    effects = []
+    for name, version in applied.items():
+        instance = name.replace("_", "-")
+        effects = rig.get(instance, FreezeAnswer(freezes(rig.all)[instance], 1, "p", 1, version))
+    return effects
+
+
+def fence_answer(rig, tainted, *retained):
+    (fence,) = of(rig.all, Fence)[-1:]
+    return rig.get("q-1", FenceAnswer(fence.attempt, 1, "q", 1, tainted, tuple(RetainedVersion(*item) for item in retained)))
+
+
+def test_the_lowest_backup_becomes_primary_and_its_version_the_end():
+    rig = orphaned()
+    assert set(freezes(rig.all)) == {"p-2", "p-3"}
+    assert not of(freeze_answers(rig, p_2=9), Fence), "it waits for each one that does not fail a probe"
+    effects = freeze_answers(rig, p_3=7)
+    assert [fence.ends for fence in of(effects, Fence, "q-1")] == [dep("p", 1, 7)]
+    found = proposed(fence_answer(rig, False)).find("p")
+    assert (found.epoch, found.primary, found.in_sync, found.ends) == (2, "p-3", ("p-2",), ((1, 7),))
+
+
+def test_nothing_is_committed_before_every_question_is_answered():
+    rig = orphaned()
+    assert not of(freeze_answers(rig, p_2=9, p_3=7), Propose)
+    assert of(fence_answer(rig, False), Propose)
+
+
+def test_a_backup_that_fails_its_probe_is_not_waited_for_and_joins():
+    rig = orphaned()
+    freeze_answers(rig, p_2=9)
+    rig.after(0.4)
+    assert "p-3" in probes(rig)
+    rig.after(0.4)
+    found = proposed(fence_answer(rig, False)).find("p")
+    assert (found.primary, found.in_sync) == ("p-2", ())
+
+
+def test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit():
+    rig = orphaned()
+    freeze_answers(rig, p_2=9, p_3=7)
+    effects = fence_answer(rig, True, (4, dep("p", 1, 9)), (3, ()))
+    attempt = freezes(effects)["q-2"]
+    topology = proposed(rig.get("q-2", FreezeAnswer(attempt, 1, "q", 1, 3)))
+    assert topology.find("p").epoch == topology.find("q").epoch == 2
+    found = topology.find("q")
+    assert (found.primary, found.in_sync, found.ends) == ("q-2", ("q-1",), ((1, 3),)), "its old primary has the record of the end"
+
+
+def test_a_tainted_primary_without_backup_goes_back_to_its_newest_record_with_only_durable_deps():
+    rig = orphaned(P, rset("q", "q-1"), S)
+    freeze_answers(rig, p_2=9, p_3=7)
+    pending = (5, (Dep("x", 1, 1),))
+    found = proposed(fence_answer(rig, True, (6, dep("p", 1, 9)), pending, (4, dep("p", 1, 7)), (3, ()))).find("q")
+    assert (found.primary, found.epoch, found.ends) == ("q-1", 2, ((1, 4),))
+
+
+def test_an_instance_that_does_not_know_the_topology_yet_gets_it_and_the_question_again():
+    rig = orphaned()
+    effects = rig.get("p-2", Refused(freezes(rig.all)["p-2"], 0, "p", "not known"))
+    assert of(effects, TopologyNews, "p-2")
+    assert of(effects, Freeze, "p-2")
+
+
+def test_questions_without_answer_are_asked_again():
+    rig = orphaned()
+    assert set(freezes(rig.after(0.4))) == {"p-2", "p-3"}
+
+
+def test_an_answer_to_an_earlier_question_does_not_count():
+    rig = orphaned()
+    old = freezes(rig.all)["p-2"]
+    rig.learn(topo(2, P, Q, S, revoked=("p-1", "z")))
+    freeze = freezes(rig.all)
+    assert freeze["p-2"] != old
+    rig.get("p-3", FreezeAnswer(freeze["p-3"], 2, "p", 1, 7))
+    assert not of(rig.get("p-2", FreezeAnswer(old, 1, "p", 1, 2)), Fence)
+
+
+@pytest.mark.parametrize("outcome", ["failed", "unknown"])
+def test_a_lost_commit_starts_again_from_the_beginning(outcome):
+    rig = orphaned()
+    freeze_answers(rig, p_2=9, p_3=7)
+    assert of(fence_answer(rig, False), Propose)
+    if outcome == "failed":
+        effects = rig.step(CasFailed(topo(2, P, Q, S, revoked=("p-1", "z")), 2))
+    else:
+        rig.step(CasUnknown())
+        effects = rig.after(0.3)
+    assert set(freezes(effects)) == {"p-2", "p-3"}
+
+
+def test_a_commit_ends_the_recovery():
+    rig = orphaned()
+    freeze_answers(rig, p_2=9, p_3=7)
+    topology = proposed(fence_answer(rig, False))
+    effects = rig.step(CasDone(topology, 2))
+    assert not freezes(effects)
+
+
+def test_a_state_without_any_replica_is_lost_and_it_is_said():
+    rig = orphaned(rset("p", "p-1"), Q, S)
+    assert of(rig.all, NoteLost)
+    assert proposed(rig.all).find("p").lost
+
+
+def test_a_failed_slot_goes_to_a_standby_with_a_higher_epoch_and_no_other_moves():
+    rig = manager(P, Q, table("s", ("s-1", 1), ("s-3", 4)), revoked=("s-1",), **{**EVERYBODY, "s_3": "s"})
+    slots = proposed(rig.after(0.1) + rig.all).table("s").slots
+    assert [(slot.instance, slot.epoch) for slot in slots] == [("s-2", 2), ("s-3", 4)]
+
+
+def test_sets_that_lack_backups_get_joiners_at_once():
+    rig = manager(rset("p", "p-1"), rset("q", "q-1"), S)
+    found = proposed(rig.after(0.1) + rig.all)
+    assert (found.find("p").joining, found.find("q").joining) == (("p-2",), ("q-2",))
+
+
+def test_a_manager_never_shrinks_a_set_on_its_primarys_behalf():
+    rig = manager(P, Q, S, **{key: what for key, what in EVERYBODY.items() if key != "q_2"})
+    for _ in range(10):
+        effects = rig.after(0.5)
+        assert proposed(effects) is None or proposed(effects).find("q").in_sync == ("q-2",)
+
+
+def test_first_roles_are_given_to_who_is_there():
+    rig = manager()
+    found = proposed(rig.after(3.0) + rig.all)
+    assert (found.find("p").primary, found.find("q").epoch, found.table("s").slots[0].epoch) == ("p-1", 1, 1)
