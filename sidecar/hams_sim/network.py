@@ -99,6 +99,8 @@ class Network:
                 return
         at = now + link.delay * (1 + self.jitter * rng.random()) + (self.extra * rng.random() if self.extra else 0.0)
         if type(message) in PAYLOAD:
+            if type(message) is Deliver and message.token.error is not None:
+                self.world.errored.add(message.token.request)
             if type(message) is StateRecord and self.slow_records:
                 at += self.slow_records * rng.random()
             at += 0.0001 * link.sender.slow_net * link.receiver.slow_net
