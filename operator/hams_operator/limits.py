@@ -206,3 +206,17 @@ demo_start_s = 60.0
 
 demo_settle_s = 30.0
 """After the traffic the graph has to be redundant again within this time."""
+
+# ---- instances that hang ----
+
+hung_look_s = 0.5
+"""Between two looks for instances that the graph has given up and that do not end."""
+
+hung_revoked_s = 1.0
+"""A revoked instance ends by itself at once; after this long it hangs."""
+
+hung_missing_s = 4.0
+"""One that has lost its registration is back in a moment, or hangs."""
+
+hung_kept_s = 30.0
+"""An instance that hangs is killed after this long."""

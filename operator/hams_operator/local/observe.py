@@ -125,6 +125,14 @@ class Observer:
         entry = await self._coordination.get(records.topology_key(self._uid))
         return Topology() if entry is None else records.decode_topology(entry.value)
 
+    async def cast(self) -> tuple[frozenset[InstanceId], frozenset[InstanceId]]:
+        """Who is registered, and who is revoked for ever. Raises CoordinationError."""
+        prefix = records.prefix_of(self._uid)
+        snapshot = await self._coordination.get_prefix(prefix)
+        names = {entry.key.removeprefix(prefix): entry.value for entry in snapshot.entries}
+        topology = records.decode_topology(names["topology"]) if "topology" in names else Topology()
+        return frozenset(name.removeprefix("members/") for name in names if name.startswith("members/")), frozenset(topology.revoked)
+
     async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
         """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises CoordinationError the first time."""
         away = await self._read()

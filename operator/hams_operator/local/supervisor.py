@@ -80,7 +80,7 @@ class Ends:
 
 @dataclass(slots=True)
 class Place:
-    """One instance wanted: who fills it now, and how often that ended young."""
+    """One instance wanted: who fills it now, and how often that ended young. `left`: its instance hangs, another place has taken over."""
 
     of: str
     number: int
@@ -88,6 +88,8 @@ class Place:
     pause_s: float = limits.restart_pause_s
     model_pause_s: float = limits.restart_pause_s
     ends: Ends = field(default_factory=Ends)
+    left: bool = False
+    left_s: float = 0.0
 
 
 class Supervisor:
@@ -115,6 +117,7 @@ class Supervisor:
         self._observer: Observer | None = None
         self._memory = Path()
         self._places: list[Place] = []
+        self._left: list[Place] = []
         self._by_pid: dict[int, Place] = {}
         self._nurseries: dict[str, Nursery] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -163,6 +166,7 @@ class Supervisor:
         self._observer = Observer(self.graph, self._coordination, self.listen)
         await self._observer.start()
         self._spawn_task(self._rotate_logs())
+        self._spawn_task(self._watch_hung())
         self._places = self._wanted()
         await asyncio.gather(*(self._fill(place) for place in self._places))
 
@@ -200,7 +204,7 @@ class Supervisor:
         return self._memory / "control.sock"
 
     async def stop(self) -> None:
-        """End everything, in order: frontends drain, then the rest; what does not end is killed. Nothing is left but logs and the history."""
+        """End everything, in order: managers (an end is no loss), frontends, which drain, the rest; by force if need be. Logs and history are left."""
         self._stopping = True
         if not self._locked:
             return
@@ -208,8 +212,9 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         final = await self._final_line()
+        await self._end([place for place in self._places if place.of == MANAGER], limits.stop_rest_s)
         await self._end([place for place in self._places if place.of == FRONTEND], limits.stop_grace_s)
-        await self._end(self._places, limits.stop_rest_s)
+        await self._end([*self._places, *self._left], limits.stop_rest_s)
         for nursery in self._nurseries.values():
             await nursery.close()
         if self._observer is not None:
@@ -242,7 +247,9 @@ class Supervisor:
     async def view(self) -> View:
         """How it is now. Raises CoordinationError."""
         assert self._observer is not None, "started"
-        return await self._observer.look({place.pod.instance: place.pod.pids for place in self._places if place.pod}, self._failures())
+        return await self._observer.look(
+            {place.pod.instance: place.pod.pids for place in [*self._places, *self._left] if place.pod}, self._failures()
+        )
 
     async def status(self) -> Status:
         """The answer of `hams status`. Raises CoordinationError."""
@@ -430,7 +437,9 @@ class Supervisor:
             elif pod is not None and pod.proxy_pid == pid:
                 pod.proxy_pid = 0
             return
-        if pid == pod.model_pid:
+        if place.left:
+            self._left_ended(place, pod, pid)
+        elif pid == pod.model_pid:
             pod.model_pid = 0
             log.warning("model of %s (pid %d) ended with %s", pod.instance, pid, _said(status))
             self._note_end(place, pod, status)
@@ -438,6 +447,65 @@ class Supervisor:
         elif pid == pod.proxy_pid:
             log.warning("%s (pid %d) ended with %s", pod.instance, pid, _said(status))
             self._replace(place, pod)
+
+    # -- instances that hang ---------------------------------------------------------------------------------------------------------
+
+    async def _watch_hung(self) -> None:
+        """An instance that the graph has given up and that does not end (stopped, stuck) gets a successor; after a while it is killed.
+
+        Until then it stays, as a node that is cut off would: should it wake up, its messages are refused.
+        """
+        missing_since: dict[InstanceId, float] = {}
+        registered: set[InstanceId] = set()
+        while True:
+            await asyncio.sleep(limits.hung_look_s)
+            assert self._observer is not None, "started"
+            try:
+                members, revoked = await self._observer.cast()
+            except CoordinationError:  # nobody can register without etcd
+                missing_since.clear()
+                continue
+            registered |= members
+            now = self._now()
+            for place in list(self._places):
+                pod = place.pod
+                if pod is None or pod.ending or not pod.proxy_pid or pod.instance not in registered:
+                    continue
+                if pod.instance in members and pod.instance not in revoked:
+                    missing_since.pop(pod.instance, None)
+                    continue
+                bound = limits.hung_revoked_s if pod.instance in revoked else limits.hung_missing_s
+                if now - missing_since.setdefault(pod.instance, now) >= bound:
+                    del missing_since[pod.instance]
+                    self._leave(place, pod)
+            for place in self._left:
+                if place.pod is not None and now - place.left_s > limits.hung_kept_s:
+                    send(place.pod.model_pid, signal.SIGKILL)
+                    send(place.pod.proxy_pid, signal.SIGKILL)
+
+    def _leave(self, place: Place, pod: Pod) -> None:
+        log.warning("%s (pid %d) hangs: the graph has given it up and it does not end; a fresh instance takes its place", pod.instance, pod.proxy_pid)
+        aside = Place(place.of, place.number, pod, left=True, left_s=self._now())
+        self._left.append(aside)
+        for pid in (pod.proxy_pid, pod.model_pid):
+            if pid in self._by_pid:
+                self._by_pid[pid] = aside
+        place.pod = None
+        self._spawn_task(self._fill(place))
+
+    def _left_ended(self, place: Place, pod: Pod, pid: int) -> None:
+        if pid == pod.model_pid:
+            pod.model_pid = 0
+            return
+        pod.proxy_pid = 0
+        self._by_pid.pop(pod.model_pid, None)
+        send(pod.model_pid, signal.SIGKILL)
+        self._left.remove(place)
+        self._tidy(pod)
+
+    def _tidy(self, pod: Pod) -> None:
+        (self._memory / f"{pod.instance}.arena").unlink(missing_ok=True)
+        self._socket(pod.instance).unlink(missing_ok=True)
 
     def _replace(self, place: Place, pod: Pod) -> None:
         """The instance is over: its model goes too, and a fresh instance comes."""
@@ -447,8 +515,7 @@ class Supervisor:
             send(pod.model_pid, signal.SIGKILL)
         young = self._now() - pod.started_s < limits.restart_young_s
         place.pause_s = min(place.pause_s * 2, limits.restart_pause_max_s) if young else limits.restart_pause_s
-        (self._memory / f"{pod.instance}.arena").unlink(missing_ok=True)
-        self._socket(pod.instance).unlink(missing_ok=True)
+        self._tidy(pod)
         self._spawn_task(self._fill_later(place))
 
     async def _fill_later(self, place: Place) -> None:

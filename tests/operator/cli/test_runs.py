@@ -153,13 +153,23 @@ def test_a_run_in_a_terminal_ends_with_it(hams, number):
     assert hams.processes() == []
 
 
-def test_a_paused_instance_is_still_listed_and_can_be_resumed(hams):
+def test_f23_a_paused_primary_is_replaced_listed_and_refused_when_it_resumes(hams):
     hams.ok("up", hams.graph("pause"), "--detach")
+    url = hams.json("status")["url"]
+    assert infer(url, "pause", 1.0, "one") == 1
     hit = hams.json("kill", "count", "--process", "proxy", "--signal", "STOP")
     hams.until(lambda: _primary(hams) not in (None, hit["instance"]), "another primary")
-    assert hit["instance"] in {item["id"] for item in hams.json("status")["instances"]}
+    hams.until(lambda: hams.settled("pause"), "a fresh backup in place of the one that hangs")
+    assert hit["instance"] in _instances(hams)
+    assert infer(url, "pause", 1.0, "two") == 2
     hams.ok("kill", "--instance", hit["instance"], "--signal", "CONT")
-    hams.until(lambda: hams.settled("pause"), "redundant again")
+    hams.until(lambda: hit["instance"] not in _instances(hams), "it learns that its time is over")
+    assert hams.settled("pause")
+    assert infer(url, "pause", 1.0, "three") == 3
+
+
+def _instances(hams) -> set[str]:
+    return {item["id"] for item in hams.json("status")["instances"]}
 
 
 def _primary(hams) -> str | None:
