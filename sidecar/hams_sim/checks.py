@@ -153,9 +153,9 @@ def _compare_reply(world: "World", client: str, outcome: Replied, nonces: dict[s
 
 def is_promised(world: "World", violation: Violation) -> bool:
     """Whether the protocol promises what a violation breaks: not one value of a fan-out whose owner was lost with every receiver (section 4)."""
-    if violation.invariant != "I2":
+    if violation.invariant not in ("I2", "I4"):
         return True
-    found = re.search(r" for (\d+/\d+)", violation.message)
+    found = re.search(r"\b(\d+/\d+)\b", violation.message)
     return found is None or found.group(1) not in world.torn
 
 
