@@ -188,7 +188,10 @@ class AskCopy:
 
 @frozen
 class StateCopy:
-    """The newest durable version, whole: tensors, consumed units with saved outputs and fan-out inputs, completions."""
+    """The newest durable version, whole: tensors, consumed units with saved outputs and fan-out inputs, completions.
+
+    `layout`: signature of the state's tensors; "" if unknown.
+    """
 
     op: str
     epoch: int
@@ -197,6 +200,7 @@ class StateCopy:
     complete: "Completion"
     chain: str
     state: Payload | None = None
+    layout: str = ""
 
 
 @frozen
@@ -403,9 +407,13 @@ class Probe:
     nonce: int
 
 
+KEPT = "kept"
+"""The role of a state that came along from a former id: no role in the topology, but managers may count on it."""
+
+
 @frozen
 class RoleReport:
-    """What an instance does for one replica set or operator: `role` as in api.md (primary, backup, joining, active, standby, frontend)."""
+    """What an instance does for one replica set or operator: `role` as in api.md (primary, backup, joining, active, standby, frontend), or KEPT."""
 
     name: str
     role: str
@@ -416,7 +424,7 @@ class RoleReport:
 
 @frozen
 class ProbeAnswer:
-    """`generation` is the newest topology the instance acts on; `roles` are for status and metrics, no decision rests on them."""
+    """`generation` is the newest topology the instance acts on; `roles` are for status and metrics; only rollbacks and KEPT decide."""
 
     nonce: int
     health: Health

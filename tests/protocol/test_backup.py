@@ -7,6 +7,7 @@ from kit import R0, P, Rig, dep, graph, of, op, rset, topo, value
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import LoadState, NoteApply, Send, Stop
+from hams_protocol.events import ModelDied, ModelReady
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import UnitId
 from hams_protocol.messages import (
@@ -65,6 +66,25 @@ def test_a_joiner_asks_for_a_copy_and_says_when_it_has_it():
     effects = rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7")))
     assert said(effects) == [(7, 7)]
     assert of(effects, NoteApply)[0].snapshot
+
+
+def test_a_joiner_whose_model_has_another_state_layout_stops_and_acknowledges_nothing():
+    rig = Rig(StatefulMachine(DATA, "q", "q-2"))
+    rig.machine.step(ModelReady("new", P("fresh")), 0.0)
+    rig.learn(at(1, (), ("q-2",)))
+    effects = rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"), "old"))
+    assert not said(effects)
+    assert "state layout mismatch" in next(effect.reason for effect in effects if isinstance(effect, Stop))
+
+
+def test_a_backup_whose_fresh_model_has_another_state_layout_stops():
+    rig = Rig(StatefulMachine(DATA, "q", "q-2"))
+    rig.machine.step(ModelReady("old", P("fresh")), 0.0)
+    rig.learn(at(1, (), ("q-2",)))
+    assert said(rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"), "old"))) == [(7, 7)]
+    rig.machine.step(ModelDied("gone"), 0.1)
+    effects = rig.machine.step(ModelReady("new", P("fresh")), 0.2)
+    assert any(isinstance(effect, Stop) for effect in effects)
 
 
 def test_a_joiner_that_hears_nothing_asks_again():

@@ -61,6 +61,9 @@ class Backup:
         if copy.version <= self.received:
             return self._acknowledge(now, again=True)
         m = self._m
+        if not m.fits(copy.layout):
+            return m.refuse_layout(copy.layout)
+        m.layout = copy.layout
         self._held.clear()
         m.knowledge.completed.learn(copy.complete)
         record = StateRecord(copy.op, copy.epoch, copy.version, -1, (), copy.units, copy.chain, copy.state)

@@ -2,7 +2,8 @@
 
 This module changes roles; what a role does lies in `primary` and `backup`. Invariant: a role is taken only from a topology that names
 this very instance, and a state is carried into a new epoch only if it is the record of the ended epoch's end. Whoever is deposed,
-tainted or lacks that record stops: it never guesses.
+tainted or lacks that record stops: it never guesses. A state kept from a former id is no role: it answers managers, and it becomes a
+role's state only by a topology that gives this instance one.
 """
 
 from hams_protocol import limits, mutants
@@ -29,7 +30,9 @@ from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.joins import Unit
 from hams_protocol.lineage import Lineage
 from hams_protocol.messages import (
+    KEPT,
     AskTopology,
+    Durable,
     Fence,
     Freeze,
     FreezeAnswer,
@@ -46,6 +49,7 @@ from hams_protocol.messages import (
     Token,
 )
 from hams_protocol.stateful.backup import Backup
+from hams_protocol.stateful.kept import KeptState
 from hams_protocol.stateful.primary import Primary
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
@@ -53,16 +57,25 @@ from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
 
 
 class StatefulMachine(Vertex):
-    """`step(event, now) -> effects` of one instance of a stateful operator."""
+    """`step(event, now) -> effects` of one instance of a stateful operator.
 
-    def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
+    `kept` comes from the machine of this instance's former id, after its `Stop` named a set to keep.
+    """
+
+    def __init__(self, graph: Graph, op: str, instance: InstanceId, kept: KeptState | None = None) -> None:
         super().__init__(graph, op, instance)
+        self._kept = kept
+        if kept is not None:
+            self.knowledge.completed.learn(kept.completed)
+            self.knowledge.announce(Durable(kept.marks))
         self.store = VersionStore()
         self.lineage = Lineage()
         self.primary: Primary | None = None
         self.backup: Backup | None = None
         self.model_ready = False
         self.initial: Payload | None = None
+        self.model_layout = ""
+        self.layout = ""
         self.epoch = 0
         self._stopped = False
         self._ticked_at = -FOREVER
@@ -129,6 +142,39 @@ class StatefulMachine(Vertex):
             return self.backup.applied
         newest = self.store.newest
         return newest.number if newest is not None else -1
+
+    # -- kept states ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def kept_of(self) -> InstanceId | None:
+        """The former id whose state this instance still has, for its `Member` entry."""
+        return None if self._kept is None else self._kept.former
+
+    def kept_state(self) -> KeptState | None:
+        """After a `Stop` that names a set to keep: what a fresh machine should be given."""
+        if self.primary is not None:
+            led, settled = True, self.primary.settled
+        elif self.backup is not None and self.backup.in_sync:
+            led, settled = False, self.backup.applied
+        else:
+            return self._kept
+        marks = tuple(mark for op in self.graph.operators if (mark := self.knowledge.watermark(op)) is not None)
+        completed = self.knowledge.completed.snapshot()
+        return KeptState(self.operator.name, self.instance, self.epoch, led, settled, self.store, self.lineage, completed, marks)
+
+    def _resume_kept(self, found: ReplicaSet) -> bool:
+        """Named in the epoch that follows the kept state's: it is this instance's state from now on."""
+        kept = self._kept
+        if kept is None or self.primary is not None or (self.backup is not None and self.backup.in_sync) or not kept.may_resume(found):
+            return False
+        self.store, self.lineage = kept.store, kept.lineage
+        self.lineage.complete(self.knowledge.completed)
+        return True
+
+    def _drop_kept(self) -> None:
+        """A kept state is of no use once the topology does not name the former id in its epoch."""
+        if self._kept is not None and not self._kept.is_named(self.knowledge.set_of(self.operator.name)):
+            self._kept = None
 
     # -- what the common part asks -------------------------------------------------------------------------------------------
 
@@ -218,9 +264,21 @@ class StatefulMachine(Vertex):
     def _model_ready(self, event: ModelReady, now: float) -> list[Effect]:
         self.model_ready = True
         self.initial = event.state
+        self.model_layout = event.layout
+        if self.backup is not None and not self.fits(self.layout):
+            return self.refuse_layout(self.layout)
         if self.primary is not None:
             return self.primary.model_ready(event, now)
         return [*self._take_role(now), *self.judge_stash(now)]
+
+    def fits(self, layout: str) -> bool:
+        """Whether this instance's model can take over a state of that layout, as far as both are known."""
+        return not layout or not self.model_layout or layout == self.model_layout
+
+    def refuse_layout(self, layout: str) -> list[Effect]:
+        """To hold a state that the model cannot load would look like a backup and be none."""
+        name = self.operator.name
+        return self._stop(f"state layout mismatch: the state of {name} has the layout {layout}, this instance's model {self.model_layout}")
 
     # -- roles ---------------------------------------------------------------------------------------------------------------
 
@@ -229,6 +287,7 @@ class StatefulMachine(Vertex):
         if self.instance in self.knowledge.topology.revoked and not mutants.on("revoked-goes-on"):
             return self._stop("revoked", keep=True)
         effects = self._take_role(now)
+        self._drop_kept()
         if not self._stopped and self.primary is not None:
             if self.primary.is_tainted():
                 return [*effects, *self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)]
@@ -251,10 +310,11 @@ class StatefulMachine(Vertex):
     def _as_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
         if self.primary is not None and self.epoch == found.epoch:
             return self.primary.members_named(found, now)
-        if self.primary is None and self.backup is None:
-            return self._as_first_primary(found, now) if self.model_ready else []
-        if self.backup is not None and not self.backup.in_sync:
-            return self._stop("named primary while still joining")
+        if not self._resume_kept(found):
+            if self.primary is None and self.backup is None:
+                return self._as_first_primary(found, now) if self.model_ready else []
+            if self.backup is not None and not self.backup.in_sync:
+                return self._stop("named primary while still joining")
         end = found.end_of(found.epoch - 1)
         if end is None or not self._go_back(end):
             return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
@@ -275,6 +335,7 @@ class StatefulMachine(Vertex):
         end = found.end_of(found.epoch - 1)
         self._begin_epoch(found.epoch)
         version = 0 if end is None else end
+        self.layout = self.model_layout
         self.store.start(StateRecord(self.operator.name, found.epoch, version, -1, (), (), "", self.initial), self.initial)
         self.primary = Primary(self, found, now)
         effects: list[Effect] = []
@@ -287,7 +348,7 @@ class StatefulMachine(Vertex):
             self.backup.thaw(self.knowledge.topology.generation)
             self.backup.in_sync = True
             return self.backup.apply(now)
-        if self.primary is None and self.backup is None:
+        if not self._resume_kept(found) and self.primary is None and self.backup is None:
             return self._stop("named in sync without a state")
         end = found.end_of(found.epoch - 1)
         if end is None or not self._go_back(end):
@@ -342,8 +403,8 @@ class StatefulMachine(Vertex):
             health = Health.HEALTHY if self.model_ready else Health.MODEL_DEAD
             if self.primary is not None and self.primary.needs_rollback:
                 health = Health.NEEDS_ROLLBACK
-            report = RoleReport(self.operator.name, self.role, self.epoch, self.version, self.ready)
-            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, (report,)))]
+            reports = (RoleReport(self.operator.name, self.role, self.epoch, self.version, self.ready), *self._kept_report())
+            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, reports))]
         if isinstance(message, Freeze):
             return self._freeze(sender, message)
         if isinstance(message, Fence):
@@ -355,17 +416,23 @@ class StatefulMachine(Vertex):
             return self.backup.message(sender, message, now)
         return self.primary.message(sender, message, now) if self.primary is not None else []
 
+    def _kept_report(self) -> tuple[RoleReport, ...]:
+        kept = self._kept
+        return () if kept is None else (RoleReport(kept.op, KEPT, kept.epoch, kept.settled, False),)
+
     def _freeze(self, sender: InstanceId, freeze: Freeze) -> list[Effect]:
         generation = self.knowledge.topology.generation
         if freeze.generation < generation and not mutants.on("old-freeze-accepted"):
             return [Send(sender, Refused(freeze.attempt, generation, freeze.name, "a newer topology is known here"))]
         if freeze.generation > generation:
             return [Send(sender, Refused(freeze.attempt, generation, freeze.name, "the topology of the question is not known here yet"))]
-        applied = None
+        version = None
         if self.backup is not None and self.backup.in_sync and self.epoch == freeze.epoch:
             self.backup.freeze(freeze.generation)
-            applied = self.backup.applied
-        chain = self.store.at_or_below(applied).record.chain if applied is not None else ""  # type: ignore[union-attr]
+            version = self.store.at_or_below(self.backup.applied)
+        elif self._kept is not None and self._kept.epoch == freeze.epoch:
+            version = self._kept.newest(self.knowledge)
+        applied, chain = (None, "") if version is None else (version.number, version.record.chain)
         return [Send(sender, FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain))]
 
     def _fence(self, sender: InstanceId, fence: Fence) -> list[Effect]:

@@ -165,6 +165,11 @@ class Primary:
         return len(self._m.store.after(self.durable))
 
     @property
+    def settled(self) -> int:
+        """The newest version that is durable, or was when this epoch began."""
+        return max(self._base, self.durable)
+
+    @property
     def window_open(self) -> bool:
         """Whether one more version may be executed; where states are large the window shrinks, to 1 at least."""
         if not self._m.mode.replicates:
@@ -623,7 +628,8 @@ class Primary:
         follower.sent = version.number
         follower.progress_at = now
         units = () if mutants.on("copy-without-consumed") else m.lineage.up_to(version.number)
-        copy = StateCopy(m.operator.name, self._epoch, version.number, units, m.knowledge.completed.snapshot(), version.record.chain, version.state)
+        known = m.knowledge.completed.snapshot()
+        copy = StateCopy(m.operator.name, self._epoch, version.number, units, known, version.record.chain, version.state, m.layout)
         return [Send(sender, copy), *self._ship_to(follower, self._ready_up_to(), now)]
 
     def _admit(self, follower: Follower, now: float) -> list[Effect]:
@@ -703,7 +709,7 @@ class Primary:
         self._fences = () if mutants.on("newest-fence-only") else kept[-limits.fences_kept_max + 1 :]
         self._fences += (fence,)
         tainted = above(self._deps, fence)
-        settled = max(self._base, self.durable)
+        settled = self.settled
         retained = tuple(
             RetainedVersion(version.number, () if version.number <= settled else m.knowledge.prune(others(version.record.deps, m.operator.name)))
             for version in reversed(m.store.versions)

@@ -1,0 +1,70 @@
+"""The state that a revoked instance brings along under its fresh id (protocol.md, sections 6 and 7.2).
+
+It answers a Freeze in the former id's place and may go on as a replica under the fresh one, as long as the topology names the former
+id in that epoch: until then nothing is durable without it. It never changes: nothing is applied to it, and nothing is trimmed.
+"""
+
+from hams_protocol import mutants
+from hams_protocol.deps import Dep, Deps
+from hams_protocol.ids import InstanceId
+from hams_protocol.knowledge import Knowledge, Status
+from hams_protocol.lineage import Lineage
+from hams_protocol.messages import Completion
+from hams_protocol.topology import ReplicaSet
+from hams_protocol.versions import Version, VersionStore
+
+
+class KeptState:
+    """Versions and consumed units of one former instance in `epoch`.
+
+    `settled` is the newest version that was certainly durable or applied: a former backup reports it; a former primary (`led`) may have
+    newer ones. `marks` are the durable watermarks it knew: what is durable is so for ever.
+    """
+
+    __slots__ = ("completed", "epoch", "former", "led", "lineage", "marks", "op", "settled", "store")
+
+    def __init__(
+        self,
+        op: str,
+        former: InstanceId,
+        epoch: int,
+        led: bool,
+        settled: int,
+        store: VersionStore,
+        lineage: Lineage,
+        completed: Completion,
+        marks: tuple[Dep, ...],
+    ) -> None:
+        self.op = op
+        self.former = former
+        self.epoch = epoch
+        self.led = led
+        self.settled = settled
+        self.store = store
+        self.lineage = lineage
+        self.completed = completed
+        self.marks = marks
+        if mutants.on("kept-without-consumed"):
+            lineage.clear()
+
+    def is_named(self, found: ReplicaSet) -> bool:
+        """Whether the topology names the former id in the epoch of this state."""
+        return found.epoch == self.epoch and self.former in found.members
+
+    def may_resume(self, found: ReplicaSet) -> bool:
+        """Whether the set's epoch follows the one of this state and begins at a version that is here."""
+        end = found.end_of(self.epoch)
+        return found.epoch == self.epoch + 1 and end is not None and self.store.find(end) is not None
+
+    def newest(self, knowledge: Knowledge) -> Version | None:
+        """What a Freeze is told: a former backup's newest applied version, a former primary's newest one with only durable deps."""
+        for version in reversed(self.store.versions):
+            if version.state is None:
+                continue
+            if version.number <= self.settled or (self.led and self._is_durable(version.record.deps, knowledge)):
+                return version
+        return None
+
+    def _is_durable(self, deps: Deps, knowledge: Knowledge) -> bool:
+        others = tuple(dep for dep in deps if dep.op != self.op)
+        return knowledge.status(others) is Status.DURABLE or mutants.on("kept-pending")
