@@ -108,6 +108,8 @@ class OnceEach:
         unit = self.units[target.name].get((line.req, line.lane))
         if target.join == "first" and unit is not None:
             return
+        if unit is not None and not self.tainted.isdisjoint(unit[1].inputs):
+            return  # a state that was reported lost ran the request again; downstream keeps what it had from before the loss
         if target.join == "combine" and not self._every_source_gave(target, line.req, line.lane):
             # A required input may have been a skip: then the unit forwards one, and a stateless operator writes no line.
             if unit is None and not target.stateful:
