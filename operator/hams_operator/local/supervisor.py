@@ -204,7 +204,7 @@ class Supervisor:
         return self._memory / "control.sock"
 
     async def stop(self) -> None:
-        """End everything, in order: managers (an end is no loss), frontends, which drain, the rest; by force if need be. Logs and history are left."""
+        """End everything, in order: managers (an end is no loss), frontends, which drain, the rest; by force if need be. Logs stay."""
         self._stopping = True
         if not self._locked:
             return
