@@ -12,7 +12,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from hams_protocol.effects import Effect, NoteReply, Propose, Send, Stop
+from hams_protocol.effects import (
+    Effect,
+    NoteApply,
+    NoteComplete,
+    NoteDurable,
+    NoteExec,
+    NoteFailover,
+    NoteLog,
+    NoteLost,
+    NoteReply,
+    Propose,
+    Send,
+    Stop,
+)
 from hams_protocol.events import (
     CasDone,
     CasFailed,
@@ -43,7 +56,7 @@ from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.node")
 
-NOTE_TYPES = frozenset(("NoteExec", "NoteApply", "NoteDurable", "NoteLog", "NoteReply", "NoteComplete", "NoteFailover", "NoteLost"))
+NOTES = frozenset((NoteExec, NoteApply, NoteDurable, NoteLog, NoteReply, NoteComplete, NoteFailover, NoteLost))
 MANAGER = "manager"
 
 
@@ -104,6 +117,8 @@ class Node:
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._due = float("inf")
+        self._yielded = False
         self._sent: set[InstanceId] = set()
         self._heartbeat_s = max(suspect_after_s / limits.heartbeats_per_suspicion, limits.heartbeat_min_s)
         self._suspicion = Suspicion(suspect_after_s, self._heartbeat_s)
@@ -187,24 +202,30 @@ class Node:
         self._arm()
 
     def _arm(self) -> None:
-        due = self.machine.deadline()
-        if due == self._timer_at and self._timer is not None:
+        """Deadlines move with almost every event, mostly further away: a timer that fires early and looks again costs less than moving it."""
+        self._due = due = self.machine.deadline()
+        if due >= self._timer_at or self.stopped.done():
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_at = due
-        if due != float("inf") and not self.stopped.done():
-            self._timer = self._loop.call_at(due, self._tick)
+        now = self._loop.time()
+        # The loop counts in milliseconds: what is due within the present one is due in the next.
+        self._timer = self._loop.call_at(due if due <= now else max(due, now + limits.timer_again_s), self._tick)
 
     def _tick(self) -> None:
         """A late timer means a starved process: what has arrived meanwhile is read before the machine judges anybody by its silence."""
-        self._timer = None
-        if self._loop.time() - self._timer_at > limits.timer_late_s:
-            self._timer_at = self._loop.time()
+        self._timer, self._timer_at = None, float("inf")
+        late_s = self._loop.time() - self._due
+        if late_s < 0:
+            self._arm()
+        elif late_s > limits.timer_late_s and not self._yielded:
+            self._yielded = True
+            self._timer_at = float("-inf")  # no event moves this one: it yields once
             self._timer = self._loop.call_later(limits.timer_again_s, self._tick)
-            return
-        self.feed(Tick())
+        else:
+            self._yielded = False
+            self.feed(Tick())
 
     def _on_message(self, sender: InstanceId, message: Message) -> None:
         self.feed(Received(sender, message))
@@ -232,8 +253,9 @@ class Node:
             else:
                 self._sent.add(effect.target)
                 self.network.send(effect.target, effect.message)
-        elif kind.__name__ in NOTE_TYPES:
-            self._note(effect, now)
+        elif kind in NOTES:
+            if self._history is not None:
+                self._note(effect, now, self._history)
         elif isinstance(effect, Propose):
             self._proposals.append(effect)
             if len(self._proposals) == 1:
@@ -243,12 +265,10 @@ class Node:
         else:
             self._perform(effect)
 
-    def _note(self, note: Effect, now: float) -> None:
-        if self._history is None:
-            return
+    def _note(self, note: Effect, now: float, history: HistoryWriter) -> None:
         digest = self._reply_digest(note) if isinstance(note, NoteReply) and self._reply_digest is not None else None
         try:
-            self._history.write(line_of(note, self.instance, now, digest))  # type: ignore[arg-type]
+            history.write(line_of(note, self.instance, now, digest))  # type: ignore[arg-type]
         except HistoryError as error:
             log.error("the history cannot be written, so nothing more is done here: %s", error)
             self._stop(Stop(f"history: {error}"))
@@ -261,10 +281,13 @@ class Node:
     # -- heartbeats --------------------------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Every interval: a heartbeat to whom nothing else was sent, and a look at who has been silent for too long."""
-        self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
-        beat = Heartbeat(self.machine.knowledge.topology.generation)
+        """Every interval: a heartbeat to whom nothing else was sent, and a look at who has been silent for too long.
+
+        All instances of one host beat together, by its clock: so each wakes a few times per interval, not once for each of its peers.
+        """
         now = self._loop.time()
+        self._heartbeat = self._loop.call_at((round(now / self._heartbeat_s) + 1) * self._heartbeat_s, self._beat)
+        beat = Heartbeat(self.machine.knowledge.topology.generation)
         for peer in self.members:
             if peer == self.instance or not self.network.is_up(peer):
                 continue
