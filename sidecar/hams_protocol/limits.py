@@ -117,6 +117,9 @@ first_roles_wait_s = 2.0
 probe_again_after_s = 0.5
 """A suspect that nobody could stand in for is probed again after this long."""
 
+kept_wait_s = 2.0
+"""A state whose members are all revoked is not called lost before this long: one of them may come back with it."""
+
 fences_kept_max = 16
 """Different fences of one generation that a primary keeps in force."""
 

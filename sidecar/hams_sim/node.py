@@ -46,7 +46,6 @@ class Node:
         "generation",
         "host_cut",
         "id",
-        "kept",
         "links",
         "links_in",
         "machine",
@@ -74,7 +73,6 @@ class Node:
         self.backlog: list[Event] = []
         self.links: dict[str, Link] = {}
         self.links_in: dict[str, Link] = {}
-        self.kept: str | None = None
         self.skew = skew
         self.slow = 1.0
         self.slow_net = 1.0
@@ -91,6 +89,11 @@ class Node:
     def member(self) -> Member:
         """What its shell registers in etcd."""
         return Member(self.id, self.of, self.id, self.generation, self.kept)
+
+    @property
+    def kept(self) -> str | None:
+        """The former id whose state its machine still has."""
+        return getattr(self.machine, "kept_of", None)
 
     @property
     def is_frontend(self) -> bool:

@@ -149,12 +149,16 @@ class World:
         if of == MANAGER:
             node.machine = ManagerMachine(graph, node.id)
         elif of == FRONTEND:
-            node.machine = FrontendMachine(graph, node.id)
+            logs = kept.machine.kept_logs() if kept is not None and isinstance(kept.machine, FrontendMachine) else None
+            node.machine = FrontendMachine(graph, node.id, logs)
         else:
             operator = graph.operators[of]
-            node.machine = StatefulMachine(graph, of, node.id) if operator.stateful else StatelessMachine(graph, of, node.id)
+            state = kept.machine.kept_state() if kept is not None and isinstance(kept.machine, StatefulMachine) else None
+            node.machine = StatefulMachine(graph, of, node.id, state) if operator.stateful else StatelessMachine(graph, of, node.id)
             node.model = SimModel(self, node, operator, self.behaviours[of])
             node.model.start()
+        if node.kept is not None:
+            self.seen("came back with its state")
         self.nodes[node.id] = node
         self.etcd.register(node)
         self.etcd.resync(node)

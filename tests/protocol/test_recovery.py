@@ -3,6 +3,7 @@
 import pytest
 from kit import Rig, dep, graph, of, op, rset, table, topo
 
+from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteLost, Propose, Send
 from hams_protocol.events import CasDone, CasFailed, CasUnknown, PeerDown
@@ -210,6 +211,9 @@ def test_a_commit_ends_the_recovery():
 
 def test_a_state_without_any_replica_is_lost_and_it_is_said():
     rig = orphaned(rset("p", "p-1"), Q, S)
+    assert not of(rig.all, NoteLost), "the revoked one may come back with it"
+    rig.step(CasDone(proposed(rig.all), 2))  # meanwhile other roles are given
+    rig.after(limits.kept_wait_s)
     assert of(rig.all, NoteLost)
     assert proposed(rig.all).find("p").lost
 

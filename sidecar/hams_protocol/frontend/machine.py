@@ -39,6 +39,7 @@ from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
+    KEPT,
     AskCopy,
     AskTopology,
     Attempt,
@@ -189,7 +190,7 @@ class FrontendMachine:
         """After a `Stop` that names a set to keep: what a fresh machine should be given."""
         logs = {shard: owner.log for shard, owner in self._owners.items()}
         logs.update({shard: item.log for shard, item in self._followers.items() if item.log is not None and not item.joining})
-        return KeptLogs(self.instance, logs) if logs else None
+        return KeptLogs(self.instance, logs) if logs else self._kept
 
     @property
     def unserved(self) -> str | None:
@@ -608,6 +609,9 @@ class FrontendMachine:
     def _on_probe(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Probe)
         roles = tuple(RoleReport(item.name, item.role, item.epoch, item.last, item.role != "joining") for item in self.shards())
+        if self._kept is not None:
+            names = self.graph.shard_names
+            roles += tuple(RoleReport(names[shard], KEPT, log.epoch, log.last, False) for shard, log in self._kept.logs.items())
         self._ctx.send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self._ctx.generation, roles))
 
     def _on_freeze(self, sender: InstanceId, message: Message) -> None:

@@ -28,6 +28,11 @@ def candidates(members: Members, of: str, topology: Topology) -> list[InstanceId
     return sorted(item.instance for item in members.values() if item.of == of and item.instance not in topology.revoked)
 
 
+def keepers(members: Members, found: ReplicaSet) -> list[InstanceId]:
+    """Registered instances that have brought along the state of a member of this set, under another id."""
+    return sorted(item.instance for item in members.values() if item.kept is not None and item.kept in found.members)
+
+
 def first_roles(graph: Graph, topology: Topology, members: Members, patient: bool) -> Topology:
     """Primaries for sets that never had one: a set begins with its primary alone. `patient`: shards wait for all frontends to come."""
     for op in graph.data.operators:
@@ -44,7 +49,7 @@ def first_roles(graph: Graph, topology: Topology, members: Members, patient: boo
 
 
 def joiners(graph: Graph, topology: Topology, members: Members) -> Topology:
-    """Fill every set up to its number of backups; forget joiners that are gone."""
+    """Fill every set up to its number of backups; forget joiners that are gone. Who keeps a state that the set may yet need does not join."""
     for name, of, want in wanted_backups(graph):
         found = topology.find(name)
         if found.primary is None or found.lost:
@@ -53,6 +58,7 @@ def joiners(graph: Graph, topology: Topology, members: Members) -> Topology:
         if mutants.on("shrink-from-outside"):
             found = replace(found, in_sync=tuple(item for item in found.in_sync if item in members))
         taken = named(topology) if of != FRONTEND else set(found.members)
+        taken.update(keepers(members, found))
         free = [item for item in candidates(members, of, topology) if item not in taken and item not in joining]
         missing = want - len(found.in_sync) - len(joining)
         joining = (*joining, *free[: max(missing, 0)])

@@ -3,6 +3,8 @@
 An attempt belongs to one generation. It freezes the backups of sets without primary, fences every stateful operator downstream, lets
 those that hold an orphan fail over (or roll back) as well, until nothing new is found; its result is the next topology. Nothing is
 purged, promoted or taken as durable before that is committed: if it cannot be, the attempt is forgotten and another begins.
+Kept states of former members are frozen only where no in-sync member answers. A set for which nobody answers, though somebody may yet
+come, is put off (`put_off`): the others go on without it.
 """
 
 from collections.abc import Iterable
@@ -21,12 +23,13 @@ from hams_protocol.topology import ReplicaSet, Topology
 class Move:
     """A replica set that gets another primary, or goes back with the one it has."""
 
-    __slots__ = ("answers", "asked", "decided", "end", "in_sync", "joining", "old", "primary", "retained")
+    __slots__ = ("answers", "asked", "asked_kept", "decided", "end", "in_sync", "joining", "old", "primary", "retained")
 
     def __init__(self, old: ReplicaSet) -> None:
         self.old = old
         self.asked: dict[InstanceId, int] = {}
         self.answers: dict[InstanceId, FreezeAnswer] = {}
+        self.asked_kept = False
         self.decided = False
         self.primary: InstanceId | None = None
         self.end = -1
@@ -50,7 +53,10 @@ class FenceQuestion:
 class Attempt:
     """The questions of one recovery attempt and what the answers amount to."""
 
-    def __init__(self, graph: Graph, topology: Topology, members: assign.Members, number: int, revision: int, now: float) -> None:
+    def __init__(
+        self, graph: Graph, topology: Topology, members: assign.Members, number: int, revision: int, now: float, patient: Iterable[str] = ()
+    ) -> None:
+        """`patient` are the sets that are not given up as lost yet: a revoked member may come back with its state."""
         self._graph = graph
         self.topology = topology
         self.revision = revision
@@ -62,6 +68,8 @@ class Attempt:
         self._silent: set[InstanceId] = set()
         self.asked_at = now
         self.lost: set[str] = set()
+        self.put_off: set[str] = set()
+        self._patient = frozenset(patient)
         self.hopeless = False
 
     # -- questions -------------------------------------------------------------------------------------------------------------
@@ -90,6 +98,19 @@ class Attempt:
                 move.asked[instance] = self._question
                 effects.append(Send(instance, Freeze(self._question, self.topology.generation, name, old.epoch)))
         return effects if move.asked else [*effects, *self._decide(move)]
+
+    def _freeze_kept(self, move: Move) -> list[Effect]:
+        """No in-sync member answers: the states that former members brought along, if the topology still names those."""
+        move.asked_kept = True
+        if mutants.on("kept-never-asked"):
+            return []
+        effects: list[Effect] = []
+        for instance in assign.keepers(self._members, move.old):
+            if instance not in self._silent and instance not in self.topology.revoked and instance not in move.asked:
+                self._question += 1
+                move.asked[instance] = self._question
+                effects.append(Send(instance, Freeze(self._question, self.topology.generation, move.old.name, move.old.epoch)))
+        return effects
 
     def _fence_downstream(self) -> list[Effect]:
         """Every stateful operator downstream of an end hears of it; of new ends again."""
@@ -199,8 +220,16 @@ class Attempt:
         """The **lowest** applied version becomes the end: everything durable is in it."""
         held = {instance: answer.applied for instance, answer in move.answers.items() if answer.applied is not None}
         if not held:
-            if any(peer not in self.topology.revoked and peer not in move.answers for peer in move.old.in_sync):
-                self.hopeless = True
+            if not move.asked_kept and (effects := self._freeze_kept(move)):
+                return effects
+            waits = any(peer not in self.topology.revoked and peer not in move.answers for peer in move.old.in_sync)
+            if move.old.primary not in self.topology.revoked:
+                if waits:
+                    self.hopeless = True
+                    return []
+            elif waits or move.old.lost or move.old.name in self._patient:
+                del self._moves[move.old.name]
+                self.put_off.add(move.old.name)
                 return []
             move.decided = True
             self.lost.add(move.old.name)
@@ -241,6 +270,11 @@ class Attempt:
 
     def _living(self, instances: Iterable[InstanceId]) -> tuple[InstanceId, ...]:
         return tuple(item for item in instances if item in self._members and item not in self.topology.revoked and item not in self._silent)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything it was about is put off."""
+        return not (self._moves or self._fences or self._rollbacks)
 
     # -- result ----------------------------------------------------------------------------------------------------------------
 

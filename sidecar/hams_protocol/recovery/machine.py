@@ -1,11 +1,11 @@
 """One manager: suspicion, confirmation, revocation, recovery, and keeping every set complete (protocol.md, sections 6 and 7).
 
 Laws: an instance is acted against only after a direct probe has failed, and after the topology lists it as revoked; a primary is revoked
-only when another in-sync member of its set has just answered, so never the last replica of a state; every change is one
-compare-and-swap against the topology it was made from. Any manager may do any of this at any time: ranks only avoid doing it twice.
+only when another in-sync member of its set (or the kept state of a member) has just answered, so never the last replica of a state; every
+change is one compare-and-swap against the topology it was made from. Any manager may do any of this at any time: ranks only avoid doing
+it twice.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from hams_protocol import limits, mutants
@@ -15,6 +15,7 @@ from hams_protocol.graph import Graph, WhenLost
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
+    KEPT,
     AskTopology,
     FenceAnswer,
     FreezeAnswer,
@@ -65,6 +66,9 @@ class ManagerMachine:
         self._nonces = 0
         self._attempts = 0
         self._attempt: Attempt | None = None
+        self._kept_at: dict[tuple[InstanceId, str, int], float] = {}
+        self._orphaned_since: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
         self._proposing = False
         self._began_at = FOREVER
         self._held_until = -FOREVER
@@ -88,6 +92,7 @@ class ManagerMachine:
         """When the machine wants a Tick."""
         delay = self._delay()
         dues = [self._held_until, self._needed_since + delay, self._assign_since + delay, self._began_at + limits.first_roles_wait_s]
+        dues += self._retry_at.values()
         for inquest in self._inquests.values():
             dues.append(inquest.asked_at + limits.probe_again_after_s)
             dues += [inquest.asked_at + self._probe_timeout_s, inquest.confirmed_at + delay]
@@ -228,11 +233,15 @@ class ManagerMachine:
 
     def _probes(self, inquest: Inquest) -> list[Effect]:
         """Ask the suspect itself, and who could take over."""
-        heirs = [peer for item in self.knowledge.topology.sets if item.primary == inquest.instance for peer in item.in_sync]
+        sets = [item for item in self.knowledge.topology.sets if self._is_needed(inquest.instance, item)]
+        heirs = [peer for item in sets for peer in (*item.in_sync, *assign.keepers(self.members, item))]
         return [Send(peer, Probe(inquest.nonce)) for peer in dict.fromkeys([inquest.instance, *heirs])]
 
     def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> list[Effect]:
         self._answered_at[sender] = now
+        for report in answer.roles:
+            if report.role == KEPT:
+                self._kept_at[sender, report.name, report.epoch] = now
         inquest = self._inquests.get(sender)
         if inquest is None or inquest.nonce != answer.nonce:
             return []
@@ -296,7 +305,7 @@ class ManagerMachine:
                 continue
             owns_slot = any(slot.instance == inquest.instance for table in topology.tables for slot in table.slots)
             if any(item.primary == inquest.instance for item in topology.sets):
-                replaced = all(self._has_heir(item.in_sync, inquest) for item in topology.sets if self._is_needed(inquest.instance, item))
+                replaced = all(self._has_heir(item, inquest) for item in topology.sets if self._is_needed(inquest.instance, item))
             else:
                 replaced = owns_slot and self._has_substitute(inquest)
             if replaced:
@@ -309,10 +318,13 @@ class ManagerMachine:
             return False
         return item.primary == instance or (instance in item.in_sync and item.primary in self.knowledge.topology.revoked)
 
-    def _has_heir(self, in_sync: Iterable[InstanceId], inquest: Inquest) -> bool:
-        """A revoked one may still answer, but it will never act again."""
+    def _has_heir(self, item: ReplicaSet, inquest: Inquest) -> bool:
+        """A revoked one may still answer, but it will never act again; the state that one has kept may."""
         out = {*self._inquests, *self.knowledge.topology.revoked}
-        return any(self._answered_at.get(peer, -FOREVER) >= inquest.asked_at and peer not in out for peer in in_sync)
+        if any(self._answered_at.get(peer, -FOREVER) >= inquest.asked_at and peer not in out for peer in item.in_sync):
+            return True
+        keepers = assign.keepers(self.members, item)
+        return any(self._kept_at.get((peer, item.name, item.epoch), -FOREVER) >= inquest.asked_at and peer not in out for peer in keepers)
 
     def _has_substitute(self, inquest: Inquest) -> bool:
         """A dead slot owner is revoked at once; one whose proxy lives only if another instance can take its slots."""
@@ -324,7 +336,7 @@ class ManagerMachine:
 
     def _recover(self, now: float) -> list[Effect]:
         topology = self.knowledge.topology
-        orphaned = [item.name for item in topology.sets if item.primary in topology.revoked and not item.lost and not self._must_wait(item)]
+        orphaned = [item.name for item in topology.sets if self._is_orphaned(item, now)]
         rollbacks = [name for name in self._to_roll_back() if name not in orphaned]
         if not orphaned and not rollbacks:
             self._needed_since = FOREVER
@@ -339,14 +351,32 @@ class ManagerMachine:
         if self._attempt is None:
             self._attempts += 1
             members = {name: item for name, item in self.members.items() if name not in self._inquests}
-            self._attempt = Attempt(self.graph, topology, members, self._attempts, self.knowledge.revision, now)
+            patient = [name for name, since in self._orphaned_since.items() if now < since + limits.kept_wait_s]
+            self._attempt = Attempt(self.graph, topology, members, self._attempts, self.knowledge.revision, now, patient)
             silent = [item.instance for item in self._inquests.values() if item.confirmed_at != FOREVER and item.health is None]
             effects = self._attempt.begin(orphaned, rollbacks, silent, now)
+        for name in self._attempt.put_off:
+            self._retry_at[name] = now + self._probe_timeout_s
+        self._attempt.put_off.clear()
+        if self._attempt.is_empty:
+            self._attempt = None
+            return effects
         result = self._attempt.result()
         if result is None:
             return effects
         notes = self._losses(self._attempt)
         return [*effects, *notes, *self._propose(result)]
+
+    def _is_orphaned(self, item: ReplicaSet, now: float) -> bool:
+        """Whether the set has lost its primary for good, and somebody who holds its state may answer now."""
+        if item.primary is None or item.primary not in self.knowledge.topology.revoked:
+            self._orphaned_since.pop(item.name, None)
+            self._retry_at.pop(item.name, None)
+            return False
+        self._orphaned_since.setdefault(item.name, now)
+        if now < self._retry_at.get(item.name, -FOREVER):
+            return False
+        return not (item.lost and not assign.keepers(self.members, item)) and not self._must_wait(item)
 
     def _to_roll_back(self) -> list[str]:
         """Sets whose primary, still in the epoch of which it said so, lives without its state, and has no backup to stand in for it."""
@@ -361,7 +391,8 @@ class ManagerMachine:
     def _must_wait(self, item: ReplicaSet) -> bool:
         """All who could take over fail their probes: the state is not lost, it waits until one of them answers."""
         heirs = [peer for peer in item.in_sync if peer not in self.knowledge.topology.revoked]
-        return bool(heirs) and all(self._is_silent(peer) for peer in heirs)
+        keepers = assign.keepers(self.members, item)
+        return bool(heirs) and all(self._is_silent(peer) for peer in (*heirs, *keepers))
 
     def _is_silent(self, instance: InstanceId) -> bool:
         inquest = self._inquests.get(instance)
@@ -413,7 +444,8 @@ class ManagerMachine:
         for item in topology.sets:
             of = item.name if item.name in self.graph.operators else "F"
             free = [name for name in assign.candidates(self.members, of, topology) if name not in assign.named(topology)]
-            if item.lost and free:
+            may_return = bool(assign.keepers(self.members, item)) and item.name not in self._retry_at
+            if item.lost and free and not may_return:
                 restarted = assign.moved(item, free[0], 0, (), ())
                 topology = assign.revoke(topology, item.members)
                 topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
