@@ -133,7 +133,7 @@ async def _traffic(graph: Graph, file: Path, run: RunFile, ready: Status, rate: 
             await asyncio.sleep(count / rate / 2)
             hit.append((strike(victim, "both", signal.SIGKILL), asyncio.get_running_loop().time()))
 
-        what = f"{count} labelled digits at {rate:g}/s; the primary of {VICTIM} is killed half-way"
+        what = f"{rate:g} digits/s, a kill half-way"
         tally = await with_progress(traffic, count, what, shown=output is Output.TEXT, aside=murder)
         pids, killed_s = hit[0]
         after = await _redundant_again(run)

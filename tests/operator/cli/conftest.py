@@ -42,6 +42,16 @@ class Broken(hams_sdk.Model):
         return {"x": batch["x"]}
 
 
+class Spoilt(hams_sdk.Model):
+    def initialize(self, config):
+        import os
+        if os.path.exists("spoilt"):
+            raise ValueError("the weights have gone bad")
+
+    def run(self, batch):
+        return {"x": batch["x"]}
+
+
 class Slow(hams_sdk.Model):
     def initialize(self, config):
         import threading

@@ -137,6 +137,23 @@ def test_a_model_that_cannot_be_started_is_named_with_its_reason(hams):
     assert hams.processes() == []
 
 
+def test_a_model_in_a_crash_loop_is_shown_with_its_last_words_until_it_runs_again(hams):
+    file = hams.graph("loop", double="Spoilt")
+    hams.ok("up", file, "--detach")
+    (file.parent / "spoilt").touch()
+    hams.ok("kill", "double")
+    hams.until(lambda: "lastFailureInfo" in hams.json("status"), "a failure in the status")
+    status = hams.json("status")
+    failure = status["lastFailureInfo"][0]
+    assert (failure["operator"], failure["exitCode"]) == ("double", 1)
+    assert "the weights have gone bad" in failure["log"][-1]
+    ready = next(item for item in status["conditions"] if item["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "ModelCrashLoop")
+    assert "the weights have gone bad" in hams.ok("status")
+    (file.parent / "spoilt").unlink()
+    hams.until(lambda: hams.settled("loop"), "ready again")
+
+
 def test_a_start_that_takes_too_long_is_ended(hams):
     failed = hams("up", hams.graph("slow", double="Slow"), "--detach", "--timeout", "4s")
     assert failed.returncode == 1
