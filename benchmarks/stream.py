@@ -1,6 +1,6 @@
 """What the peer stream costs: against raw blocking sockets, in the same run, between two processes on one machine.
 
-    python benchmarks/peers.py [--short] [--unix]
+    hams bench stream [--short] [--unix] [--out FILE.json]
 
 Measured: one way of a token (4 KiB, 1 MiB), sender's `send` to receiver's callback, one at a time; processor time of both processes
 per token, one at a time and in a stream; a state record of 100 MB as a fraction of what blocking sockets with preallocated
@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import platform
 import socket
 import statistics
 import sys
@@ -19,10 +18,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from benchmarks.chain import machine
 from hams_protocol.deps import Dep
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Deliver, Durable, Kind, Message, Meta, Payload, Probe, StateRecord, Suspect, Token
@@ -240,23 +241,28 @@ async def peers(listen: str, rounds: int) -> dict[str, float]:
     return found
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and write."""
+    parser = argparse.ArgumentParser("hams bench stream", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--short", action="store_true", help="a tenth of the rounds")
     parser.add_argument("--unix", action="store_true", help="Unix sockets instead of TCP on loopback")
-    chosen = parser.parse_args()
-    multiprocessing.set_start_method("spawn")
+    chosen = parser.parse_args(arguments)
+    multiprocessing.set_start_method("spawn", force=True)
     rounds = 300 if chosen.short else 3000
     with tempfile.TemporaryDirectory() as directory:
         listen = f"unix:{directory}/%.sock" if chosen.unix else "tcp:127.0.0.1:0"
-        result: dict[str, Any] = {"machine": f"{platform.machine()} {platform.python_version()}", "links": "unix" if chosen.unix else "tcp"}
+        result: dict[str, Any] = {"bench": "stream", "machine": machine(), "links": "unix" if chosen.unix else "tcp"}
         result["raw"] = raw(socket.AF_UNIX if chosen.unix else socket.AF_INET, rounds)
         result["peers"] = uvloop.run(peers(listen, rounds))
         result["record_of_raw"] = result["peers"]["record_GB_s"] / result["raw"]["record_GB_s"]
-    json.dump(result, sys.stdout, indent=2)
-    print()
+    text = json.dumps(result, indent=1)
+    if chosen.out is not None:
+        chosen.out.parent.mkdir(parents=True, exist_ok=True)
+        chosen.out.write_text(text + "\n")
+    print(text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
