@@ -1,0 +1,152 @@
+"""The documents say what is true: links lead somewhere, commands and fields exist, the reference is what the typed model says."""
+
+import importlib.util
+import itertools
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+from hams_operator.cli.main import app
+from hams_operator.graph import load_text
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
+        *(ROOT / "operator/hams_operator/templates").rglob("*.md"),
+    ]
+)
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+INLINE = re.compile(r"`(hams [^`]+)`")
+PLACEHOLDERS = {"FILE", "DIR", "NAME", "OPERATOR", "URL", "N", "S", "ID"}
+NOT_YET = {"render"}
+"""Named in the documents as not there yet."""
+
+
+def prose(text: str) -> str:
+    return FENCE.sub("", text)
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", prose(page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(prose(page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        assert there.exists(), f"{page.name}: no {target}"
+        if anchor:
+            assert anchor in anchors(there), f"{page.name}: {there.name} has no heading for #{anchor}; it has {sorted(anchors(there))}"
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Every `hams ...` of a page, in shell fences and in the running text, as words."""
+    text = page.read_text(encoding="utf-8")
+    lines = [line for language, body in FENCE.findall(text) if language in ("sh", "console") for line in body.replace("\\\n", " ").splitlines()]
+    for line in lines:
+        for part in re.split(r"&&|\||;", line.removeprefix("$ ")):
+            found = re.match(r"\s*hams (.*)", part)
+            if found:
+                yield shlex.split(found[1], comments=True)
+    for inline in INLINE.findall(prose(text)):
+        yield shlex.split(inline.removeprefix("hams "))
+
+
+@cache
+def options_of(*words: str) -> frozenset[str]:
+    """The options that a command names in its own --help. Fails if there is no such command."""
+    shown = CliRunner().invoke(app, [*words, "--help"])
+    assert shown.exit_code == 0, f"there is no `hams {' '.join(words)}`: {shown.output}"
+    return frozenset(re.findall(r"(?<![\w-])--?[a-z][\w-]*", shown.output)) | {"--help"}
+
+
+def command_of(words: list[str]) -> list[str]:
+    """The words that name the command itself."""
+    if words[0] == "history":
+        return words[:2]
+    named = words[0] == "bench" and len(words) > 1 and not words[1].startswith("-") and words[1] not in PLACEHOLDERS
+    return words[:2] if named else words[:1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_commands_exist_with_their_options(page: Path) -> None:
+    for words in commands(page):
+        if not words or words[0] in NOT_YET or words[0].startswith("-"):
+            continue
+        if not re.fullmatch(r"[a-z]+", words[0]):
+            continue
+        known = options_of(*command_of(words))
+        for word in words[1:]:
+            if word.startswith("-") and not re.fullmatch(r"-\d+", word):
+                assert word.partition("=")[0] in known, f"{page.name}: hams {' '.join(words)}: no option {word}; there are {sorted(known)}"
+
+
+def test_the_commands_of_the_pages_are_found_at_all() -> None:
+    assert sum(len(list(commands(page))) for page in PAGES) > 40
+
+
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("configuration_reference", ROOT / "tools" / "configuration.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_configuration_reference_is_what_the_typed_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = reference()
+    text = tool.PAGE.read_text(encoding="utf-8")
+    assert tool.page(text) == text, "run: .venv/bin/python tools/configuration.py"
+    assert tool.main(["--check"]) == 0
+    monkeypatch.setattr(tool.rs.Managers, "__doc__", "Something else.")
+    assert tool.page(text) != text, "a change of the model is noticed"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_fields_named_with_their_section_exist(page: Path) -> None:
+    """`frontend.maxInFlight`, `stateful.window` and the like."""
+    sections: dict[str, set[str]] = {}
+    for path in reference().paths():
+        parts = path.replace("[]", "").split(".")
+        for section, field in itertools.pairwise(parts):
+            sections.setdefault(section, set()).add(field)
+    for section, field in re.findall(
+        r"`(frontend|managers|recovery|stateful|batch|standby|model|feedback|checkpoint)\.([a-z]\w*)", prose(page.read_text())
+    ):
+        if page.name != "models.md" or section not in ("batch", "model"):  # `batch.units` there is the SDK's
+            assert field in sections[section] | {"py"}, f"{page.name}: no field {section}.{field}; there are {sorted(sections[section])}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_whole_graphs_in_the_pages_are_valid(page: Path) -> None:
+    for language, body in FENCE.findall(page.read_text(encoding="utf-8")):
+        if language == "yaml" and "operators:" in body and body.startswith("apiVersion"):
+            load_text(body)
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda path: path.name)
+def test_pictures_are_used_and_say_what_they_show(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    assert "<title" in text
+    assert "<desc" in text
+    assert "prefers-color-scheme: dark" in text
+    assert any(picture.name in page.read_text(encoding="utf-8") for page in PAGES), f"no page shows {picture.name}"
