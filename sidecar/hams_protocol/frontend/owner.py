@@ -133,7 +133,7 @@ class ShardOwner:
         for live in self.live.values():
             if live.admit.root is not None:
                 live.root = self.live.get(live.admit.root.n)
-            if live.root is not None:
+            if live.root is not None and live.left != COMPLETE:
                 live.root.unresolved += sum(not live.durable[number] for number in feedback)
 
     def _track(self, admit: Admit, index: int) -> Live:
