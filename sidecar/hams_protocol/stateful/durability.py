@@ -1,0 +1,374 @@
+"""When a version is durable, and who helps to make it so: records, followers, the window, the watermark (protocol.md, sections 2 and 7.7).
+
+Laws it keeps: a version is durable only when the whole ack set has applied it (alone: once its dependencies on other operators are durable);
+a joiner copies only what is durable, and is counted on before it is declared in sync; a set is shrunk by this primary's own
+compare-and-swap alone, and a member counts until the topology without it is known.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hams_protocol import limits, mutants
+from hams_protocol.deps import Deps
+from hams_protocol.effects import (
+    Effect,
+    NoteDurable,
+    Propose,
+    Send,
+)
+from hams_protocol.events import (
+    CasDone,
+    CasFailed,
+)
+from hams_protocol.graph import WhenUnprotected
+from hams_protocol.ids import InstanceId
+from hams_protocol.knowledge import Status
+from hams_protocol.messages import (
+    AskCopy,
+    AskDurable,
+    Durable,
+    Message,
+    RecordAck,
+    StateCopy,
+)
+from hams_protocol.stateful.fences import others
+from hams_protocol.stateful.followers import Follower, Followers
+from hams_protocol.topology import ReplicaSet, admit, hand_over, shrink
+from hams_protocol.versions import Version
+
+if TYPE_CHECKING:
+    from hams_protocol.stateful.machine import StatefulMachine
+
+FOREVER = float("inf")
+
+
+class Durability:
+    """Everything of a primary's epoch that happens between an executed version and its being durable."""
+
+    def __init__(self, machine: "StatefulMachine", found: ReplicaSet, now: float) -> None:
+        self._m = machine
+        self._epoch = found.epoch
+        newest = machine.store.newest
+        assert newest is not None, "a primary has a state"
+        self.base = newest.number
+        self.durable = -1
+        self._followers = Followers()
+        self._followers.sync(found, self.base, now)
+        self._proposed_at = -FOREVER
+        self._reconsider_at = FOREVER
+        self._interested = self._who_waits()
+        self._waiting_since = FOREVER
+        self._blocked = machine.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
+
+    @property
+    def _seq(self) -> int:
+        """The newest version executed."""
+        newest = self._m.store.newest
+        return self.base if newest is None else newest.number
+
+    @property
+    def undurable(self) -> int:
+        """Versions executed but not yet durable."""
+        newest = self._m.store.newest
+        if newest is None or newest.number <= self.durable:
+            return 0
+        return len(self._m.store.after(self.durable))
+
+    @property
+    def window_open(self) -> bool:
+        """Whether one more version may be executed; where states are large the window shrinks, to 1 at least."""
+        if not self._m.mode.replicates:
+            return True
+        pending = self.undurable
+        if pending == 0:
+            return True
+        if self._m.store.nbytes > limits.retained_state_bytes_max:
+            return False
+        return pending < self._m.operator.window or mutants.on("no-window")
+
+    # -- shipping ----------------------------------------------------------------------------------------------------------------------
+
+    def ship(self, now: float) -> list[Effect]:
+        """Stream every record that is ready, in order, to every follower that follows."""
+        effects: list[Effect] = []
+        ready = self._ready_up_to()
+        for follower in self._followers.all.values():
+            effects += self._ship_to(follower, ready, now)
+        return effects
+
+    def _ready_up_to(self) -> int:
+        """The newest version whose record, and all before it, can leave: captured, or unchanged."""
+        ready = self.base
+        for version in self._m.store.versions:
+            if version.state is None:
+                break
+            ready = version.number
+        return ready
+
+    def _ship_to(self, follower: Follower, ready: int, now: float) -> list[Effect]:
+        if follower.copying or follower.sent >= ready:
+            return []
+        if follower.received >= follower.sent:
+            follower.progress_at = now
+        effects: list[Effect] = []
+        for version in self._m.store.after(follower.sent):
+            if version.number > ready:
+                break
+            if version.record.epoch == self._epoch:
+                effects.append(Send(follower.instance, version.record))
+            follower.sent = version.number
+        return effects
+
+    def _resend(self, follower: Follower, now: float) -> list[Effect]:
+        if follower.copying or follower.received >= follower.sent or follower.down_since != FOREVER:
+            return []
+        waiting = [version for version in self._m.store.after(follower.received) if version.number <= follower.sent]
+        patience = limits.resend_after_s + sum(size_of(version) for version in waiting) / limits.stream_floor_bytes_s
+        if now < follower.progress_at + patience:
+            return []
+        if follower.received < 0 and not follower.ack:
+            return []
+        if not follower.ack and self._m.store.find(follower.received) is None:
+            follower.progress_at = now
+            return self._copy_to(follower.instance, AskCopy(self._m.operator.name, self._epoch), now)
+        follower.sent = follower.received
+        effects = self._ship_to(follower, self._ready_up_to(), now)
+        return effects
+
+    def _ask_applied(self, follower: Follower, now: float) -> list[Effect]:
+        """The acknowledgement of an apply may be lost: the bare record of a version it has received makes a follower say it again."""
+        if now < follower.ask_at:
+            return []
+        follower.asked_at = now
+        version = self._m.store.find(follower.received)
+        if version is None:
+            return []
+        return [Send(follower.instance, replace(version.record, epoch=self._epoch, units=(), state=None))]
+
+    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+        """A follower is back: what it has not acknowledged goes out again."""
+        follower = self._followers.up(peer, now)
+        return self._ship_to(follower, self._ready_up_to(), now) if follower is not None else []
+
+    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> list[Effect]:
+        """A follower cannot be reached."""
+        self._followers.down(peer, refused, now)
+        return self.drop_gone(now)
+
+    # -- the watermark -----------------------------------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> list[Effect]:
+        """Move the durable watermark as far as the ack set (or, alone, the dependencies) allow, and announce it."""
+        m = self._m
+        if not m.mode.replicates:
+            return []
+        target = self._followers.applied_by_all()
+        if self._blocked and not m.knowledge.set_of(m.operator.name).in_sync:
+            target = None
+        if target is None:
+            target = -1 if self._blocked else self._settled()
+        elif mutants.on("durable-before-all"):
+            target = max(follower.applied for follower in self._followers.ack_set)
+        self._waiting_since = FOREVER if target >= self._seq else min(self._waiting_since, now)
+        if target <= self.durable:
+            return self._serve_joiners(now)
+        self.durable = target
+        self._waiting_since = FOREVER if target >= self._seq else now
+        name = m.operator.name
+        notice = Durable((m.own_dep(self._epoch, target),))
+        m.knowledge.announce(notice)
+        m.store.trim(target)
+        effects: list[Effect] = [NoteDurable(name, m.knowledge.topology.generation, self._epoch, target)]
+        effects += [Send(peer, notice) for peer in self._interested]
+        effects += self._serve_joiners(now)
+        for follower in list(self._followers.all.values()):
+            effects += self._admit(follower, now)
+        return effects
+
+    def _serve_joiners(self, now: float) -> list[Effect]:
+        """Joiners that asked before there was anything to copy."""
+        effects: list[Effect] = []
+        for follower in self._followers.all.values():
+            if follower.asked:
+                effects += self._copy_to(follower.instance, AskCopy(self._m.operator.name, self._epoch), now)
+        return effects
+
+    def _settled(self) -> int:
+        """Alone: the newest version that is captured and, with all before it, has only durable dependencies on other operators."""
+        found = self.durable
+        knowledge, name = self._m.knowledge, self._m.operator.name
+        for version in self._m.store.versions:
+            if version.state is None:
+                break
+            if knowledge.status(others(version.record.deps, name)) is not Status.DURABLE and not mutants.on("alone-without-deps"):
+                break
+            found = max(found, version.number)
+        return found
+
+    def _who_waits(self) -> list[InstanceId]:
+        """Replicas of all downstream stateful operators, and the owners of the shards."""
+        m = self._m
+        names = (*m.graph.stateful_downstream[m.operator.name], *m.graph.shard_names)
+        peers: dict[InstanceId, None] = {}
+        for name in names:
+            found = m.knowledge.set_of(name)
+            for peer in found.members if name in m.graph.operators else (found.primary,):
+                if peer is not None and peer != m.instance:
+                    peers[peer] = None
+        return list(peers)
+
+    def _tell_newcomers(self) -> list[Effect]:
+        """Who has a role now that waits for notices, and had none before, has heard nothing so far."""
+        before, self._interested = set(self._interested), self._who_waits()
+        if self.durable < 0:
+            return []
+        notice = Durable((self._m.own_dep(self._epoch, self.durable),))
+        return [Send(peer, notice) for peer in self._interested if peer not in before]
+
+    def _ask_durable(self, deps: Deps) -> list[Effect]:
+        m = self._m
+        effects: list[Effect] = []
+        for dep in deps:
+            owner = m.knowledge.set_of(dep.op).primary
+            if dep.op != m.operator.name and owner is not None and m.knowledge.status_of(dep) is not Status.DURABLE:
+                effects.append(Send(owner, AskDurable(dep.op)))
+        return effects
+
+    # -- members -----------------------------------------------------------------------------------------------------------------------
+
+    def members_named(self, found: ReplicaSet, now: float) -> list[Effect]:
+        """A newer topology in the same epoch."""
+        self._followers.sync(found, self.base, now)
+        self._proposed_at = -FOREVER
+        effects = [*self.ship(now), *self.advance(now), *self._tell_newcomers()]
+        for follower in list(self._followers.all.values()):
+            effects += self._admit(follower, now)
+        return effects
+
+    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+        """What followers and waiting proxies say; nothing else is for this part."""
+        if isinstance(message, RecordAck):
+            return self._record_ack(sender, message, now)
+        if isinstance(message, AskCopy):
+            return self._copy_to(sender, message, now)
+        if isinstance(message, AskDurable):
+            return [Send(sender, Durable((self._m.own_dep(self._epoch, self.durable),)))] if self.durable >= 0 else []
+        return []
+
+    def _record_ack(self, sender: InstanceId, ack: RecordAck, now: float) -> list[Effect]:
+        if ack.epoch != self._epoch and not mutants.on("record-ack-of-old-epoch"):
+            return []
+        follower = self._followers.acknowledge(sender, ack.received, ack.applied, now)
+        if follower is None:
+            return []
+        return [*self.advance(now), *self._admit(follower, now)]
+
+    def _copy_to(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
+        """A joiner copies the newest **durable** version, then follows the records."""
+        follower = self._followers.all.get(sender)
+        if ask.epoch != self._epoch or follower is None or follower.ack:
+            return []
+        m = self._m
+        alone = self._blocked and not m.knowledge.set_of(m.operator.name).in_sync
+        number = self._settled() if alone else self.durable
+        if mutants.on("copy-speculative"):
+            number = self._ready_up_to()
+        version = m.store.at_or_below(number)
+        if number < self.base or version is None or version.state is None:
+            follower.copying = follower.asked = True
+            return []
+        follower.copying = follower.asked = False
+        follower.sent = version.number
+        follower.progress_at = now
+        units = () if mutants.on("copy-without-consumed") else m.lineage.up_to(version.number)
+        known = m.knowledge.completed.snapshot()
+        copy = StateCopy(m.operator.name, self._epoch, version.number, units, known, version.record.chain, version.state, m.layout)
+        return [Send(sender, copy), *self._ship_to(follower, self._ready_up_to(), now)]
+
+    def _admit(self, follower: Follower, now: float) -> list[Effect]:
+        """Once it has applied everything durable, a joiner enters the ack set; then, not before, it is proposed for the set."""
+        m = self._m
+        found = m.knowledge.set_of(m.operator.name)
+        if follower.instance not in found.joining or follower.copying or follower.applied < max(self.durable, self.base):
+            return []
+        if not mutants.on("set-before-ack-set"):
+            follower.ack = True
+        if now < self._proposed_at + limits.propose_retry_s:
+            return []
+        changed = admit(m.knowledge.topology, m.operator.name, m.instance, self._epoch, follower.instance)
+        if changed is None:
+            return []
+        self._proposed_at = now
+        self._reconsider_at = now + limits.propose_retry_s
+        return [Propose(m.knowledge.revision, changed)]
+
+    def drop_gone(self, now: float) -> list[Effect]:
+        """A set is shrunk only by its living primary's own compare-and-swap; until it is known, the member stays in the ack set."""
+        m = self._m
+        if now < self._proposed_at + limits.propose_retry_s:
+            return []
+        gone = self._followers.gone(m.members, m.graph.data.recovery.suspect_after_s, now)
+        for member in gone:
+            changed = shrink(m.knowledge.topology, m.operator.name, m.instance, self._epoch, member)
+            if changed is not None:
+                self._proposed_at = now
+                self._reconsider_at = now + limits.propose_retry_s
+                if mutants.on("leave-ack-set-before-shrink"):
+                    self._followers.all[member].ack = False
+                return [Propose(m.knowledge.revision, changed)]
+        return []
+
+    def hand_over(self, now: float) -> list[Effect]:
+        """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the last version, a backup takes over."""
+        m = self._m
+        found = m.knowledge.set_of(m.operator.name)
+        unflushed = self._seq > self.durable and not mutants.on("hand-over-unflushed")
+        if unflushed or now < self._proposed_at + limits.propose_retry_s:
+            return []
+        heir = next((item for item in found.in_sync if item in m.members), None)
+        if heir is None:
+            return []
+        changed = hand_over(m.knowledge.topology, m.operator.name, m.instance, self._epoch, heir, self._seq)
+        if changed is None:
+            return []
+        self._proposed_at = now
+        self._reconsider_at = now + limits.propose_retry_s
+        return [Propose(m.knowledge.revision, changed)]
+
+    def proposal_settled(self, event: CasDone | CasFailed, now: float) -> list[Effect]:
+        """Committed, or overtaken by another change: the topology that follows says what is to be done next."""
+        self._proposed_at = -FOREVER
+        self._reconsider_at = now
+        return []
+
+    def proposal_unknown(self, now: float) -> list[Effect]:
+        """The shell reads again; until then nothing is proposed."""
+        self._proposed_at = now
+        self._reconsider_at = now + limits.propose_retry_s
+        return []
+
+    # -- time --------------------------------------------------------------------------------------------------------------------------
+
+    def tick(self, deps: Deps, now: float) -> list[Effect]:
+        """Resend, shrink, ask again; `deps` are those of the newest state."""
+        if now >= self._reconsider_at:
+            self._reconsider_at = FOREVER
+        effects = self.drop_gone(now)
+        for follower in self._followers.all.values():
+            effects += self._resend(follower, now)
+            effects += self._ask_applied(follower, now)
+            effects += self._admit(follower, now)
+        if now >= self._waiting_since + limits.ask_after_s:
+            self._waiting_since = now
+            effects += self._ask_durable(deps)
+        return effects
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        due = min(self._followers.deadline(self._m.graph.data.recovery.suspect_after_s), self._waiting_since + limits.ask_after_s)
+        return min(due, self._reconsider_at)
+
+
+def size_of(version: Version) -> int:
+    """Bytes that travel with a version's record."""
+    return version.record.state.nbytes if version.record.state is not None else 0

@@ -1,0 +1,147 @@
+"""From executed units to a version: seqs, outputs, the record, the capture (protocol.md, 2.4 and 2.5).
+
+Invariant: notes stand before the outputs they report, every unit takes the next seq, and `deps` is the union of everything that went into
+the state, so that one comparison tells whether it is tainted.
+"""
+
+from typing import TYPE_CHECKING
+
+from hams_protocol import mutants
+from hams_protocol.deps import Deps, merge
+from hams_protocol.effects import (
+    Capture,
+    Effect,
+    NoteExec,
+)
+from hams_protocol.events import (
+    Captured,
+    UnitResult,
+)
+from hams_protocol.graph import FEEDBACK
+from hams_protocol.ids import ValueId
+from hams_protocol.joins import Forward, Unit
+from hams_protocol.lineage import chain_next
+from hams_protocol.messages import (
+    Consumed,
+    Kind,
+    ModelError,
+    Payload,
+    StateRecord,
+    Token,
+)
+from hams_protocol.stateful.durability import Durability
+from hams_protocol.stateful.fences import others
+
+if TYPE_CHECKING:
+    from hams_protocol.stateful.machine import StatefulMachine
+
+
+class Execution:
+    """The newest state of a primary's epoch: its seq, its dependencies, and whether it is being captured."""
+
+    def __init__(self, machine: "StatefulMachine", epoch: int, durability: Durability) -> None:
+        self._m = machine
+        self._epoch = epoch
+        self._durability = durability
+        newest = machine.store.newest
+        assert newest is not None, "a primary has a state"
+        self.seq = newest.number
+        self._chain = newest.record.chain
+        self.deps: Deps = ()
+        self.capturing: int | None = None
+
+    def execute(self, kept: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool, now: float) -> list[Effect]:
+        """Give each unit its seq; notes first, then the outputs, then the record."""
+        m = self._m
+        first = self.seq + 1
+        version = self.seq + len(kept)
+        own = self._own(version)
+        after = merge([others(deps, m.operator.name), own])
+        notes: list[Effect] = []
+        sends: list[Effect] = []
+        consumed: list[Consumed] = []
+        for seq, (unit, result) in enumerate(kept, first):
+            kind, route, error = Kind.VALUE, unit.route or result.route, None
+            if result.error is not None:
+                kind, route, error = Kind.ERROR, m.operator.successors, ModelError(m.operator.name, result.error)
+            elif route is None:
+                route = tuple(target for target in m.operator.targets if target != FEEDBACK)
+            note, item = self._consume(unit, seq, version, after, kind, route, result.payload, error)
+            notes.append(note)
+            consumed.append(item)
+            for target, token in item.outputs:
+                sends += m.outbox.put(target, token, now)
+        return [*notes, *sends, *self._new_version(tuple(consumed), after, updated, now)]
+
+    def record_forward(self, unit: Unit, forward: Forward, now: float) -> list[Effect]:
+        """A unit of skips (or of an error): no model call, no capture, but a seq and a record, for what it forwards depends on it."""
+        m = self._m
+        version = self.seq + 1
+        inputs = () if mutants.on("skip-without-deps") and forward.kind is Kind.SKIP else m.joins.deps(unit)
+        merged = m.knowledge.prune(merge([self.deps, inputs]))
+        after = merge([others(merged, m.operator.name), self._own(version)])
+        route = m.operator.successors if forward.kind is Kind.ERROR else ()
+        note, item = self._consume(unit, version, version, after, forward.kind, route, None, forward.error)
+        effects: list[Effect] = [note]
+        for target, token in item.outputs:
+            effects += m.outbox.put(target, token, now)
+        return effects + self._new_version((item,), after, False, now)
+
+    def _consume(
+        self,
+        unit: Unit,
+        seq: int,
+        version: int,
+        deps: Deps,
+        kind: Kind,
+        route: tuple[str, ...],
+        payload: Payload | None,
+        error: ModelError | None,
+    ) -> tuple[NoteExec, Consumed]:
+        m = self._m
+        inputs = tuple(token.value_id for token in unit.used if token.kind is not Kind.SKIP)
+        fan_inputs: tuple[Token, ...] = ()
+        if m.fan_out_sources:
+            fan_inputs = tuple(unit.tokens[source] for source in unit.tokens if source in m.fan_out_sources)
+        value_id, outputs = m.make_outputs(unit, deps, route, kind, payload, error)
+        out: ValueId | None = None if kind is Kind.SKIP else value_id
+        self._chain = chain_next(self._chain, out)
+        name, generation = m.operator.name, m.knowledge.topology.generation
+        note = NoteExec(name, generation, self._epoch, unit.id, inputs, out, route, seq, version, self._chain)
+        m.joins.finish(unit, (), m.fan_out_sources)
+        return note, Consumed(unit.id, seq, out, outputs, fan_inputs)
+
+    def _own(self, version: int) -> Deps:
+        waits = self._m.mode.waits_for_durable and not mutants.on("outputs-without-own-dep")
+        return (self._m.own_dep(self._epoch, version),) if waits else ()
+
+    def _new_version(self, units: tuple[Consumed, ...], deps: Deps, updated: bool, now: float) -> list[Effect]:
+        """One more version in the store: captured and shipped where the state was written."""
+        m = self._m
+        version = self.seq + max(len(units), 1)
+        before = m.store.newest
+        assert before is not None
+        self.deps = deps or self.deps
+        self.seq = version
+        m.lineage.add(units, m.knowledge.completed)
+        if not m.mode.replicates:
+            self._durability.durable = version
+            before.record = StateRecord(m.operator.name, self._epoch, version, before.number, (), (), self._chain)
+            return []
+        record = StateRecord(m.operator.name, self._epoch, version, before.number, deps, units, self._chain)
+        added = m.store.append(record, changed=updated)
+        effects: list[Effect] = []
+        if updated:
+            self.capturing = version
+            effects.append(Capture(version))
+        elif added.state is not None:
+            effects += self._durability.ship(now)
+        return effects + self._durability.advance(now)
+
+    def captured(self, event: Captured, now: float) -> list[Effect]:
+        """The state of a version is copied: its record can leave, the next update may enter."""
+        if event.version != self.capturing:
+            return []
+        self.capturing = None
+        self._m.store.captured(event.version, event.state)
+        return [*self._durability.ship(now), *self._durability.advance(now)]
