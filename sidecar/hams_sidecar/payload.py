@@ -5,7 +5,6 @@ immutable and share memory freely; equality is identity.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +12,10 @@ import numpy.typing as npt
 from hams_sidecar.arena import Arena, Buffer
 from hams_sidecar.blocks import round_up
 from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
+from hams_wire.peers.payload import TensorInfo
 
-
-class Tensor(NamedTuple):
-    """One tensor: `shape` with the leading dimension of rows, at `offset` of the payload's buffer (a multiple of 64 where we wrote it)."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
+Tensor = TensorInfo
+"""One tensor, as peers describe it: at `offset` of the payload's buffer (a multiple of 64 where we wrote it)."""
 
 
 class Payload:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hams_protocol import messages
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
-from hams_sidecar.payload import Payload, Tensor
+from hams_sidecar.payload import Payload
 from hams_wire.peers.errors import NoRoom
 from hams_wire.peers.payload import Room, TensorInfo
 
@@ -25,9 +25,9 @@ class ArenaFactory:
     def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
         """The payload in the slot it was received in."""
         assert isinstance(room, Buffer)
-        return Payload(tuple(Tensor(*info) for info in tensors), room)
+        return Payload(tensors, room)
 
     def describe(self, payload: messages.Payload) -> tuple[Sequence[TensorInfo], memoryview]:
         """Descriptors and bytes in place."""
         assert isinstance(payload, Payload), f"not a payload of the sidecar: {payload!r}"
-        return tuple(TensorInfo(*tensor) for tensor in payload.tensors), payload.buffer.view
+        return payload.tensors, payload.buffer.view

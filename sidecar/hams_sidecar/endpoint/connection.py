@@ -164,6 +164,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # uvloop writes at once what is above, and the rest a turn of the loop later
         if len(self.connections) > _connections_max:
             self._refuse(503, "too many connections")
             return
