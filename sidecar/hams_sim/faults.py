@@ -90,6 +90,7 @@ KINDS: tuple[tuple[str, int], ...] = (
     ("slow-records", 4),
     ("slow-watch", 5),
     ("drain", 0),
+    ("heirs-die", 0),
 )
 
 
@@ -318,6 +319,8 @@ class Faults:
         elif kind == "etcd-unknown":
             world.etcd.lose_request = world.etcd.lose_reply = fault.amount
             self._later(fault.span_s, lambda: _etcd_calm(world))
+        elif kind == "heirs-die":
+            world.heirs_die = True
         elif kind == "slow-records":
             network.slow_records = fault.amount
             self._later(fault.span_s, lambda: _records(world))

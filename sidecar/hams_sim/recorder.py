@@ -57,8 +57,6 @@ class Recorder:
         self.durable: dict[tuple[str, int], int] = {}
         self.replies: dict[object, NoteReply] = {}
         self.fan_values: dict[tuple[str, UnitId], list[str]] = {}
-        self.failovers = 0
-        self.takeovers = 0
 
     def exec(self, node: "Node", note: NoteExec) -> None:
         """One executed unit."""
@@ -160,21 +158,20 @@ class Recorder:
         self.lines.append(CompleteLine(req=str(note.request), i=node.id))
 
     def failover(self, node: "Node", note: NoteFailover) -> None:
-        """A set's primary changed or rolled back."""
-        if note.op.startswith("F/"):
-            self.takeovers += 1
-        else:
-            self.failovers += 1
+        """A set's primary changed or rolled back, as its new primary says."""
+        self._moved(note.op, note.generation, note.epoch, note.end, note.primary)
 
     def moved(self, item: ReplicaSet, generation: int) -> None:
-        """The same, as it was committed: whoever commits a topology, or learns it, may write the line, and all must agree."""
-        if item.primary is None:
-            return
-        if item.name.startswith("F/"):
-            self.lines.append(TakeoverLine(shard=int(item.name[2:]), gen=generation, epoch=item.epoch, i=item.primary))
-        else:
+        """The same, as it was committed: an end counts from its commit on. Whoever learns of it may write the line too, and all must agree."""
+        if item.primary is not None:
             end = item.end_of(item.epoch - 1)
-            self.lines.append(FailoverLine(op=item.name, gen=generation, epoch=item.epoch, end=-1 if end is None else end, i=item.primary))
+            self._moved(item.name, generation, item.epoch, -1 if end is None else end, item.primary)
+
+    def _moved(self, name: str, generation: int, epoch: int, end: int, primary: str) -> None:
+        if name.startswith("F/"):
+            self.lines.append(TakeoverLine(shard=int(name[2:]), gen=generation, epoch=epoch, i=primary))
+        else:
+            self.lines.append(FailoverLine(op=name, gen=generation, epoch=epoch, end=end, i=primary))
 
     def lost(self, node: "Node", note: NoteLost) -> None:
         """A state was lost, and it is said."""

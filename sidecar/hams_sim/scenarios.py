@@ -153,9 +153,12 @@ def f29(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def f33(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The promoted backup dies as soon as its set can bear it."""
+    """The promoted backup dies as soon as its set can bear it; or before it is promoted, while the old primary was only cut off."""
     op = _stateful(rng, graph)
     at = rng.uniform(0, span / 2)
+    if rng.random() < 0.5:
+        victim = rng.choice((f"primary:{op}", "primary:F"))
+        return [Fault(0.0, "heirs-die"), Fault(at, rng.choice(("isolate", "pause")), victim, span_s=rng.uniform(0.3, 1.2))]
     return [_kill(at, f"primary:{op}"), *(_kill(at + 0.05 * step, f"primary:{op}") for step in range(1, 9))]
 
 

@@ -80,6 +80,7 @@ class World:
         self.received: dict[str, list[str]] = {}
         self.fan_outs = frozenset(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
         self.healing = False
+        self.heirs_die = False
         self.trace: Callable[[float, Node, Event, Sequence[Effect]], None] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._ties = 0
@@ -425,6 +426,8 @@ class World:
                 self.recorder.moved(item, after.generation)
                 kind = "takeover" if item.name.startswith("F/") else ("rollback" if item.primary == old.primary else "failover")
                 self.seen(kind)
+                if item.primary is not None and self.nodes[item.primary].kept in old.members and self.nodes[item.primary].kept is not None:
+                    self.seen("went on with a kept state")
                 if item.name not in self.graph.operators:
                     continue
                 operator = self.graph.operators[item.name]
@@ -443,6 +446,20 @@ class World:
                 old_slots = before.table(table.op).slots
                 if old_slots and old_slots[number].epoch and slot.epoch > old_slots[number].epoch:
                     self.seen("slot moved")
+
+        if self.heirs_die and not self.healing:
+            for instance in set(after.revoked) - set(before.revoked):
+                self._kill_heirs(after, self.nodes[instance])
+
+    def _kill_heirs(self, topology: Topology, revoked: Node) -> None:
+        """Who answered for a revoked, living instance dies at once: what that one has kept is all that is left of the state."""
+        if not revoked.alive:
+            return
+        mine = [item for item in topology.sets if revoked.id in item.members]
+        for name in sorted({name for item in mine for name in item.members} - {revoked.id}):
+            if all(item in mine for item in topology.sets if name in item.members) and self.nodes[name].alive:
+                self.seen("an heir died")
+                self.kill(self.nodes[name], "heir", restart=True)
 
     def is_durable(self, dep: Dep) -> bool:
         """Whether a dependency is durable in truth: called so by its primary, or kept by a committed end."""
