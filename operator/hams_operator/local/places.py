@@ -1,0 +1,66 @@
+"""The instances that a graph asks for, as places, and who fills them now."""
+
+from dataclasses import dataclass, field
+
+from hams_operator import limits
+from hams_operator.local.observe import FailureInfo, Pids
+from hams_protocol.graph import Operator
+from hams_protocol.ids import InstanceId
+
+MANAGER = "manager"
+
+
+@dataclass(slots=True)
+class Pod:
+    """One instance: its processes (0: none) and when they were started."""
+
+    instance: InstanceId
+    of: str
+    proxy_pid: int = 0
+    model_pid: int = 0
+    started_s: float = 0.0
+    model_started_s: float = 0.0
+    ending: bool = False
+
+    @property
+    def pids(self) -> Pids:
+        """For who only looks."""
+        return Pids(self.of, self.proxy_pid, self.model_pid)
+
+
+@dataclass(slots=True)
+class Launch:
+    """How a process of the data plane is about to be started."""
+
+    instance: InstanceId
+    of: str
+    module: str
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+@dataclass(slots=True)
+class Ends:
+    """How often in a row the process of a place ended young, and how it did last."""
+
+    count: int = 0
+    last: FailureInfo | None = None
+
+
+@dataclass(slots=True)
+class Place:
+    """One instance wanted: who fills it now, and how often that ended young. `left`: its instance hangs, another place has taken over."""
+
+    of: str
+    number: int
+    pod: Pod | None = None
+    pause_s: float = limits.restart_pause_s
+    model_pause_s: float = limits.restart_pause_s
+    ends: Ends = field(default_factory=Ends)
+    left: bool = False
+    left_s: float = 0.0
+
+
+def instances_of(op: Operator) -> int:
+    """Processes pairs that an operator asks for: primary and backups, or active instances; and standbys."""
+    return (1 + op.backups if op.stateful else op.slots) + op.hot_standbys
