@@ -69,6 +69,7 @@ class ManagerMachine:
         self._kept_at: dict[tuple[InstanceId, str, int], float] = {}
         self._orphaned_since: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
+        self._about: set[tuple[str, ...]] = set()
         self._proposing = False
         self._began_at = FOREVER
         self._held_until = -FOREVER
@@ -346,7 +347,8 @@ class ManagerMachine:
         if now < self._needed_since + self._delay():
             return []
         effects: list[Effect] = []
-        if self._attempt is not None and self._attempt.hopeless:
+        about = {(name, *assign.keepers(self.members, topology.find(name))) for name in orphaned}
+        if self._attempt is not None and (self._attempt.hopeless or not about <= self._about):
             self._attempt = None
         if self._attempt is None:
             self._attempts += 1
@@ -354,6 +356,7 @@ class ManagerMachine:
             patient = [name for name, since in self._orphaned_since.items() if now < since + limits.kept_wait_s]
             self._attempt = Attempt(self.graph, topology, members, self._attempts, self.knowledge.revision, now, patient)
             silent = [item.instance for item in self._inquests.values() if item.confirmed_at != FOREVER and item.health is None]
+            self._about = about
             effects = self._attempt.begin(orphaned, rollbacks, silent, now)
         for name in self._attempt.put_off:
             self._retry_at[name] = now + self._probe_timeout_s
