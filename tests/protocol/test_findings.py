@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from kit import R0, P, Rig, active_of, dep, graph, of, op, primary_of, rset, skip, table, topo, value
+from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, primary_of, rset, skip, table, topo, value
 
 from hams_protocol.deps import Dep
-from hams_protocol.effects import NoteExec, Propose, Send, StartBatch, Stop
-from hams_protocol.events import CasFailed, ModelDied
+from hams_protocol.effects import EnterUpdate, NoteExec, Propose, Send, StartBatch, Stop
+from hams_protocol.events import Captured, CasFailed, ModelDied
 from hams_protocol.graph import FRONTEND, Join
 from hams_protocol.messages import (
     Deliver,
@@ -251,3 +251,21 @@ def test_an_interleave_that_knows_only_a_route_is_not_ready():
     rig.learn(topo(3, rset("a", "a-1", "a-2"), table("b", ("b-2", 2)), *names, revoked=("b-1", "z-1")))
     effects = rig.token("a-1", value("a", R0, "a-1:1"))
     assert of(effects, StartBatch), "it runs once the value is there"
+
+
+def test_a_capture_of_an_epoch_that_is_over_is_not_taken_for_the_new_ones():
+    rig = downstream()
+    feed(rig, R0)
+    token = value("p", R1, "p:1", dep("p", 1, 7))
+    rig.token("p-1", token)
+    rig.token("r-1", value("r", R1, "r:1"))
+    rig.want()
+    rig.done()  # version 2, still being captured
+    sets = (rset("p", "p-2", epoch=2, ends=((1, 6),)), rset("r", "r-1"), rset("q", "q-1", epoch=2, ends=((1, 1),)))
+    rig.loaded(rig.learn(topo(2, *sets, revoked=("p-1",))))
+    rig.token("p-2", value("p", R1, "p-2:1", dep("p", 2, 7)), epoch=2)
+    rig.token("r-1", value("r", R1, "r:1"))
+    assert not of(rig.want(), EnterUpdate), "the model's state is still being copied"
+    assert of(rig.step(Captured(2, P("state 2 of epoch 1"))), EnterUpdate)
+    rig.capture(rig.done())
+    assert rig.machine.store.newest.state == P("state 2")

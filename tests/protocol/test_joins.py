@@ -98,7 +98,9 @@ def test_a_second_token_of_the_same_edge_and_unit_is_a_duplicate():
 def test_values_of_two_executions_of_one_fan_out_are_not_mixed():
     joins = buffer()
     unit, _ = filled(joins, value("a", R0, "a1", fan=(("s", "s-1:1"),)), value("b", R0, "b1", fan=(("s", "s-2:1"),)))
-    assert "two values" in joins.forward(unit).error.message
+    forward = joins.forward(unit)
+    assert forward is not None
+    assert "two values" in forward.error.message
 
 
 def test_what_an_execution_that_is_certain_ran_on_is_let_go_but_for_fan_out_inputs():

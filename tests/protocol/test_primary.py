@@ -228,13 +228,12 @@ def test_records_of_a_set_stream_in_order_and_again_after_a_broken_connection():
 
 
 def test_a_set_is_shrunk_by_its_primary_alone_and_its_member_counts_until_that_is_known():
-    rig = primary("q-2")
+    rig = primary("q-2", "q-3")
     feed(rig, R0)
     rig.run()
-    effects = rig.step(PeerDown("q-2", refused=True))
-    (proposed,) = of(effects, Propose)
-    assert proposed.topology.find("q").in_sync == ()
-    assert not of(effects, NoteDurable)
+    (proposed,) = of(rig.step(PeerDown("q-2", refused=True)), Propose)
+    assert proposed.topology.find("q").in_sync == ("q-3",)
+    assert not of(rig.get("q-3", RecordAck("q", 1, 1, 1)), NoteDurable)
     assert settle(rig.step(CasDone(proposed.topology, 2)), 1)
 
 

@@ -133,6 +133,7 @@ class Execution:
         effects: list[Effect] = []
         if updated:
             self.capturing = version
+            m.captures_open += 1
             effects.append(Capture(version))
         elif added.state is not None:
             effects += self._durability.ship(now)

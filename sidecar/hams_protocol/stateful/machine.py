@@ -79,6 +79,7 @@ class StatefulMachine(Vertex):
         self.epoch = 0
         self._stopped = False
         self._ticked_at = -FOREVER
+        self.captures_open = 0
         self._early_acks: dict[InstanceId, RecordAck] = {}
 
     # -- the machine -------------------------------------------------------------------------------------------------------
@@ -233,6 +234,7 @@ class StatefulMachine(Vertex):
             return self._model_ready(event, now)
         if isinstance(event, ModelDied):
             self.model_ready = False
+            self.captures_open = 0
             effects: list[Effect] = self.primary.model_died(event, now) if self.primary is not None else []
             return [*effects, RestartModel(event.reason)]
         if isinstance(event, CasFailed | CasDone):
@@ -245,6 +247,8 @@ class StatefulMachine(Vertex):
                 return self._stop("drained")
             self.primary.draining = True
             return []
+        if isinstance(event, Captured):
+            self.captures_open = max(self.captures_open - 1, 0)  # of an earlier epoch, perhaps: its copy must not be torn either
         if self.primary is None:
             return [AbandonBatch(event.batch)] if isinstance(event, UpdateWanted) else []
         if isinstance(event, UpdateWanted):

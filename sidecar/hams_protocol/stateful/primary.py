@@ -227,7 +227,7 @@ class Primary:
             self._wanted = False
             self._abandoning = True
             return [AbandonBatch(self._batch_id())]
-        if not self._durability.window_open or (self._execution.capturing is not None and not mutants.on("update-during-capture")):
+        if not self._durability.window_open or (m.captures_open and not mutants.on("update-during-capture")):
             return []
         if any(m.is_fenced(m.joins.deps(unit)) for unit in valid):
             return []

@@ -1,0 +1,71 @@
+"""The proof that these transcripts can fail: with a rule left out, the one that tells of it breaks."""
+
+from collections.abc import Callable
+
+import pytest
+import test_backup as backup
+import test_findings as findings
+import test_followers as followers
+import test_joins as joins
+import test_machine as machine
+import test_poison as poison
+import test_primary as primary
+import test_recovery as recovery
+import test_stateless as stateless
+import test_vertex as vertex
+
+KILLERS: dict[str, Callable[[], None]] = {
+    "accept-old-epoch": vertex.test_a_deposed_owner_is_refused_and_told_why,
+    "act-before-commit": backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology,
+    "adopted-under-new-id": stateless.test_a_value_found_goes_to_the_other_successors_under_its_old_id_and_is_not_computed_again,
+    "alone-without-deps": primary.test_alone_a_version_is_durable_once_its_deps_on_others_are,
+    "apply-before-upstream-durable": backup.test_a_record_is_held_until_its_deps_on_others_are_durable,
+    "apply-orphan": backup.test_a_record_with_an_orphan_dep_is_discarded_with_all_that_follow_it,
+    "apply-with-gap": backup.test_records_are_applied_in_order_whatever_order_they_come_in,
+    "complete-request-taken": vertex.test_a_complete_request_is_refused_for_ever,
+    "complete-without-close": findings.test_a_first_whose_loser_becomes_orphan_does_not_run_again,
+    "consumed-not-restored": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,
+    "copy-speculative": followers.test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed,
+    "copy-without-consumed": followers.test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed,
+    "deps-not-transitive": primary.test_dependencies_are_transitive_over_the_state,
+    "durable-before-all": primary.test_a_version_is_durable_when_the_whole_ack_set_has_applied_it,
+    "frozen-takes-records": backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology,
+    "hand-over-unflushed": primary.test_a_draining_primary_finishes_its_window_before_it_hands_over,
+    "highest-becomes-primary": recovery.test_the_lowest_backup_becomes_primary_and_its_version_the_end,
+    "ignore-taint": recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit,
+    "joins-keep-orphan": vertex.test_a_token_that_becomes_orphan_is_purged_so_that_its_successor_is_accepted,
+    "leave-ack-set-before-shrink": primary.test_a_set_is_shrunk_by_its_primary_alone_and_its_member_counts_until_that_is_known,
+    "merge-unknown-epoch": vertex.test_a_dependency_on_an_unknown_epoch_is_neither_accepted_nor_acknowledged_until_the_topology_is_learnt,
+    "mix-fan-out-values": joins.test_values_of_two_executions_of_one_fan_out_are_not_mixed,
+    "newest-fence-only": findings.test_an_older_fence_that_comes_late_does_not_relax_a_stricter_one,
+    "no-fence": recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit,
+    "no-reload": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,
+    "no-slot-query": stateless.test_a_new_owner_asks_every_instance_of_every_successor_before_it_emits_anything,
+    "no-window": primary.test_a_full_window_holds_the_next_update_and_drops_nothing,
+    "old-freeze-accepted": backup.test_a_freeze_of_another_generation_is_refused,
+    "outputs-not-resent": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,
+    "outputs-without-own-dep": primary.test_outputs_leave_at_once_and_depend_on_the_version_they_were_released_with,
+    "poison-runs-for-ever": poison.test_after_max_attempts_the_request_gets_a_typed_error_and_others_are_served,
+    "query-without-fence": stateless.test_a_successor_fences_the_old_owner_before_it_answers,
+    "receipt-counts-as-apply": primary.test_a_version_is_durable_when_the_whole_ack_set_has_applied_it,
+    "record-ack-of-old-epoch": primary.test_an_acknowledgement_of_another_epoch_does_not_count,
+    "record-of-old-epoch": backup.test_a_record_of_an_older_epoch_is_refused,
+    "revoke-last-replica": findings.test_a_frontend_that_is_the_last_replica_of_another_shard_is_not_revoked,
+    "revoked-goes-on": machine.test_a_revoked_instance_stops_and_its_state_is_kept,
+    "rollback-to-pending": recovery.test_a_tainted_primary_without_backup_goes_back_to_its_newest_record_with_only_durable_deps,
+    "route-not-kept": stateless.test_if_only_a_skip_arrived_the_value_is_computed_again_and_the_route_kept,
+    "set-before-ack-set": followers.test_a_joiner_enters_the_ack_set_before_it_is_declared_in_sync,
+    "shrink-from-outside": recovery.test_a_manager_never_shrinks_a_set_on_its_primarys_behalf,
+    "skip-without-deps": primary.test_a_unit_of_skips_takes_a_seq_and_a_record_but_no_model_and_no_capture,
+    "slot-moves-while-busy": stateless.test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed,
+    "update-during-capture": primary.test_the_update_is_entered_only_when_the_version_before_is_captured,
+    "update-with-orphans": primary.test_an_input_orphaned_before_the_update_leaves_the_batch_and_the_others_run_again,
+}
+
+
+@pytest.mark.parametrize("name", sorted(KILLERS))
+def test_leaving_out_a_rule_breaks_its_transcript(name: str, mutant: Callable[[str], None]) -> None:
+    KILLERS[name]()
+    mutant(name)
+    with pytest.raises((AssertionError, ValueError, IndexError, KeyError)):
+        KILLERS[name]()
