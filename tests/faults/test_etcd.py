@@ -376,6 +376,16 @@ async def test_f27_a_lease_revoked_under_a_living_instance_comes_back(etcd: Loca
 # ---- F28: out of space, unknown outcomes, tokens, a restored backup ----
 
 
+async def free_space(endpoint: str, client: EtcdCoordination, prefix: str) -> None:
+    """What an operator of etcd does: compact, defragment, disarm."""
+    await client.compact((await client.get_prefix(prefix)).revision)
+    await call(endpoint, "Maintenance/Defragment", pb.DefragmentRequest(), pb.DefragmentResponse)
+    raised = await call(endpoint, "Maintenance/Alarm", pb.AlarmRequest(action=pb.AlarmRequest.GET), pb.AlarmResponse)
+    assert [alarm.alarm for alarm in raised.alarms] == [pb.NOSPACE]
+    disarm = pb.AlarmRequest(action=pb.AlarmRequest.DEACTIVATE, alarm=pb.NOSPACE, memberID=raised.alarms[0].memberID)
+    await call(endpoint, "Maintenance/Alarm", disarm, pb.AlarmResponse)
+
+
 @pytest.mark.parametrize("etcd", [(1, ("--quota-backend-bytes=2000000",))], indirect=True, ids=["small quota"])
 async def test_f28_out_of_space_is_a_type_of_its_own_and_ends_with_its_repair(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
     client = EtcdCoordination(etcd.endpoints)
@@ -399,13 +409,7 @@ async def test_f28_out_of_space_is_a_type_of_its_own_and_ends_with_its_repair(et
     assert isinstance(await anext(watch), Deleted)
     await registration.lost.wait()
 
-    await client.compact((await client.get_prefix("big")).revision)
-    endpoint = etcd.members[0].endpoint
-    await call(endpoint, "Maintenance/Defragment", pb.DefragmentRequest(), pb.DefragmentResponse)
-    raised = await call(endpoint, "Maintenance/Alarm", pb.AlarmRequest(action=pb.AlarmRequest.GET), pb.AlarmResponse)
-    assert [alarm.alarm for alarm in raised.alarms] == [pb.NOSPACE]
-    disarm = pb.AlarmRequest(action=pb.AlarmRequest.DEACTIVATE, alarm=pb.NOSPACE, memberID=raised.alarms[0].memberID)
-    await call(endpoint, "Maintenance/Alarm", disarm, pb.AlarmResponse)
+    await free_space(etcd.members[0].endpoint, client, "big")
     assert isinstance(await anext(watch), Put), "the registration came back by itself"
     await client.compare_and_swap("small", ABSENT, b"")
 

@@ -27,6 +27,7 @@ async def primaries(run: GraphRun) -> dict[str, str | None]:
 async def test_f4_a_request_that_kills_its_model_becomes_an_error(tmp_path: Path, x: float, operator: str) -> None:
     async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
         await run.answered(40)
+        before = await run.epochs()
         poison = await run.ask(x, key="poison")
         assert poison.status == 500, poison
         assert operator in str(poison.body["error"])
@@ -34,6 +35,9 @@ async def test_f4_a_request_that_kills_its_model_becomes_an_error(tmp_path: Path
         assert (again.status, again.body) == (500, poison.body), "the error is the reply, kept under its key"
         await run.answered(40)
         await run.redundant()
+        after = await run.epochs()
+        assert after["first"] - before["first"] <= DEATHS_MAX, "replicas are not killed in turn"
+        assert after["last"] == before["last"]
     run.verify()
 
 
@@ -121,9 +125,10 @@ async def test_f39_one_key_is_one_effect_on_every_frontend(tmp_path: Path) -> No
             assert [item.body["outputs"] for item in during] == [first[0].body["outputs"]] * 8
             assert (await run.ask(3.0, key="same")).status == 409
             await run.redundant()
-        fresh = await asyncio.gather(*(run.ask(2.0, key="fresh") for _ in range(8)), run.kill("first", "primary"))
-        outputs = {json.dumps(item.body["outputs"]) for item in fresh[:8]}
-        assert len(outputs) == 1
+        asked = asyncio.gather(*(run.ask(2.0, key="fresh") for _ in range(8)))
+        await run.kill("first", "primary")
+        fresh: list[Reply] = await asked
+        assert len({json.dumps(item.body["outputs"]) for item in fresh}) == 1
         run.replies.append(fresh[0])
         await run.redundant()
     run.verify()
