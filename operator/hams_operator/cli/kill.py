@@ -71,8 +71,10 @@ def pick(status: Status, target: str | None, role: str | None, leader: bool, ins
 
 
 def strike(chosen: InstanceStatus, process: str, number: signal.Signals) -> dict[str, int]:
-    """Send it; which processes got it. The model goes first: its proxy's end would take it along."""
+    """Send it; which processes got it. To kill both at once the proxy is stopped first: else it may notice its model's end and leave in order."""
     pids = {"model": chosen.model_pid, "proxy" if chosen.operator else "process": chosen.proxy_pid}
     if chosen.operator is not None and process != "both":
         pids = {process: pids[process]}
+    if number is signal.SIGKILL and len(pids) > 1 and chosen.operator is not None:
+        send(chosen.proxy_pid or 0, signal.SIGSTOP)
     return {name: pid for name, pid in pids.items() if pid and send(pid, number)}
