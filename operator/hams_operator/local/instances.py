@@ -102,7 +102,7 @@ class Instances:
         kind = {FRONTEND: "frontend", MANAGER: "manager"}.get(place.of, place.of)
         instance = f"{kind}-{self._counter}-{secrets.token_hex(2)}"
         pod = place.pod = Pod(instance, place.of, started_s=self._now())
-        common = ["--graph", self.uid, "--instance", instance, "--etcd", self._etcd_url or ""]
+        common = ["--graph", self.uid, "--instance", instance, "--etcd", self._etcd_url or "", "--listen", f"unix:{self._peer_socket(instance)}"]
         environment = {"HAMS_HISTORY": "" if self._history is None else str(self._history)}
         if place.of == MANAGER:
             launch = Launch(instance, place.of, "hams_operator.manager.process", common, environment)
@@ -250,6 +250,7 @@ class Instances:
     def _tidy(self, pod: Pod) -> None:
         (self._memory / f"{pod.instance}.arena").unlink(missing_ok=True)
         self._socket(pod.instance).unlink(missing_ok=True)
+        self._peer_socket(pod.instance).unlink(missing_ok=True)
 
     def _replace(self, place: Place, pod: Pod) -> None:
         """The instance is over: its model goes too, and a fresh instance comes."""
@@ -292,6 +293,10 @@ class Instances:
 
     def _socket(self, instance: InstanceId) -> Path:
         return self._memory / f"{instance}.sock"
+
+    def _peer_socket(self, instance: InstanceId) -> Path:
+        """Where its peers connect: between processes of one machine a Unix socket costs a third of a TCP connection."""
+        return self._memory / f"{instance}.peers"
 
     def _log(self, name: str) -> Path:
         return self.home.logs / f"{name}.log"
