@@ -7,8 +7,8 @@ from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, primary_of, rset,
 
 from hams_protocol.deps import Dep
 from hams_protocol.effects import EnterUpdate, NoteExec, Propose, Send, StartBatch, Stop
-from hams_protocol.events import Captured, CasFailed, ModelDied
-from hams_protocol.graph import FRONTEND, Join
+from hams_protocol.events import Captured, CasDone, CasFailed, Drain, ModelDied
+from hams_protocol.graph import FRONTEND, Join, RecoverySpec, WhenLost
 from hams_protocol.messages import (
     Deliver,
     Durable,
@@ -269,3 +269,44 @@ def test_a_capture_of_an_epoch_that_is_over_is_not_taken_for_the_new_ones():
     assert of(rig.step(Captured(2, P("state 2 of epoch 1"))), EnterUpdate)
     rig.capture(rig.done())
     assert rig.machine.store.newest.state == P("state 2")
+
+
+@pytest.mark.parametrize("when_lost", [WhenLost.STOP, WhenLost.RESTART])
+def test_a_recovery_does_not_wait_for_a_downstream_primary_that_is_lost(when_lost):
+    data = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True), recovery=RecoverySpec(when_lost=when_lost))
+    rig = Rig(ManagerMachine(data, "m-1"))
+    rig.members(m_1="manager", F_1="F", p_2="p", q_9="q")
+    rig.learn(topo(1, rset("p", "p-1", "p-2"), rset("q", "q-1"), revoked=("p-1",)))
+    rig.get("p-2", FreezeAnswer(of(rig.all, Freeze)[-1].attempt, 1, "p", 1, 9))
+    for _ in range(4):
+        rig.after(0.3)
+    lost = of(rig.all, Propose)[-1].topology
+    assert lost.find("q").lost, "it has no lease, answers no probe, and had no backup"
+    rig.step(CasDone(lost, 2))
+    rig.get("p-2", FreezeAnswer(of(rig.all, Freeze)[-1].attempt, 2, "p", 1, 9))
+    topology = of(rig.all, Propose)[-1].topology
+    assert (topology.find("p").primary, topology.find("p").epoch) == ("p-2", 2)
+    rig.step(CasDone(topology, 3))
+    rig.after(0.3)
+    assert of(rig.all, Propose)[-1].topology.find("q").primary == ("q-9" if when_lost is WhenLost.RESTART else "q-1")
+
+
+def test_a_draining_primary_that_has_to_roll_back_goes_on_draining():
+    rig = downstream()
+    rig.members(q_2="q")
+    rig.token("p-1", value("p", R0, "p:0", dep("p", 1, 7)))
+    rig.token("r-1", value("r", R0, "r:0"))
+    rig.run()
+    rig.step(Drain())
+    after = (rset("p", "p-2", epoch=2, ends=((1, 6),)), rset("r", "r-1"))
+    rig.loaded(rig.learn(topo(2, *after, rset("q", "q-1", epoch=2, ends=((1, 0),)), revoked=("p-1",))))
+    rig.token("p-2", value("p", R0, "p-2:0", dep("p", 2, 7)), epoch=2)
+    assert not of(rig.token("r-1", value("r", R0, "r:0")), StartBatch), "its queue is stopped"
+
+
+def test_a_draining_primary_that_becomes_a_backup_leaves():
+    rig = downstream("q-2")
+    rig.step(Drain())
+    rest = (rset("p", "p-1", "p-2"), rset("r", "r-1"))
+    effects = rig.learn(topo(2, *rest, rset("q", "q-2", "q-1", epoch=2, ends=((1, 0),))))
+    assert isinstance(effects[-1], Stop)

@@ -115,7 +115,7 @@ class Attempt:
     def _fence_downstream(self) -> list[Effect]:
         """Every stateful operator downstream of an end hears of it; of new ends again.
 
-        Who is revoked need not: whatever its set goes on with has only durable dependencies, and no end lies below those.
+        Who is revoked, or lost until it is back, need not: whatever its set goes on with has only durable dependencies, and no end lies below those.
         """
         if mutants.on("no-fence"):
             return []
@@ -126,7 +126,7 @@ class Attempt:
             upstream = self._graph.stateful_upstream[op.name]
             ends = tuple(Dep(name, self._moves[name].old.epoch, self._moves[name].end) for name in upstream if self._is_decided(name))
             found = self.topology.find(op.name)
-            if not ends or found.primary is None or found.primary in self.topology.revoked:
+            if not ends or found.primary is None or found.primary in self.topology.revoked or found.lost:
                 continue
             question = self._fences.setdefault(op.name, FenceQuestion(found.primary))
             if question.ends != ends:

@@ -292,7 +292,12 @@ class ManagerMachine:
             self._attempt = None
             return effects + self._propose(assign.revoke(self.knowledge.topology, revoked).next())
         effects += self._recover(now)
-        return effects if self._is_busy() else effects + self._assign(now)
+        if not self._is_busy():
+            return effects + self._assign(now)
+        changed, notes = self._lost_and_found(self.knowledge.topology)
+        if self._attempt is None or changed == self.knowledge.topology:
+            return effects
+        return [*effects, *notes, *self._propose(changed.next())]  # an attempt waits for nobody who is lost
 
     def _is_busy(self) -> bool:
         return self._proposing or self._attempt is not None

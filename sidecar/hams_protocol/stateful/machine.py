@@ -79,6 +79,7 @@ class StatefulMachine(Vertex):
         self.epoch = 0
         self._stopped = False
         self._ticked_at = -FOREVER
+        self._draining = False
         self.captures_open = 0
         self._early_acks: dict[InstanceId, RecordAck] = {}
 
@@ -172,10 +173,12 @@ class StatefulMachine(Vertex):
         self.lineage.complete(self.knowledge.completed)
         return True
 
-    def _drop_kept(self) -> None:
-        """A kept state is of no use once the topology does not name the former id in its epoch."""
-        if self._kept is not None and not self._kept.is_named(self.knowledge.set_of(self.operator.name)):
-            self._kept = None
+    def _drop_kept(self) -> list[Effect]:
+        """A kept state is of no use once the topology does not name the former id in its epoch; nor is who came back for its sake alone."""
+        if self._kept is None or self._kept.is_named(self.knowledge.set_of(self.operator.name)):
+            return []
+        self._kept = None
+        return self._stop("the state it kept is of no use any more") if self.primary is None and self.backup is None else []
 
     # -- what the common part asks -------------------------------------------------------------------------------------------
 
@@ -245,7 +248,7 @@ class StatefulMachine(Vertex):
         if isinstance(event, Drain):
             if self.primary is None:
                 return self._stop("drained")
-            self.primary.draining = True
+            self.primary.draining = self._draining = True
             return []
         if isinstance(event, Captured):
             self.captures_open = max(self.captures_open - 1, 0)  # of an earlier epoch, perhaps: its copy must not be torn either
@@ -291,7 +294,7 @@ class StatefulMachine(Vertex):
         if self.instance in self.knowledge.topology.revoked and not mutants.on("revoked-goes-on"):
             return self._stop("revoked", keep=True)
         effects = self._take_role(now)
-        self._drop_kept()
+        effects += [] if self._stopped else self._drop_kept()
         if not self._stopped and self.primary is not None:
             if self.primary.is_tainted():
                 return [*effects, *self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)]
@@ -325,6 +328,7 @@ class StatefulMachine(Vertex):
         self._begin_epoch(found.epoch)
         retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = Primary(self, found, now), None
+        self.primary.draining = self._draining
         note = NoteFailover(self.operator.name, self.knowledge.topology.generation, found.epoch, end, self.instance)
         return [note, *retired, *self.primary.promoted(now), *self._adopt_early_acks(now)]
 
@@ -360,7 +364,7 @@ class StatefulMachine(Vertex):
         self._begin_epoch(found.epoch)
         retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = None, Backup(self, found, in_sync=True, now=now)
-        return [*retired, *self.backup.resumed(end, now)]
+        return [*retired, *self.backup.resumed(end, now), *(self._stop("drained") if self._draining else ())]
 
     def _as_joiner(self, found: ReplicaSet, now: float) -> list[Effect]:
         if not self.model_ready or found.primary is None:
@@ -396,8 +400,11 @@ class StatefulMachine(Vertex):
         self.outbox.clear()
 
     def _stop(self, reason: str, keep: bool = False) -> list[Effect]:
+        """`keep`: the state may be needed yet, if the topology names this instance in its epoch."""
         self._stopped = True
-        return [Stop(reason, self.operator.name if keep else None)]
+        kept = self.kept_state() if keep else None
+        named = kept is not None and kept.is_named(self.knowledge.set_of(self.operator.name))
+        return [Stop(reason, self.operator.name if named else None)]
 
     # -- messages --------------------------------------------------------------------------------------------------------------
 
