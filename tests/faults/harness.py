@@ -157,10 +157,10 @@ class GraphRun:
             self._stopping = True
             await asyncio.gather(*tasks)
 
-    async def answered(self, count: int) -> None:
+    async def answered(self, count: int, within_s: float = REQUEST_S) -> None:
         """Until so many more requests have been answered."""
         target = len(self.replies) + count
-        async with asyncio.timeout(REQUEST_S):
+        async with asyncio.timeout(within_s):
             while len(self.replies) < target:
                 self._answered.clear()
                 await self._answered.wait()
