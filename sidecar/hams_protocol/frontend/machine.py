@@ -187,9 +187,10 @@ class FrontendMachine:
         return None if self._kept is None else self._kept.former
 
     def kept_logs(self) -> KeptLogs | None:
-        """After a `Stop` that names a set to keep: what a fresh machine should be given."""
-        logs = {shard: owner.log for shard, owner in self._owners.items()}
-        logs.update({shard: item.log for shard, item in self._followers.items() if item.log is not None and not item.joining})
+        """After a `Stop` that names a set to keep: what a fresh machine should be given, of what the topology may need yet."""
+        held = {shard: owner.log for shard, owner in self._owners.items()}
+        held.update({shard: item.log for shard, item in self._followers.items() if item.log is not None and not item.joining})
+        logs = {shard: log for shard, log in held.items() if self._is_named(shard, log, self.instance)}
         return KeptLogs(self.instance, logs) if logs else self._kept
 
     @property
@@ -443,6 +444,8 @@ class FrontendMachine:
             if self._stopped:
                 return
         self._drop_kept()
+        if self._stopped:
+            return
         self._broadcast.own(self._owners)
         self._listen()
         self._waits.clear()
@@ -528,15 +531,21 @@ class FrontendMachine:
         return None if owner is None or owner.halted >= 0 else owner.epoch
 
     def _drop_kept(self) -> None:
-        """Kept logs are of no use once the topology does not name the former id in their epoch."""
+        """Kept logs are of no use once the topology does not name the former id in their epoch; nor is who came back for their sake alone."""
         if self._kept is None:
             return
         for shard, log in list(self._kept.logs.items()):
-            roles = self.knowledge.set_of(self.graph.shard_names[shard])
-            if roles.epoch != log.epoch or self._kept.former not in roles.members:
+            if not self._is_named(shard, log, self._kept.former):
                 del self._kept.logs[shard]
-        if not self._kept.logs:
-            self._kept = None
+        if self._kept.logs:
+            return
+        self._kept = None
+        if not (self._owners or self._followers):
+            self._stop("the logs it kept are of no use any more")
+
+    def _is_named(self, shard: int, log: ShardLog, holder: InstanceId) -> bool:
+        roles = self.knowledge.set_of(self.graph.shard_names[shard])
+        return roles.epoch == log.epoch and holder in roles.members
 
     def _stop(self, reason: str, keep: str | None = None) -> None:
         self._stopped = True
