@@ -59,6 +59,16 @@ class Reply:
         return next(item["data"][0] for item in outputs if item["name"] == name)
 
 
+class Kept:
+    """The connection that a client stays on."""
+
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    def close(self) -> None:
+        if self.streams is not None:
+            self.streams[1].close()
+
+
 @dataclass
 class GraphRun:
     """One running graph."""
@@ -147,10 +157,13 @@ class GraphRun:
     # -- load --------------------------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def load(self, clients: int = 4, graph: str | None = None) -> AsyncIterator[None]:
-        """Clients that ask one request after the other until the block ends; each request they began is answered before it does."""
+    async def load(self, clients: int = 4, keep: bool = False) -> AsyncIterator[None]:
+        """Clients that ask one request after the other until the block ends; each request they began is answered before it does.
+
+        `keep`: a client stays on one connection until that breaks; else each request may meet another frontend.
+        """
         self._stopping = False
-        tasks = [asyncio.create_task(self._client(number)) for number in range(clients)]
+        tasks = [asyncio.create_task(self._client(number, keep)) for number in range(clients)]
         try:
             yield
         finally:
@@ -169,18 +182,21 @@ class GraphRun:
         """Let a fault last: as long as it has to, to be told from a short one. Progress is not asked for."""
         await asyncio.sleep(span_s)
 
-    async def _client(self, number: int) -> None:
+    async def _client(self, number: int, keep: bool) -> None:
+        kept = Kept() if keep else None
         writer = HistoryWriter(self.history, f"client-{number}-{len(self.replies)}")
         n = 0
         try:
             while not self._stopping:
                 n += 1
-                self.replies.append(await self.ask(1.0, key=f"c{number}-{len(self.replies)}-{n}", writer=writer))
+                self.replies.append(await self.ask(1.0, key=f"c{number}-{len(self.replies)}-{n}", writer=writer, kept=kept))
                 self._answered.set()
         finally:
             writer.close()
+            if kept is not None:
+                kept.close()
 
-    async def ask(self, x: float, key: str, writer: HistoryWriter | None = None) -> Reply:
+    async def ask(self, x: float, key: str, writer: HistoryWriter | None = None, kept: "Kept | None" = None) -> Reply:
         """One request, sent again under its key until it is answered; 503, 429 and broken connections are no answers."""
         loop = asyncio.get_running_loop()
         body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}]}).encode()
@@ -192,7 +208,7 @@ class GraphRun:
             while True:
                 attempts += 1
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
-                    status, answer = await self._post(body, key)
+                    status, answer = await self._post(body, key, kept)
                     if status not in (429, 503, 504):
                         break
                 await asyncio.sleep(0.002)
@@ -205,22 +221,33 @@ class GraphRun:
         status, answer = await self._post(body if isinstance(body, bytes) else json.dumps(body).encode(), "")
         return status, json.loads(answer)
 
-    async def _post(self, body: bytes, key: str) -> tuple[int, bytes]:
+    async def _post(self, body: bytes, key: str, kept: "Kept | None" = None) -> tuple[int, bytes]:
         port = int(self.supervisor.url.rsplit(":", 1)[1])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        if kept is not None and kept.streams is not None:
+            reader, writer = kept.streams
+        else:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        whole = False
         try:
             head = (
                 f"POST /v2/models/{self.supervisor.graph.data.name}/infer HTTP/1.1\r\nhost: test\r\n"
                 f"{f'idempotency-key: {key}' if key else 'x-no: key'}\r\n"
-                f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+                f"content-type: application/json\r\nconnection: {'close' if kept is None else 'keep-alive'}\r\ncontent-length: {len(body)}\r\n\r\n"
             )
             writer.write(head.encode() + body)
             answer = await reader.readuntil(b"\r\n\r\n")
             status = int(answer.split(b" ", 2)[1])
             length = int(answer.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-            return status, await reader.readexactly(length)
+            found = status, await reader.readexactly(length)
+            whole = b"connection: close" not in answer.lower()
+            return found
         finally:
-            writer.close()
+            if kept is not None and whole:
+                kept.streams = reader, writer
+            else:
+                writer.close()
+                if kept is not None:
+                    kept.streams = None
 
     # -- judging -----------------------------------------------------------------------------------------------------------------
 
