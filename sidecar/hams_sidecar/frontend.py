@@ -12,7 +12,9 @@ import sys
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
 from hams_protocol.frontend import FrontendMachine
+from hams_protocol.frontend.machine import KeptLogs
 from hams_protocol.graph import FRONTEND, Graph, ReplyTensor
+from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Kind, Meta, Token
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall
@@ -31,9 +33,11 @@ from hams_sidecar.inference import (
     TimedOut,
     tensors_digest,
 )
+from hams_sidecar.lives import listen_at, live
 from hams_sidecar.metrics import Metrics
 from hams_sidecar.payload import Payload, layout
 from hams_sidecar.payloads import ArenaFactory
+from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
@@ -42,9 +46,8 @@ from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
 class GraphPort:
     """The graph, as the endpoint sees it (`hams_sidecar.inference.InferencePort`)."""
 
-    def __init__(self, graph: Graph, machine: FrontendMachine, arena: Arena) -> None:
+    def __init__(self, graph: Graph, arena: Arena) -> None:
         self._graph = graph
-        self._machine = machine
         self._arena = arena
         self._handles = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
@@ -54,7 +57,8 @@ class GraphPort:
 
     async def infer(self, request: InferenceRequest) -> InferenceOutcome:
         """Run one request. A caller that goes away is forgotten; the request is not."""
-        assert self.node is not None, "the endpoint starts after the node"
+        if self.node is None:
+            return NotReady("this frontend is coming back under another name")
         try:
             payload = self._payload(request)
         except ArenaFull:
@@ -71,18 +75,26 @@ class GraphPort:
         try:
             return self._outcome((await answer).outcome)
         except asyncio.CancelledError:
-            self.node.feed(ClientGone(handle))
+            if self.node is not None:
+                self.node.feed(ClientGone(handle))
             raise
         finally:
             self._waiting.pop(handle, None)
 
     def ready(self) -> bool:
         """Whether the graph answers requests now."""
-        return self._machine.ready
+        return self.node is not None and isinstance(self.node.machine, FrontendMachine) and self.node.machine.ready
 
     def live(self) -> bool:
-        """Whether this process is in order."""
-        return self.node is not None and not self.node.stopped.done()
+        """Whether this process is in order: serving, or between two lives."""
+        return self.node is None or not self.node.stopped.done()
+
+    def pause(self) -> None:
+        """The instance is over, the process is not: whoever waits is told that the outcome is not known here; the key will tell."""
+        self.node = None
+        for handle, waiting in list(self._waiting.items()):
+            if not waiting.done():
+                waiting.set_result(Answer(handle, NotServed(504, "the frontend's instance was revoked")))
 
     # -- the core's side -----------------------------------------------------------------------------------------------------------
 
@@ -150,37 +162,51 @@ def _tensor(name: str, source: str, payload: Payload) -> Tensor | None:
 async def serve(graph_uid: str, instance: str, etcd: str, listen: str, advertise: str | None, address: Address, asked: asyncio.Event) -> int:
     """Run one frontend until its core stops it or `asked` is set. Returns the exit code."""
     coordination, graph = await open_graph(etcd, graph_uid)
-    machine = FrontendMachine(graph, instance)
     arena = Arena(limits.frontend_arena_bytes_max)
-    port = GraphPort(graph, machine, arena)
-    history = writer_from(os.environ, instance)
-    node = Node(
-        machine,
-        instance,
-        FRONTEND,
-        graph_uid,
-        coordination,
-        ArenaFactory(arena),
-        port.perform,
-        listen=listen,
-        advertise=advertise,
-        history=history,
-        suspect_after_s=graph.data.recovery.suspect_after_s,
-        reply_digest=port.reply_digest,
-    )
-    port.node = node
-    endpoint = Endpoint(port, graph.data, Metrics("frontend"), address, always_digest=history is not None)
-    try:
-        await endpoint.start()
+    port = GraphPort(graph, arena)
+    recorded = "HAMS_HISTORY" in os.environ and bool(os.environ["HAMS_HISTORY"])
+    endpoint = Endpoint(port, graph.data, Metrics("frontend"), address, always_digest=recorded)
+    kept: KeptLogs | None = None
+
+    async def begin(name: InstanceId, life: int) -> Node:
+        return Node(
+            FrontendMachine(graph, name, kept),
+            name,
+            FRONTEND,
+            graph_uid,
+            EtcdCoordination(etcd) if life else coordination,
+            ArenaFactory(arena),
+            port.perform,
+            listen=listen_at(listen, life),
+            advertise=advertise,
+            history=writer_from(os.environ, name),
+            suspect_after_s=graph.data.recovery.suspect_after_s,
+            kept=None if kept is None else kept.former,
+            reply_digest=port.reply_digest,
+        )
+
+    async def start(node: Node) -> None:
         http = f"http://{endpoint.address.host}:{endpoint.address.http_port}"
         await node.start(http=http, grpc=f"{endpoint.address.host}:{endpoint.address.grpc_port}")
-        await node.until_stopped(asked)
+        port.node = node
+
+    def between(node: Node) -> None:
+        nonlocal kept
+        assert isinstance(node.machine, FrontendMachine)
+        kept = node.machine.kept_logs()
+        port.pause()
+
+    node: Node | None = None
+    try:
+        await endpoint.start()
+        node = await live(instance, begin, start, between, asked)
         if asked.is_set() and not node.stopped.done():
             await endpoint.drain(propagation_s=limits.propagation_s)
             node.feed(Drain())
     finally:
         await endpoint.stop()
-        await node.close(leave=True)
+        if node is not None:
+            await node.close(leave=True)
         arena.close()
     return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
 

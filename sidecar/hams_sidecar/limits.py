@@ -12,5 +12,8 @@ frontend_arena_bytes_max = 1 << 30
 drain_s_max = 10.0
 """How long a proxy that was asked to end may take to hand over."""
 
+return_pause_s = 0.5
+"""An instance that comes back with its state tries again to reach etcd after this long."""
+
 propagation_s = 0.2
 """Time a local frontend serves on after readiness is refused (a Service's propagation on Kubernetes is longer)."""

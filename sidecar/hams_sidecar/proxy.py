@@ -10,14 +10,18 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from hams_protocol.effects import Effect
+from hams_protocol.effects import Effect, RestartModel
 from hams_protocol.events import Drain
+from hams_protocol.ids import InstanceId
 from hams_protocol.stateful import StatefulMachine
+from hams_protocol.stateful.kept import KeptState
 from hams_protocol.stateless import StatelessMachine
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
+from hams_sidecar.lives import listen_at, live
 from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
+from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
@@ -32,15 +36,15 @@ async def serve(
     coordination, graph = await open_graph(etcd, graph_uid)
     if operator not in graph.operators:
         raise ValueError(f'graph {graph_uid} has no operator "{operator}"; it has {", ".join(graph.operators)}')
-    machine: StatefulMachine | StatelessMachine
-    if graph.operators[operator].stateful:
-        machine = StatefulMachine(graph, operator, instance)
-    else:
-        machine = StatelessMachine(graph, operator, instance)
     memory = Arena(limits.arena_bytes_max, path=arena, reserve_nbytes=limits.arena_reserve_bytes)
+    nodes: list[Node] = []
+    unheard: list[ModelEvent] = []
 
     def emit(event: ModelEvent) -> None:
-        node.feed(event)
+        if nodes:
+            nodes[-1].feed(event)
+        else:
+            unheard.append(event)
 
     link = ModelLink(graph, operator, memory, memory, emit)
 
@@ -48,29 +52,55 @@ async def serve(
         assert type(effect) in MODEL_EFFECTS, f"not an effect of an operator: {effect}"
         link.perform(effect)  # type: ignore[arg-type]
 
-    node = Node(
-        machine,
-        instance,
-        operator,
-        graph_uid,
-        coordination,
-        ArenaFactory(memory),
-        perform,
-        listen=listen,
-        advertise=advertise,
-        history=writer_from(os.environ, instance),
-        suspect_after_s=graph.data.recovery.suspect_after_s,
-    )
+    kept: KeptState | None = None
+
+    async def begin(name: InstanceId, life: int) -> Node:
+        machine: StatefulMachine | StatelessMachine
+        if graph.operators[operator].stateful:
+            machine = StatefulMachine(graph, operator, name, kept)
+        else:
+            machine = StatelessMachine(graph, operator, name)
+        return Node(
+            machine,
+            name,
+            operator,
+            graph_uid,
+            EtcdCoordination(etcd) if life else coordination,
+            ArenaFactory(memory),
+            perform,
+            listen=listen_at(listen, life),
+            advertise=advertise,
+            history=writer_from(os.environ, name),
+            suspect_after_s=graph.data.recovery.suspect_after_s,
+            kept=None if kept is None else kept.former,
+        )
+
+    async def start(node: Node) -> None:
+        await node.start()
+        nodes.append(node)
+        for event in unheard:
+            node.feed(event)
+        unheard.clear()
+
+    def between(node: Node) -> None:
+        """The model of the life before is in the middle of something: a fresh one tells the next life that it is ready."""
+        nonlocal kept
+        assert isinstance(node.machine, StatefulMachine), "only these keep a state"
+        kept = node.machine.kept_state()
+        nodes.clear()
+        link.perform(RestartModel("its instance goes on under a fresh id"))
+
+    node: Node | None = None
     try:
         await link.listen(socket)
-        await node.start()
-        await node.until_stopped(asked)
+        node = await live(instance, begin, start, between, asked)
         if not node.stopped.done():
             node.feed(Drain())
             await node.until_stopped(asyncio.Event(), limits.drain_s_max)
     finally:
         await link.close()
-        await node.close(leave=True)
+        if node is not None:
+            await node.close(leave=True)
         memory.close()
     return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
 

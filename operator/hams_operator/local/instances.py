@@ -18,7 +18,7 @@ from pathlib import Path
 from hams_operator import limits
 from hams_operator.local.home import GraphHome
 from hams_operator.local.nursery import Nursery, NurseryLost
-from hams_operator.local.observe import FailureInfo, Observer
+from hams_operator.local.observe import FailureInfo, Observer, current
 from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod
 from hams_operator.local.processes import die_with_parent, send
 from hams_protocol.graph import FRONTEND, Graph
@@ -209,13 +209,14 @@ class Instances:
             except CoordinationError:  # nobody can register without etcd
                 missing_since.clear()
                 continue
-            registered |= members
+            registered.update(members)
             now = self._now()
             for place in list(self._places):
                 pod = place.pod
                 if pod is None or pod.ending or not pod.proxy_pid or pod.instance not in registered:
                     continue
-                if pod.instance in members and pod.instance not in revoked:
+                goes_by = current(pod.instance, pod.proxy_pid, members, revoked)
+                if goes_by in members and goes_by not in revoked:
                     missing_since.pop(pod.instance, None)
                     continue
                 bound = limits.hung_revoked_s if pod.instance in revoked else limits.hung_missing_s

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import secrets
 import signal
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -94,6 +95,13 @@ class Pids(msgspec.Struct, frozen=True):
     model: int
 
 
+def current(name: InstanceId, pid: int, registered: Mapping[InstanceId, int], revoked: Collection[InstanceId]) -> InstanceId:
+    """The id that a process goes by now: a revoked instance that kept its state goes on in the same process under a fresh one."""
+    if name in registered and name not in revoked:
+        return name
+    return next((other for other, of in registered.items() if of == pid and other not in revoked), name)
+
+
 class Observer:
     """Looks at one graph through etcd and its instances."""
 
@@ -125,19 +133,22 @@ class Observer:
         entry = await self._coordination.get(records.topology_key(self._uid))
         return Topology() if entry is None else records.decode_topology(entry.value)
 
-    async def cast(self) -> tuple[frozenset[InstanceId], frozenset[InstanceId]]:
-        """Who is registered, and who is revoked for ever. Raises CoordinationError."""
+    async def cast(self) -> tuple[dict[InstanceId, int], frozenset[InstanceId]]:
+        """Who is registered, with the process it runs in, and who is revoked for ever. Raises CoordinationError."""
         prefix = records.prefix_of(self._uid)
         snapshot = await self._coordination.get_prefix(prefix)
         names = {entry.key.removeprefix(prefix): entry.value for entry in snapshot.entries}
         topology = records.decode_topology(names["topology"]) if "topology" in names else Topology()
-        return frozenset(name.removeprefix("members/") for name in names if name.startswith("members/")), frozenset(topology.revoked)
+        members = {name.removeprefix("members/"): value for name, value in names.items() if name.startswith("members/")}
+        return {name: records.decode_member(name, value)[1].pid for name, value in members.items()}, frozenset(topology.revoked)
 
     async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
         """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises CoordinationError the first time."""
         away = await self._read()
         topology, members = self._topology, self._members
-        living = {name: pids for name, pids in sorted(processes.items()) if alive(pids.proxy)}
+        registered = {name: member.pid for name, member in members.items()}
+        named = {current(name, pids.proxy, registered, topology.revoked): pids for name, pids in processes.items()}
+        living = {name: pids for name, pids in sorted(named.items()) if alive(pids.proxy)}
         answers = await self._probe({name: member.address for name, member in members.items() if name in living})  # the dead are not waited for
         managers = [name for name, member in members.items() if member.of == MANAGER and name not in topology.revoked]
         leader = min(managers, default=None)
