@@ -27,8 +27,8 @@ notice_delay_s = 0.0
 ask_after_s = 0.1
 """Who waits for a durable notice asks the primary after this long."""
 
-completion_delay_s = 0.01
-"""Completion broadcasts wait this long for company."""
+completion_delay_s = 0.03
+"""Completion broadcasts wait this long for company: each wakes every instance of the graph, and nobody's answer waits for them."""
 
 completion_sparse_max = 8192
 """Complete requests above the watermark named in one broadcast."""

@@ -130,7 +130,8 @@ class Upload:
         return self._connection.lost
 
     def release(self) -> None:
-        """The request is answered: its bytes are no longer held here."""
+        """The request is answered: its bytes are no longer held here. (uvicorn's scope and cycle refer to each other, and to this.)"""
+        self._chunks.clear()
         self._connection.serving = None
         self._connection.forget(self)
 

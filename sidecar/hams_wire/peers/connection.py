@@ -27,9 +27,12 @@ log = logging.getLogger("hams.wire.peers")
 
 
 def tune(transport: asyncio.BaseTransport) -> None:
-    """Send at once, notice a dead host, keep little unsent in the kernel. Nothing of it applies to Unix sockets."""
+    """Send at once, notice a dead host, keep little unsent in the kernel. A Unix socket takes as much: one chunk in one piece."""
     found = transport.get_extra_info("socket")
-    if found is None or found.family == socket.AF_UNIX:
+    if found is None:
+        return
+    if found.family == socket.AF_UNIX:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.chunk_bytes)
         return
     for level, option, value in (
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
