@@ -434,7 +434,7 @@ class ManagerMachine:
         notes: list[Effect] = []
         for item in topology.sets:
             holders = [member for member in item.members if member not in topology.revoked]
-            gone = all(self._is_gone(member) for member in holders)
+            gone = all(self._is_gone(member) for member in holders) and not assign.keepers(self.members, item)
             if gone == item.lost or item.primary is None or not holders:
                 continue
             topology = topology.with_set(replace(item, lost=gone))
