@@ -193,13 +193,22 @@ class Node:
         try:
             while self._events and not self.stopped.done():
                 now = self._loop.time()
-                for effect in self.machine.step(self._events.popleft(), now):
+                for effect in self._step(self._events.popleft(), now):
                     self._do(effect, now)
                     if self.stopped.done():
                         break
         finally:
             self._stepping = False
         self._arm()
+
+    def _step(self, event: Event, now: float) -> list[Effect]:
+        """A core that raises has found itself wrong: its state is not to be trusted any more, so the instance ends and another takes over."""
+        try:
+            return self.machine.step(event, now)
+        except Exception as error:  # noqa: BLE001 - whatever it is, going on would be a guess
+            log.critical("the core failed on %s", type(event).__name__, exc_info=True)
+            self._stop(Stop(f"the core failed: {type(error).__name__}: {error}"))
+            return []
 
     def _arm(self) -> None:
         """Deadlines move with almost every event, mostly further away: a timer that fires early and looks again costs less than moving it."""

@@ -171,6 +171,7 @@ def test_opaque_that_does_not_give_bytes_is_named() -> None:
 
 def test_torch_state_of_every_kind_comes_back_in_place() -> None:
     torch = pytest.importorskip("torch")
+    torch.manual_seed(7)
     tensors = {
         "plain": torch.arange(6.0).reshape(2, 3).t(),
         "half": torch.tensor([1.5, -2], dtype=torch.bfloat16),
@@ -187,7 +188,8 @@ def test_torch_state_of_every_kind_comes_back_in_place() -> None:
 
     def learn() -> None:
         optimizer.zero_grad()
-        net(torch.arange(6.0).reshape(2, 3)).sum().backward()
+        loss = net(torch.arange(6.0).reshape(2, 3)) * torch.arange(1.0, 7.0).reshape(2, 3)  # a plain sum has no gradient behind a batch norm
+        loss.sum().backward()
         optimizer.step()
 
     learn()

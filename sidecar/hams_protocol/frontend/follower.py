@@ -42,7 +42,7 @@ class ShardFollower:
 
     def copy_part(self, part: LogCopy) -> None:
         """A part of the copy; the log stands when all parts of one index have come."""
-        if part.epoch != self.epoch or self.log is not None or self.frozen >= 0:
+        if part.epoch != self.epoch or self.frozen >= 0 or (self.log is not None and part.index <= self.log.last):
             return
         if self._parts and next(iter(self._parts.values())).index != part.index:
             self._parts.clear()

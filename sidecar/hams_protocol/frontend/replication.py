@@ -119,6 +119,8 @@ class Replication:
         if follower is None:
             return
         last = min(last, self._log.last)
+        if follower.acked == COPYING and last < follower.sent:
+            return  # of an older copy: what follows on it may be gone, and a newer copy is on its way
         if last > follower.acked:
             copied = follower.acked == COPYING
             follower.acked = last
