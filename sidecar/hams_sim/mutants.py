@@ -9,9 +9,9 @@ from hams_sim.shapes import SHAPES
 from hams_sim.simulate import Outcome, Spec
 from hams_sim.workers import Worker, run_all
 
-SHAPES_FOR: dict[str, tuple[str, ...]] = {}
+SHAPES_FOR: dict[str, tuple[str, ...]] = {name: ("pair", "single") for name in ("kept-never-asked", "kept-pending", "kept-without-consumed")}
 """Where a mutant shows up soonest, if not in all shapes alike."""
-FAULTS_FOR: dict[str, str] = {}
+FAULTS_FOR: dict[str, str] = dict.fromkeys(("kept-never-asked", "kept-pending", "kept-without-consumed"), "F33")
 """Which scenario makes a mutant show up soonest, if not any fault."""
 
 

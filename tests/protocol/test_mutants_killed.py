@@ -7,6 +7,7 @@ import test_backup as backup
 import test_findings as findings
 import test_followers as followers
 import test_joins as joins
+import test_kept as kept
 import test_machine as machine
 import test_poison as poison
 import test_primary as primary
@@ -34,6 +35,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "highest-becomes-primary": recovery.test_the_lowest_backup_becomes_primary_and_its_version_the_end,
     "ignore-taint": recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit,
     "joins-keep-orphan": vertex.test_a_token_that_becomes_orphan_is_purged_so_that_its_successor_is_accepted,
+    "kept-never-asked": kept.test_kept_states_are_asked_only_where_no_in_sync_member_answers,
+    "kept-pending": kept.test_a_former_primary_reports_its_newest_record_with_only_durable_deps,
+    "kept-without-consumed": kept.test_it_goes_on_as_primary_with_the_record_of_the_end_and_what_that_has_consumed,
     "leave-ack-set-before-shrink": primary.test_a_set_is_shrunk_by_its_primary_alone_and_its_member_counts_until_that_is_known,
     "merge-unknown-epoch": vertex.test_a_dependency_on_an_unknown_epoch_is_neither_accepted_nor_acknowledged_until_the_topology_is_learnt,
     "mix-fan-out-values": joins.test_values_of_two_executions_of_one_fan_out_are_not_mixed,
