@@ -28,6 +28,8 @@ KEPT_NBYTES_MAX = 64 << 10
 """Slots up to this size are kept at hand when they come free, as the next one is mostly as large."""
 KEPT_SLOTS_MAX = 32
 """Slots of one size that are kept so."""
+TRIM_SHARE_MIN = 0.25
+"""Less than this share of a slot is not worth giving back."""
 
 
 class ArenaFull(Exception):
@@ -81,11 +83,12 @@ class Buffer:
         self._slot = slot
 
     def trim(self, nbytes: int) -> None:
-        """Keep the first `nbytes` bytes and give the rest back. Only for who holds the sole reference, before anyone else gets a view."""
+        """Keep the first `nbytes` bytes and give the rest back, unless it is little: then the slot stays of a size that will be wanted again.
+        Only for who holds the sole reference, before anyone else gets a view."""
         if not 0 <= nbytes <= self.nbytes:
             raise ValueError(f"cannot trim {self.nbytes} bytes to {nbytes}")
         keep = round_up(max(nbytes, 1))
-        if keep < self._slot.size:
+        if self._slot.size - keep > self._slot.size * TRIM_SHARE_MIN:
             self.arena._released(self.offset + keep, self._slot.size - keep, slots=0)
             self._slot.size = keep
         self.nbytes = nbytes

@@ -76,7 +76,6 @@ class Sending(asyncio.BufferedProtocol):
         self.peer = peer
         self.outbox = Outbox()
         self.writable = True
-        self.sent_bytes = 0
         self.welcomed: asyncio.Future[int] = loop.create_future()
         self.welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody is left to look at it
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -111,8 +110,6 @@ class Sending(asyncio.BufferedProtocol):
             return
         pieces = self.outbox.take()
         if pieces:
-            for piece in pieces:
-                self.sent_bytes += len(piece)
             if len(pieces) == 1:
                 transport.write(pieces[0])
             else:

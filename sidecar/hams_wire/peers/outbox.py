@@ -81,17 +81,20 @@ class Outbox:
     def take(self) -> list[Piece]:
         """The next pieces to write, about a chunk; none if nothing waits."""
         pieces: list[Piece] = []
-        if self._urgent.messages:
-            self._emit(self._urgent, limits.urgent_turn_bytes_max, pieces)
-        budget = limits.chunk_bytes
-        for _ in range(len(self._queues) - 1):
-            queue = self._queues[self._turn]
-            if queue.messages:
-                budget -= self._emit(queue, budget, pieces)
+        taken = self._emit(self._urgent, limits.urgent_turn_bytes_max, pieces) if self._urgent.messages else 0
+        if self.messages:
+            budget = limits.chunk_bytes
+            for _ in range(len(self._queues) - 1):
+                queue = self._queues[self._turn]
+                if queue.messages:
+                    emitted = self._emit(queue, budget, pieces)
+                    taken += emitted
+                    budget -= emitted
+                self._turn = self._turn % (len(self._queues) - 1) + 1
                 if budget < limits.join_bytes_max:
-                    self._turn = self._turn % (len(self._queues) - 1) + 1
                     break
-            self._turn = self._turn % (len(self._queues) - 1) + 1
+        if taken <= limits.join_bytes_max:
+            return [b"".join(pieces)] if pieces else pieces
         return _joined(pieces)
 
     def _emit(self, queue: _Queue, budget: int, pieces: list[Piece]) -> int:
