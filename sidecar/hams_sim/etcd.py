@@ -28,6 +28,7 @@ class Etcd:
         self.revision = 0
         self.members: dict[str, Member] = {}
         self.away = 0
+        self.slow = 1.0
         self.lose_request = 0.0
         self.lose_reply = 0.0
         self.proposed: dict[int, Topology] = {}
@@ -38,7 +39,7 @@ class Etcd:
         self.unknown_used = 0
 
     def _delay(self) -> float:
-        return 0.0004 + 0.001 * self.rng.random()
+        return (0.0004 + 0.001 * self.rng.random()) * self.slow
 
     def reachable(self, node: "Node") -> bool:
         """Whether this instance reaches etcd now."""

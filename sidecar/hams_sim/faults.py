@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hams_protocol import effects as core_effects
 from hams_protocol import messages as core_messages
-from hams_protocol.events import Drain
 from hams_protocol.graph import FRONTEND
 from hams_sim.network import Link
 from hams_sim.node import MANAGER, Node, Trigger
@@ -92,11 +91,26 @@ KINDS: tuple[tuple[str, int], ...] = (
     ("drain", 0),
     ("heirs-die", 0),
 )
+"""What is drawn unless a kind is asked for. Weights stay as they are, or every seed of the corpus means another history."""
+
+MIXED = "mixed"
+KINDS_MIXED: tuple[tuple[str, int], ...] = (
+    *((kind, weight) for kind, weight in KINDS if weight),
+    ("drain", 14),
+    ("pause-late", 14),
+    ("isolate-late", 12),
+    ("cut-managers", 8),
+    ("kill-model-alone", 8),
+    ("echo", 10),
+    ("slow-etcd", 8),
+)
+"""The same, and what came later: `--fault mixed`."""
 
 
 def draw(rng: Random, count: int, span_s: float, ops: list[str], only: str = "") -> list[Fault]:
     """A schedule of faults."""
-    kinds = [kind for kind, weight in KINDS for _ in range(weight)]
+    kinds = [kind for kind, weight in (KINDS_MIXED if only == MIXED else KINDS) for _ in range(weight)]
+    only = "" if only == MIXED else only
     found: list[Fault] = []
     at = 0.0
     for number in range(count):
@@ -130,9 +144,19 @@ def _one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
         amount = rng.choice((50.0, 300.0))
     elif kind == "etcd-unknown":
         amount = rng.choice((0.3, 0.7))
+    elif kind == "slow-etcd":
+        amount = rng.choice((10.0, 40.0))
+    elif kind == "echo":
+        amount = rng.choice((0.05, 0.3))
     if trigger in ("Freeze", "Fence"):
         victim = "leader"
     return Fault(at, kind, victim, other, span, trigger, count, amount, rng.choice((1, 2, 3, 3)))
+
+
+DANGEROUS = frozenset(("kill", "pause", "isolate", "kill-model", "pause-late", "isolate-late", "cut-managers"))
+"""Kinds that may end in the victim's revocation."""
+OF_ONE = DANGEROUS | {"cut-etcd", "drain", "slow", "slow-watch", "kill-model-alone"}
+"""Kinds that have a victim."""
 
 
 class Faults:
@@ -214,10 +238,10 @@ class Faults:
         if self.world.healing:
             return
         kind = fault.kind
-        if kind in ("kill", "pause", "isolate", "cut-etcd", "kill-model", "drain", "slow", "slow-watch"):
+        if kind in OF_ONE:
             if node is None or not node.alive:
                 return
-            if kind in ("kill", "pause", "isolate", "kill-model") and not self.world.may_hurt(node):
+            if (kind in DANGEROUS or (kind == "drain" and self.world.follows(node))) and not self.world.may_hurt(node):
                 self.spared += 1
                 return
             self._note(fault, node)
@@ -236,13 +260,21 @@ class Faults:
         elif kind == "pause":
             world.pause(node)
             self._later(fault.span_s, lambda: world.resume(node))
-        elif kind == "isolate":
-            self._isolate(node, fault.way, fault.span_s)
+        elif kind == "pause-late":
+            world.pause(node)
+            self._later(fault.span_s, lambda: world.resume(node, self._late()))
+        elif kind in ("isolate", "isolate-late"):
+            self._isolate(node, fault.way, fault.span_s, late=kind == "isolate-late")
+        elif kind == "cut-managers":
+            self._cut_managers(node, fault.span_s)
+        elif kind == "kill-model-alone":
+            if node.model is not None and node.sound:
+                node.model.kill()
         elif kind == "cut-etcd":
             world.cut_etcd(node)
             self._later(fault.span_s, lambda: world.heal_etcd(node))
         elif kind == "drain":
-            world.feed(node, Drain())
+            world.drain(node)
         elif kind == "slow":
             node.slow = node.slow_net = fault.amount
             self._later(fault.span_s, lambda: _set(node, 1.0))
@@ -250,7 +282,20 @@ class Faults:
             node.watch_slow = fault.amount
             self._later(fault.span_s, lambda: _watch(node, 1.0))
 
-    def _isolate(self, node: Node, way: int, span_s: float) -> None:
+    def _late(self) -> float:
+        """How long after everything else etcd's watch comes back: peers hear from an instance that does not know yet what it has missed."""
+        return 0.0 if self.world.healing else 0.3 * self.rng.random()
+
+    def _cut_managers(self, node: Node, span_s: float) -> None:
+        """Neither managers nor etcd are within reach, all peers are: it may be revoked and go on for a while."""
+        links = [link for other in self.world.living() if other.of == MANAGER for link in self._both(node, other)]
+        self._cut_for(links, span_s)
+        self._etcd_for(node, span_s)
+
+    def _both(self, a: Node, b: Node) -> tuple[Link, Link]:
+        return self.world.network.link(a, b), self.world.network.link(b, a)
+
+    def _isolate(self, node: Node, way: int, span_s: float, late: bool) -> None:
         """The host is cut off: no reset, only silence. `way` 1: nothing leaves, 2: nothing arrives, 3: both."""
         world = self.world
         links: list[Link] = []
@@ -271,7 +316,7 @@ class Faults:
             for link in {id(item): item for item in (*node.links.values(), *node.links_in.values())}.values():
                 if link.cut and ((link.sender is node and way & 1) or (link.receiver is node and way & 2)):
                     world.network.heal(link)
-            world.heal_etcd(node)
+            world.after(self._late() if late else 0.0, world.heal_etcd, node)
 
         self._later(span_s, heal)
 
@@ -321,6 +366,12 @@ class Faults:
             self._later(fault.span_s, lambda: _etcd_calm(world))
         elif kind == "heirs-die":
             world.heirs_die = True
+        elif kind == "echo":
+            network.echo = fault.amount
+            self._later(fault.span_s, lambda: _no_echo(world))
+        elif kind == "slow-etcd":
+            world.etcd.slow = fault.amount
+            self._later(fault.span_s, lambda: _etcd_prompt(world))
         elif kind == "slow-records":
             network.slow_records = fault.amount
             self._later(fault.span_s, lambda: _records(world))
@@ -359,6 +410,14 @@ def _watch(node: Node, value: float) -> None:
 def _calm(world: "World") -> None:
     network = world.network
     network.loss = network.repeat = network.reorder = network.extra = 0.0
+
+
+def _no_echo(world: "World") -> None:
+    world.network.echo = 0.0
+
+
+def _etcd_prompt(world: "World") -> None:
+    world.etcd.slow = 1.0
 
 
 def _records(world: "World") -> None:

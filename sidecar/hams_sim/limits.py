@@ -32,3 +32,6 @@ shrink_runs_max = 120
 
 client_attempts_max = 400
 """Attempts of one client for one request."""
+
+echo_s = 0.5
+"""A message that a hostile network repeats comes again within this long."""

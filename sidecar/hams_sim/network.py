@@ -60,6 +60,7 @@ class Network:
         self.reorder = 0.0
         self.extra = 0.0
         self.slow_records = 0.0
+        self.echo = 0.0
 
     def link(self, sender: "Node", receiver: "Node") -> Link:
         """The link, made at the first use."""
@@ -89,6 +90,8 @@ class Network:
             self._refused(link)
             return
         now, rng = self.world.now, self.rng
+        if self.echo and rng.random() < self.echo:
+            self._push(link, message, now + link.delay + limits.echo_s * rng.random())
         if self.loss:
             if rng.random() < self.loss:
                 return

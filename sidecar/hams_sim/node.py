@@ -46,6 +46,7 @@ class Node:
         "generation",
         "host_cut",
         "id",
+        "leaving",
         "links",
         "links_in",
         "machine",
@@ -69,6 +70,7 @@ class Node:
         self.machine: Machine
         self.model: SimModel | None = None
         self.alive = True
+        self.leaving = False
         self.paused = 0
         self.backlog: list[Event] = []
         self.links: dict[str, Link] = {}

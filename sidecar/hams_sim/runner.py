@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hams_sim import mutants
-from hams_sim.scenarios import SCENARIOS
+from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
 from hams_sim.simulate import Outcome, Spec
@@ -31,7 +31,7 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--histories", type=int, default=1000, help="how many (default: 1000)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument("--shape", choices=sorted(SHAPES), help="one shape; all take turns otherwise")
-    parser.add_argument("--fault", default="", help=f"one row of the fault catalogue ({', '.join(SCENARIOS)}) or one kind of fault")
+    parser.add_argument("--fault", default="", help=f"one row of the fault catalogue ({', '.join(SCENES)}), one kind of fault, or `mixed`")
     parser.add_argument("--drop", default="", help="leave out parts of the plan, as a failure's command says: fault:N,call:N,op:NAME")
     parser.add_argument("--mutant", default="", help="switch on one protocol bug: a check must catch it")
     parser.add_argument("--mutants", action="store_true", help="switch on every protocol bug in turn and count the histories until it is caught")
@@ -50,8 +50,8 @@ def specs(options: argparse.Namespace) -> Iterator[Spec]:
     turns = [name for name in SHAPES for _ in range(WEIGHTS.get(name, 1))]
     if options.shape:
         turns = [options.shape]
-    elif options.fault in SCENARIOS:
-        turns = list(SCENARIOS[options.fault].shapes)
+    elif options.fault in SCENES:
+        turns = list(SCENES[options.fault].shapes)
     for number in range(options.histories):
         yield Spec(
             options.seed + number,

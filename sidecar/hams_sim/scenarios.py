@@ -17,11 +17,14 @@ Maker = Callable[[Random, Graph, float], list[Fault]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One row: its title, the shapes it is run on, and its faults."""
+    """One row: its title, the shapes it is run on, its faults, and the sizes that it needs."""
 
     title: str
     shapes: tuple[str, ...]
     make: Maker
+    backups: int | None = None
+    frontends: int | None = None
+    shards: int | None = None
 
 
 def _stateful(rng: Random, graph: Graph) -> str:
@@ -175,6 +178,116 @@ def none(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return []
 
 
+def late_return(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Owners are stopped or cut off for long, and come back to their peers before they hear that they have been replaced."""
+    names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F"]
+    return [
+        Fault(
+            rng.uniform(0, span), rng.choice(("pause-late", "isolate-late")), rng.choice(names), span_s=rng.uniform(0.2, 0.6), way=rng.choice((1, 3))
+        )
+        for _ in range(4)
+    ]
+
+
+def late_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The same with the owner of a fan-out, in the middle of its work."""
+    op = next(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
+    return [
+        Fault(rng.uniform(0, span), "pause-late", f"primary:{op}", trigger=rng.choice(("", "Deliver", "StartBatch")), span_s=rng.uniform(0.2, 0.5))
+        for _ in range(3)
+    ]
+
+
+def torn_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The owner of a fan-out dies between two deliveries, together with who got the first."""
+    op = next(op for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
+    found = []
+    for _ in range(3):
+        at = rng.uniform(0, span)
+        found.append(_kill(at, f"primary:{op.name}", "Deliver", rng.choice((1, 2, 3, 4))))
+        found += [_kill(at + 0.002 * step, f"primary:{op.targets[0]}") for step in range(3)]
+    return found
+
+
+def revoked_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Primaries lose managers and etcd, not their peers, and etcd is slow: they are frozen out while they go on."""
+    names = [f"primary:{op.name}" for op in graph.data.operators if op.stateful] + ["primary:F"]
+    return [
+        Fault(0.0, "slow-etcd", span_s=span + 0.3, amount=rng.choice((10.0, 40.0))),
+        *(Fault(rng.uniform(0, span), "cut-managers", rng.choice(names), span_s=rng.uniform(0.2, 0.6)) for _ in range(3)),
+    ]
+
+
+def alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A primary loses its backup and then its model: it goes back with its own records. Upstream fails over as well."""
+    op, first = _stateful(rng, graph), _stateful(rng, graph)
+    at = rng.uniform(0, span / 3)
+    return [
+        _kill(at, f"backup:{op}"),
+        *(Fault(at + rng.uniform(0, span / 2), "kill-model-alone", f"primary:{op}") for _ in range(3)),
+        _kill(at + rng.uniform(0, span / 2), f"primary:{first}", rng.choice(("Capture", "StateRecord", ""))),
+    ]
+
+
+def alone_echo(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The same, and the network repeats and loses."""
+    return [*alone(rng, graph, span), *echo(rng, graph, span)[:2]]
+
+
+def echo(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """What was said comes again, late; some of what is said does not come. Primaries die in the meantime."""
+    return [
+        Fault(0.0, "echo", span_s=span + 0.3, amount=0.3),
+        Fault(rng.uniform(0, span), "lossy", span_s=span, amount=0.15),
+        *(_kill(rng.uniform(0, span), f"primary:{_stateful(rng, graph)}", rng.choice(("", "Capture", "Deliver"))) for _ in range(2)),
+    ]
+
+
+def uneven(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Two backups are not equally far when their primary dies; the next one dies at once."""
+    op = _stateful(rng, graph)
+    at = rng.uniform(0.05, span)
+    return [
+        Fault(max(at - 0.2, 0.0), "slow-records", amount=0.2, span_s=0.4),
+        _kill(at, f"primary:{op}"),
+        *(_kill(at + 0.01 * step, f"primary:{op}") for step in range(2, 12)),
+    ]
+
+
+def drains(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Owners leave gracefully, and somebody dies beside."""
+    names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F"]
+    return [Fault(rng.uniform(0, span), "drain", rng.choice(names)) for _ in range(3)] + [_kill(rng.uniform(0, span), rng.choice(names))]
+
+
+def lost_race(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A primary without etcd wants its silent backup out of the set, cannot say so, and dies as soon as that one is back."""
+    name = rng.choice([op.name for op in graph.data.operators if op.stateful] + ["F", "F"])
+    at = rng.uniform(0, span / 4)
+    return [
+        Fault(at, "cut-etcd", f"primary:{name}", span_s=2.0),
+        Fault(at + 0.01, "pause", f"backup:{name}", span_s=0.4),
+        *(_kill(at + 0.41 + 0.0005 * step, f"primary:{name}") for step in range(6)),
+    ]
+
+
+def shards(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Owners of shards, which back each other, are cut off or stopped in turn."""
+    kinds = ("isolate", "pause", "kill", "cut-managers")
+    return [Fault(rng.uniform(0, span), rng.choice(kinds), rng.choice(("primary:F", "any:F")), span_s=rng.uniform(0.2, 0.8)) for _ in range(4)]
+
+
+def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """F33's second half, with speculation: who answered for a primary that was only cut off dies, upstream is slow."""
+    op = _stateful(rng, graph)
+    at = rng.uniform(0, span)
+    return [
+        Fault(0.0, "heirs-die"),
+        Fault(max(at - 0.2, 0.0), "slow-records", amount=0.2, span_s=0.5),
+        Fault(at, rng.choice(("isolate", "pause", "cut-managers")), f"primary:{op}", span_s=rng.uniform(0.3, 0.9)),
+    ]
+
+
 CHAINS = ("chain", "pair", "sandwich")
 SCENARIOS: dict[str, Scenario] = {
     "F1": Scenario("primary dies after its output, before its record", CHAINS, f1),
@@ -199,3 +312,22 @@ SCENARIOS: dict[str, Scenario] = {
     "F33": Scenario("promoted backup dies", ("single", "pair"), f33),
     "F39": Scenario("keys across frontends", ("single", "siblings"), f39),
 }
+
+FANS = ("fan-stateful", "fan-stateless")
+MOMENTS: dict[str, Scenario] = {
+    "late-return": Scenario("replaced owners come back unawares", (*FANS, "pair", "sandwich", "router"), late_return),
+    "late-fan": Scenario("a fan-out's owner comes back unawares", FANS, late_fan),
+    "torn-fan": Scenario("a fan-out's owner dies with a receiver", ("fan-stateless",), torn_fan),
+    "revoked-unawares": Scenario("frozen out while it goes on", ("single", "pair", "chain"), revoked_unawares, frontends=3),
+    "alone": Scenario("a primary goes back by itself", ("pair", "sandwich", "siblings"), alone, backups=1),
+    "alone-echo": Scenario("the same on a bad network", ("pair", "sandwich"), alone_echo, backups=1),
+    "echo": Scenario("late repetitions", ("pair", "sandwich", "chain"), echo),
+    "uneven": Scenario("backups differ", ("single", "pair"), uneven, backups=2),
+    "drains": Scenario("graceful ends", ("chain", "pair", "fan-stateless", "fan-stateful"), drains),
+    "lost-race": Scenario("a set that cannot be shrunk", ("single", "pair"), lost_race),
+    "shards": Scenario("shards back each other", ("single", "pair"), shards, frontends=2, shards=2),
+    "shards-3": Scenario("logs of unequal length", ("single", "pair"), shards, frontends=3),
+    "kept-alone": Scenario("what a former primary kept is all there is", ("pair", "sandwich"), kept_alone, backups=1),
+}
+"""What single rules are there for, where the catalogue's rows seldom lead."""
+SCENES = SCENARIOS | MOMENTS

@@ -18,7 +18,7 @@ from hams_sim.faults import Fault, Faults, draw
 from hams_sim.history.checker import check
 from hams_sim.model import Behaviour
 from hams_sim.node import MANAGER
-from hams_sim.scenarios import SCENARIOS
+from hams_sim.scenarios import SCENES
 from hams_sim.shapes import Sizes, Vertex, build
 from hams_sim.world import World
 from hams_wire.history import FaultLine, GraphLine, HealLine, OperatorEntry
@@ -91,6 +91,14 @@ def make_plan(spec: Spec) -> Plan:
         unprotected=rng.choice((WhenUnprotected.CONTINUE, WhenUnprotected.CONTINUE, WhenUnprotected.BLOCK)),
         standbys=rng.choice((0, 0, 1)),
     )
+    scene = SCENES.get(spec.fault)
+    if scene is not None:
+        sizes = replace(
+            sizes,
+            backups=sizes.backups if scene.backups is None else scene.backups,
+            frontends=sizes.frontends if scene.frontends is None else scene.frontends,
+            shards=sizes.shards if scene.shards is None else scene.shards,
+        )
     graph, vertices = build(spec.shape, rng, sizes, spec.drop_ops)
     behaviours: dict[str, Behaviour] = {}
     sloppy = rng.random() < 0.3
@@ -102,8 +110,8 @@ def make_plan(spec: Spec) -> Plan:
             behaviour.error, behaviour.raises, behaviour.idle_update = 0.02, 0.03, 0.1
     span = rng.choice((0.15, 0.4, 0.8))
     calls = draw_calls(rng, rng.randint(20, 26), span, list(graph.operators))
-    if spec.fault in SCENARIOS:
-        faults = sorted(SCENARIOS[spec.fault].make(rng, graph, span), key=lambda item: item.at)
+    if scene is not None:
+        faults = sorted(scene.make(rng, graph, span), key=lambda item: item.at)
         if spec.fault == "F4":
             calls[rng.randrange(len(calls))].poison = rng.choice(list(graph.operators))
     else:

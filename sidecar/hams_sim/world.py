@@ -32,7 +32,7 @@ from hams_protocol.effects import (
     StartBatch,
     Stop,
 )
-from hams_protocol.events import Event, PeerDown, PeerUp, Received, Tick
+from hams_protocol.events import Drain, Event, MembersChanged, PeerDown, PeerUp, Received, Tick, TopologyLearnt
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, Graph, WhenUnprotected
 from hams_protocol.ids import RequestId, UnitId
@@ -260,8 +260,20 @@ class World:
         self.after(0.02, self.respawn, node, effect.keep is not None)
 
     def respawn(self, node: Node, keeps: bool = False) -> None:
-        """The process is started again, under a fresh id."""
-        self.spawn(node.of, node if keeps else None)
+        """The process is started again, under a fresh id; one that was to leave has its substitute already."""
+        if not node.leaving:
+            self.spawn(node.of, node if keeps else None)
+
+    def drain(self, node: Node) -> None:
+        """A graceful deletion: a substitute starts at once, the instance hands over what it has and stops."""
+        if node.leaving or node.paused:
+            return
+        self.feed(node, Drain())
+        self.after(0.05 + 0.2 * self.fault_rng.random(), self._substitute, node.of)
+        node.leaving = True
+
+    def _substitute(self, of: str) -> None:
+        self.spawn(of)
 
     def new_handle(self, client: Client) -> int:
         """A handle for a client's attempt."""
@@ -386,13 +398,17 @@ class World:
             for link in list(node.links.values()):
                 self.watch_silence(link)
 
-    def resume(self, node: Node) -> None:
-        """SIGCONT: what has piled up is handled first."""
+    def resume(self, node: Node, late_s: float = 0.0) -> None:
+        """SIGCONT: what has piled up is handled first. `late_s`: its connection to etcd is lost, and stands again only then."""
         node.paused = max(0, node.paused - 1)
         if node.paused or not node.alive:
             return
         node.silent_since = -1.0
         backlog, node.backlog = node.backlog, []
+        if late_s:
+            backlog = [event for event in backlog if not isinstance(event, TopologyLearnt | MembersChanged)]
+            self.cut_etcd(node)
+            self.after(late_s, self.heal_etcd, node)
         for event in backlog:
             self.feed(node, event)
         if not self.nodes[node.id].alive:
@@ -512,6 +528,10 @@ class World:
                 if node.kept is not None and node.kept in item.members:
                     return False
         return True
+
+    def follows(self, node: Node) -> bool:
+        """Whether it is a backup of some set: who is drained as one stops at once."""
+        return any(node.id in item.in_sync for item in self.etcd.topology.sets)
 
     def role_of(self, node: Node) -> str:
         """For people: what the topology calls an instance."""

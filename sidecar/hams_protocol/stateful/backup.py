@@ -107,7 +107,7 @@ class Backup:
 
     def apply(self, now: float) -> list[Effect]:
         """Apply held records, oldest first, as far as their dependencies on other operators are durable."""
-        if self._frozen_in >= 0:
+        if self._frozen_in >= 0 and not mutants.on("frozen-takes-records"):
             return []
         m, effects = self._m, list[Effect]()
         name, knowledge = m.operator.name, m.knowledge
@@ -118,7 +118,8 @@ class Backup:
                 self._held.clear()
                 self._early.clear()
                 break
-            if status is not Status.DURABLE and not mutants.on("apply-before-upstream-durable"):
+            goes_on = mutants.on("apply-before-upstream-durable") or (status is Status.ORPHAN and mutants.on("apply-orphan"))
+            if status is not Status.DURABLE and not goes_on:
                 self._waiting_since = min(self._waiting_since, now)
                 break
             self._held.popleft()
