@@ -1,0 +1,186 @@
+"""Writes docs/faults.md: each row of the fault catalogue, and what ran of it at which level.
+
+    pytest tests/faults --junitxml build/faults/process.xml
+    hams sim --fault F8 --histories 2000 --output json > build/faults/F8.json
+    python tools/faults_table.py --junit build/faults/process.xml --sim build/faults/F*.json
+
+A test counts for the ids its name begins with (`test_f16_f17_...`); a simulation for the id its file is named after. Only what these results
+contain may say "passed": a row without a result says "not there yet", one that was skipped says so.
+"""
+
+import argparse
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+OUT = Path("docs/faults.md")
+LEVELS = {"S": "simulation", "P": "processes", "K": "Kubernetes"}
+CATALOGUE = (
+    ("F1", "SPK", "primary dies after its output left, before the state reached the backup"),
+    ("F2", "SP", "primary dies after the backup applied, before the durable notice"),
+    ("F3", "SP", "proxy dies, model lives; model dies, proxy lives"),
+    ("F4", "SP", "a request crashes the model process each time"),
+    ("F5", "SP", "backup dies in mid-transfer; joining backup dies"),
+    ("F6", "SP", "A's state delivery is delayed, B's arrives, A's primary dies"),
+    ("F7", "SP", "F6, and B's backup dies at the same time"),
+    ("F8", "SP", "stateful, stateless, stateful: upstream re-executed with another value"),
+    ("F9", "SP", "stateless instance dies after delivering to one of two successors that later join"),
+    ("F10", "SP", "neighbours die together"),
+    ("F11", "K", "pod deleted gracefully, of each kind"),
+    ("F12", "K", "pod deleted by force, of each kind"),
+    ("F13", "PK", "all replicas of a stateful operator die"),
+    ("F14", "K", "random forced deletion under load"),
+    ("F15", "K", "node drain with a PodDisruptionBudget"),
+    ("F16", "PK", "host of a primary gone, without a reset"),
+    ("F17", "PK", "that host returns"),
+    ("F18", "SP", "primary cut from everyone, from etcd, from its backup, from downstream"),
+    ("F19", "SP", "asymmetric and bridge partitions"),
+    ("F20", "SP", "flapping link"),
+    ("F21", "SP", "loss, duplication, reordering, jitter; clogged links"),
+    ("F22", "SP", "slow backup"),
+    ("F23", "SP", "primary stopped just below and far beyond the timeout"),
+    ("F24", "S", "wall clock an hour off"),
+    ("F25", "SP", "heartbeats starved by a busy model"),
+    ("F26", "P", "etcd stopped for less and for more than the TTL"),
+    ("F27", "P", "etcd leader killed or paused; sick member; watch compacted; lease revoked"),
+    ("F28", "P", "etcd out of space; unknown outcome; expired token; restored from a backup"),
+    ("F29", "SP", "manager dies within a recovery; two run it at once"),
+    ("F30", "K", "API server away; controller dead"),
+    ("F31", "K", "controller killed at every await; storm of API errors"),
+    ("F32", "PK", "out of memory; disk full; torn checkpoint"),
+    ("F33", "SPK", "promoted backup dies before a new one is in sync"),
+    ("F34", "K", "rolling upgrades"),
+    ("F35", "P", "state layout mismatch between versions"),
+    ("F36", "P", "garbage on every port"),
+    ("F37", "P", "wrong shape, datatype, NaN or text from a client or a model"),
+    ("F38", "P", "slow, never-reading and reconnecting clients"),
+    ("F39", "SP", "one idempotency key on two frontends; another payload under it"),
+    ("F40", "S", "a thousand graphs lose their leases together"),
+    ("F41", "SP", "many requests with failovers between: memory flat"),
+)
+ROW = re.compile(r"^test_((?:f\d+_)+)")
+
+
+class BadResults(Exception):
+    """A result file is not what it should be; the text says which, and what was expected."""
+
+
+@dataclass
+class Found:
+    """What ran of one row at one level."""
+
+    passed: int = 0
+    failed: int = 0
+    known: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    unit: str = "tests"
+    when: list[str] = field(default_factory=list)
+
+    def cell(self) -> str:
+        """For people."""
+        if self.failed:
+            said = f"**failed**: {self.failed} of {self.passed + self.failed + self.known}"
+        elif self.known:
+            said = f"**in part**: {self.passed} passed, {self.known} known to fail"
+        elif self.passed:
+            said = f"passed ({self.passed} {self.unit if self.passed > 1 else self.unit.rstrip('s')}"
+            said += f", {self.skipped} skipped)" if self.skipped else ")"
+        else:
+            return f"skipped ({self.skipped})"
+        return f"{said}, {self.seconds:.0f} s, {max(self.when)}" if self.unit == "tests" else f"{said}, {max(self.when)}"
+
+
+def read_junit(path: Path, into: dict[tuple[str, str], Found]) -> None:
+    """Add the tests of one JUnit file. Raises BadResults."""
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError) as error:
+        raise BadResults(f"{path}: expected the JUnit XML of pytest: {error}") from None
+    for suite in root.iter("testsuite"):
+        when = suite.get("timestamp", "")[:10]
+        for case in suite.iter("testcase"):
+            match = ROW.match(case.get("name", ""))
+            for name in re.findall(r"f\d+", match.group(1)) if match else ():
+                found = into.setdefault((name.upper(), "P"), Found())
+                skipped = case.find("skipped")
+                if case.find("failure") is not None or case.find("error") is not None:
+                    found.failed += 1
+                elif skipped is None:
+                    found.passed += 1
+                elif skipped.get("type") == "pytest.xfail":
+                    found.known += 1
+                else:
+                    found.skipped += 1
+                found.seconds += float(case.get("time", "0"))
+                found.when.append(when)
+
+
+def read_sim(path: Path, into: dict[tuple[str, str], Found]) -> None:
+    """Add one answer of `hams sim --fault F8 --output json`; the row is the file's name. Raises BadResults."""
+    try:
+        answer = json.loads(path.read_text())
+        histories, failures = int(answer["histories"]), len(answer["failures"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadResults(f"{path}: expected the JSON of `hams sim --output json`: {type(error).__name__} {error}") from None
+    if path.stem not in {name for name, levels, _ in CATALOGUE if "S" in levels}:
+        raise BadResults(f"{path}: expected a file named after a row that is simulated, such as F8.json")
+    if not histories:
+        raise BadResults(f"{path}: no history was simulated")
+    found = into.setdefault((path.stem, "S"), Found(unit="histories"))
+    found.passed += histories - failures
+    found.failed += failures
+    found.when.append(datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat())
+
+
+def table(found: dict[tuple[str, str], Found]) -> str:
+    """The whole document."""
+    lines = [
+        "# Faults",
+        "",
+        "What HAMS is tested against, and what really ran. Written by `tools/faults_table.py` from the results of the runs; do not edit.",
+        "",
+        "After every scenario the recorded history is checked independently against the invariants; each test asserts more on top. Simulation: the",
+        "deterministic simulator, one seed per history. Processes: real processes and a real etcd on one machine, with signals, hosts of their own",
+        "(network namespaces) that are cut off, and a network that loses, repeats, reorders and delays. Kubernetes: a cluster.",
+        "",
+        "Known to fail: a test that is there, fails, and says why in its source. A dash: that level does not apply.",
+        "",
+        f"| id | scenario | {' | '.join(LEVELS.values())} |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, levels, scenario in CATALOGUE:
+        cells = []
+        for level in LEVELS:
+            result = found.get((name, level))
+            cells.append(result.cell() if result is not None else "not there yet" if level in levels else "-")
+        lines.append(f"| {name} | {scenario} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """0 if written, 2 if a result file is bad."""
+    parser = argparse.ArgumentParser(description="Write docs/faults.md from the results of test runs.")
+    parser.add_argument("--junit", type=Path, nargs="*", default=[], help="JUnit XML of pytest tests/faults")
+    parser.add_argument("--sim", type=Path, nargs="*", default=[], help="JSON of hams sim --fault ID, each file named ID.json")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    found: dict[tuple[str, str], Found] = {}
+    try:
+        for path in options.junit:
+            read_junit(path, found)
+        for path in options.sim:
+            read_sim(path, found)
+    except BadResults as error:
+        print(error, file=sys.stderr)
+        return 2
+    options.out.write_text(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
