@@ -134,3 +134,12 @@ routes_kept_max = 256
 
 starved_s = 0.02
 """A Tick that is later than this shows that its own process was starved of CPU."""
+
+starved_max_s = 0.5
+"""Most lateness that a manager allows for."""
+
+starved_allowance = 4.0
+"""Answers get this many times the manager's own recent lateness on top."""
+
+starved_decay = 0.9
+"""What is left of the remembered lateness after each Tick."""

@@ -205,7 +205,7 @@ class Node:
         """A core that raises has found itself wrong: its state is not to be trusted any more, so the instance ends and another takes over."""
         try:
             return self.machine.step(event, now)
-        except Exception as error:  # noqa: BLE001 - whatever it is, going on would be a guess
+        except Exception as error:
             log.critical("the core failed on %s", type(event).__name__, exc_info=True)
             self._stop(Stop(f"the core failed: {type(error).__name__}: {error}"))
             return []

@@ -181,14 +181,14 @@ def test_torch_state_of_every_kind_comes_back_in_place() -> None:
         "point": torch.tensor(3, dtype=torch.int64),
         "complex": torch.tensor([1 + 2j]),
     }
-    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     state = State({**tensors, "net": net, "opt": optimizer})
     optimizer_state_before = captured(state)
 
     def learn() -> None:
         optimizer.zero_grad()
-        loss = net(torch.arange(6.0).reshape(2, 3)) * torch.arange(1.0, 7.0).reshape(2, 3)  # a plain sum has no gradient behind a batch norm
+        loss = net(torch.arange(6.0).reshape(2, 3)) * torch.arange(1.0, 7.0).reshape(2, 3)
         loss.sum().backward()
         optimizer.step()
 

@@ -77,13 +77,14 @@ class ManagerMachine:
         self._needed_since = FOREVER
         self._ticked_at = -FOREVER
         self._due = FOREVER
-        self._probe_timeout_s = max(graph.data.recovery.suspect_after_s, limits.probe_timeout_min_s)
+        self._starved_s = 0.0
 
     # -- the machine -----------------------------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
         if isinstance(event, Tick):
+            self._starved_s *= limits.starved_decay
             self._excuse(now - self._due)
             self._ticked_at = now
         effects = self._handle(event, now)
@@ -103,10 +104,17 @@ class ManagerMachine:
         self._due = max(due, self._ticked_at + limits.tick_min_s)
         return self._due
 
+    @property
+    def _probe_timeout_s(self) -> float:
+        """How long an answer may take: longer where this manager itself waits for CPU, for so may others. A refused connection needs no time."""
+        least = max(self.graph.data.recovery.suspect_after_s, limits.probe_timeout_min_s)
+        return least + limits.starved_allowance * self._starved_s
+
     def _excuse(self, late_s: float) -> None:
         """A Tick that comes late means that this manager was starved: answers may be waiting unread, so everybody gets that time back."""
         if not limits.starved_s < late_s < FOREVER:
             return
+        self._starved_s = min(max(self._starved_s, late_s), limits.starved_max_s)
         for inquest in self._inquests.values():
             if inquest.confirmed_at == FOREVER:
                 inquest.asked_at += late_s
