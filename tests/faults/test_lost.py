@@ -54,6 +54,29 @@ async def stop_between(run: GraphRun, primary: str, backup: str, pid: int) -> in
             await run.answered(1)
 
 
+async def without(run: GraphRun, gone: str) -> None:
+    """Until nobody counts on this instance any more."""
+    found = await run.until(lambda topology: gone not in (*topology.find("first").joining, *topology.find("first").in_sync))
+    assert found.find("first").primary != gone
+
+
+async def test_f5_a_joiner_that_dies_within_its_copy_is_never_promoted(tmp_path: Path) -> None:
+    graphs = changed(tmp_path, ("stateBytes: 65536", "stateBytes: 16777216"))
+    async with run_graph("line.yaml", tmp_path, graphs=graphs) as run, run.load(clients=4):
+        await run.answered(20)
+        before = await run.epochs()
+        await run.kill("first", "backup")
+        for _ in range(2):
+            found = await run.until(lambda topology: bool(topology.find("first").joining))
+            joiner = found.find("first").joining[0]
+            run.strike(next(item for item in (await run.view()).instances if item.id == joiner))
+            await without(run, joiner)
+        await run.answered(20)
+        await run.redundant()
+        assert await run.epochs() == before, "the primary goes on all the while"
+    run.verify()
+
+
 async def test_f13_a_state_without_replicas_stops_the_graph_and_says_so(tmp_path: Path) -> None:
     async with run_graph("line.yaml", tmp_path, settle=False) as run:
         async with run.load(clients=4):

@@ -28,7 +28,7 @@ async def primary_other_than(run: GraphRun, operator: str, instance: str) -> Non
     await run.until(lambda topology: topology.find(operator).primary not in (instance, None))
 
 
-async def test_f16_f17_the_host_of_a_primary_is_gone_and_returns(tmp_path: Path) -> None:
+async def test_f16_f17_f18_the_host_of_a_primary_is_gone_and_returns(tmp_path: Path) -> None:
     async with run_on_hosts("line.yaml", tmp_path) as (run, hosts), run.load(clients=4):
         for operator in ("first", "last"):
             await run.answered(40)
