@@ -3,7 +3,7 @@
 None of them takes a role away from anybody but a revoked instance, so none of them can lose a state.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from hams_protocol import limits, mutants
@@ -48,13 +48,16 @@ def first_roles(graph: Graph, topology: Topology, members: Members, patient: boo
     return topology
 
 
-def joiners(graph: Graph, topology: Topology, members: Members) -> Topology:
-    """Fill every set up to its number of backups; forget joiners that are gone. Who keeps a state that the set may yet need does not join."""
+def joiners(graph: Graph, topology: Topology, members: Members, suspects: Collection[InstanceId] = ()) -> Topology:
+    """Fill every set up to its number of backups; forget joiners that are gone. Who keeps a state that the set may yet need does not join.
+
+    `suspects` get no new place, but keep the one they have: a suspicion is no verdict.
+    """
     for name, of, want in wanted_backups(graph):
         found = topology.find(name)
         if found.primary is None or found.lost:
             continue
-        joining = tuple(item for item in found.joining if item in members and item not in topology.revoked)
+        joining = tuple(item for item in found.joining if (item in members or item in suspects) and item not in topology.revoked)
         if mutants.on("shrink-from-outside"):
             found = replace(found, in_sync=tuple(item for item in found.in_sync if item in members))
         taken = named(topology) if of != FRONTEND else set(found.members)

@@ -425,7 +425,8 @@ class ManagerMachine:
         dead = [item.instance for item in self._inquests.values()]
         living = {name: item for name, item in self.members.items() if name not in dead and not self._down.get(name)}
         changed = assign.slots(self.graph, changed, living, ())
-        changed = assign.joiners(self.graph, changed, living)
+        suspects = {name for name, item in self._inquests.items() if item.confirmed_at == FOREVER and name in self.members}
+        changed = assign.joiners(self.graph, changed, living, suspects)
         changed, notes = self._lost_and_found(changed)
         changed = self._restart_lost(changed)
         if changed == topology:
