@@ -44,6 +44,7 @@ from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import Heartbeat, Message, Suspect
 from hams_protocol.topology import Topology
 from hams_wire import limits, records
+from hams_wire.changes import changes
 from hams_wire.coordination.port import Compare, Coordination, Deleted, Put, Restored
 from hams_wire.coordination.registration import Registration
 from hams_wire.errors import CoordinationError, NotApplied
@@ -124,6 +125,7 @@ class Node:
         self._suspicion = Suspicion(suspect_after_s, self._heartbeat_s)
         self._heartbeat: asyncio.TimerHandle | None = None
         self._proposals: deque[Propose] = deque()
+        self._logged = Topology()
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration: Registration | None = None
         self._record = records.MemberRecord(of, "", kept=kept, pid=os.getpid())
@@ -349,7 +351,12 @@ class Node:
         key = event.entry.key if isinstance(event, Put) else event.key
         name = key.removeprefix(prefix)
         if name == "topology" and isinstance(event, Put):
-            self.feed(TopologyLearnt(records.decode_topology(event.entry.value), event.entry.mod_revision))
+            topology = records.decode_topology(event.entry.value)
+            if self.of == MANAGER:
+                for line in changes(self._logged, topology):
+                    log.info("%s", line)
+                self._logged = topology
+            self.feed(TopologyLearnt(topology, event.entry.mod_revision))
         elif name.startswith("members/"):
             members = dict(self.members)
             instance = name.removeprefix("members/")
