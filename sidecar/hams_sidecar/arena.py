@@ -61,13 +61,16 @@ class ArenaStats(NamedTuple):
 class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """The memory of one slot. Every memoryview and array on it refers to this object, so its end is the end of the slot's use."""
 
-    arena: "Arena | None" = None
-    offset: int = 0
-    size: int = 0
+    __slots__ = ("arena", "offset", "size")
+
+    arena: "Arena"
+    offset: int
+    size: int
 
     def __del__(self) -> None:
-        if self.arena is not None:  # None in the slices that numpy makes of a slot
-            self.arena._released(self.offset, self.size)
+        arena = getattr(self, "arena", None)  # unset in the slices that numpy makes of a slot
+        if arena is not None:
+            arena._released(self.offset, self.size)
 
 
 class Buffer:
@@ -79,7 +82,7 @@ class Buffer:
         self.arena = arena
         self.offset = offset
         self.nbytes = nbytes
-        self.view: memoryview = slot.data[:nbytes]
+        self.view: memoryview = slot.data
         self._slot = slot
 
     def trim(self, nbytes: int) -> None:
@@ -123,7 +126,6 @@ class Arena:
                 self._map = mmap.mmap(fd, capacity)
             finally:
                 os.close(fd)
-        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
         self._blocks = Blocks(capacity)
         self._freed: deque[tuple[int, int, int]] = deque()  # filled by destructors, which may interrupt `allocate` itself
         self._kept: dict[int, list[int]] = {}  # size -> offsets, free but not given back to the blocks
@@ -148,7 +150,7 @@ class Arena:
         self._slots += 1
         if used + size > self._peak:
             self._peak = used + size
-        slot = self._bytes[offset : offset + size].view(_Slot)
+        slot = _Slot((nbytes,), np.uint8, self._map, offset)
         slot.arena, slot.offset, slot.size = self, offset, size
         return Buffer(self, slot, offset, nbytes)
 

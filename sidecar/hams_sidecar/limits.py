@@ -17,3 +17,6 @@ return_pause_s = 0.5
 
 propagation_s = 0.2
 """Time a local frontend serves on after readiness is refused (a Service's propagation on Kubernetes is longer)."""
+
+descriptors_max = 256
+"""Descriptions of payloads (names, datatypes, shapes, places of their tensors) kept to be shared."""

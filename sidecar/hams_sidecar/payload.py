@@ -5,10 +5,12 @@ immutable and share memory freely; equality is identity.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from hams_sidecar import limits
 from hams_sidecar.arena import Arena, Buffer
 from hams_sidecar.blocks import round_up
 from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
@@ -40,7 +42,7 @@ class Payload:
     @property
     def batch_key(self) -> str:
         """Units whose payloads differ in this never share a batch: names of the tensors present, and the shape of one row."""
-        return " ".join(f"{tensor.name}{tensor.shape[1:]}" for tensor in self.tensors)
+        return _batch_key(self.tensors)
 
     def find(self, name: str) -> Tensor | None:
         """The tensor of this name, None if it is absent."""
@@ -62,6 +64,11 @@ class Payload:
 
     def __repr__(self) -> str:
         return f"Payload({', '.join(f'{t.name}: {t.datatype}{list(t.shape)}' for t in self.tensors)}; {self.nbytes} bytes)"
+
+
+@lru_cache(maxsize=limits.descriptors_max)
+def _batch_key(tensors: tuple[Tensor, ...]) -> str:
+    return " ".join(f"{tensor.name}{tensor.shape[1:]}" for tensor in tensors)
 
 
 def layout(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> tuple[tuple[Tensor, ...], int]:

@@ -1,8 +1,12 @@
-"""Payloads of the peer streams in the arena of this process: received where they will be used."""
+"""Payloads of the peer streams in the arena of this process: received where they will be used.
+
+Most payloads of an edge have the same tensors in the same places: they share one description.
+"""
 
 from collections.abc import Sequence
 
 from hams_protocol import messages
+from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.payload import Payload
 from hams_wire.peers.errors import NoRoom
@@ -14,6 +18,7 @@ class ArenaFactory:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
+        self._tensors: dict[tuple[TensorInfo, ...], tuple[TensorInfo, ...]] = {}
 
     def allocate(self, nbytes: int) -> Buffer:
         """A slot of the arena. Raises NoRoom."""
@@ -25,7 +30,12 @@ class ArenaFactory:
     def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
         """The payload in the slot it was received in."""
         assert isinstance(room, Buffer)
-        return Payload(tensors, room)
+        known = self._tensors.get(tensors)
+        if known is None:
+            if len(self._tensors) >= limits.descriptors_max:
+                self._tensors.clear()
+            known = self._tensors[tensors] = tensors
+        return Payload(known, room)
 
     def describe(self, payload: messages.Payload) -> tuple[Sequence[TensorInfo], memoryview]:
         """Descriptors and bytes in place."""

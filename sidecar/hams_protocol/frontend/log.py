@@ -80,7 +80,7 @@ def copy_parts(shard: int, log: ShardLog) -> list[LogCopy]:
     state = log.state
     groups: list[tuple[LogEntry, ...]] = []
     for kept in (*state.kept.values(), *state.unkeyed.values()):
-        groups.append((kept.admit, kept.reply, DoneEntry(kept.admit.request)))
+        groups.append((kept.admit, kept.reply, DoneEntry(kept.request)))
     for item in state.open.values():
         groups.append((item.admit,) if item.reply is None else (item.admit, item.reply))
     parts: list[LogCopy] = []

@@ -13,7 +13,10 @@ from hams_protocol import limits
 from hams_protocol.graph import FrontendSpec
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.knowledge import CompletionSet
-from hams_protocol.messages import Admit, DoneEntry, LogEntry, ReplyEntry, Token
+from hams_protocol.messages import Admit, DoneEntry, LogEntry, Meta, ReplyEntry, Token
+
+NO_META = Meta()
+"""What was handed on to models is of no use to a complete request."""
 
 
 class OpenRequest:
@@ -28,14 +31,46 @@ class OpenRequest:
 
 
 class KeptReply:
-    """The reply of a complete request that may still be asked for."""
+    """The reply of a complete request that may still be asked for.
 
-    __slots__ = ("admit", "nbytes", "reply")
+    There are many of them, so each keeps what an answer, a key or a joiner needs and nothing twice; the entries are made anew when asked
+    for. `names`: operators' names by themselves, so that all replies share them.
+    """
 
-    def __init__(self, admit: Admit, reply: ReplyEntry) -> None:
-        self.admit = Admit(admit.request, admit.key, admit.digest, admit.meta, ticket=admit.ticket)
-        self.reply = reply
+    __slots__ = ("_digest", "_error", "_tokens", "key", "nbytes", "request", "ticket")
+
+    def __init__(self, admit: Admit, reply: ReplyEntry, names: dict[str, str]) -> None:
+        self.request = admit.request
+        self.key = admit.key
+        self.ticket = admit.ticket
         self.nbytes = sum(0 if token.payload is None else token.payload.nbytes for token in reply.tokens)
+        self._digest = admit.digest
+        self._error = reply.error
+        self._tokens = tuple(
+            Token(
+                admit.request,
+                token.lane,
+                names.setdefault(token.source, token.source),
+                token.kind,
+                token.value_id,
+                (),
+                (),
+                NO_META,
+                error=token.error,
+                payload=token.payload,
+            )
+            for token in reply.tokens
+        )
+
+    @property
+    def admit(self) -> Admit:
+        """The entry by which the request came in, without its payload."""
+        return Admit(self.request, self.key, self._digest, NO_META, ticket=self.ticket)
+
+    @property
+    def reply(self) -> ReplyEntry:
+        """Its reply."""
+        return ReplyEntry(self.request, self._tokens, self._error)
 
 
 class ReplyPool:
@@ -181,6 +216,7 @@ class ShardState:
         self.unkeyed = ReplyPool(spec.replies_kept, spec.replies_kept_bytes)
         self.expired = ExpiredKeys()
         self.completed = CompletionSet()
+        self._names: dict[str, str] = {}
 
     def apply(self, entry: LogEntry) -> None:
         """The next committed entry."""
@@ -218,14 +254,14 @@ class ShardState:
             return
         admit = found.admit
         if admit.key is not None:
-            for old in self.kept.put(n, KeptReply(admit, found.reply)):
-                if old.admit.key is not None:
-                    self.keys.pop(old.admit.key, None)
-                    self.expired.add(old.admit.key)
+            for old in self.kept.put(n, KeptReply(admit, found.reply, self._names)):
+                if old.key is not None:
+                    self.keys.pop(old.key, None)
+                    self.expired.add(old.key)
         elif admit.ticket is not None and self.tickets.find(admit.ticket.instance, admit.ticket.counter) == n:
-            for old in self.unkeyed.put(n, KeptReply(admit, found.reply)):
-                if old.admit.ticket is not None:
-                    self.tickets.pop(old.admit.ticket.instance, old.admit.ticket.counter)
+            for old in self.unkeyed.put(n, KeptReply(admit, found.reply, self._names)):
+                if old.ticket is not None:
+                    self.tickets.pop(old.ticket.instance, old.ticket.counter)
 
     def drop_gone(self, gone: Iterable[InstanceId]) -> None:
         """These frontends have neither lease nor connection any more: their clients wait for nothing."""
