@@ -7,7 +7,7 @@ effect, and never decides anything by looking into one.
 
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId, RequestId, UnitId, ValueId
-from hams_protocol.messages import Message, Meta, ModelError, Payload, Token
+from hams_protocol.messages import Message, Meta, ModelError, Payload, StateCopy, Token
 from hams_protocol.topology import Topology
 
 
@@ -29,11 +29,15 @@ class Propose:
 
 @frozen
 class BatchUnit:
-    """One unit of a batch: its id, the request's metadata, and per in-edge (source) the payload, None where it was skipped."""
+    """One unit of a batch: its id, the request's metadata, and per in-edge (source) the payload, None where it was skipped.
+
+    `renamed`: see `Token`; it holds for the payload of FRONTEND, whose request tensors are read by these names, and no others are present.
+    """
 
     unit: UnitId
     meta: Meta
     inputs: tuple[tuple[str, Payload | None], ...]
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 @frozen
@@ -71,6 +75,13 @@ class LoadState:
 
     token: int
     state: Payload
+
+
+@frozen
+class WriteCheckpoint:
+    """Write this durable version to disk, whole or not at all; nothing waits for it. If one is being written still, it is left out."""
+
+    copy: StateCopy
 
 
 @frozen
@@ -213,4 +224,4 @@ class NoteLost:
 
 
 Note = NoteExec | NoteApply | NoteDurable | NoteLog | NoteReply | NoteComplete | NoteFailover | NoteLost
-Effect = Send | Propose | StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | RestartModel | Answer | Stop | Note
+Effect = Send | Propose | StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | WriteCheckpoint | RestartModel | Answer | Stop | Note

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from hams_protocol.effects import Effect, RestartModel
+from hams_protocol.effects import Effect, RestartModel, WriteCheckpoint
 from hams_protocol.events import Drain
 from hams_protocol.ids import InstanceId
 from hams_protocol.stateful import StatefulMachine
@@ -18,9 +18,11 @@ from hams_protocol.stateful.kept import KeptState
 from hams_protocol.stateless import StatelessMachine
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
+from hams_sidecar.checkpoints import CheckpointWriter
 from hams_sidecar.lives import listen_at, live
 from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
+from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.history import writer_from
 from hams_wire.node import Node
@@ -30,7 +32,16 @@ MODEL_EFFECTS = frozenset(get_args(ModelEffect))
 
 
 async def serve(
-    graph_uid: str, operator: str, instance: str, etcd: str, listen: str, advertise: str | None, socket: Path, arena: Path, asked: asyncio.Event
+    graph_uid: str,
+    operator: str,
+    instance: str,
+    etcd: str,
+    listen: str,
+    advertise: str | None,
+    socket: Path,
+    arena: Path,
+    asked: asyncio.Event,
+    restore: bool = False,
 ) -> int:
     """Run one proxy until its core stops it or `asked` is set. Returns the exit code."""
     coordination, graph = await open_graph(etcd, graph_uid)
@@ -49,15 +60,19 @@ async def serve(
     link = ModelLink(graph, operator, memory, memory, emit)
 
     def perform(effect: Effect) -> None:
+        if isinstance(effect, WriteCheckpoint):
+            writer.write(effect)
+            return
         assert type(effect) in MODEL_EFFECTS, f"not an effect of an operator: {effect}"
         link.perform(effect)  # type: ignore[arg-type]
 
     kept: KeptState | None = None
+    writer = CheckpointWriter(graph, operator, memory, instance)
 
     async def begin(name: InstanceId, life: int) -> Node:
         machine: StatefulMachine | StatelessMachine
         if graph.operators[operator].stateful:
-            machine = StatefulMachine(graph, operator, name, kept)
+            machine = StatefulMachine(graph, operator, name, kept, restored if life == 0 else None)
         else:
             machine = StatelessMachine(graph, operator, name)
         return Node(
@@ -91,6 +106,7 @@ async def serve(
         link.perform(RestartModel("its instance goes on under a fresh id"))
 
     node: Node | None = None
+    restored = await writer.newest() if restore and await never_begun(coordination, graph_uid, operator) else None
     try:
         await link.listen(socket)
         node = await live(instance, begin, start, between, asked)
@@ -99,10 +115,17 @@ async def serve(
             await node.until_stopped(asyncio.Event(), limits.drain_s_max)
     finally:
         await link.close()
+        await writer.close()
         if node is not None:
             await node.close(leave=True)
         memory.close()
     return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
+
+
+async def never_begun(coordination: EtcdCoordination, graph_uid: str, operator: str) -> bool:
+    """Whether the operator's set has never had a primary in this run. Raises CoordinationError."""
+    entry = await coordination.get(records.topology_key(graph_uid))
+    return entry is None or records.decode_topology(entry.value).find(operator).epoch == 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -111,6 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--operator", required=True)
     parser.add_argument("--socket", required=True, type=Path, help="Unix socket of the model link")
     parser.add_argument("--arena", required=True, type=Path, help="file of the shared memory")
+    parser.add_argument("--restore", action="store_true", help="if this operator's set never had a primary: begin from its newest checkpoint")
     options = parser.parse_args(arguments)
 
     async def work(asked: asyncio.Event) -> int:
@@ -124,6 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.socket,
             options.arena,
             asked,
+            options.restore,
         )
 
     return run(work, options.log_level)

@@ -14,6 +14,7 @@ from hams_operator.local.home import GraphHome
 from hams_operator.local.observe import Status
 from hams_operator.local.run import Failed, Options, log_to, run
 from hams_protocol.graph import Graph
+from hams_wire.checkpoints import CheckpointFolder
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -21,18 +22,16 @@ if TYPE_CHECKING:
 
 def up(file: Path, port: int | None, detach: bool, timeout: str | None, history: Path | None, restore: bool, etcd: str | None, output: Output) -> int:
     """Run it. Returns the exit code."""
-    if restore:
-        complain("--restore is not there yet: checkpoints are not written by this version", 2)
     if port is not None and not 1 <= port <= 65534:
         complain(f"--port: expected 1 to 65534 (gRPC takes the next one), found {port}", 2)
     graph = _load(file)
-    if any(op.checkpoint for op in graph.data.operators):
-        console(stderr=True).print("[yellow]stateful.checkpoint is not there yet: this version writes none[/]")
     found = GraphHome(graph.data.name).read()
     if found is not None:
         complain(f'graph "{found.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down --graph {found.graph}')
+    if restore:
+        _say_what_is_restored(graph, file)
     timeout_s = seconds(timeout) if timeout is not None else ready_timeout_s if detach else None
-    options = Options(str(file.resolve()), port, None if history is None else str(history.resolve()), etcd, timeout_s)
+    options = Options(str(file.resolve()), port, None if history is None else str(history.resolve()), etcd, timeout_s, restore)
     return _detached(graph, options, output) if detach else _here(graph, options, output)
 
 
@@ -43,6 +42,26 @@ def _load(file: Path) -> Graph:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")
         complain(f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}; nothing was started")
+
+
+def _say_what_is_restored(graph: Graph, file: Path) -> None:
+    """What `--restore` means for each stateful operator. There must be something to restore."""
+    lines: list[str] = []
+    some = False
+    for op in graph.data.operators:
+        if not op.stateful:
+            continue
+        found = None
+        if op.checkpoint is not None:
+            folder = file.resolve().parent / Path(op.checkpoint.dir).expanduser()
+            found = next(CheckpointFolder(str(folder), graph.data.name, op.name).heads(), None)
+        some = some or found is not None
+        lines.append(f"{op.name}: " + ("begins anew, no checkpoint" if found is None else f"from version {found[1].version} of {found[0]}"))
+    if not some:
+        complain(f"--restore: no stateful operator of {graph.data.name} has a checkpoint; a graph begins anew without it", 2)
+    lines.append("Each state is a durable one of its operator, but not all are of one moment: what one has of a request, another may lack.")
+    lines.append("Frontends begin anew: replies, keys and requests of the former run are forgotten.")
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
 def start_detached(options: Options, look: "Live | None" = None) -> Status:

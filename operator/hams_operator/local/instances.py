@@ -32,7 +32,12 @@ DATA_MODULES = ("hams_sidecar.proxy", "hams_sidecar.frontend", "hams_operator.ma
 
 
 class Instances:
-    """All instances of one run. `Supervisor` says which are wanted, and where etcd is."""
+    """All instances of one run. `Supervisor` says which are wanted, and where etcd is.
+
+    `restore`: sets that never had a primary begin from their newest checkpoints.
+    """
+
+    restore = False
 
     def __init__(self, graph: Graph, file: Path, history_folder: Path | None, etcd: str | None) -> None:
         self.graph = graph
@@ -111,6 +116,8 @@ class Instances:
             launch = Launch(instance, place.of, "hams_sidecar.frontend", [*common, *ports], environment)
         else:
             files = ["--operator", place.of, "--socket", str(self._socket(instance)), "--arena", str(self._memory / f"{instance}.arena")]
+            if self.restore:
+                files.append("--restore")
             launch = Launch(instance, place.of, "hams_sidecar.proxy", [*common, *files], environment)
         launch = self.arrange(launch)
         try:

@@ -33,6 +33,7 @@ class Options(msgspec.Struct, frozen=True):
     history: str | None = None
     etcd: str | None = None
     timeout_s: float | None = None
+    restore: bool = False
 
 
 class Failed(Exception):
@@ -50,6 +51,7 @@ async def run(graph: Graph, options: Options, report: Callable[[Status], None], 
         loop.add_signal_handler(number, asked.set)
     try:
         supervisor = Supervisor(graph, Path(options.file), options.port, None if options.history is None else Path(options.history), options.etcd)
+        supervisor.restore = options.restore
         ear = Ear(supervisor.status, asked.set)
         ended = loop.create_task(asked.wait())
         work = loop.create_task(_work(supervisor, ear, options, report, keep_looking))

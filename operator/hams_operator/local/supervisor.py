@@ -11,6 +11,7 @@ import secrets
 import shutil
 import socket
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from hams_operator import limits
@@ -19,7 +20,7 @@ from hams_operator.local.home import RunFile, own_birth
 from hams_operator.local.instances import DATA_MODULES, Instances
 from hams_operator.local.observe import Observer, Status, View
 from hams_operator.local.places import MANAGER, Launch, Place, instances_of
-from hams_protocol.graph import FRONTEND, Graph, GraphData
+from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator
 from hams_protocol.topology import Topology
 from hams_wire import history, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -44,7 +45,8 @@ class Supervisor(Instances):
     def __init__(self, graph: Graph, file: Path, port: int | None, history_folder: Path | None, etcd: str | None) -> None:
         data = graph.data
         uid = f"{data.name}-{secrets.token_hex(4)}"
-        ours = GraphData(data.name, uid, data.mode, data.frontend, data.managers, data.recovery, data.inputs, data.outputs, data.operators)
+        operators = tuple(_with_checkpoints_at(file.resolve().parent, op) for op in data.operators)
+        ours = GraphData(data.name, uid, data.mode, data.frontend, data.managers, data.recovery, data.inputs, data.outputs, operators)
         super().__init__(Graph(ours), file, history_folder, etcd)
         self._http_port = port or 0
         self._grpc_port = 0 if port is None else port + 1
@@ -236,6 +238,13 @@ class Supervisor(Instances):
             if item.name in self.graph.operators
         }
         return history.FinalLine(ops=ops, open=())
+
+
+def _with_checkpoints_at(folder: Path, op: Operator) -> Operator:
+    """A relative `checkpoint.dir` lies beside the graph file, wherever the processes run."""
+    if op.checkpoint is None:
+        return op
+    return replace(op, checkpoint=replace(op.checkpoint, dir=str(folder / Path(op.checkpoint.dir).expanduser())))
 
 
 def _check_free(port: int) -> None:

@@ -21,7 +21,7 @@ class KeptState:
     newer ones. `marks` are the durable watermarks it knew: what is durable is so for ever.
     """
 
-    __slots__ = ("completed", "epoch", "former", "led", "lineage", "marks", "op", "settled", "store")
+    __slots__ = ("completed", "epoch", "former", "layout", "led", "lineage", "marks", "op", "settled", "store")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class KeptState:
         lineage: Lineage,
         completed: Completion,
         marks: tuple[Dep, ...],
+        layout: str = "",
     ) -> None:
         self.op = op
         self.former = former
@@ -44,6 +45,7 @@ class KeptState:
         self.lineage = lineage
         self.completed = completed
         self.marks = marks
+        self.layout = layout
         if mutants.on("kept-without-consumed"):
             lineage.clear()
 

@@ -45,10 +45,12 @@ from hams_protocol.messages import (
     Refused,
     RoleReport,
     SlotQuery,
+    StateCopy,
     StateRecord,
     Token,
 )
 from hams_protocol.stateful.backup import Backup
+from hams_protocol.stateful.checkpoints import Checkpoints
 from hams_protocol.stateful.kept import KeptState
 from hams_protocol.stateful.primary import Primary
 from hams_protocol.topology import ReplicaSet
@@ -59,12 +61,15 @@ from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
 class StatefulMachine(Vertex):
     """`step(event, now) -> effects` of one instance of a stateful operator.
 
-    `kept` comes from the machine of this instance's former id, after its `Stop` named a set to keep.
+    `kept` comes from the machine of this instance's former id, after its `Stop` named a set to keep. `restored` is a checkpoint of another
+    run: if this instance is its set's very first primary, version 0 is that state; nothing else of that run counts.
     """
 
-    def __init__(self, graph: Graph, op: str, instance: InstanceId, kept: KeptState | None = None) -> None:
+    def __init__(self, graph: Graph, op: str, instance: InstanceId, kept: KeptState | None = None, restored: StateCopy | None = None) -> None:
         super().__init__(graph, op, instance)
         self._kept = kept
+        self._restored = restored
+        self.checkpoints = Checkpoints(self)
         if kept is not None:
             self.knowledge.completed.learn(kept.completed)
             self.knowledge.announce(Durable(kept.marks))
@@ -104,6 +109,7 @@ class StatefulMachine(Vertex):
                 effects += self.primary.tick(now)
             if self.backup is not None:
                 effects += self.backup.tick(now)
+            effects += self.checkpoints.tick(now)
         return effects
 
     def is_over(self) -> bool:
@@ -112,7 +118,7 @@ class StatefulMachine(Vertex):
 
     def deadline(self) -> float:
         """When the machine wants a Tick."""
-        due = self.common_deadline()
+        due = min(self.common_deadline(), self.checkpoints.deadline())
         if self.primary is not None:
             due = min(due, self.primary.deadline())
         if self.backup is not None:
@@ -162,14 +168,14 @@ class StatefulMachine(Vertex):
             return self._kept
         marks = tuple(mark for op in self.graph.operators if (mark := self.knowledge.watermark(op)) is not None)
         completed = self.knowledge.completed.snapshot()
-        return KeptState(self.operator.name, self.instance, self.epoch, led, settled, self.store, self.lineage, completed, marks)
+        return KeptState(self.operator.name, self.instance, self.epoch, led, settled, self.store, self.lineage, completed, marks, self.layout)
 
     def _resume_kept(self, found: ReplicaSet) -> bool:
         """Named in the epoch that follows the kept state's: it is this instance's state from now on."""
         kept = self._kept
         if kept is None or self.primary is not None or (self.backup is not None and self.backup.in_sync) or not kept.may_resume(found):
             return False
-        self.store, self.lineage = kept.store, kept.lineage
+        self.store, self.lineage, self.layout = kept.store, kept.lineage, kept.layout
         self.lineage.complete(self.knowledge.completed)
         return True
 
@@ -202,7 +208,8 @@ class StatefulMachine(Vertex):
     def durable_rose(self, ops: list[str], now: float) -> list[Effect]:
         """Held records may be applied now; a primary alone may call versions durable."""
         if self.backup is not None:
-            return self.backup.apply(now)
+            effects = self.backup.apply(now)
+            return effects + self.checkpoints.durable_known() if self.operator.name in ops else effects
         return self.primary.advance(now) if self.primary is not None else []
 
     def requests_completed(self) -> None:
@@ -276,7 +283,9 @@ class StatefulMachine(Vertex):
             return self.refuse_layout(self.layout)
         if self.primary is not None:
             return self.primary.model_ready(event, now)
-        return [*self._take_role(now), *self.judge_stash(now)]
+        effects = self._take_role(now)
+        self.checkpoints.roles_changed(now)
+        return [*effects, *self.judge_stash(now)]
 
     def fits(self, layout: str) -> bool:
         """Whether this instance's model can take over a state of that layout, as far as both are known."""
@@ -295,6 +304,9 @@ class StatefulMachine(Vertex):
             return self._stop("revoked", keep=True)
         effects = self._take_role(now)
         effects += [] if self._stopped else self._drop_kept()
+        self.checkpoints.roles_changed(now)
+        if self.knowledge.set_of(self.operator.name).primary not in (None, self.instance):
+            self._restored = None
         if not self._stopped and self.primary is not None:
             if self.primary.is_tainted() and not mutants.on("ignore-taint"):
                 return [*effects, *self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)]
@@ -343,10 +355,14 @@ class StatefulMachine(Vertex):
         end = found.end_of(found.epoch - 1)
         self._begin_epoch(found.epoch)
         version = 0 if end is None else end
+        restored, self._restored = (self._restored if found.epoch == 1 else None), None
+        if restored is not None and not self.fits(restored.layout):
+            return self.refuse_layout(restored.layout)
         self.layout = self.model_layout
-        self.store.start(StateRecord(self.operator.name, found.epoch, version, -1, (), (), "", self.initial), self.initial)
+        state = self.initial if restored is None else restored.state
+        self.store.start(StateRecord(self.operator.name, found.epoch, version, -1, (), (), "", state), state)
         self.primary = Primary(self, found, now)
-        effects: list[Effect] = []
+        effects: list[Effect] = [] if restored is None else self.primary.load_newest()
         if found.epoch > 1:
             effects.append(NoteFailover(self.operator.name, self.knowledge.topology.generation, found.epoch, version, self.instance))
         return effects + self.primary.begun(now)

@@ -59,7 +59,7 @@ def test_errors_are_one_clear_line(hams, arguments, code, message):
 def test_up_refuses_what_cannot_work_before_anything_starts(hams):
     file = hams.graph("fine")
     for arguments, message in (
-        (("--restore",), "--restore is not there yet"),
+        (("--restore",), "has a checkpoint"),
         (("--port", "65535"), "expected 1 to 65534"),
         (("--timeout", "soon"), "expected a duration"),
     ):

@@ -1,0 +1,81 @@
+"""When a checkpoint is written, and of what: a durable version with all that protocol.md, 7.7 lists (api.md, "State lost").
+
+The first backup in sync writes, the primary only while it is alone. A backup asks its primary how far the durable watermark is first:
+what it has applied itself need not be durable. Nothing waits for a checkpoint, and no decision of the protocol rests on one.
+"""
+
+from typing import TYPE_CHECKING
+
+from hams_protocol.effects import Effect, Send, WriteCheckpoint
+from hams_protocol.messages import AskDurable, StateCopy
+
+if TYPE_CHECKING:
+    from hams_protocol.stateful.machine import StatefulMachine
+
+FOREVER = float("inf")
+
+
+class Checkpoints:
+    """The checkpoints of one instance. `every` seconds lie between two, and none is written of a version that has one."""
+
+    def __init__(self, machine: "StatefulMachine") -> None:
+        self._m = machine
+        self._every_s = FOREVER if machine.operator.checkpoint is None else machine.operator.checkpoint.every_s
+        self._due = FOREVER
+        self._asked = False
+        self._written = (0, -1)
+
+    def roles_changed(self, now: float) -> None:
+        """It may have become this instance's part to write them, or no longer be."""
+        if not self._is_writer():
+            self._due, self._asked = FOREVER, False
+        elif self._due == FOREVER:
+            self._due = now + self._every_s
+
+    def tick(self, now: float) -> list[Effect]:
+        """Write, or ask what may be written."""
+        if now < self._due or not self._is_writer():
+            return []
+        self._due = now + self._every_s
+        m = self._m
+        if m.primary is not None:
+            return self._write(m.primary.durable)
+        self._asked = True
+        if known := self.durable_known():
+            return known
+        self._asked = True
+        primary = m.knowledge.set_of(m.operator.name).primary
+        assert primary is not None, "a backup has one"
+        return [Send(primary, AskDurable(m.operator.name))]
+
+    def durable_known(self) -> list[Effect]:
+        """The primary has said how far this operator's own versions are durable."""
+        m = self._m
+        mark = m.knowledge.watermark(m.operator.name)
+        if not self._asked or m.backup is None or mark is None or mark.epoch != m.epoch:
+            return []
+        self._asked = False
+        return self._write(min(mark.seq, m.backup.applied))
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        return self._due
+
+    def _is_writer(self) -> bool:
+        m = self._m
+        if self._every_s == FOREVER:
+            return False
+        in_sync = m.knowledge.set_of(m.operator.name).in_sync
+        if m.primary is not None:
+            return not in_sync
+        return m.backup is not None and m.backup.in_sync and in_sync[:1] == (m.instance,)
+
+    def _write(self, durable: int) -> list[Effect]:
+        m = self._m
+        version = m.store.at_or_below(durable)
+        if version is None or version.state is None or (m.epoch, version.number) <= self._written:
+            return []
+        self._written = (m.epoch, version.number)
+        units, known = m.lineage.up_to(version.number), m.knowledge.completed.snapshot()
+        copy = StateCopy(m.operator.name, m.epoch, version.number, units, known, version.record.chain, version.state, m.layout)
+        return [WriteCheckpoint(copy)]

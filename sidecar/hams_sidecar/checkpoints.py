@@ -1,0 +1,62 @@
+"""The disk side of checkpoints: one thread beside the event loop, one file at a time (`hams_wire.checkpoints` has the format).
+
+A checkpoint that cannot be written (disk full, no permission) is an error in the log and nothing else: nothing acknowledged depends on it.
+"""
+
+import asyncio
+import logging
+
+from hams_protocol.effects import WriteCheckpoint
+from hams_protocol.graph import Graph
+from hams_protocol.messages import StateCopy
+from hams_sidecar.arena import Arena
+from hams_sidecar.payloads import ArenaFactory
+from hams_wire.checkpoints import CheckpointFolder
+from hams_wire.peers.codec import Codec
+from hams_wire.peers.errors import NoRoom, NotSendable
+
+log = logging.getLogger("hams.checkpoints")
+
+
+class CheckpointWriter:
+    """Writes and reads the checkpoints of one operator; does nothing where its graph asks for none."""
+
+    def __init__(self, graph: Graph, operator: str, arena: Arena, by: str) -> None:
+        self._policy = graph.operators[operator].checkpoint
+        self._by = by
+        self._codec = Codec(ArenaFactory(arena))
+        self._folder = None if self._policy is None else CheckpointFolder(self._policy.dir, graph.data.name, operator)
+        self._writing: asyncio.Task[None] | None = None
+
+    def write(self, effect: WriteCheckpoint) -> None:
+        """Write in the background; while one is being written the next is left out."""
+        if self._folder is not None and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.get_running_loop().create_task(self._write(effect.copy))
+
+    async def newest(self) -> StateCopy | None:
+        """The newest valid one, None if there is none."""
+        if self._folder is None:
+            return None
+        try:
+            found = self._folder.newest(self._codec)
+        except NoRoom as error:
+            log.error("the newest checkpoint does not fit: %s", error)
+            return None
+        if found is not None:
+            log.warning("%s begins from the checkpoint of epoch %d, version %d", found.op, found.epoch, found.version)
+        return found
+
+    async def close(self) -> None:
+        """Let the last one get to disk."""
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self, copy: StateCopy) -> None:
+        assert self._folder is not None
+        assert self._policy is not None
+        try:
+            path = await asyncio.to_thread(self._folder.write, copy, self._codec, self._by, self._policy.keep)
+        except (OSError, NotSendable) as error:
+            log.error("no checkpoint of version %d of %s: %s", copy.version, copy.op, error)
+        else:
+            log.info("checkpoint of version %d of %s: %s", copy.version, copy.op, path)

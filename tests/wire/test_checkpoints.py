@@ -1,0 +1,92 @@
+"""Checkpoints on disk: whole, newest first, and what is torn or changed is skipped (F32)."""
+
+import pytest
+
+from hams_protocol.ids import RequestId, UnitId
+from hams_protocol.messages import Completion, Consumed, Kind, Meta, StateCopy, Token
+from hams_wire.checkpoints import SUFFIX, CheckpointFolder
+from hams_wire.peers.codec import Codec
+from hams_wire.peers.payload import HeapFactory, HeapPayload, TensorInfo
+
+CODEC = Codec(HeapFactory())
+
+
+def payload(text: bytes, *tensors: TensorInfo) -> HeapPayload:
+    return HeapPayload(tensors, memoryview(bytearray(text)))
+
+
+def copy(version: int, epoch: int = 1, state: bytes = b"state") -> StateCopy:
+    request = RequestId(0, version)
+    token = Token(request, (), "p", Kind.VALUE, "p-1:1", (), ("F",), Meta(), payload=payload(b"12345678", TensorInfo("a", "FP32", (1, 2), 0, 8)))
+    units = (Consumed(UnitId(request, ()), version, "p-1:1", (("F", token),), (token,)),)
+    return StateCopy("p", epoch, version, units, Completion(((0, version, (version + 2,)),)), "chain", payload(state), "layout")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return CheckpointFolder(str(tmp_path), "g", "p")
+
+
+def test_everything_comes_back(folder):
+    folder.write(copy(3), CODEC, "p-1", 2)
+    assert folder.newest(CODEC) == copy(3)
+
+
+def test_there_may_be_none(folder):
+    assert folder.newest(CODEC) is None
+    assert list(folder.heads()) == []
+
+
+def test_the_newest_ones_are_kept_whatever_their_versions(folder):
+    for version, epoch, by in ((7, 1, "p-1"), (9, 1, "p-2"), (4, 2, "p-1")):
+        folder.write(copy(version, epoch), CODEC, by, 2)
+    assert [(head.epoch, head.version) for _, head in folder.heads()] == [(2, 4), (1, 9)]
+    assert folder.newest(CODEC) == copy(4, 2), "a later run, or a later epoch, begins below"
+    assert len(list(folder.folder.iterdir())) == 2, "nothing else is left"
+
+
+@pytest.mark.parametrize("at", [0, 12, 40, -200, -33, -1])
+def test_a_changed_file_is_skipped(folder, at):
+    folder.write(copy(3), CODEC, "p-1", 3)
+    path = folder.write(copy(5), CODEC, "p-1", 3)
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    assert folder.newest(CODEC) == copy(3)
+
+
+@pytest.mark.parametrize("left", [0, 5, 20, 100, -1])
+def test_a_torn_file_is_skipped(folder, left):
+    folder.write(copy(3), CODEC, "p-1", 3)
+    path = folder.write(copy(5), CODEC, "p-1", 3)
+    path.write_bytes(path.read_bytes()[:left])
+    assert folder.newest(CODEC) == copy(3)
+
+
+def test_one_of_another_operator_is_skipped(folder, tmp_path):
+    path = folder.write(copy(3), CODEC, "p-1", 2)
+    other = CheckpointFolder(str(tmp_path), "g", "q")
+    other.folder.mkdir(parents=True)
+    path.rename(other.folder / path.name)
+    assert other.newest(CODEC) is None
+
+
+def test_what_was_left_half_written_is_no_checkpoint(folder):
+    path = folder.write(copy(3), CODEC, "p-1", 2)
+    path.rename(path.with_suffix(".partial"))
+    assert folder.newest(CODEC) is None
+    folder.write(copy(4), CODEC, "p-1", 2)
+    assert folder.newest(CODEC) == copy(4)
+
+
+def test_a_disk_that_refuses_leaves_nothing_and_the_older_ones_whole(folder, monkeypatch):
+    folder.write(copy(3), CODEC, "p-1", 2)
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        folder.write(copy(4), CODEC, "p-1", 2)
+    assert [path.suffix for path in folder.folder.iterdir()] == [SUFFIX]
+    assert folder.newest(CODEC) == copy(3)
