@@ -231,10 +231,9 @@ class Supervisor(Instances):
             return None
         versions = {item.id: item.version for item in view.instances}
         ops = {
-            item.name: history.FinalOperator(
-                primary=item.primary, epoch=item.epoch, insync=item.in_sync, version=None if item.primary is None else versions.get(item.primary)
-            )
+            item.name: history.FinalOperator(primary=serving, epoch=item.epoch, insync=item.in_sync, version=versions.get(serving or ""))
             for item in topology.sets
+            for serving in (None if item.lost else item.primary,)  # a lost set names who held its state: nobody serves it
             if item.name in self.graph.operators
         }
         return history.FinalLine(ops=ops, open=())
