@@ -1,0 +1,61 @@
+"""F32 and api.md, "State lost": checkpoints of a running graph, and a graph that begins from them."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hams_operator.graph import load
+from hams_operator.local.supervisor import Supervisor
+from hams_protocol.graph import Graph
+from hams_wire.checkpoints import CheckpointFolder
+from tests.faults.harness import changed, run_graph
+
+pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
+
+
+async def written(folder: CheckpointFolder, above: int) -> int:
+    """Until a checkpoint of more than `above` versions is there; its version."""
+    async with asyncio.timeout(30):
+        while True:
+            found = next(folder.heads(), None)
+            if found is not None and found[1].version > above:
+                return found[1].version
+            await asyncio.sleep(0.1)
+
+
+async def test_a_graph_begins_from_its_newest_whole_checkpoints(tmp_path: Path) -> None:
+    graphs = changed(tmp_path, ("stateful: {", "stateful: {checkpoint: {every: 1s, keep: 2, dir: saved}, "))
+    name = load(graphs / "line.yaml").data.name
+    folder = CheckpointFolder(str(graphs / "saved"), name, "first")
+    async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
+        async with run.load(clients=4):
+            await run.answered(40)
+            older = await written(folder, 0)
+            await run.answered(40)
+            newer = await written(folder, older)
+            await run.redundant()
+        count = len(run.replies)
+    run.verify()
+    (_, newest), (_, before) = list(folder.heads())[:2]
+    assert older < newer <= newest.version <= count
+    assert await first_count(tmp_path / "again", graphs) == newest.version + 1
+    torn = next(folder.heads())[0]
+    torn.write_bytes(torn.read_bytes()[:-7])
+    assert await first_count(tmp_path / "torn", graphs) == before.version + 1
+
+
+async def first_count(folder: Path, graphs: Path) -> int:
+    """What the graph counts first when it begins from a copy of these checkpoints."""
+    copied = shutil.copytree(graphs, folder / "graphs")
+
+    def make(graph: Graph, path: Path, port: int | None, history: Path | None, etcd: str | None) -> Supervisor:
+        supervisor = Supervisor(graph, path, port, history, etcd)
+        supervisor.restore = True
+        return supervisor
+
+    async with run_graph("line.yaml", folder, graphs=copied, make=make) as run:
+        reply = await run.ask(1.0, key="after")
+    assert reply.status == 200
+    return int(str(reply.tensor("first")))
