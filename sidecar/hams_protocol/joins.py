@@ -63,9 +63,9 @@ class Unit:
         return max((token.payload.rows for token in self.used if token.payload is not None), default=1)
 
     @property
-    def batch_key(self) -> tuple[tuple[str, str], ...]:
+    def batch_key(self) -> tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]:
         """Units whose keys differ never share a batch."""
-        return tuple((token.source, token.payload.batch_key) for token in self.used if token.payload is not None)
+        return tuple((token.source, token.payload.batch_key, token.renamed) for token in self.used if token.payload is not None)
 
 
 @frozen
@@ -184,6 +184,13 @@ class JoinBuffer:
     def inputs(self, unit: Unit) -> tuple[tuple[str, Payload | None], ...]:
         """Per in-edge used: the payload, None where it was skipped."""
         return tuple((token.source, token.payload if token.kind is Kind.VALUE else None) for token in unit.used)
+
+    def renamed(self, unit: Unit) -> tuple[tuple[str, str], ...]:
+        """By which names the tensors of an internal request are found in its payload; empty for any other."""
+        for token in unit.used:
+            if token.renamed:
+                return token.renamed
+        return ()
 
     def meta(self, unit: Unit) -> Meta:
         """The request's metadata, as the first token brought it."""

@@ -365,7 +365,7 @@ class StatelessMachine(Vertex):
         effects: list[Effect] = []
         if units[0].attempts:
             effects += self._attempts.announce(units[0], self.knowledge)
-        batch = tuple(BatchUnit(unit.id, self.joins.meta(unit), self.joins.inputs(unit)) for unit in units)
+        batch = tuple(BatchUnit(unit.id, self.joins.meta(unit), self.joins.inputs(unit), self.joins.renamed(unit)) for unit in units)
         return [*effects, StartBatch(self._batch, batch)]
 
     def _model_event(self, event: Event, now: float) -> list[Effect]:

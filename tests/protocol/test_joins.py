@@ -1,6 +1,6 @@
 """Joins (section 3): every edge carries one token per request, and a join always completes."""
 
-from kit import R0, dep, op, skip, value
+from kit import R0, R1, dep, op, skip, value
 
 from hams_protocol.graph import FRONTEND, Join
 from hams_protocol.joins import JoinBuffer, Stage
@@ -118,3 +118,12 @@ def test_what_an_execution_that_may_become_orphan_ran_on_is_kept():
     joins.finish(unit, dep("p", 1, 2), frozenset())
     assert set(unit.tokens) == {"a", "b"}
     assert unit.keep
+
+
+def test_the_input_of_an_internal_request_keeps_its_renaming_and_shares_no_batch_with_others():
+    joins = buffer(sources=(FRONTEND, "b"))
+    inner, _ = filled(joins, value(FRONTEND, R0, "f0", renamed=(("x", "y"),)), value("b", R0, "b0"))
+    other, _ = filled(joins, value(FRONTEND, R1, "f1"), value("b", R1, "b1"))
+    assert joins.renamed(inner) == (("x", "y"),)
+    assert joins.renamed(other) == ()
+    assert inner.batch_key != other.batch_key

@@ -206,7 +206,7 @@ class Primary:
             unit.stage = Stage.RUNNING
             unit.batch = self._batch
         effects: list[Effect] = self._attempts.announce(units[0], m.knowledge) if units[0].attempts else []
-        batch = tuple(BatchUnit(unit.id, m.joins.meta(unit), m.joins.inputs(unit)) for unit in units)
+        batch = tuple(BatchUnit(unit.id, m.joins.meta(unit), m.joins.inputs(unit), m.joins.renamed(unit)) for unit in units)
         return [*effects, StartBatch(self._batch_id(), batch)]
 
     def _batch_id(self) -> int:

@@ -1,7 +1,8 @@
 """What an operator declares, as its model process is told, and how units of a batch become its inputs.
 
 The core knows payloads per in-edge; the model knows tensors by input name. This is where the names of upstream tensors become the
-names of inputs, and targets of the graph the successors a model may route to.
+names of inputs (for the request's own tensors through the renaming of a feedback edge), and targets of the graph the successors a model may
+route to.
 """
 
 import json
@@ -58,13 +59,15 @@ class Declared:
             if not isinstance(payload, Payload):
                 raise TypeError(f"payload of {source}: expected hams_sidecar.payload.Payload, got {type(payload).__name__}")
             rows = max(rows, payload.rows)
+            renamed = dict(unit.renamed) if source == FRONTEND and unit.renamed else None
             for item in self._edges[source].inputs:
-                tensor = payload.find(item.source)
+                name = item.source if renamed is None else renamed.get(item.source)
+                tensor = None if name is None else payload.find(name)
                 if tensor is not None:
                     tensors[self._index[item.name]] = (tensor, payload)
         request, lane = unit.unit
-        name = f"{request}:{'.'.join(lane)}" if lane else str(request)
-        return UnitInputs(name, max(rows, 1), tensors, dict(unit.meta.parameters))
+        label = f"{request}:{'.'.join(lane)}" if lane else str(request)
+        return UnitInputs(label, max(rows, 1), tensors, dict(unit.meta.parameters))
 
     def fixed_output_nbytes(self, rows: int) -> list[int | None]:
         """Bytes of each output of a unit of so many rows; None where that depends on the run."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,15 @@ async def test_inputs_outside_the_shared_memory_are_brought_there(hosts: Any, re
     host = await hosts(stateful=False)
     await host.ready("Echo")
     host.begin(host.x((1, 2), arena=host.outside))
+    assert read((await host.next(BatchDone)).results[0]) == [[2, 4]]
+
+
+async def test_the_tensors_of_an_internal_request_are_found_by_the_names_of_the_feedback_edge(hosts: Any, read: Any) -> None:
+    """Its payload is the output of the operator that fed it back: here y is the request's x, and its x is none of the request's."""
+    host = await hosts(stateful=False)
+    await host.ready("Echo")
+    outer = host.unit({"y": np.array([[1, 2]], dtype=np.float32), "x": np.array([[9, 9]], dtype=np.float32)})
+    host.begin(replace(outer, renamed=(("x", "y"),)))
     assert read((await host.next(BatchDone)).results[0]) == [[2, 4]]
 
 
