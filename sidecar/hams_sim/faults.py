@@ -103,6 +103,7 @@ KINDS_MIXED: tuple[tuple[str, int], ...] = (
     ("kill-model-alone", 8),
     ("echo", 10),
     ("slow-etcd", 8),
+    ("kill-flushed", 20),
 )
 """The same, and what came later: `--fault mixed`."""
 
@@ -131,7 +132,7 @@ def _victim(rng: Random, ops: list[str]) -> str:
 def _one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
     victim, other = _victim(rng, ops), _victim(rng, ops)
     span = rng.choice((0.03, 0.12, 0.2, 0.5, 1.0, 2.5)) * (0.5 + rng.random())
-    trigger = rng.choice(TRIGGERS) if kind in ("kill", "pause", "isolate") and rng.random() < 0.55 else ""
+    trigger = rng.choice(TRIGGERS) if kind in ("kill", "pause", "isolate", "kill-flushed") and rng.random() < 0.55 else ""
     count = rng.choice((1, 1, 1, 2, 3, 6))
     amount = 0.0
     if kind == "lossy":
@@ -153,7 +154,7 @@ def _one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
     return Fault(at, kind, victim, other, span, trigger, count, amount, rng.choice((1, 2, 3, 3)))
 
 
-DANGEROUS = frozenset(("kill", "pause", "isolate", "kill-model", "pause-late", "isolate-late", "cut-managers"))
+DANGEROUS = frozenset(("kill", "kill-flushed", "pause", "isolate", "kill-model", "pause-late", "isolate-late", "cut-managers"))
 """Kinds that may end in the victim's revocation."""
 OF_ONE = DANGEROUS | {"cut-etcd", "drain", "slow", "slow-watch", "kill-model-alone"}
 """Kinds that have a victim."""
@@ -254,6 +255,8 @@ class Faults:
         world = self.world
         if kind == "kill":
             world.kill(node, "fault", restart=True)
+        elif kind == "kill-flushed":
+            world.kill(node, "fault", restart=True, flushed=True)
         elif kind == "kill-model":
             if node.model is not None:
                 node.model.kill()
@@ -373,7 +376,7 @@ class Faults:
             world.etcd.slow = fault.amount
             self._later(fault.span_s, lambda: _etcd_prompt(world))
         elif kind == "slow-records":
-            network.slow_records = fault.amount
+            network.slow_records, network.slow_of = fault.amount, "" if ":" in fault.other else fault.other
             self._later(fault.span_s, lambda: _records(world))
 
     def _etcd_for(self, node: Node, span_s: float) -> None:

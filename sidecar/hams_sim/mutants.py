@@ -18,7 +18,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "accept-old-epoch": ("late-fan", "late-return"),
     "ack-set-shrinks-early": ("lost-race",),
     "ack-without-epoch": ("alone",),
-    "ack-without-value-id": ("echo", "alone-echo"),
+    "ack-without-value-id": ("stale-acks",),
     "act-before-commit": ("revoked-unawares", "uneven"),
     "adopted-under-new-id": ("F9",),
     "alone-without-deps": ("alone",),
@@ -49,11 +49,11 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "outbox-keeps-orphan": ("F6", "F1"),
     "outputs-not-resent": ("F10", "F1"),
     "poison-runs-for-ever": ("F4",),
-    "query-without-fence": ("late-fan",),
+    "query-without-fence": ("slow-receivers",),
     "record-ack-of-old-epoch": ("alone-echo", "echo"),
     "record-of-old-epoch": ("echo", "late-return"),
     "reply-before-durable": ("F1",),
-    "reply-before-replicate": ("F39",),
+    "reply-before-replicate": ("two-replies",),
     "revoke-last-replica": ("shards", "lost-race"),
     "revoked-goes-on": ("late-return", "revoked-unawares"),
     "rollback-to-pending": ("alone",),
@@ -62,6 +62,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "sink-keeps-orphan": ("F1", "F6"),
     "skip-without-deps": ("F1",),
     "slot-moves-while-busy": ("drains",),
+    "update-with-orphans": ("before-update",),
 }
 """Which scenes make a mutant show up soonest, if not any fault."""
 

@@ -60,6 +60,7 @@ class Network:
         self.reorder = 0.0
         self.extra = 0.0
         self.slow_records = 0.0
+        self.slow_of = ""
         self.echo = 0.0
 
     def link(self, sender: "Node", receiver: "Node") -> Link:
@@ -104,7 +105,7 @@ class Network:
         if type(message) in PAYLOAD:
             if type(message) is Deliver and message.token.error is not None:
                 self.world.errored.add(message.token.request)
-            if type(message) is StateRecord and self.slow_records:
+            if type(message) is StateRecord and self.slow_records and self.slow_of in ("", message.op):
                 at += self.slow_records * rng.random()
             at += 0.0001 * link.sender.slow_net * link.receiver.slow_net
             if at < link.last_payload:

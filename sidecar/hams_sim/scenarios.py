@@ -40,9 +40,14 @@ def _kill(at: float, victim: str, trigger: str = "", count: int = 1) -> Fault:
     return Fault(at, "kill", victim, trigger=trigger, count=count)
 
 
+def _flushed(at: float, victim: str, trigger: str = "", count: int = 1) -> Fault:
+    """It dies, and what it has said so far arrives."""
+    return Fault(at, "kill-flushed", victim, trigger=trigger, count=count)
+
+
 def f1(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The primary dies between its outputs and its record."""
-    return [_kill(rng.uniform(0, span), f"primary:{_stateful(rng, graph)}", rng.choice(("Capture", "StateRecord")), rng.choice((1, 2, 3)))] * 2
+    return [_flushed(rng.uniform(0, span), f"primary:{_stateful(rng, graph)}", rng.choice(("Capture", "StateRecord")), rng.choice((1, 2, 3)))] * 2
 
 
 def f2(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -84,7 +89,7 @@ def f7(rng: Random, graph: Graph, span: float) -> list[Fault]:
 def f9(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The fan-out operator dies between two of its sends."""
     op = next((op.name for op in graph.data.operators if not op.stateful and len(op.successors) > 1), _stateless(rng, graph))
-    return [_kill(rng.uniform(0, span), f"primary:{op}", "Deliver", rng.choice((2, 2, 4, 6))) for _ in range(2)]
+    return [_flushed(rng.uniform(0, span), f"primary:{op}", "Deliver", rng.choice((2, 2, 3, 4, 6))) for _ in range(2)]
 
 
 def f10(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -204,7 +209,7 @@ def torn_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
     found = []
     for _ in range(3):
         at = rng.uniform(0, span)
-        found.append(_kill(at, f"primary:{op.name}", "Deliver", rng.choice((1, 2, 3, 4))))
+        found.append(_flushed(at, f"primary:{op.name}", "Deliver", rng.choice((1, 2, 3, 4))))
         found += [_kill(at + 0.002 * step, f"primary:{op.targets[0]}") for step in range(3)]
     return found
 
@@ -243,14 +248,52 @@ def echo(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def stale_acks(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """An operator's values are replaced, since upstream of it a primary dies; acknowledgements of the old ones come again, new ones get lost."""
+    first = next(op.name for op in graph.data.operators if op.stateful)
+    return [
+        Fault(0.0, "echo", span_s=span + 0.3, amount=0.6),
+        Fault(0.0, "lossy", span_s=span + 0.3, amount=0.25),
+        *(_flushed(rng.uniform(0, span), f"primary:{first}", rng.choice(("Capture", "StateRecord")), rng.choice((1, 2))) for _ in range(3)),
+    ]
+
+
+def slow_receivers(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The owner of a fan-out is replaced unawares, and its receivers hear of it late: only the heir's question fences it."""
+    op = next(op for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
+    return [
+        *(Fault(0.0, "slow-watch", f"primary:{target}", span_s=span + 0.3, amount=300.0) for target in op.targets),
+        *(Fault(rng.uniform(0, span), "cut-managers", f"primary:{op.name}", span_s=0.6) for _ in range(3)),
+    ]
+
+
+def two_replies(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Who answers dies, and with it, time and again, who computed the answer."""
+    sinks = [op.name for op in graph.data.operators if "F" in op.targets]
+    at = rng.uniform(0, span / 2)
+    return [
+        Fault(at, "kill-flushed", "primary:F", trigger=rng.choice(("ClientForwardAnswer", "Answer", "Completion")), count=rng.choice((1, 2, 4))),
+        *(_kill(at + 0.02 * step, f"primary:{rng.choice(sinks)}") for step in range(12)),
+    ]
+
+
+def before_update(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Downstream a batch waits for its update, as its backup is slow; upstream the primary dies, and part of that batch is orphan."""
+    names = [op.name for op in graph.data.operators if op.stateful]
+    return [
+        Fault(0.0, "slow-records", other=names[-1], span_s=span + 0.3, amount=0.3),
+        *(_flushed(rng.uniform(0, span), f"primary:{names[0]}", rng.choice(("Capture", "StateRecord")), rng.choice((1, 2))) for _ in range(3)),
+    ]
+
+
 def uneven(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Two backups are not equally far when their primary dies; the next one dies at once."""
+    """Two backups are not equally far when their primary dies; the one that is promoted dies at once."""
     op = _stateful(rng, graph)
     at = rng.uniform(0.05, span)
     return [
         Fault(max(at - 0.2, 0.0), "slow-records", amount=0.2, span_s=0.4),
+        *(_kill(at - 0.01, f"backup:{op}", "LoadState") for _ in range(4)),
         _kill(at, f"primary:{op}"),
-        *(_kill(at + 0.01 * step, f"primary:{op}") for step in range(2, 12)),
     ]
 
 
@@ -322,6 +365,10 @@ MOMENTS: dict[str, Scenario] = {
     "alone": Scenario("a primary goes back by itself", ("pair", "sandwich", "siblings"), alone, backups=1),
     "alone-echo": Scenario("the same on a bad network", ("pair", "sandwich"), alone_echo, backups=1),
     "echo": Scenario("late repetitions", ("pair", "sandwich", "chain"), echo),
+    "stale-acks": Scenario("acknowledgements of replaced values", ("sandwich", "chain"), stale_acks),
+    "before-update": Scenario("orphans before an update", ("pair", "sandwich"), before_update),
+    "slow-receivers": Scenario("only the heir's question fences its predecessor", FANS, slow_receivers),
+    "two-replies": Scenario("who answers dies with who computed", ("fan-stateless", "siblings"), two_replies),
     "uneven": Scenario("backups differ", ("single", "pair"), uneven, backups=2),
     "drains": Scenario("graceful ends", ("chain", "pair", "fan-stateless", "fan-stateful"), drains),
     "lost-race": Scenario("a set that cannot be shrunk", ("single", "pair"), lost_race),

@@ -354,15 +354,16 @@ class World:
 
     # -- life and death ----------------------------------------------------------------------------------------------------------
 
-    def _end(self, node: Node) -> None:
-        """The process is gone; whoever is connected and reachable sees it at once."""
+    def _end(self, node: Node, flushed: bool = False) -> None:
+        """The process is gone; whoever is connected and reachable sees it at once. `flushed`: what it had said still arrives, mostly."""
         node.alive = False
         node.backlog.clear()
         if node.model is not None:
             node.model.life += 1
         for link in list(node.links.values()):
             link.broken = True
-            link.life += 1
+            if not flushed or self.fault_rng.random() < 0.3:
+                link.life += 1
         for link in list(node.links_in.values()):
             link.kept.clear()
         for peer in dict.fromkeys((*node.links, *node.links_in)):
@@ -379,11 +380,11 @@ class World:
                 if client.frontend is node and client.attempt == handle and not client.done:
                     self.after(0.001, client.broken)
 
-    def kill(self, node: Node, why: str, restart: bool) -> None:
+    def kill(self, node: Node, why: str, restart: bool, flushed: bool = False) -> None:
         """SIGKILL: nothing is said, the lease runs out by itself, a fresh instance comes later."""
         if not node.alive:
             return
-        self._end(node)
+        self._end(node, flushed)
         node.silent_since = self.now
         self.after(limits.lease_ttl_s * (0.6 + 0.4 * self.shell_rng.random()), self.etcd.lapse, node, self.now)
         if restart:
