@@ -85,6 +85,13 @@ class WriteCheckpoint:
 
 
 @frozen
+class ReadCheckpoint:
+    """Read the operator's newest valid checkpoint; answered by CheckpointRead."""
+
+    op: str
+
+
+@frozen
 class RestartModel:
     """The model process is dead or unusable: start a fresh one; answered by ModelReady."""
 
@@ -224,4 +231,18 @@ class NoteLost:
 
 
 Note = NoteExec | NoteApply | NoteDurable | NoteLog | NoteReply | NoteComplete | NoteFailover | NoteLost
-Effect = Send | Propose | StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | WriteCheckpoint | RestartModel | Answer | Stop | Note
+Effect = (
+    Send
+    | Propose
+    | StartBatch
+    | EnterUpdate
+    | AbandonBatch
+    | Capture
+    | LoadState
+    | WriteCheckpoint
+    | ReadCheckpoint
+    | RestartModel
+    | Answer
+    | Stop
+    | Note
+)

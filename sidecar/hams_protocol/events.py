@@ -2,7 +2,7 @@
 
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId, UnitId
-from hams_protocol.messages import Message, Meta, Payload
+from hams_protocol.messages import Message, Meta, Payload, StateCopy
 from hams_protocol.topology import Topology
 
 
@@ -162,6 +162,13 @@ class LoadFailed:
 
 
 @frozen
+class CheckpointRead:
+    """The newest valid checkpoint of the operator; None if there is none."""
+
+    copy: StateCopy | None
+
+
+@frozen
 class Drain:
     """Planned handoff: stop taking work, flush, let the role move (SIGTERM)."""
 
@@ -207,6 +214,7 @@ Event = (
     | Captured
     | Loaded
     | LoadFailed
+    | CheckpointRead
     | Drain
     | ClientRequest
     | ClientGone

@@ -120,6 +120,9 @@ probe_again_after_s = 0.5
 kept_wait_s = 2.0
 """A state whose members are all revoked is not called lost before this long: one of them may come back with it."""
 
+checkpoint_wait_s = 10.0
+"""A lost state begins again without those that have not read their checkpoints after this long."""
+
 fences_kept_max = 16
 """Different fences of one generation that a primary keeps in force."""
 

@@ -410,10 +410,16 @@ class Probe:
 KEPT = "kept"
 """The role of a state that came along from a former id: no role in the topology, but managers may count on it."""
 
+SAVED = "saved"
+"""The role of a checkpoint that an instance has read for a state that is lost; version -1: there is none."""
+
 
 @frozen
 class RoleReport:
-    """What an instance does for one replica set or operator: `role` as in api.md (primary, backup, joining, active, standby, frontend), or KEPT."""
+    """What an instance does for one replica set or operator.
+
+    `role` as in api.md (primary, backup, joining, active, standby, frontend), KEPT or SAVED.
+    """
 
     name: str
     role: str
@@ -424,7 +430,7 @@ class RoleReport:
 
 @frozen
 class ProbeAnswer:
-    """`generation` is the newest topology the instance acts on; `roles` are for status and metrics; only rollbacks and KEPT decide."""
+    """`generation` is the newest topology the instance acts on; `roles` are for status and metrics; only rollbacks, KEPT and SAVED decide."""
 
     nonce: int
     health: Health

@@ -5,6 +5,7 @@ A checkpoint that cannot be written (disk full, no permission) is an error in th
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from hams_protocol.effects import WriteCheckpoint
 from hams_protocol.graph import Graph
@@ -27,6 +28,7 @@ class CheckpointWriter:
         self._codec = Codec(ArenaFactory(arena))
         self._folder = None if self._policy is None else CheckpointFolder(self._policy.dir, graph.data.name, operator)
         self._writing: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
 
     def write(self, effect: WriteCheckpoint) -> None:
         """Write in the background; while one is being written the next is left out."""
@@ -43,11 +45,21 @@ class CheckpointWriter:
             log.error("the newest checkpoint does not fit: %s", error)
             return None
         if found is not None:
-            log.warning("%s begins from the checkpoint of epoch %d, version %d", found.op, found.epoch, found.version)
+            log.warning("%s has a checkpoint of epoch %d, version %d to begin from", found.op, found.epoch, found.version)
         return found
+
+    def read(self, tell: Callable[[StateCopy | None], None]) -> None:
+        """Read in a turn of the loop of its own, then `tell`."""
+
+        async def work() -> None:
+            tell(await self.newest())
+
+        self._reading = asyncio.get_running_loop().create_task(work())
 
     async def close(self) -> None:
         """Let the last one get to disk."""
+        if self._reading is not None:
+            await self._reading
         if self._writing is not None:
             await self._writing
 

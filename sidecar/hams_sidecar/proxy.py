@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from hams_protocol.effects import Effect, RestartModel, WriteCheckpoint
-from hams_protocol.events import Drain
+from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, WriteCheckpoint
+from hams_protocol.events import CheckpointRead, Drain
 from hams_protocol.ids import InstanceId
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateful.kept import KeptState
@@ -62,6 +62,9 @@ async def serve(
     def perform(effect: Effect) -> None:
         if isinstance(effect, WriteCheckpoint):
             writer.write(effect)
+            return
+        if isinstance(effect, ReadCheckpoint):
+            writer.read(lambda copy: nodes[-1].feed(CheckpointRead(copy)) if nodes else None)
             return
         assert type(effect) in MODEL_EFFECTS, f"not an effect of an operator: {effect}"
         link.perform(effect)  # type: ignore[arg-type]

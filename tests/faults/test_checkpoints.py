@@ -59,3 +59,28 @@ async def first_count(folder: Path, graphs: Path) -> int:
         reply = await run.ask(1.0, key="after")
     assert reply.status == 200
     return int(str(reply.tensor("first")))
+
+
+async def test_f13_a_lost_state_begins_again_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    graphs = changed(
+        tmp_path,
+        ("spec:\n", "spec:\n  recovery: {whenLost: Restart}\n"),
+        ("stateful: {", "stateful: {checkpoint: {every: 1s, keep: 2, dir: saved}, "),
+    )
+    folder = CheckpointFolder(str(graphs / "saved"), load(graphs / "line.yaml").data.name, "first")
+    async with run_graph("line.yaml", tmp_path, graphs=graphs) as run, run.load(clients=4):
+        await run.answered(40)
+        await written(folder, 10)
+        await run.redundant()
+        for item in (await run.view()).instances:
+            if item.operator == "first":
+                run.strike(item)
+        topology = await run.until(lambda found: found.find("first").restarted_in > 0)
+        found = topology.find("first")
+        end = found.end_of(found.restarted_in - 1)
+        assert end is not None
+        assert end > 10
+        await run.answered(40)
+        await run.redundant()
+    assert {reply.status for reply in run.replies} == {200}
+    assert end in {line["version"] for line in run.lines("lost") if line["op"] == "first"}, "and what is left is reported"

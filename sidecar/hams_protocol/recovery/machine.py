@@ -16,6 +16,7 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
     KEPT,
+    SAVED,
     AskTopology,
     FenceAnswer,
     FreezeAnswer,
@@ -70,6 +71,9 @@ class ManagerMachine:
         self._orphaned_since: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
         self._about: set[tuple[str, ...]] = set()
+        self._saved: dict[tuple[InstanceId, str], tuple[int, int]] = {}
+        self._saved_since: dict[tuple[str, int], float] = {}
+        self._ask_saved_at = FOREVER
         self._proposing = False
         self._began_at = FOREVER
         self._held_until = -FOREVER
@@ -94,7 +98,7 @@ class ManagerMachine:
         """When the machine wants a Tick."""
         delay = self._delay()
         dues = [self._held_until, self._needed_since + delay, self._assign_since + delay, self._began_at + limits.first_roles_wait_s]
-        dues += self._retry_at.values()
+        dues += [*self._retry_at.values(), self._ask_saved_at]
         for inquest in self._inquests.values():
             dues.append(inquest.asked_at + limits.probe_again_after_s)
             dues += [inquest.asked_at + self._probe_timeout_s, inquest.confirmed_at + delay]
@@ -249,6 +253,8 @@ class ManagerMachine:
     def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> list[Effect]:
         self._answered_at[sender] = now
         for report in answer.roles:
+            if report.role == SAVED:
+                self._saved[sender, report.name] = (report.epoch, max(report.version, 0))
             if report.role == KEPT:
                 self._kept_at[sender, report.name, report.epoch] = now
         inquest = self._inquests.get(sender)
@@ -292,7 +298,7 @@ class ManagerMachine:
         """Whatever can be done now: revoke, recover, assign. One proposal at a time."""
         if not self._known:
             return []
-        effects = self._expire(now)
+        effects = self._expire(now) + self._ask_saved(now)
         if self._proposing or now < self._held_until:
             return effects
         revoked = self._to_revoke(now)
@@ -428,7 +434,8 @@ class ManagerMachine:
         suspects = {name for name, item in self._inquests.items() if item.confirmed_at == FOREVER and name in self.members}
         changed = assign.joiners(self.graph, changed, living, suspects)
         changed, notes = self._lost_and_found(changed)
-        changed = self._restart_lost(changed)
+        changed, restarts = self._restart_lost(changed, now)
+        notes += restarts
         if changed == topology:
             self._assign_since = FOREVER
             return []
@@ -454,19 +461,48 @@ class ManagerMachine:
     def _is_gone(self, instance: InstanceId) -> bool:
         return instance not in self.members and self._is_silent(instance)
 
-    def _restart_lost(self, topology: Topology) -> Topology:
-        """`Restart`: a lost state begins again, and says so; `Stop` leaves it to a person."""
+    def _restart_lost(self, topology: Topology, now: float) -> tuple[Topology, list[Effect]]:
+        """`Restart`: a lost state begins again, from its newest checkpoint if there is one, and says so; `Stop` leaves it to a person."""
+        notes: list[Effect] = []
         if self.graph.data.recovery.when_lost is not WhenLost.RESTART:
-            return topology
+            return topology, notes
         for item in topology.sets:
             of = item.name if item.name in self.graph.operators else "F"
             free = [name for name in assign.candidates(self.members, of, topology) if name not in assign.named(topology)]
             may_return = bool(assign.keepers(self.members, item)) and item.name not in self._retry_at
-            if item.lost and free and not may_return:
-                restarted = assign.moved(item, free[0], 0, (), ())
+            if item.lost and free and not may_return and not self._waits_for_checkpoints(item, free, now):
+                epoch, version, chosen = max((*self._saved.get((name, item.name), (0, 0)), name) for name in reversed(free))
+                restarted = assign.moved(item, chosen if epoch else free[0], version, (), ())
+                if epoch:
+                    notes.append(NoteLost(item.name, item.epoch, version, "it begins again from a checkpoint"))
                 topology = assign.revoke(topology, item.members)
                 topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
-        return topology
+        return topology, notes
+
+    def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId], now: float) -> bool:
+        """Instances read theirs once they learn that the state is lost; each tells a probe what it has found."""
+        operator = self.graph.operators.get(item.name)
+        if operator is None or operator.checkpoint is None:
+            return False
+        if not self.knowledge.topology.find(item.name).lost:
+            return True
+        since = self._saved_since.setdefault((item.name, item.epoch), now)
+        return now < since + limits.checkpoint_wait_s and any((name, item.name) not in self._saved for name in free)
+
+    def _ask_saved(self, now: float) -> list[Effect]:
+        """Probes for that, again and again while somebody waits."""
+        topology = self.knowledge.topology
+        waiting = [name for name, epoch in self._saved_since if topology.find(name).lost and topology.find(name).epoch == epoch]
+        if not waiting:
+            self._saved_since.clear()
+            self._saved.clear()
+            self._ask_saved_at = FOREVER
+            return []
+        if now < self._ask_saved_at < FOREVER:
+            return []
+        self._ask_saved_at = now + limits.probe_again_after_s
+        found = [name for of in waiting for name in assign.candidates(self.members, of, topology) if (name, of) not in self._saved]
+        return [Send(name, Probe(0)) for name in found]
 
     def _propose(self, topology: Topology) -> list[Effect]:
         self._proposing = True

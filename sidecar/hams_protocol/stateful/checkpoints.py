@@ -6,8 +6,9 @@ what it has applied itself need not be durable. Nothing waits for a checkpoint, 
 
 from typing import TYPE_CHECKING
 
-from hams_protocol.effects import Effect, Send, WriteCheckpoint
-from hams_protocol.messages import AskDurable, StateCopy
+from hams_protocol.effects import Effect, ReadCheckpoint, Send, WriteCheckpoint
+from hams_protocol.graph import WhenLost
+from hams_protocol.messages import SAVED, AskDurable, RoleReport, StateCopy
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
@@ -24,6 +25,9 @@ class Checkpoints:
         self._due = FOREVER
         self._asked = False
         self._written = (0, -1)
+        self._read_for = 0
+        self.has_read = False
+        self.saved: StateCopy | None = None
 
     def roles_changed(self, now: float) -> None:
         """It may have become this instance's part to write them, or no longer be."""
@@ -31,6 +35,29 @@ class Checkpoints:
             self._due, self._asked = FOREVER, False
         elif self._due == FOREVER:
             self._due = now + self._every_s
+
+    def look(self) -> list[Effect]:
+        """The state is lost and shall begin again: what is on disk? Asked once per epoch, by instances without a role."""
+        m = self._m
+        found = m.knowledge.set_of(m.operator.name)
+        restarts = self._every_s != FOREVER and m.graph.data.recovery.when_lost is WhenLost.RESTART
+        if not (restarts and found.lost and m.primary is None and m.backup is None and self._read_for < found.epoch):
+            return []
+        self._read_for, self.has_read, self.saved = found.epoch, False, None
+        return [ReadCheckpoint(m.operator.name)]
+
+    def read(self, copy: StateCopy | None) -> None:
+        """What was found; a state that the model cannot take over is as good as none."""
+        self.has_read = True
+        self.saved = copy if copy is not None and copy.state is not None and self._m.fits(copy.layout) else None
+
+    def report(self) -> tuple[RoleReport, ...]:
+        """For managers, while the state is lost."""
+        m = self._m
+        if not (self.has_read and m.knowledge.set_of(m.operator.name).lost):
+            return ()
+        epoch, version = (0, -1) if self.saved is None else (self.saved.epoch, self.saved.version)
+        return (RoleReport(m.operator.name, SAVED, epoch, version, False),)
 
     def tick(self, now: float) -> list[Effect]:
         """Write, or ask what may be written."""

@@ -16,6 +16,7 @@ from hams_protocol.events import (
     CasDone,
     CasFailed,
     CasUnknown,
+    CheckpointRead,
     Drain,
     Event,
     Loaded,
@@ -257,6 +258,9 @@ class StatefulMachine(Vertex):
                 return self._stop("drained")
             self.primary.draining = self._draining = True
             return []
+        if isinstance(event, CheckpointRead):
+            self.checkpoints.read(event.copy)
+            return []
         if isinstance(event, Captured):
             self.captures_open = max(self.captures_open - 1, 0)  # of an earlier epoch, perhaps: its copy must not be torn either
         if self.primary is None:
@@ -305,6 +309,7 @@ class StatefulMachine(Vertex):
         effects = self._take_role(now)
         effects += [] if self._stopped else self._drop_kept()
         self.checkpoints.roles_changed(now)
+        effects += [] if self._stopped else self.checkpoints.look()
         if self.knowledge.set_of(self.operator.name).primary not in (None, self.instance):
             self._restored = None
         if not self._stopped and self.primary is not None:
@@ -353,6 +358,8 @@ class StatefulMachine(Vertex):
     def _as_first_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
         """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins again at the reported end."""
         end = found.end_of(found.epoch - 1)
+        if end:
+            return self._from_checkpoint(found, end, now)
         self._begin_epoch(found.epoch)
         version = 0 if end is None else end
         restored, self._restored = (self._restored if found.epoch == 1 else None), None
@@ -366,6 +373,21 @@ class StatefulMachine(Vertex):
         if found.epoch > 1:
             effects.append(NoteFailover(self.operator.name, self.knowledge.topology.generation, found.epoch, version, self.instance))
         return effects + self.primary.begun(now)
+
+    def _from_checkpoint(self, found: ReplicaSet, end: int, now: float) -> list[Effect]:
+        """The state was lost; the set begins again from the checkpoint that this instance has told of."""
+        saved = self.checkpoints.saved
+        if saved is None or saved.version != end or found.restarted_in != found.epoch:
+            return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
+        self.knowledge.completed.learn(saved.complete)
+        self._begin_epoch(found.epoch)
+        self.layout = saved.layout
+        self.store.start(StateRecord(saved.op, found.epoch, end, -1, (), (), saved.chain, saved.state), saved.state)
+        self.lineage.add(saved.units, self.knowledge.completed)
+        self.checkpoints.saved = None
+        self.primary = Primary(self, found, now)
+        note = NoteFailover(saved.op, self.knowledge.topology.generation, found.epoch, end, self.instance)
+        return [note, *self.primary.promoted(now)]
 
     def _as_backup(self, found: ReplicaSet, now: float) -> list[Effect]:
         if self.backup is not None and self.epoch == found.epoch:
@@ -430,7 +452,11 @@ class StatefulMachine(Vertex):
             health = Health.HEALTHY if self.model_ready else Health.MODEL_DEAD
             if self.primary is not None and self.primary.needs_rollback:
                 health = Health.NEEDS_ROLLBACK
-            reports = (RoleReport(self.operator.name, self.role, self.epoch, self.version, self.ready), *self._kept_report())
+            reports = (
+                RoleReport(self.operator.name, self.role, self.epoch, self.version, self.ready),
+                *self._kept_report(),
+                *self.checkpoints.report(),
+            )
             return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, reports))]
         if isinstance(message, Freeze):
             return self._freeze(sender, message)
