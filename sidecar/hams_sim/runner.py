@@ -15,6 +15,8 @@ from hams_sim.shrink import shrink
 from hams_sim.simulate import Outcome, Spec
 from hams_sim.workers import Worker, run_all
 
+HISTORIES = 1000
+"""How many are run if nothing is said."""
 WEIGHTS = {"random": 3}
 """How many turns a shape gets when all take turns; one if not listed."""
 
@@ -28,7 +30,7 @@ def say(text: str) -> None:
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="hams sim", description="Deterministic simulation of the protocol: one seed decides everything.")
-    parser.add_argument("--histories", type=int, default=1000, help="how many (default: 1000)")
+    parser.add_argument("--histories", type=int, help="how many (default: 1000; with --mutants: as many as each usually takes)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument("--shape", choices=sorted(SHAPES), help="one shape; all take turns otherwise")
     parser.add_argument("--fault", default="", help=f"one row of the fault catalogue ({', '.join(SCENES)}), one kind of fault, or `mixed`")
@@ -37,7 +39,7 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mutants", action="store_true", help="switch on every protocol bug in turn and count the histories until it is caught")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--no-shrink", action="store_true", help="print failures as they were found")
-    parser.add_argument("--output", choices=("text", "json"), default="text")
+    parser.add_argument("--output", choices=("text", "json", "markdown"), default="text", help="markdown: the table of mutants")
     return parser.parse_args(args)
 
 
@@ -119,6 +121,7 @@ def main(args: Sequence[str] | None = None) -> int:
     options = parse(args)
     if options.mutants:
         return mutants.run(options.histories, options.seed, options.jobs, options.output)
+    options.histories = HISTORIES if options.histories is None else options.histories
     jobs = max(1, min(options.jobs, options.histories))
     began = time.monotonic()
     tally = Tally()

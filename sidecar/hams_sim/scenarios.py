@@ -277,6 +277,31 @@ def two_replies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def pending_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Downstream has no backup and goes back while what upstream did is pending; then upstream fails over, and that is gone."""
+    names = [op.name for op in graph.data.operators if op.stateful]
+    at = rng.uniform(0, span / 4)
+    return [
+        Fault(at, "slow-records", other=names[0], span_s=span + 0.3, amount=0.4),
+        _kill(at, f"backup:{names[-1]}"),
+        *(Fault(at + rng.uniform(0.02, span), "kill-model-alone", f"primary:{names[-1]}") for _ in range(4)),
+        *(_flushed(at + rng.uniform(0.05, span), f"primary:{names[0]}") for _ in range(3)),
+    ]
+
+
+def late_news(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Downstream hears of topologies late, upstream primaries die: tokens of an epoch come before the news of it."""
+    names = [op.name for op in graph.data.operators if op.stateful]
+    return [
+        *(
+            Fault(0.0, "slow-watch", f"{role}:{op.name}", span_s=span + 0.3, amount=300.0)
+            for op in graph.data.operators
+            for role in ("primary", "any")
+        ),
+        *(_flushed(rng.uniform(0, span), f"primary:{rng.choice(names[:2])}", rng.choice(("Capture", "StateRecord", ""))) for _ in range(3)),
+    ]
+
+
 def before_update(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Downstream a batch waits for its update, as its backup is slow; upstream the primary dies, and part of that batch is orphan."""
     names = [op.name for op in graph.data.operators if op.stateful]
@@ -328,6 +353,7 @@ def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
         Fault(0.0, "heirs-die"),
         Fault(max(at - 0.2, 0.0), "slow-records", amount=0.2, span_s=0.5),
         Fault(at, rng.choice(("isolate", "pause", "cut-managers")), f"primary:{op}", span_s=rng.uniform(0.3, 0.9)),
+        _flushed(at + rng.uniform(0.2, 0.5), f"primary:{next(item.name for item in graph.data.operators if item.stateful)}"),
     ]
 
 
@@ -369,6 +395,8 @@ MOMENTS: dict[str, Scenario] = {
     "before-update": Scenario("orphans before an update", ("pair", "sandwich"), before_update),
     "slow-receivers": Scenario("only the heir's question fences its predecessor", FANS, slow_receivers),
     "two-replies": Scenario("who answers dies with who computed", ("fan-stateless", "siblings"), two_replies),
+    "pending-alone": Scenario("gone back onto what is pending", ("pair", "sandwich"), pending_alone, backups=1),
+    "late-news": Scenario("tokens overtake topologies", ("sandwich", "pair", "siblings"), late_news),
     "uneven": Scenario("backups differ", ("single", "pair"), uneven, backups=2),
     "drains": Scenario("graceful ends", ("chain", "pair", "fan-stateless", "fan-stateful"), drains),
     "lost-race": Scenario("a set that cannot be shrunk", ("single", "pair"), lost_race),

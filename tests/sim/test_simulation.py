@@ -7,8 +7,8 @@ import pytest
 
 import hams_sim
 from hams_protocol import mutants
-from hams_sim.mutants import catch
-from hams_sim.scenarios import SCENARIOS
+from hams_sim.mutants import FAULTS_FOR, HISTORIES_FOR, NOT_CAUGHT, SHAPES_FOR, catch, table
+from hams_sim.scenarios import MOMENTS, SCENARIOS, SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
 from hams_sim.simulate import Spec, make_plan
@@ -49,6 +49,27 @@ def test_scenario(fault):
     specs = [Spec(300 + number, shape, fault) for number, shape in enumerate(scenario.shapes)]
     failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
     assert not failed, "\n".join(failed)
+
+
+def test_every_moment_holds_without_a_mutant():
+    specs = [Spec(400 + number, scene.shapes[0], name) for number, (name, scene) in enumerate(MOMENTS.items())]
+    failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
+    assert not failed, "\n".join(failed)
+
+
+def test_what_is_said_of_mutants_is_said_of_known_ones():
+    for said in (FAULTS_FOR, SHAPES_FOR, HISTORIES_FOR, NOT_CAUGHT):
+        assert set(said) <= set(mutants.REGISTRY)
+    assert {fault for faults in FAULTS_FOR.values() for fault in faults} <= set(SCENES)
+    assert all(shape in SHAPES for shapes in SHAPES_FOR.values() for shape in shapes)
+
+
+def test_the_table_of_mutants_has_a_row_for_each():
+    rows = [{"mutant": name, "rule": rule, "histories": 3, "caught": "I1"} for name, rule in mutants.REGISTRY.items()]
+    rows[0]["caught"] = ""
+    text = table(rows)
+    assert text.count("| I1 | 3 |") == len(rows) - 1
+    assert all(f"| {name} | " in text for name in mutants.REGISTRY)
 
 
 @pytest.mark.parametrize("mutant", ["durable-before-all", "apply-before-upstream-durable", "receipt-counts-as-apply"])
