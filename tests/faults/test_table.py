@@ -40,7 +40,10 @@ def test_each_outcome_is_told_from_the_others(tool: ModuleType, tmp_path: Path) 
     (tmp_path / "F1.json").write_text(json.dumps({"histories": 9, "failures": []}))
     (tmp_path / "F2.json").write_text(json.dumps({"histories": 9, "failures": [{}]}))
     found: dict[tuple[str, str], object] = {}
-    tool.read_junit(tmp_path / "p.xml", found)
+    (tmp_path / "older.xml").write_text(
+        JUNIT.replace('<testcase name="test_f13_lost" time="1.0"/>', '<testcase name="test_f13_lost"><error/></testcase>')
+    )
+    tool.read_junit([tmp_path / "older.xml", tmp_path / "p.xml"], found)
     for name in ("F1", "F2"):
         tool.read_sim(tmp_path / f"{name}.json", found)
     said = rows(tool.table(found))
