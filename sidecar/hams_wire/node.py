@@ -194,23 +194,22 @@ class Node:
         self._stepping = True
         try:
             while self._events and not self.stopped.done():
-                now = self._loop.time()
-                for effect in self._step(self._events.popleft(), now):
-                    self._do(effect, now)
-                    if self.stopped.done():
-                        break
+                self._take(self._events.popleft(), self._loop.time())
         finally:
             self._stepping = False
         self._arm()
 
-    def _step(self, event: Event, now: float) -> list[Effect]:
-        """A core that raises has found itself wrong: its state is not to be trusted any more, so the instance ends and another takes over."""
+    def _take(self, event: Event, now: float) -> None:
+        """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone: neither may be passed over,
+        so the instance ends and another takes over."""
         try:
-            return self.machine.step(event, now)
+            for effect in self.machine.step(event, now):
+                self._do(effect, now)
+                if self.stopped.done():
+                    break
         except Exception as error:
-            log.critical("the core failed on %s", type(event).__name__, exc_info=True)
-            self._stop(Stop(f"the core failed: {type(error).__name__}: {error}"))
-            return []
+            log.critical("this instance failed on %s", type(event).__name__, exc_info=True)
+            self._stop(Stop(f"failed on {type(event).__name__}: {type(error).__name__}: {error}"))
 
     def _arm(self) -> None:
         """Deadlines move with almost every event, mostly further away: a timer that fires early and looks again costs less than moving it."""
@@ -296,6 +295,8 @@ class Node:
 
         All instances of one host beat together, by its clock: so each wakes a few times per interval, not once for each of its peers.
         """
+        if self.stopped.done():
+            return  # who is over gives no sign of life, however long its process takes to end
         now = self._loop.time()
         self._heartbeat = self._loop.call_at((round(now / self._heartbeat_s) + 1) * self._heartbeat_s, self._beat)
         beat = Heartbeat(self.machine.knowledge.topology.generation)

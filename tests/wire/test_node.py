@@ -1,0 +1,182 @@
+"""The shell around a core: every effect in order, and an end where one cannot be performed."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from hams_protocol.effects import Answer, Effect, NotServed, Propose, Send, Stop
+from hams_protocol.events import CasDone, CasFailed, CasUnknown, ClientGone, Event, MembersChanged, Received, Tick, TopologyLearnt
+from hams_protocol.graph import FrontendSpec, Graph, GraphData, Mode, RecoverySpec
+from hams_protocol.knowledge import Knowledge
+from hams_protocol.messages import Heartbeat
+from hams_protocol.topology import Topology
+from hams_wire import records
+from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
+from hams_wire.node import Node
+from hams_wire.peers.payload import HeapFactory
+
+GRAPH = Graph(GraphData("g", "uid", Mode.NON_STOP, FrontendSpec(), 1, RecoverySpec(), (), (), ()))
+
+
+class Scripted:
+    """A core that remembers its events and answers them as it is told."""
+
+    def __init__(self, answers: Callable[[Event], list[Effect]]) -> None:
+        self.knowledge = Knowledge(GRAPH)
+        self.events: list[Event] = []
+        self._answers = answers
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        self.events.append(event)
+        return self._answers(event)
+
+    def deadline(self) -> float:
+        return float("inf")
+
+
+def node(core: Scripted, perform: Callable[[Effect], None], name: str = "a-1", store: MemoryCoordination | None = None) -> Node:
+    return Node(core, name, "a", "uid", store or MemoryStore().client(), HeapFactory(), perform)
+
+
+def handles(performed: list[Effect]) -> list[int]:
+    return [effect.handle for effect in performed if isinstance(effect, Answer)]
+
+
+def answer(handle: int) -> Answer:
+    return Answer(handle, NotServed(503, ""))
+
+
+async def test_events_that_arise_while_effects_are_performed_follow_in_order() -> None:
+    performed: list[Effect] = []
+
+    def perform(effect: Effect) -> None:
+        performed.append(effect)
+        if handles([effect]) == [1]:
+            shell.feed(ClientGone(2))
+
+    core = Scripted(lambda event: {ClientGone(1): [answer(1), Send("a-1", Heartbeat(7)), answer(10)], ClientGone(2): [answer(2)]}.get(event, []))
+    shell = node(core, perform)
+    shell.feed(ClientGone(1))
+    assert handles(performed) == [1, 10, 2]
+    assert core.events == [ClientGone(1), ClientGone(2), Received("a-1", Heartbeat(7))]
+
+
+@pytest.mark.parametrize("where", ["core", "effect"])
+async def test_what_raises_ends_the_instance_and_nothing_is_done_after_it(where: str) -> None:
+    performed: list[Effect] = []
+
+    def answers(event: Event) -> list[Effect]:
+        if where == "core":
+            raise AssertionError("an invariant does not hold")
+        return [answer(1), answer(2), answer(3)]
+
+    def perform(effect: Effect) -> None:
+        if handles([effect]) == [2]:
+            raise ValueError("cannot be done")
+        performed.append(effect)
+
+    core = Scripted(answers)
+    shell = node(core, perform)
+    shell.feed(Tick())
+    shell.feed(Tick())
+    assert handles(performed) == ([] if where == "core" else [1])
+    assert len(core.events) == 1
+    assert "failed on Tick" in shell.stopped.result().reason
+
+
+async def test_a_stop_is_the_last_effect_that_is_performed() -> None:
+    performed: list[Effect] = []
+    shell = node(Scripted(lambda event: [answer(1), Stop("over"), answer(2)]), performed.append)
+    shell.feed(Tick())
+    assert handles(performed) == [1]
+    assert shell.stopped.result() == Stop("over")
+
+
+async def test_a_proposal_made_on_the_answer_to_another_is_made_too() -> None:
+    store = MemoryStore()
+    told = asyncio.Event()
+    one, two = Topology(generation=1), Topology(generation=2)
+
+    def answers(event: Event) -> list[Effect]:
+        if isinstance(event, CasDone) and event.topology == one:
+            return [Propose(event.revision, two)]
+        if isinstance(event, CasDone):
+            told.set()
+        return [Propose(0, one)] if isinstance(event, Tick) else []
+
+    shell = node(Scripted(answers), _nothing, store=store.client())
+    shell.feed(Tick())
+    await told.wait()
+    found = store.read(records.topology_key("uid"))
+    assert found is not None
+    assert records.decode_topology(found.value) == two
+
+
+async def test_a_proposal_whose_outcome_is_unknown_is_read_again_and_not_repeated() -> None:
+    store = MemoryStore()
+    client = store.client()
+    learnt = asyncio.Event()
+
+    def answers(event: Event) -> list[Effect]:
+        if isinstance(event, TopologyLearnt):
+            learnt.set()
+        return [Propose(0, Topology(generation=1))] if isinstance(event, Tick) else []
+
+    core = Scripted(answers)
+    shell = node(core, _nothing, store=client)
+    client.lose_reply()
+    shell.feed(Tick())
+    await learnt.wait()
+    assert [type(event) for event in core.events] == [Tick, CasUnknown, TopologyLearnt]
+    found = store.read(records.topology_key("uid"))
+    assert found is not None
+    assert core.events[-1] == TopologyLearnt(Topology(generation=1), found.mod_revision)
+
+
+async def test_a_proposal_that_somebody_else_was_faster_with_is_answered_by_what_there_is() -> None:
+    store = MemoryStore()
+    there = Topology(generation=5)
+    revision = await store.client().compare_and_swap(records.topology_key("uid"), 0, records.encode_topology(there))
+    told: asyncio.Future[CasFailed] = asyncio.get_running_loop().create_future()
+
+    def answers(event: Event) -> list[Effect]:
+        if isinstance(event, CasFailed):
+            told.set_result(event)
+        return [Propose(0, Topology(generation=1))] if isinstance(event, Tick) else []
+
+    shell = node(Scripted(answers), _nothing, store=store.client())
+    shell.feed(Tick())
+    assert await told == CasFailed(there, revision)
+
+
+async def test_two_nodes_find_each_other_and_who_is_over_gives_no_sign_of_life() -> None:
+    store = MemoryStore()
+    beats: asyncio.Queue[Event] = asyncio.Queue()
+
+    def hear(event: Event) -> list[Effect]:
+        if isinstance(event, Received) and isinstance(event.message, Heartbeat):
+            beats.put_nowait(event)
+        return []
+
+    talker = Scripted(lambda event: [Stop("over")] if isinstance(event, Tick) else [])
+    one, two = node(talker, _nothing, store=store.client()), node(Scripted(hear), _nothing, "a-2", store.client())
+    try:
+        await one.start()
+        await two.start()
+        await beats.get()
+        assert [type(event) for event in talker.events[:2]] == [TopologyLearnt, MembersChanged]
+        one.feed(Tick())
+        one._beat()
+        assert one.stopped.done()
+        assert not one._sent
+        before = one.network.stats.sent_messages
+        one._beat()
+        assert one.network.stats.sent_messages == before
+    finally:
+        await one.close(leave=True)
+        await two.close(leave=True)
+
+
+def _nothing(effect: Effect) -> None:
+    """No effect of these tests."""
