@@ -59,6 +59,8 @@ class GraphPort:
         """Run one request. A caller that goes away is forgotten; the request is not."""
         if self.node is None:
             return NotReady("this frontend is coming back under another name")
+        if self.node.stopped.done():
+            return NotReady("this frontend is ending")
         try:
             payload = self._payload(request)
         except ArenaFull:
@@ -83,7 +85,8 @@ class GraphPort:
 
     def ready(self) -> bool:
         """Whether the graph answers requests now."""
-        return self.node is not None and isinstance(self.node.machine, FrontendMachine) and self.node.machine.ready
+        node = self.node
+        return node is not None and not node.stopped.done() and isinstance(node.machine, FrontendMachine) and node.machine.ready
 
     def live(self) -> bool:
         """Whether this process is in order: serving, or between two lives."""
