@@ -2,7 +2,8 @@
 
     MAGIC | length of head, 8 bytes | head (JSON) | metadata | payloads | SHA-256 of all before
 
-A file gets its name only after it is complete and on disk; a torn or changed one is recognised by its length and checksum, and skipped.
+Only the user who runs the graph can read them, as they hold the models' states. A file gets its name only after it is complete and on
+disk; a torn or changed one is recognised by its length and checksum, and skipped.
 Never: no file is changed, and of the newest `keep` none is removed.
 """
 
@@ -25,6 +26,7 @@ log = logging.getLogger("hams.checkpoints")
 
 MAGIC = b"HAMSCP1\n"
 SUFFIX = ".checkpoint"
+PARTIAL = ".partial"
 DIGEST_BYTES = 32
 
 
@@ -63,10 +65,10 @@ class CheckpointFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         number = max((_number(path) for path in self._files()), default=0) + 1
         target = self.folder / f"{number:012d}-{by}{SUFFIX}"
-        partial = target.with_suffix(".partial")
+        partial = target.with_suffix(PARTIAL)
         digest = hashlib.sha256()
         try:
-            with partial.open("wb") as stream:
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as stream:
                 parts: list[bytes | memoryview] = [MAGIC, len(head).to_bytes(8, "big"), head, encoded.metadata, *encoded.views]
                 for part in parts:
                     digest.update(part)
@@ -79,8 +81,12 @@ class CheckpointFolder:
             partial.unlink(missing_ok=True)
             raise
         _sync(self.folder)
-        for old in self._files()[keep:]:
+        kept = self._files()
+        for old in kept[keep:]:
             old.unlink(missing_ok=True)
+        for left in self.folder.glob(f"*{PARTIAL}"):  # by a writer that died; one that is at work has a newer number
+            if _number(left) < _number(kept[min(keep, len(kept)) - 1]):
+                left.unlink(missing_ok=True)
         return target
 
     def newest(self, codec: Codec) -> StateCopy | None:

@@ -90,3 +90,22 @@ def test_a_disk_that_refuses_leaves_nothing_and_the_older_ones_whole(folder, mon
         folder.write(copy(4), CODEC, "p-1", 2)
     assert [path.suffix for path in folder.folder.iterdir()] == [SUFFIX]
     assert folder.newest(CODEC) == copy(3)
+
+
+def test_what_writers_that_died_left_half_written_goes_once_it_is_older_than_all_that_is_kept(folder):
+    folder.write(copy(1), CODEC, "p-1", 2)
+    dead = folder.folder / "000000000002-p-9.partial"
+    dead.write_bytes(b"half a state")
+    at_work = folder.folder / "000000000004-p-2.partial"
+    at_work.write_bytes(b"half a state")
+    for version in (2, 3):
+        folder.write(copy(version), CODEC, "p-1", 2)
+    assert dead.exists(), "it could be at work beside what is kept"
+    folder.write(copy(4), CODEC, "p-1", 2)
+    assert not dead.exists()
+    assert at_work.exists()
+
+
+def test_states_on_disk_are_for_their_owner_alone(folder):
+    path = folder.write(copy(1), CODEC, "p-1", 2)
+    assert path.stat().st_mode & 0o777 == 0o600
