@@ -179,5 +179,12 @@ def table(rows: Iterable[Mapping[str, object]]) -> str:
             text.append(f"| {name} | {rule} | {section.removeprefix('s').strip()} | {row['caught']} | {row['histories']} | {spot} |")
         else:
             missed.append(f"| {name} | {rule} | {section.removeprefix('s').strip()} | {NOT_CAUGHT.get(name, 'not known')} |")
-    text += ["", "Not caught so far:", "", "| mutant | the rule it breaks | section | why |", "| --- | --- | --- | --- |", *missed]
+    text += [
+        "",
+        "Not caught so far, in 60 to 500 histories each:",
+        "",
+        "| mutant | the rule it breaks | section | why (argued, not proven) |",
+        "| --- | --- | --- | --- |",
+        *missed,
+    ]
     return "\n".join(text) + "\n"
