@@ -19,7 +19,7 @@ from hams_operator import limits
 from hams_operator.local.home import GraphHome
 from hams_operator.local.nursery import Nursery, NurseryLost
 from hams_operator.local.observe import FailureInfo, Observer, current
-from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod
+from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod, pause_after
 from hams_operator.local.processes import die_with_parent, send
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
@@ -146,7 +146,8 @@ class Instances:
                 pid = await self._start_foreign(op.model.python, arguments, environment, folder, output)
             else:
                 pid = await self._nurseries["model"].spawn("hams_sdk.serve", arguments, environment, folder, output)
-        except NurseryLost:
+        except NurseryLost:  # nobody will report an end of what never was
+            self._spawn_task(self._restart_model(place, pod))
             return
         except OSError as error:
             place.ends = Ends(limits.start_ends_max, FailureInfo(place.of, pod.instance, 127, (f"model.python {op.model.python}: {error.strerror}",)))
@@ -267,7 +268,7 @@ class Instances:
             self._by_pid.pop(pod.model_pid, None)
             send(pod.model_pid, signal.SIGKILL)
         young = self._now() - pod.started_s < limits.restart_young_s
-        place.pause_s = min(place.pause_s * 2, limits.restart_pause_max_s) if young else limits.restart_pause_s
+        place.pause_s = pause_after(place.pause_s, young, limits.restart_pause_s)
         self._tidy(pod)
         self._spawn_task(self._fill_later(place))
 
@@ -277,7 +278,7 @@ class Instances:
 
     async def _restart_model(self, place: Place, pod: Pod) -> None:
         young = self._now() - pod.model_started_s < limits.restart_young_s
-        place.model_pause_s = min(place.model_pause_s * 2, limits.restart_pause_max_s) if young else 0.0
+        place.model_pause_s = pause_after(place.model_pause_s, young, 0.0)
         await asyncio.sleep(place.model_pause_s)
         if place.pod is pod and not pod.ending:
             await self._start_model(place, pod)
@@ -314,9 +315,14 @@ class Instances:
         while True:
             await asyncio.sleep(limits.log_look_s)
             for path in self.home.logs.glob("*.log"):
-                if path.name != "supervisor.log" and path.stat().st_size > limits.log_bytes_max:
-                    await asyncio.to_thread(shutil.copyfile, path, path.with_name(f"{path.name}.1"))
-                    os.truncate(path, 0)
+                if path.name == "supervisor.log":
+                    continue
+                try:
+                    if path.stat().st_size > limits.log_bytes_max:
+                        await asyncio.to_thread(shutil.copyfile, path, path.with_name(f"{path.name}.1"))
+                        os.truncate(path, 0)
+                except OSError as error:  # a full disk ends no graph
+                    log.warning("log %s is not rotated: %s", path, error)
 
     def _note_end(self, place: Place, pod: Pod, status: int) -> None:
         """Remember a model that failed by itself while young; one that follows its proxy ends with 0."""
