@@ -122,7 +122,7 @@ class Instances:
         launch = self.arrange(launch)
         try:
             pid = await self._nurseries["data"].spawn(launch.module, launch.arguments, launch.environment, self.home.folder, self._log(instance))
-        except NurseryLost:
+        except (NurseryLost, TimeoutError):
             self._spawn_task(self._fill_later(place))
             return
         pod.proxy_pid = pid
@@ -146,7 +146,7 @@ class Instances:
                 pid = await self._start_foreign(op.model.python, arguments, environment, folder, output)
             else:
                 pid = await self._nurseries["model"].spawn("hams_sdk.serve", arguments, environment, folder, output)
-        except NurseryLost:  # nobody will report an end of what never was
+        except (NurseryLost, TimeoutError):  # nobody will report an end of what never was
             self._spawn_task(self._restart_model(place, pod))
             return
         except OSError as error:

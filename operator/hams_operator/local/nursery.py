@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hams_operator.limits import process_start_s
+from hams_operator.local.processes import send
 
 
 class NurseryLost(Exception):
@@ -49,7 +51,7 @@ class Nursery:
         self._reading = asyncio.create_task(self._read(reader), name="nursery")
 
     async def spawn(self, module: str, arguments: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> int:
-        """Fork a process that runs `module.main(arguments)`; its pid. Raises NurseryLost, TimeoutError."""
+        """Fork a process that runs `module.main(arguments)`; its pid. Raises NurseryLost, TimeoutError; then it does not run."""
         if self._writer is None or self.lost.is_set():
             raise NurseryLost("the warmed process has ended")
         self._number += 1
@@ -90,6 +92,8 @@ class Nursery:
                 answer = self._asked.pop(news["id"])
                 if not answer.done():
                     answer.set_result(news["pid"])
+                else:  # whoever asked was told that it is not there
+                    send(news["pid"], signal.SIGKILL)
             elif "pid" in news:  # behind the waking of who asked for that pid, who would else not know it yet
                 loop.call_soon(self._on_exit, news["pid"], news["status"])
         self.lost.set()

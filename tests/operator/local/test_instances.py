@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from hams_operator import limits
 from hams_operator.graph import load
 from hams_operator.local.instances import Instances
-from hams_operator.local.nursery import NurseryLost
+from hams_operator.local.nursery import Nursery, NurseryLost
 from hams_operator.local.places import Place, Pod, pause_after
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "graph.yaml"
@@ -38,7 +39,8 @@ def test_pauses_grow_up_to_a_bound_also_after_a_start_without_one():
     assert pause_after(pauses[-1], False, 0.0) == 0.0
 
 
-async def test_a_model_that_could_not_be_started_for_want_of_a_warmed_process_is_started_later(instances, monkeypatch):
+@pytest.mark.parametrize("error", [NurseryLost("the warmed process has ended"), TimeoutError()], ids=["lost", "late"])
+async def test_a_model_that_could_not_be_started_is_started_later(instances, monkeypatch, error):
     monkeypatch.setattr(limits, "restart_pause_s", 0.0)
     monkeypatch.setattr(limits, "restart_pause_max_s", 0.0)
     asked = []
@@ -47,7 +49,7 @@ async def test_a_model_that_could_not_be_started_for_want_of_a_warmed_process_is
         async def spawn(self, *arguments):
             asked.append(arguments)
             if len(asked) == 1:
-                raise NurseryLost("the warmed process has ended")
+                raise error
             return 4242
 
     instances._nurseries["model"] = Lost()
@@ -83,3 +85,16 @@ async def test_a_disk_without_room_for_logs_ends_no_graph(instances, monkeypatch
         logging.getLogger("hams.local").removeHandler(handler)
     assert not instances.failed.done()
     assert kept.read_text() == "more than ten bytes"
+
+
+async def test_a_process_that_came_too_late_for_who_asked_does_not_run_unseen():
+    late = await asyncio.create_subprocess_exec("sleep", "1000")
+    nursery = Nursery(lambda pid, status: None)
+    asked = asyncio.get_running_loop().create_future()
+    asked.cancel()
+    nursery._asked[1] = asked
+    reader = asyncio.StreamReader()
+    reader.feed_data(b'{"id": 1, "pid": %d}\n' % late.pid)
+    reader.feed_eof()
+    await nursery._read(reader)
+    assert await late.wait() == -signal.SIGKILL
