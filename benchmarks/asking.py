@@ -25,10 +25,6 @@ class Log:
         times = [begin, *sorted(at for _, at in self.answered if begin <= at <= end), end]
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
-    def slowest_s(self, begin: float, end: float) -> float:
-        """Longest that a request took that was open within a window."""
-        return max((at - asked for asked, at in self.answered if asked <= end and at >= begin), default=0.0)
-
     def first_after(self, moment: float) -> float:
         """When the first reply after a moment came."""
         return min((at for _, at in self.answered if at > moment), default=float("inf"))

@@ -88,14 +88,6 @@ class Topology:
                 return found
         return SlotTable(op, ())
 
-    def slot_of(self, op: str, request: RequestId) -> tuple[int, Slot]:
-        """Number and owner of the slot that has this request."""
-        slots = self.table(op).slots
-        if not slots:
-            return 0, Slot()
-        number = slot_number(request, len(slots))
-        return number, slots[number]
-
     def with_set(self, changed: ReplicaSet) -> "Topology":
         """This topology with one replica set replaced or added; the generation is left alone."""
         others = tuple(item for item in self.sets if item.name != changed.name)

@@ -534,13 +534,6 @@ class World:
         """Whether it is a backup of some set: who is drained as one stops at once."""
         return any(node.id in item.in_sync for item in self.etcd.topology.sets)
 
-    def role_of(self, node: Node) -> str:
-        """For people: what the topology calls an instance."""
-        for item in self.etcd.topology.sets:
-            if item.primary == node.id:
-                return f"primary of {item.name}"
-        return "no primary"
-
     def model_ready(self, node: Node) -> bool:
         """Whether its model is up."""
         return node.model is None or node.model.up

@@ -24,7 +24,6 @@ class MemberRecord:
     generation: int = 0
     kept: str | None = None
     pid: int = 0
-    model_pid: int = 0
     http: str = ""
     grpc: str = ""
 
