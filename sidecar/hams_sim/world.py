@@ -524,7 +524,7 @@ class World:
             for item in topology.sets:
                 if node.id in item.members:
                     others = [self.nodes[name] for name in item.members if name != node.id]
-                    if not any(other.sound and self.model_ready(other) for other in others):
+                    if not any(other.sound and not other.leaving and self.model_ready(other) for other in others):
                         return False
                 if node.kept is not None and node.kept in item.members:
                     return False
