@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from hams_operator.cli.output import Output, complain, console, print_json
-from hams_operator.cli.runs import choose, status_of
+from hams_operator.cli.runs import choose, home_of, status_of
 from hams_operator.limits import down_s
 from hams_operator.local.control import NoAnswer, ask
 from hams_operator.local.home import GraphHome, RunFile, folders, running
@@ -85,9 +85,10 @@ def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Out
 def _folder_of(graph: str | None) -> Path:
     """Logs outlive their run: without a name, the run that is alive, else the only graph that has logs."""
     if graph is not None:
-        if not GraphHome(graph).logs.is_dir():
+        named = home_of(graph).logs
+        if not named.is_dir():
             complain(f'no logs of a graph "{graph}" here')
-        return GraphHome(graph).logs
+        return named
     runs = running()
     if len(runs) == 1:
         return GraphHome(runs[0].graph).logs

@@ -9,9 +9,7 @@ from hams_operator.local.observe import Status
 def choose(graph: str | None) -> RunFile:
     """The run of that name; without a name the one that runs. Raises Complaint: exit 2 and the names if there are several."""
     if graph is not None:
-        if "/" in graph or not graph.strip("."):
-            complain(f"expected the name of a graph, found {graph!r}", 2)
-        found = GraphHome(graph)
+        found = home_of(graph)
         run = found.read() if found.folder.is_dir() else None
         if run is None:
             names = ", ".join(item.graph for item in running())
@@ -23,6 +21,13 @@ def choose(graph: str | None) -> RunFile:
     if len(runs) > 1:
         complain(f"several graphs run: {', '.join(run.graph for run in runs)}; choose one with --graph NAME", 2)
     return runs[0]
+
+
+def home_of(graph: str) -> GraphHome:
+    """The folder of a graph of that name, which is no path. Raises Complaint."""
+    if "/" in graph or not graph.strip("."):
+        complain(f"expected the name of a graph, found {graph!r}", 2)
+    return GraphHome(graph)
 
 
 def status_of(run: RunFile) -> Status:

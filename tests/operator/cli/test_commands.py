@@ -82,3 +82,10 @@ def test_help_loads_nothing_that_takes_long():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     slow = {"numpy", "grpc", "rich", "asyncio", "httptools", "yaml", "hams_operator.graph", "hams_wire", "torch"}
     assert not slow & set(loaded)
+
+
+@pytest.mark.parametrize("command", [("status",), ("logs", "x"), ("down",)])
+def test_the_name_of_a_graph_is_no_path(hams, command):
+    done = hams(*command, "--graph", "../elsewhere")
+    assert done.returncode == 2
+    assert done.stderr == "hams: expected the name of a graph, found '../elsewhere'\n"
