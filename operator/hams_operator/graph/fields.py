@@ -8,6 +8,7 @@ problems must never be used for more than finding further problems.
 
 import dataclasses
 import enum
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -187,7 +188,19 @@ class Json:
         for key in value:
             if self.keys and key not in self.keys:
                 notes.say((*path, key), f"no such field here; expected {listed(self.keys)}{did_you_mean(key, self.keys)}")
+        self._check_numbers(value, path, notes)
         return value
+
+    def _check_numbers(self, value: Plain, path: Path, notes: Notes) -> None:
+        """JSON, which this becomes on its way to the model, has no infinity and no NaN."""
+        if isinstance(value, float) and not math.isfinite(value):
+            notes.say(path, f"expected a finite number, found {shown(value)}")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self._check_numbers(item, (*path, key), notes)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                self._check_numbers(item, (*path, index), notes)
 
 
 @dataclass(frozen=True, slots=True)
