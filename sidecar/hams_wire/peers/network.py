@@ -260,7 +260,7 @@ class PeerNetwork:
             try:
                 sending = await self._dial(instance, peer)
             except (ConnectionRefusedError, FileNotFoundError) as error:  # nobody listens there any more: as good as a death certificate
-                log.info("%s is gone from %s: %s", instance, peer.address, error)
+                log.log(logging.INFO if pause_s == limits.reconnect_s else logging.DEBUG, "%s is gone from %s: %s", instance, peer.address, error)
                 if self._on_refused is not None and not self._closing:
                     self._on_refused(instance)
             except (OSError, BadFrame, Turned) as error:  # TimeoutError is an OSError
