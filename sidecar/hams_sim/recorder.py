@@ -20,18 +20,8 @@ from hams_protocol.ids import UnitId
 from hams_protocol.messages import Kind, Token
 from hams_protocol.topology import ReplicaSet
 from hams_sim.errors import Broken
-from hams_wire.history import (
-    ApplyLine,
-    CompleteLine,
-    DurableLine,
-    ExecLine,
-    FailoverLine,
-    Line,
-    LogLine,
-    LostLine,
-    ReplyLine,
-    TakeoverLine,
-)
+from hams_wire.history import Line
+from hams_wire.notes import line_of
 
 if TYPE_CHECKING:
     from hams_sim.node import Node
@@ -68,23 +58,7 @@ class Recorder:
         if note.seq is not None:
             self.execs.setdefault(note.op, {})[note.epoch, note.seq] = note
             self.world.check_window(node)
-        self.lines.append(
-            ExecLine(
-                i=node.id,
-                gen=note.generation,
-                op=note.op,
-                epoch=note.epoch,
-                req=str(note.unit.request),
-                lane=note.unit.lane,
-                inputs=note.inputs,
-                out=note.out,
-                route=note.route,
-                seq=note.seq,
-                version=note.version,
-                chain=note.chain or None,
-                slot=note.slot,
-            )
-        )
+        self.lines.append(line_of(note, node.id))
 
     def _fan_out(self, note: NoteExec) -> None:
         """Section 4 does not promise one value if an owner dies together with every stateless receiver of its first one: note such requests."""
@@ -104,34 +78,19 @@ class Recorder:
 
     def apply(self, node: "Node", note: NoteApply) -> None:
         """A backup has applied a version."""
-        self.lines.append(
-            ApplyLine(
-                i=node.id, gen=note.generation, op=note.op, epoch=note.epoch, version=note.version, chain=note.chain or None, snapshot=note.snapshot
-            )
-        )
+        self.lines.append(line_of(note, node.id))
 
     def made_durable(self, node: "Node", note: NoteDurable) -> None:
         """A version is called durable: every in-sync backup, as etcd knows them, has applied it."""
         self.world.check_durable(node, note)
         key = (note.op, note.epoch)
         self.durable[key] = max(note.version, self.durable.get(key, -1))
-        self.lines.append(DurableLine(i=node.id, gen=note.generation, op=note.op, epoch=note.epoch, version=note.version))
+        self.lines.append(line_of(note, node.id))
 
     def log(self, node: "Node", note: NoteLog) -> None:
         """A request was committed in a shard's log."""
         self.logged.setdefault(note.request, self.world.now)
-        self.lines.append(
-            LogLine(
-                i=node.id,
-                gen=note.generation,
-                req=str(note.request),
-                key=note.key,
-                shard=note.shard,
-                epoch=note.epoch,
-                digest=note.digest or None,
-                source=note.source,
-            )
-        )
+        self.lines.append(line_of(note, node.id))
 
     def reply(self, node: "Node", note: NoteReply) -> None:
         """A reply is about to be released: everything it depends on is durable."""
@@ -141,39 +100,25 @@ class Recorder:
                     raise Broken("I3", f"{node.id} replies to {note.request} with {token.value_id}, whose {dep} is not durable")
         self.replies[note.request] = note
         failed = any(token.kind is Kind.ERROR for token in note.tokens)
-        self.lines.append(
-            ReplyLine(
-                i=node.id,
-                gen=note.generation,
-                req=str(note.request),
-                values=note.values,
-                epoch=note.epoch,
-                digest=reply_digest(note.tokens, failed),
-            )
-        )
+        self.lines.append(line_of(note, node.id, digest=reply_digest(note.tokens, failed)))
 
     def completed(self, node: "Node", note: NoteComplete) -> None:
         """A request is complete."""
         self.complete.add(note.request)
-        self.lines.append(CompleteLine(req=str(note.request), i=node.id))
+        self.lines.append(line_of(note, node.id))
 
     def failover(self, node: "Node", note: NoteFailover) -> None:
         """A set's primary changed or rolled back, as its new primary says."""
-        self._moved(note.op, note.generation, note.epoch, note.end, note.primary)
+        self.lines.append(line_of(note, node.id))
 
     def moved(self, item: ReplicaSet, generation: int) -> None:
         """The same, as it was committed: an end counts from its commit on. Whoever learns of it may write the line too, and all must agree."""
         if item.primary is not None:
             end = item.end_of(item.epoch - 1)
-            self._moved(item.name, generation, item.epoch, -1 if end is None else end, item.primary)
-
-    def _moved(self, name: str, generation: int, epoch: int, end: int, primary: str) -> None:
-        if name.startswith("F/"):
-            self.lines.append(TakeoverLine(shard=int(name[2:]), gen=generation, epoch=epoch, i=primary))
-        else:
-            self.lines.append(FailoverLine(op=name, gen=generation, epoch=epoch, end=end, i=primary))
+            note = NoteFailover(item.name, generation, item.epoch, -1 if end is None else end, item.primary)
+            self.lines.append(line_of(note, item.primary))
 
     def lost(self, node: "Node", note: NoteLost) -> None:
         """A state was lost, and it is said."""
         self.world.lost.add(note.op)
-        self.lines.append(LostLine(op=note.op, epoch=note.epoch, version=note.version, why=note.why))
+        self.lines.append(line_of(note, node.id))
