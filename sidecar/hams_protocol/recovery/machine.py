@@ -87,6 +87,8 @@ class ManagerMachine:
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
+        if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self._due:
+            return self._message(event.sender, event.message, now)  # most events are these, and change nothing that could be acted on
         if isinstance(event, Tick):
             self._starved_s *= limits.starved_decay
             self._excuse(now - self._due)
