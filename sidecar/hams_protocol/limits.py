@@ -146,3 +146,6 @@ starved_allowance = 4.0
 
 starved_decay = 0.9
 """What is left of the remembered lateness after each Tick."""
+
+slot_cache_max = 4096
+"""Requests whose slot is remembered: somewhat more than are open at once."""

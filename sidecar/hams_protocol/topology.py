@@ -103,7 +103,7 @@ class Topology:
         return replace(self, generation=self.generation + 1)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=limits.slot_cache_max)
 def slot_number(request: RequestId, slots: int) -> int:
     """`hash(request) mod slots`, the same in every process."""
     return zlib.crc32(b"%d/%d" % request) % slots
