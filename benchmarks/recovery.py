@@ -25,7 +25,7 @@ from benchmarks.graphs import graph_file, stateful, stateless
 from benchmarks.http_load import percentile
 from benchmarks.plots import cumulative
 from hams_operator.graph import load
-from hams_operator.local.observe import InstanceStatus
+from hams_operator.local.observe import View
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.topology import Topology
 from hams_wire import records
@@ -174,19 +174,27 @@ async def _answers(log: Log, more: int) -> None:
 
 
 async def _strike(cell: Cell, supervisor: Supervisor) -> float:
-    view = await supervisor.view()
+    async with asyncio.timeout(60):
+        while (targets := _targets(cell, await supervisor.view())) is None:
+            pass  # somebody did not answer the probe in time
+    moment = asyncio.get_running_loop().time()
+    for pid in targets:
+        os.kill(pid, signal.SIGKILL)
+    return moment
+
+
+def _targets(cell: Cell, view: View) -> list[int] | None:
+    """Pids to kill; None if one of the targets is not to be seen now."""
     pids: list[int | None] = []
     for operator, role, process in cell.targets:
         found = [item for item in view.instances if (item.operator or item.role) == operator and item.role == role]
         if operator == "manager":
             found = [item for item in found if item.leader]
-        target: InstanceStatus = random.choice(found)
+        if not found:
+            return None
+        target = random.choice(found)
         pids += {"model": [target.model_pid], "proxy": [target.proxy_pid], "both": [target.model_pid, target.proxy_pid]}[process]
-    moment = asyncio.get_running_loop().time()
-    for pid in pids:
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-    return moment
+    return [pid for pid in pids if pid]
 
 
 class TopologyLog:
