@@ -606,7 +606,9 @@ class FrontendMachine:
 
     def _drain(self) -> None:
         """No client waits here any more: hand the shards over; without one, or where nobody will ever come to take them, it is over."""
-        others = self.graph.data.frontend.replicas > 1 or any(member.of == FRONTEND and member.instance != self.instance for member in self._members.values())
+        others = self.graph.data.frontend.replicas > 1 or any(
+            member.of == FRONTEND and member.instance != self.instance for member in self._members.values()
+        )
         if not self._owners or not others:
             self._stop("drained")
         elif not self._handing_off:
