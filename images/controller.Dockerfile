@@ -1,0 +1,15 @@
+# The controller. Context: the repository, with `out/wheels/controller` made by images/wheels.py.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
+COPY out/wheels/controller /wheels
+RUN python3 -m venv /opt/hams
+RUN /opt/hams/bin/python3 -m pip install --no-index --no-deps --no-cache-dir --compile --quiet /wheels/*.whl
+RUN /opt/hams/bin/python3 -m pip uninstall --yes --quiet setuptools pip
+
+FROM ${BASE}
+COPY --from=build /opt/hams /opt/hams
+ENV PATH=/opt/hams/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+WORKDIR /tmp
+ENTRYPOINT ["python3", "-m", "hams_operator.controller"]

@@ -1,0 +1,13 @@
+# One of the examples, as a model image like a user's own. Context: the repository, with `out/wheels/example-NAME` made by images/wheels.py.
+ARG MODEL=hams.local/hams-model:0.1.0
+
+FROM ${MODEL} AS build
+ARG EXAMPLE
+USER 0:0
+COPY out/wheels/example-${EXAMPLE} /wheels
+RUN mkdir /extra && for wheel in /wheels/*.whl; do [ ! -e "$wheel" ] || /opt/hams/bin/python3 -m pip install --no-index --no-deps --no-cache-dir --compile --quiet --target /extra "$wheel"; done
+
+FROM ${MODEL}
+ARG EXAMPLE
+COPY --from=build /extra /opt/hams/lib/python3.11/site-packages
+COPY examples/${EXAMPLE} /app

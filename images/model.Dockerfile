@@ -1,0 +1,14 @@
+# The base of model images: Python, NumPy, hams-sdk, and pip for what a model needs besides. Context: the repository, with `out/wheels/model` made by images/wheels.py.
+ARG BASE=docker.io/library/python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
+COPY out/wheels/model /wheels
+RUN python3 -m venv /opt/hams
+RUN /opt/hams/bin/python3 -m pip install --no-index --no-deps --no-cache-dir --compile --quiet /wheels/*.whl
+
+FROM ${BASE}
+COPY --from=build /opt/hams /opt/hams
+ENV PATH=/opt/hams/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+WORKDIR /app
+ENTRYPOINT ["hams-model", "serve"]
