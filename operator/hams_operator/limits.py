@@ -218,5 +218,19 @@ hung_revoked_s = 1.0
 hung_missing_s = 4.0
 """One that has lost its registration is back in a moment, or hangs."""
 
+hung_unborn_s = 20.0
+"""One that was never seen registered after this long hangs: it came and went between two looks, or never got that far."""
+
 hung_kept_s = 30.0
 """An instance that hangs is killed after this long."""
+
+# ---- ports ----
+
+port_lowest = 10_240
+"""Ports of a local run are drawn from here up to the kernel's ephemeral range."""
+
+port_highest = 65_536
+"""One more than the last port there is."""
+
+port_tries_max = 200
+"""Ports tried before a run says that there is none."""

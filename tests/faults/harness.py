@@ -18,7 +18,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hams_operator.graph import load
+from hams_operator.local import ports as local_ports
 from hams_operator.local.etcd import LocalEtcd, Ports
 from hams_operator.local.observe import InstanceStatus, View
 from hams_operator.local.supervisor import Launch, Supervisor
@@ -352,10 +352,7 @@ async def run_on_hosts(file: str, folder: Path) -> AsyncIterator[tuple[GraphRun,
 
 def free_ports() -> Ports:
     """Two ports that are free now."""
-    with socket.socket() as client, socket.socket() as peer:
-        for listener in (client, peer):
-            listener.bind(("127.0.0.1", 0))
-        return Ports(client.getsockname()[1], peer.getsockname()[1])
+    return Ports(*local_ports.free_ports(2))
 
 
 async def settled(run: GraphRun) -> None:

@@ -10,15 +10,14 @@ import json
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from hams_operator.limits import etcd_members_max, etcd_start_attempts_max, etcd_start_s, etcd_stop_s
+from hams_operator.local.ports import free_ports
 from hams_operator.local.processes import die_with_parent
 from hams_protocol.frozen import frozen
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -253,13 +252,7 @@ def _arguments(directory: Path, index: int, ports: Sequence[Ports]) -> list[str]
 
 
 def _free_ports(members: int) -> tuple[Ports, ...]:
-    """Ports that are free now; all are held until the last is chosen, so that they differ."""
-    with ExitStack() as held:
-        numbers = []
-        for _ in range(2 * members):
-            listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            listener.bind((_HOST, 0))
-            numbers.append(int(listener.getsockname()[1]))
+    numbers = free_ports(2 * members)
     return tuple(Ports(client, peer) for client, peer in zip(numbers[::2], numbers[1::2], strict=True))
 
 

@@ -221,7 +221,11 @@ class Instances:
             now = self._now()
             for place in list(self._places):
                 pod = place.pod
-                if pod is None or pod.ending or not pod.proxy_pid or pod.instance not in registered:
+                if pod is None or pod.ending or not pod.proxy_pid:
+                    continue
+                if pod.instance not in registered:
+                    if now - pod.started_s >= limits.hung_unborn_s:
+                        self._leave(place, pod)
                     continue
                 goes_by = current(pod.instance, pod.proxy_pid, members, revoked)
                 if goes_by in members and goes_by not in revoked:

@@ -20,6 +20,7 @@ from hams_operator.local.home import RunFile, own_birth
 from hams_operator.local.instances import DATA_MODULES, Instances
 from hams_operator.local.observe import Observer, Status, View
 from hams_operator.local.places import MANAGER, Launch, Place, instances_of
+from hams_operator.local.ports import free_ports
 from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator
 from hams_protocol.topology import Topology
 from hams_wire import history, records, spec
@@ -198,7 +199,7 @@ class Supervisor(Instances):
             for port in (self._http_port, self._grpc_port):
                 _check_free(port)
         else:
-            self._http_port, self._grpc_port = _free_port(), _free_port()
+            self._http_port, self._grpc_port = free_ports(2)
 
     def _begin_history(self) -> None:
         if self._history is None:
@@ -253,9 +254,3 @@ def _check_free(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise CannotStart(f"port {port} cannot be used: {error.strerror}. Choose another one with --port, or leave it out") from None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 
 from hams_operator.local.processes import die_with_parent
 
@@ -85,6 +86,8 @@ def _fork(request: dict[str, object], channel: socket.socket) -> int:
     except SystemExit as leaving:
         status = leaving.code if isinstance(leaving.code, int) else 1
     finally:
+        if sys.exc_info()[1] is not None:  # nobody above hears of it: the log is all that can be told why
+            traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

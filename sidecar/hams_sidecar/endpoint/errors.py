@@ -27,5 +27,5 @@ class RequestRefused(EndpointError):
         return self.status in (408, 429, 503)
 
 
-class StartFailed(EndpointError):
+class StartFailed(EndpointError, OSError):
     """The endpoint cannot listen where it was told to."""
