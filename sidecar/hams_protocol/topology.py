@@ -112,7 +112,7 @@ def slot_number(request: RequestId, slots: int) -> int:
 def shrink(topology: Topology, name: str, primary: InstanceId, epoch: int, member: InstanceId) -> Topology | None:
     """The living primary drops a backup (in sync or joining) from its own set."""
     found = topology.find(name)
-    if found.primary != primary or found.epoch != epoch or member not in (*found.in_sync, *found.joining):
+    if found.primary != primary or found.epoch != epoch or member not in found.in_sync + found.joining:
         return None
     return topology.with_set(
         replace(

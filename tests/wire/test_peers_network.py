@@ -17,7 +17,7 @@ from hams_protocol.messages import Deliver, Durable, Heartbeat, Kind, Message, M
 from hams_wire import limits
 from hams_wire.peers import handshake
 from hams_wire.peers.addresses import Tcp, Unix, parse
-from hams_wire.peers.connection import Receiving
+from hams_wire.peers.connection import Receiving, Sending
 from hams_wire.peers.errors import BadFrame, Turned
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import HeapFactory, HeapPayload, TensorInfo
@@ -569,3 +569,24 @@ def test_certificates_that_cannot_be_used_are_refused_at_start_and_kept_out_late
     assert "not used" in caplog.text
     issue(authority, tmp_path / "a", "a.hams")
     assert held.client() is not before
+
+
+@pytest.mark.parametrize("listen", ["tcp:127.0.0.1:0", "unix"])
+async def test_closing_ends_though_a_connection_is_just_being_made(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: str) -> None:
+    """uvloop closes a transport whose dialling is cancelled without telling its protocol, though that has been told that it was made."""
+    one, other = [await make(name, listen=f"unix:{tmp_path / name}" if listen == "unix" else listen) for name in ("one", "other")]
+    closing: asyncio.Future[asyncio.Task[None]] = asyncio.get_running_loop().create_future()
+    made = Sending.connection_made
+
+    def made_and_closed(sending: Sending, transport: asyncio.BaseTransport) -> None:
+        made(sending, transport)
+        if not closing.done() and sending.peer == "other":
+            tasks = [task for task in asyncio.all_tasks() if task.get_name() == "peer other"]
+            assert len(tasks) == 1
+            tasks[0].cancel()  # before the dialling task has heard that it is connected
+            closing.set_result(asyncio.create_task(one.network.close()))
+
+    monkeypatch.setattr(Sending, "connection_made", made_and_closed)
+    one.network.set_members({"other": other.network.address})
+    async with asyncio.timeout(10):
+        await (await closing)

@@ -40,5 +40,5 @@ class Context:
         self.out.append(Send(target, message))
 
 
-class InvariantError(AssertionError):
+class InvariantError(Exception):
     """A rule of protocol.md does not hold here: this instance must not go on (ours, not retryable)."""

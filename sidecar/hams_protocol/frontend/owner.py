@@ -368,7 +368,7 @@ class ShardOwner:
 
     def _left(self, live: Live) -> int:
         if live.left > 0 and mutants.on("complete-without-close"):
-            return sum(not done and self._ctx.plan.targets[number] != CLOSE for number, done in enumerate(live.durable))
+            return sum(not done and self._ctx.plan.targets[number] != CLOSE for number, done in enumerate(list(live.durable)))
         return live.left
 
     def _try_reply(self, live: Live) -> None:

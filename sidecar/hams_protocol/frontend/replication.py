@@ -71,7 +71,7 @@ class Replication:
                 follower.in_sync = follower.counted = True
             elif follower.in_sync or instance not in joining:
                 del self._followers[instance]
-        for instance in self._in_sync - self._followers.keys():
+        for instance in self._in_sync.difference(self._followers):
             raise InvariantError(f"{instance} became in sync in shard {self._shard} without its owner")
 
     def check(self) -> None:

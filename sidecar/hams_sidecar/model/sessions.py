@@ -68,6 +68,7 @@ class Sessions:
         self._processes: set[ModelProcess] = set()
         self._limbo: dict[ModelProcess, list[Buffer]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
 
     async def listen(self, path: Path, mode: int) -> None:
         """Create the socket. Raises OSError."""
@@ -79,9 +80,12 @@ class Sessions:
         self._timer = loop.call_later(self._ping_interval_s, self._watch)
 
     async def close(self) -> None:
-        """Let the model go, telling nobody."""
+        """Let the model go, telling nobody. Whoever connects from now on is let go too: a supervisor may have started the next model already."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._server is not None:
+            self._server.close()  # not wait_closed: it waits for connections, also for those that nobody has told us of yet
+        self._closing = True
         session, self.current = self.current, None
         if session is not None:
             session.cancel()
@@ -89,9 +93,6 @@ class Sessions:
             process.forget()
         for channel in list(self._channels):
             await channel.abort()
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
         if self._path is not None:
             _remove(self._path)
 
@@ -122,7 +123,9 @@ class Sessions:
 
     def _hello(self, channel: Channel, frame: Hello) -> None:
         session = self.current
-        if frame.protocol != frames.PROTOCOL:
+        if self._closing:
+            self._refuse(channel, "this proxy ends")
+        elif frame.protocol != frames.PROTOCOL:
             self._refuse(channel, f"it speaks version {frame.protocol} of the model contract, this proxy {frames.PROTOCOL}")
         elif frame.channel == "run":
             if session is None:

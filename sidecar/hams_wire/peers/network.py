@@ -301,6 +301,7 @@ class PeerNetwork:
                 await asyncio.shield(sending.welcomed)
         except (OSError, BadFrame, Turned, asyncio.CancelledError):
             sending.abort()
+            sending.connection_lost(None)  # uvloop closes the transport of a cancelled dialling without a word
             raise
         return sending
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import struct
 from dataclasses import replace
 from typing import Any
@@ -579,6 +580,25 @@ def test_the_link_does_the_same_on_uvloop(tmp_path: Any, host_class: Any, graph_
             await host.next(UpdateWanted)
             os.kill(host.link.model_pid, signal.SIGKILL)
             assert "0/2" in (await host.next(ModelDied)).reason
+        finally:
+            await host.close()
+
+    uvloop.run(scenario())
+
+
+def test_a_proxy_ends_though_the_next_model_connects_while_it_lets_go(tmp_path: Any, host_class: Any, graph_of: Any) -> None:
+    """A supervisor starts the next model at once; a server that waits for its connections would wait for that one for ever."""
+
+    async def scenario() -> None:
+        host = host_class(tmp_path, graph_of(stateful=True), 1 << 20, 1 << 20, {})
+        await host.link.listen(tmp_path / "model.sock")
+        try:
+            await host.ready("Sum")
+            with socket.socket(socket.AF_UNIX) as next_model:
+                next_model.connect(str(tmp_path / "model.sock"))
+                async with asyncio.timeout(10):
+                    await host.link.close()
+            assert await host.ended(host.processes[0]) == 0
         finally:
             await host.close()
 
