@@ -27,6 +27,12 @@ notice_delay_s = 0.0
 ask_after_s = 0.1
 """Who waits for a durable notice asks the primary after this long."""
 
+notices_for_s = 1.0
+"""A shard's owner is told of durable versions for this long after a request of the shard has passed; who has asked, after it asked."""
+
+askers_max = 256
+"""Instances that have asked for notices and are told of more."""
+
 completion_delay_s = 0.03
 """Completion broadcasts wait this long for company: each wakes every instance of the graph, and nobody's answer waits for them."""
 

@@ -77,6 +77,15 @@ class VersionStore:
         """Versions above `number`, ascending."""
         return [version for version in self.versions if version.number > number]
 
+    def count_after(self, number: int) -> int:
+        """How many versions there are above `number`."""
+        count = 0
+        for version in reversed(self.versions):
+            if version.number <= number:
+                break
+            count += 1
+        return count
+
     def rollback(self, end: int) -> None:
         """Drop everything above `end`."""
         self.versions = [version for version in self.versions if version.number <= end]

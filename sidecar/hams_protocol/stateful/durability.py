@@ -26,6 +26,7 @@ from hams_protocol.knowledge import Status
 from hams_protocol.messages import (
     AskCopy,
     AskDurable,
+    Consumed,
     Durable,
     Message,
     RecordAck,
@@ -56,7 +57,9 @@ class Durability:
         self._followers.sync(found, self.base, now)
         self._proposed_at = -FOREVER
         self._reconsider_at = FOREVER
-        self._interested = self._who_waits()
+        self._waiting_backups, self._shard_owners = self._who_waits()
+        self._active: dict[int, float] = {}
+        self._askers: dict[InstanceId, float] = {}
         self._waiting_since = FOREVER
         self._blocked = machine.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
 
@@ -72,7 +75,7 @@ class Durability:
         newest = self._m.store.newest
         if newest is None or newest.number <= self.durable:
             return 0
-        return len(self._m.store.after(self.durable))
+        return self._m.store.count_after(self.durable)
 
     @property
     def window_open(self) -> bool:
@@ -179,7 +182,7 @@ class Durability:
         m.knowledge.announce(notice)
         m.store.trim(target)
         effects: list[Effect] = [NoteDurable(name, m.knowledge.topology.generation, self._epoch, target)]
-        effects += [Send(peer, notice) for peer in self._interested]
+        effects += [Send(peer, notice) for peer in self._to_tell(now)]
         effects += self._serve_joiners(now)
         for follower in list(self._followers.all.values()):
             effects += self._admit(follower, now)
@@ -205,25 +208,49 @@ class Durability:
             found = max(found, version.number)
         return found
 
-    def _who_waits(self) -> list[InstanceId]:
-        """Replicas of all downstream stateful operators, and the owners of the shards."""
+    def _who_waits(self) -> tuple[tuple[InstanceId, ...], tuple[InstanceId | None, ...]]:
+        """Who holds records back for downstream operators: their backups, or a primary that is alone. And the owners of the shards, by number."""
         m = self._m
-        names = (*m.graph.stateful_downstream[m.operator.name], *m.graph.shard_names)
         peers: dict[InstanceId, None] = {}
-        for name in names:
+        for name in m.graph.stateful_downstream[m.operator.name]:
             found = m.knowledge.set_of(name)
-            for peer in found.members if name in m.graph.operators else (found.primary,):
-                if peer is not None and peer != m.instance:
-                    peers[peer] = None
+            for peer in found.in_sync or found.members:
+                peers[peer] = None
+        return tuple(peers), tuple(m.knowledge.set_of(name).primary for name in m.graph.shard_names)
+
+    def executed(self, units: tuple[Consumed, ...], now: float) -> None:
+        """Requests of these shards have passed: their owners hold replies back that depend on what comes after."""
+        for consumed in units:
+            self._active[consumed.unit.request.shard] = now
+
+    def _to_tell(self, now: float) -> list[InstanceId]:
+        """Who holds something back for a notice, as far as can be told from here; everybody else asks."""
+        late = now - limits.notices_for_s
+        peers = dict.fromkeys(self._waiting_backups)
+        for shard, at in self._active.items():
+            owner = self._shard_owners[shard]
+            if at >= late and owner is not None:
+                peers[owner] = None
+        if self._askers:
+            self._askers = {peer: at for peer, at in self._askers.items() if at >= late}
+            peers.update(dict.fromkeys(self._askers))
         return list(peers)
 
     def _tell_newcomers(self) -> list[Effect]:
         """Who has a role now that waits for notices, and had none before, has heard nothing so far."""
-        before, self._interested = set(self._interested), self._who_waits()
+        before = {*self._waiting_backups, *self._shard_owners}
+        self._waiting_backups, self._shard_owners = self._who_waits()
         if self.durable < 0:
             return []
         notice = Durable((self._m.own_dep(self._epoch, self.durable),))
-        return [Send(peer, notice) for peer in self._interested if peer not in before]
+        fresh = dict.fromkeys((*self._waiting_backups, *self._shard_owners))
+        return [Send(peer, notice) for peer in fresh if peer is not None and peer not in before]
+
+    def _asked(self, sender: InstanceId, now: float) -> list[Effect]:
+        """Who asks is told how far it has come, and of what follows for a while."""
+        if sender in self._askers or len(self._askers) < limits.askers_max:
+            self._askers[sender] = now
+        return [Send(sender, Durable((self._m.own_dep(self._epoch, self.durable),)))] if self.durable >= 0 else []
 
     def _ask_durable(self, deps: Deps) -> list[Effect]:
         m = self._m
@@ -252,7 +279,7 @@ class Durability:
         if isinstance(message, AskCopy):
             return self._copy_to(sender, message, now)
         if isinstance(message, AskDurable):
-            return [Send(sender, Durable((self._m.own_dep(self._epoch, self.durable),)))] if self.durable >= 0 else []
+            return self._asked(sender, now)
         return []
 
     def _record_ack(self, sender: InstanceId, ack: RecordAck, now: float) -> list[Effect]:

@@ -124,6 +124,7 @@ class Execution:
         self.deps = deps or self.deps
         self.seq = version
         m.lineage.add(units, m.knowledge.completed)
+        self._durability.executed(units, now)
         if not m.mode.replicates:
             self._durability.durable = version
             before.record = StateRecord(m.operator.name, self._epoch, version, before.number, (), (), self._chain)
