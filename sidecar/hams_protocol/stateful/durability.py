@@ -58,7 +58,7 @@ class Durability:
         self._proposed_at = -FOREVER
         self._reconsider_at = FOREVER
         self._waiting_backups, self._shard_owners = self._who_waits()
-        self._active: dict[int, float] = {}
+        self._active = dict.fromkeys(range(len(machine.graph.shard_names)), now)
         self._askers: dict[InstanceId, float] = {}
         self._waiting_since = FOREVER
         self._blocked = machine.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
