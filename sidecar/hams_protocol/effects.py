@@ -42,10 +42,11 @@ class BatchUnit:
 
 @frozen
 class StartBatch:
-    """Run the model on these units. A stateful model stops before its update stage and asks (UpdateWanted)."""
+    """Run the model on these units. A stateful model stops before its update stage and asks (UpdateWanted), unless it may `enter` at once."""
 
     batch: int
     units: tuple[BatchUnit, ...]
+    enter: bool = False
 
 
 @frozen

@@ -43,6 +43,7 @@ class SimModel:
     __slots__ = (
         "_batch",
         "_capturing",
+        "_enter",
         "_loading",
         "_units",
         "_updating",
@@ -68,6 +69,7 @@ class SimModel:
         self.up = False
         self._batch = -1
         self._units: tuple[BatchUnit, ...] = ()
+        self._enter = False
         self._capturing = 0
         self._updating = False
         self._loading = False
@@ -108,15 +110,16 @@ class SimModel:
 
     # -- running ---------------------------------------------------------------------------------------------------------------
 
-    def start_batch(self, batch: int, units: tuple[BatchUnit, ...]) -> None:
+    def start_batch(self, batch: int, units: tuple[BatchUnit, ...], enter: bool = False) -> None:
         """The compute stage begins."""
         if not self.up:
             return
         if self._batch >= 0 or self._loading:
-            self._waiting.append((self.start_batch, (batch, units)))
+            self._waiting.append((self.start_batch, (batch, units, enter)))
             return
         self._batch = batch
         self._units = units
+        self._enter = enter
         self._after(self._time(self.behaviour.compute_s), self._computed, batch)
 
     def _time(self, base: float) -> float:
@@ -142,6 +145,8 @@ class SimModel:
             self._finish(BatchFailed(self._batch, "raised", False))
         elif not self.operator.stateful or chance > 1 - behaviour.idle_update:
             self._finish(BatchDone(self._batch, self._results(False), False))
+        elif self._enter:
+            self.enter_update(self._batch)
         else:
             self._say(UpdateWanted(self._batch))
 

@@ -92,7 +92,7 @@ class World:
         recorder = self.recorder
         self._perform: dict[type, Callable[[Node, Any], None]] = {
             Propose: lambda node, effect: self.etcd.propose(node, effect.revision, effect.topology),
-            StartBatch: lambda node, effect: _model(node).start_batch(effect.batch, effect.units),
+            StartBatch: lambda node, effect: _model(node).start_batch(effect.batch, effect.units, effect.enter),
             EnterUpdate: lambda node, effect: _model(node).enter_update(effect.batch),
             AbandonBatch: lambda node, effect: _model(node).abandon(effect.batch),
             Capture: lambda node, effect: _model(node).capture(effect.version),

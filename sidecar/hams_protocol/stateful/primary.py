@@ -62,7 +62,6 @@ class Primary:
         self._batch = 0
         self._running: list[Unit] = []
         self._wanted = False
-        self._updating = False
         self._abandoning = False
         self._loads = 0
         self._suspected_at = FOREVER
@@ -128,7 +127,7 @@ class Primary:
 
     def retire(self) -> list[Effect]:
         """Its epoch is over: the model, which may stand before its update stage, is not left waiting."""
-        return [AbandonBatch(self._batch_id())] if self._running and not (self._updating or self._abandoning) else []
+        return [AbandonBatch(self._batch_id())] if self._running and not self._abandoning else []
 
     @property
     def settled(self) -> int:
@@ -198,16 +197,19 @@ class Primary:
         return effects
 
     def _start(self, units: list[Unit]) -> list[Effect]:
+        """Where nothing stands against the update by now, the model need not ask: nothing that comes later could stand against it but an orphan
+        or a fence, and those undo the batch."""
         m = self._m
         self._batch += 1
         self._running = units
-        self._wanted = self._updating = self._abandoning = False
+        self._wanted = self._abandoning = False
+        enter = self._durability.window_open and not m.captures_open
         for unit in units:
             unit.stage = Stage.RUNNING
             unit.batch = self._batch
         effects: list[Effect] = self._attempts.announce(units[0], m.knowledge) if units[0].attempts else []
         batch = tuple(BatchUnit(unit.id, m.joins.meta(unit), m.joins.inputs(unit), m.joins.renamed(unit)) for unit in units)
-        return [*effects, StartBatch(self._batch_id(), batch)]
+        return [*effects, StartBatch(self._batch_id(), batch, enter)]
 
     def _batch_id(self) -> int:
         """Batches of earlier epochs must not be taken for this one's."""
@@ -232,7 +234,6 @@ class Primary:
         if any(m.is_fenced(m.joins.deps(unit)) for unit in valid):
             return []
         self._wanted = False
-        self._updating = True
         return [EnterUpdate(self._batch_id())]
 
     def _still_runs(self, unit: Unit) -> bool:
@@ -252,7 +253,6 @@ class Primary:
         if event.updated and (not valid or fenced) and not mutants.on("update-with-orphans"):
             return effects + self._undo(now)
         self._running = []
-        self._updating = False
         refused = [result for result in event.results if result.refused]
         for result in refused:
             unit = running[result.unit]
@@ -286,7 +286,6 @@ class Primary:
                 unit.stage = Stage.READY
                 self._m.queue.add_first(unit, now)
         self._running = []
-        self._updating = False
 
     def batch_failed(self, event: BatchFailed, now: float) -> list[Effect]:
         """Told to abandon: the rest runs again. The model raised: the units run one per batch, and one that fails alone gets the error."""
@@ -321,7 +320,7 @@ class Primary:
                 unit.stage = Stage.READY
                 m.queue.add_first(unit, now)
         self._running = []
-        self._updating = self._wanted = False
+        self._wanted = False
         self._execution.capturing = None
         self.loading = True
         self._suspected_at = now

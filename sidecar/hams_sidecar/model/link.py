@@ -126,7 +126,7 @@ class ModelLink:
     def _start(self, session: Session, effect: StartBatch) -> None:
         if session.batch is not None:
             raise AssertionError(f"batch {effect.batch} was started while {session.batch.number} is in the model")
-        batch = Batch(effect.batch, effect.units, [self.declared.unit(unit) for unit in effect.units])
+        batch = Batch(effect.batch, effect.units, [self.declared.unit(unit) for unit in effect.units], effect.enter)
         session.batch = batch
         try:
             spaces = [self._tensors.allocate(self._space_nbytes(unit.rows), urgent=True) for unit in batch.inputs]
@@ -159,7 +159,7 @@ class ModelLink:
             {"id": unit.id, "rows": unit.rows, "tensors": tensors, "parameters": unit.parameters, "space": self._place(space)}
             for unit, tensors, space in zip(batch.inputs, places, spaces, strict=True)
         ]
-        session.run.send(frames.RUN, {"batch": batch.number, "units": units})
+        session.run.send(frames.RUN, {"batch": batch.number, "units": units, "enter": batch.enter and not batch.abandon})
 
     def _places(self, unit: UnitInputs) -> list[object]:
         """Where the inputs of a unit lie; what lies outside the shared memory is copied there. Raises ArenaFull."""

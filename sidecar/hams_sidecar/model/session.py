@@ -16,16 +16,17 @@ from hams_sidecar.model.process import ModelProcess
 class Batch:
     """The batch that is in the model: `inputs` and `spaces` (memory granted for outputs) unit by unit, held until it is over.
 
-    `wanted`: the model stands before its update stage. `abandon`: it must not pass.
+    `enter`: the model may pass into its update stage without asking. `wanted`: it stands before it. `abandon`: it must not pass.
     """
 
-    __slots__ = ("abandon", "inputs", "number", "spaces", "units", "wanted")
+    __slots__ = ("abandon", "enter", "inputs", "number", "spaces", "units", "wanted")
 
-    def __init__(self, number: int, units: tuple[BatchUnit, ...], inputs: list[UnitInputs]) -> None:
+    def __init__(self, number: int, units: tuple[BatchUnit, ...], inputs: list[UnitInputs], enter: bool = False) -> None:
         self.number = number
         self.units = units
         self.inputs = inputs
         self.spaces: list[Buffer] = []
+        self.enter = enter
         self.abandon = False
         self.wanted = False
 
