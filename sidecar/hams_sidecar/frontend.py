@@ -13,7 +13,7 @@ from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.frontend.machine import KeptLogs
-from hams_protocol.graph import FRONTEND, Graph, ReplyTensor
+from hams_protocol.graph import FRONTEND, Graph, Mode, ReplyTensor
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Kind, Meta, Token
 from hams_sidecar import limits
@@ -40,6 +40,7 @@ from hams_sidecar.payloads import ArenaFactory
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.history import writer_from
 from hams_wire.node import Node
+from hams_wire.probes import answer_probes
 from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
 
 
@@ -162,7 +163,17 @@ def _tensor(name: str, source: str, payload: Payload) -> Tensor | None:
     return None if placed is None else Tensor(name, placed.datatype, placed.shape, payload.view(placed).toreadonly())
 
 
-async def serve(graph_uid: str, instance: str, etcd: str, listen: str, advertise: str | None, address: Address, asked: asyncio.Event) -> int:
+async def serve(
+    graph_uid: str,
+    instance: str,
+    etcd: str,
+    listen: str,
+    advertise: str | None,
+    address: Address,
+    asked: asyncio.Event,
+    propagation_s: float = limits.propagation_s,
+    probe_port: int = 0,
+) -> int:
     """Run one frontend until its core stops it or `asked` is set. Returns the exit code."""
     coordination, graph = await open_graph(etcd, graph_uid)
     arena = Arena(limits.frontend_arena_bytes_max)
@@ -199,19 +210,47 @@ async def serve(graph_uid: str, instance: str, etcd: str, listen: str, advertise
         kept = node.machine.kept_logs()
         port.pause()
 
+    def missing() -> str | None:
+        return "shutting down" if asked.is_set() else why_not_ready(port.node)
+
     node: Node | None = None
+    probes = await answer_probes(probe_port, missing) if probe_port else None
     try:
         await endpoint.start()
         node = await live(instance, begin, start, between, asked)
         if asked.is_set() and not node.stopped.done():
-            await endpoint.drain(propagation_s=limits.propagation_s)
+            await endpoint.drain(propagation_s=propagation_s)
             node.feed(Drain())
     finally:
+        if probes is not None:
+            probes.close()
         await endpoint.stop()
         if node is not None:
             await node.close(leave=True)
         arena.close()
     return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
+
+
+def why_not_ready(node: Node | None) -> str | None:
+    """Why this frontend should get no requests, or may not yet stand in for another one; None if it may.
+
+    It serves the graph, and holds what it should of every shard. One more than the graph asks for (there is one during an upgrade) has no part
+    in any shard, and is ready as well.
+    """
+    if node is None or node.stopped.done():
+        return "this instance is over"
+    machine = node.machine
+    assert isinstance(machine, FrontendMachine), "a frontend's machine"
+    if not machine.ready:
+        return machine.unserved or "a shard has no owner yet"
+    wanted = machine.graph.data.frontend.replicas - 1 if machine.graph.data.mode is not Mode.NONE else 0
+    for name in machine.graph.shard_names:
+        found = machine.knowledge.set_of(name)
+        if node.instance in found.joining:
+            return f"shard {name} is still being copied"
+        if node.instance not in found.members and len(found.in_sync) < wanted:
+            return f"shard {name} waits for this frontend"
+    return None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -220,11 +259,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--http-port", type=int, default=8080)
     parser.add_argument("--grpc-port", type=int, default=8081)
+    parser.add_argument("--propagation-s", type=float, default=limits.propagation_s, help="how long to serve on when asked to end")
     options = parser.parse_args(arguments)
 
     async def work(asked: asyncio.Event) -> int:
         address = Address(options.host, options.http_port, options.grpc_port)
-        return await serve(options.graph, options.instance, options.etcd, options.listen, options.advertise, address, asked)
+        return await serve(
+            options.graph,
+            options.instance,
+            options.etcd,
+            options.listen,
+            options.advertise,
+            address,
+            asked,
+            options.propagation_s,
+            options.probe_port,
+        )
 
     return run(work, options.log_level)
 

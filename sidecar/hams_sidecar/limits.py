@@ -10,13 +10,13 @@ frontend_arena_bytes_max = 1 << 30
 """Memory for payloads of one frontend."""
 
 drain_s_max = 10.0
-"""How long a proxy that was asked to end may take to hand over."""
+"""How long a proxy that was asked to end may take to hand over; `--drain-s` says otherwise (Kubernetes: within the pod's grace period)."""
 
 return_pause_s = 0.5
 """An instance that comes back with its state tries again to reach etcd after this long."""
 
 propagation_s = 0.2
-"""Time a local frontend serves on after readiness is refused (a Service's propagation on Kubernetes is longer)."""
+"""Time a local frontend serves on after readiness is refused; `--propagation-s` says otherwise (a Service on Kubernetes takes longer)."""
 
 descriptors_max = 256
 """Descriptions of payloads (names, datatypes, shapes, places of their tensors) kept to be shared."""

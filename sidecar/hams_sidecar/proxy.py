@@ -26,6 +26,7 @@ from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.history import writer_from
 from hams_wire.node import Node
+from hams_wire.probes import answer_probes
 from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
 
 MODEL_EFFECTS = frozenset(get_args(ModelEffect))
@@ -42,13 +43,19 @@ async def serve(
     arena: Path,
     asked: asyncio.Event,
     restore: bool = False,
+    drain_s: float = limits.drain_s_max,
+    probe_port: int = 0,
 ) -> int:
     """Run one proxy until its core stops it or `asked` is set. Returns the exit code."""
     coordination, graph = await open_graph(etcd, graph_uid)
     if operator not in graph.operators:
         raise ValueError(f'graph {graph_uid} has no operator "{operator}"; it has {", ".join(graph.operators)}')
-    memory = Arena(limits.arena_bytes_max, path=arena, reserve_nbytes=limits.arena_reserve_bytes)
+    memory = Arena(arena_bytes(arena), path=arena, reserve_nbytes=limits.arena_reserve_bytes)
     nodes: list[Node] = []
+
+    def missing() -> str | None:
+        return "the instance is starting" if not nodes else why_not_ready(nodes[-1])
+
     unheard: list[ModelEvent] = []
 
     def emit(event: ModelEvent) -> None:
@@ -109,14 +116,17 @@ async def serve(
         link.perform(RestartModel("its instance goes on under a fresh id"))
 
     node: Node | None = None
+    probes = await answer_probes(probe_port, missing) if probe_port else None
     restored = await writer.newest() if restore and await never_begun(coordination, graph_uid, operator) else None
     try:
         await link.listen(socket)
         node = await live(instance, begin, start, between, asked)
         if not node.stopped.done():
             node.feed(Drain())
-            await node.until_stopped(asyncio.Event(), limits.drain_s_max)
+            await node.until_stopped(asyncio.Event(), drain_s)
     finally:
+        if probes is not None:
+            probes.close()
         await link.close()
         await writer.close()
         if node is not None:
@@ -131,6 +141,21 @@ async def never_begun(coordination: EtcdCoordination, graph_uid: str, operator: 
     return entry is None or records.decode_topology(entry.value).find(operator).epoch == 0
 
 
+def arena_bytes(path: Path) -> int:
+    """How large the shared memory may grow: on Kubernetes its volume may be smaller than ours would be."""
+    place = os.statvfs(path.parent)
+    return min(limits.arena_bytes_max, place.f_blocks * place.f_frsize)
+
+
+def why_not_ready(node: Node) -> str | None:
+    """Why a proxy's role is not served; None if it is: a primary that serves, a backup in sync, a warm active instance or standby."""
+    machine = node.machine
+    assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
+    if node.stopped.done():
+        return f"this instance is over: {node.stopped.result().reason}"
+    return None if machine.ready else f"{machine.role}, and not ready"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """`python -m hams_sidecar.proxy`."""
     parser = common_arguments("hams-proxy", "the sidecar of one operator instance")
@@ -138,6 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--socket", required=True, type=Path, help="Unix socket of the model link")
     parser.add_argument("--arena", required=True, type=Path, help="file of the shared memory")
     parser.add_argument("--restore", action="store_true", help="if this operator's set never had a primary: begin from its newest checkpoint")
+    parser.add_argument("--drain-s", type=float, default=limits.drain_s_max, help="how long it may take to hand over when asked to end")
     options = parser.parse_args(arguments)
 
     async def work(asked: asyncio.Event) -> int:
@@ -152,6 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
             options.arena,
             asked,
             options.restore,
+            options.drain_s,
+            options.probe_port,
         )
 
     return run(work, options.log_level)

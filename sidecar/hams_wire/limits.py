@@ -47,6 +47,22 @@ registration_attempts_max = 8
 registration_renewals_per_ttl = 3
 """A lease is renewed this often within its time to live."""
 
+# ---- starting ----
+
+spec_wait_s = 60.0
+"""A process waits this long for etcd to answer and to hold its graph: on Kubernetes all start together."""
+
+spec_pause_s = 0.2
+"""Between two looks for it."""
+
+# ---- the kubelet's questions (hams_wire.probes) ----
+
+probe_answer_s = 2.0
+"""A question takes no longer than this, or its connection is closed."""
+
+probe_line_bytes_max = 4096
+"""Longest line of a question."""
+
 # ---- recorded histories (hams_wire.history) ----
 
 history_line_bytes_max = 64 * 1024

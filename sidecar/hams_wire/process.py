@@ -8,16 +8,18 @@ import argparse
 import asyncio
 import gc
 import logging
+import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import uvloop
 
 from hams_protocol.graph import Graph
-from hams_wire import records, spec
+from hams_wire import limits, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
-from hams_wire.errors import WireError
+from hams_wire.coordination.port import KeyValue
+from hams_wire.errors import CoordinationError, WireError
 
 EXIT_STOPPED = 75
 """The instance's part is over; whoever supervises it starts a fresh one (EX_TEMPFAIL)."""
@@ -29,22 +31,55 @@ def common_arguments(program: str, about: str) -> argparse.ArgumentParser:
     """The arguments that all processes of a graph take."""
     parser = argparse.ArgumentParser(program, description=about)
     parser.add_argument("--graph", required=True, help="uid of the graph: its prefix in etcd")
-    parser.add_argument("--instance", required=True, help="id of this instance, fresh at every start")
+    named = parser.add_mutually_exclusive_group(required=True)
+    named.add_argument("--instance", help="id of this instance, fresh at every start")
+    named.add_argument("--pod", dest="instance", type=instance_in, help="name of this pod; the id is made of it, fresh at every start")
     parser.add_argument("--etcd", required=True, help="etcd endpoints, http://HOST:PORT, separated by commas")
     parser.add_argument("--listen", default="tcp:127.0.0.1:0", help="where peers connect: tcp:HOST:PORT or unix:PATH")
     parser.add_argument("--advertise", default=None, help="host that peers dial, if it is not the one listened at")
+    parser.add_argument("--probe-port", type=int, default=0, help="where /livez and /readyz are answered; 0: nowhere")
     parser.add_argument("--log-level", default="info")
     return parser
 
 
+def instance_in(pod: str) -> str:
+    """A fresh instance id in a pod: a container that is started again in its pod is another instance."""
+    return f"{pod}-{secrets.token_hex(4)}"
+
+
+def pod_of(instance: str, pods: Collection[str]) -> str | None:
+    """The pod in which an instance runs, or ran: an id made by `instance_in`, with what `hams_sidecar.lives` adds for each further life."""
+    found = [pod for pod in pods if instance.startswith(f"{pod}-")]
+    return max(found, key=len, default=None)
+
+
 async def open_graph(endpoints: str, uid: str) -> tuple[EtcdCoordination, Graph]:
-    """A client of etcd, and the compiled graph. Raises WireError."""
+    """A client of etcd, and the compiled graph; waits for both, as a process may start before its etcd and its graph. Raises WireError."""
     coordination = EtcdCoordination(endpoints)
-    entry = await coordination.get(records.spec_key(uid))
-    if entry is None:
+    try:
+        entry = await _wait_for_spec(coordination, uid)
+        return coordination, spec.decode_spec(entry.value)
+    except BaseException:
         await coordination.close()
-        raise records.MalformedRecord(f"etcd holds no graph {uid!r}: nothing under {records.spec_key(uid)}")
-    return coordination, spec.decode_spec(entry.value)
+        raise
+
+
+async def _wait_for_spec(coordination: EtcdCoordination, uid: str) -> KeyValue:
+    """Look again and again: who writes the key may not have begun to. Nothing else is done meanwhile, so nothing is lost by looking."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limits.spec_wait_s
+    while True:
+        try:
+            entry = await coordination.get(records.spec_key(uid))
+        except CoordinationError as error:
+            if not error.retryable or loop.time() > deadline:
+                raise
+            entry = None
+        if entry is not None:
+            return entry
+        if loop.time() > deadline:
+            raise records.MalformedRecord(f"etcd holds no graph {uid!r}: nothing under {records.spec_key(uid)}")
+        await asyncio.sleep(limits.spec_pause_s)
 
 
 def run(work: Callable[[asyncio.Event], Awaitable[int]], log_level: str) -> int:

@@ -1,20 +1,41 @@
 """One manager as a process. Three of them run per graph; any may die at any step, and another one finishes."""
 
 import asyncio
+import logging
 import os
 import sys
+from pathlib import Path
 
 from hams_protocol.effects import Effect
 from hams_protocol.recovery import ManagerMachine
+from hams_wire import limits, records, spec
+from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.coordination.port import ABSENT
+from hams_wire.errors import NotApplied, Unknown
 from hams_wire.history import writer_from
 from hams_wire.node import MANAGER, Node
 from hams_wire.peers.payload import HeapFactory
+from hams_wire.probes import answer_probes
 from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
 
+log = logging.getLogger("hams.manager")
 
-async def serve(graph_uid: str, instance: str, etcd: str, listen: str, advertise: str | None, asked: asyncio.Event) -> int:
-    """Run one manager until `asked` is set. Returns the exit code."""
+
+async def serve(
+    graph_uid: str,
+    instance: str,
+    etcd: str,
+    listen: str,
+    advertise: str | None,
+    asked: asyncio.Event,
+    compiled: bytes | None = None,
+    probe_port: int = 0,
+) -> int:
+    """Run one manager until `asked` is set. Returns the exit code. A graph that etcd does not hold yet is `compiled`."""
+    if compiled is not None:
+        await bring_spec(etcd, graph_uid, compiled)
     coordination, graph = await open_graph(etcd, graph_uid)
+    begun: list[Node] = []
 
     def perform(effect: Effect) -> None:
         raise AssertionError(f"not an effect of a manager: {effect}")
@@ -32,20 +53,42 @@ async def serve(graph_uid: str, instance: str, etcd: str, listen: str, advertise
         history=writer_from(os.environ, instance),
         suspect_after_s=graph.data.recovery.suspect_after_s,
     )
+    probes = await answer_probes(probe_port, lambda: None if begun else "the manager is starting") if probe_port else None
     try:
         await node.start()
+        begun.append(node)
         await node.until_stopped(asked)
     finally:
+        if probes is not None:
+            probes.close()
         await node.close(leave=True)
     return EXIT_STOPPED if node.stopped.done() else 0
 
 
+async def bring_spec(etcd: str, graph_uid: str, found: bytes) -> None:
+    """Write the compiled graph where nobody has yet: a graph starts without the controller, which alone changes it later. Raises WireError."""
+    spec.decode_spec(found)
+    coordination = EtcdCoordination(etcd)
+    try:
+        await coordination.wait_ready(limits.spec_wait_s)
+        await coordination.compare_and_swap(records.spec_key(graph_uid), ABSENT, found)
+    except NotApplied:
+        pass
+    except Unknown as error:
+        log.warning("whether the graph was written is not known; it is read next: %s", error)
+    finally:
+        await coordination.close()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """`python -m hams_operator.manager.process`."""
-    options = common_arguments("hams-manager", "one manager of a graph").parse_args(arguments)
+    parser = common_arguments("hams-manager", "one manager of a graph")
+    parser.add_argument("--spec", type=Path, default=None, help="file of the compiled graph, for an etcd that does not hold it yet")
+    options = parser.parse_args(arguments)
+    compiled = None if options.spec is None else options.spec.read_bytes()
 
     async def work(asked: asyncio.Event) -> int:
-        return await serve(options.graph, options.instance, options.etcd, options.listen, options.advertise, asked)
+        return await serve(options.graph, options.instance, options.etcd, options.listen, options.advertise, asked, compiled, options.probe_port)
 
     return run(work, options.log_level)
 

@@ -1,0 +1,65 @@
+"""How processes begin: instance ids, and the kubelet's probes."""
+
+import asyncio
+import socket
+
+import pytest
+
+from hams_wire.probes import answer_probes
+from hams_wire.process import common_arguments, instance_in, pod_of
+
+
+def test_an_instance_in_a_pod_has_a_fresh_id_at_every_start() -> None:
+    first, second = (common_arguments("x", "y").parse_args(["--graph", "g", "--etcd", "e", "--pod", "digits-learner-x2"]).instance for _ in range(2))
+    assert first != second
+    assert pod_of(first, ["digits-learner", "digits-learner-x2", "digits"]) == "digits-learner-x2"
+
+
+def test_a_further_life_is_in_the_same_pod_and_strangers_in_none() -> None:
+    assert pod_of(instance_in("a-1") + "-0badcafe", ["a-1", "a-10"]) == "a-1"
+    assert pod_of("b-1-0badcafe", ["a-1"]) is None
+
+
+def _port(server: asyncio.Server) -> int:
+    return int(next(item for item in server.sockets if item.family is socket.AF_INET).getsockname()[1])
+
+
+async def _ask(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    writer.write_eof()
+    found = await reader.read()
+    writer.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("request_line", "missing", "status"),
+    [
+        (b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", "starting", b"200"),
+        (b"GET /readyz HTTP/1.1\r\n\r\n", None, b"200"),
+        (b"GET /readyz HTTP/1.1\r\n\r\n", "joining, and not ready", b"503"),
+        (b"GET / HTTP/1.1\r\n\r\n", None, b"404"),
+        (b"POST /readyz HTTP/1.1\r\n\r\n", None, b"404"),
+        (b"\x00\xff", None, b"404"),
+    ],
+)
+async def test_probes_answer_what_is_true(request_line: bytes, missing: str | None, status: bytes) -> None:
+    server = await answer_probes(0, lambda: missing)
+    try:
+        answer = await _ask(_port(server), request_line)
+        assert answer.startswith(b"HTTP/1.1 " + status)
+        if status == b"503":
+            assert answer.endswith(b"joining, and not ready\n")
+    finally:
+        server.close()
+
+
+async def test_a_line_without_end_closes_the_connection_only() -> None:
+    server = await answer_probes(0, lambda: None)
+    try:
+        port = _port(server)
+        assert await _ask(port, b"x" * 100_000) == b""
+        assert (await _ask(port, b"GET /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    finally:
+        server.close()
