@@ -164,7 +164,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arena", required=True, type=Path, help="file of the shared memory")
     parser.add_argument("--restore", action="store_true", help="if this operator's set never had a primary: begin from its newest checkpoint")
     parser.add_argument("--drain-s", type=float, default=limits.drain_s_max, help="how long it may take to hand over when asked to end")
+    parser.add_argument("--pid-file", type=Path, default=None, help="where this process writes its id, for who shall tell it to leave")
     options = parser.parse_args(arguments)
+    if options.pid_file is not None:
+        options.pid_file.write_text(str(os.getpid()))
 
     async def work(asked: asyncio.Event) -> int:
         return await serve(

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from hams_operator.cli.output import Complaint, Output
+from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE
 
 app = typer.Typer(
     name="hams",
@@ -151,6 +152,22 @@ def load(
     from hams_operator.cli import load as work  # noqa: PLC0415
 
     raise Code(work.load(file, url, data, rate, duration, verify, output))
+
+
+@app.command()
+def render(
+    file: FileArgument,
+    namespace: Annotated[str | None, typer.Option(help="Namespace; without it the file's, else default.", show_default=False)] = None,
+    image: Annotated[str, typer.Option(envvar="HAMS_SIDECAR_IMAGE", help="Image of proxies, frontends and managers.")] = DEFAULT_IMAGE,
+    etcd: Annotated[str, typer.Option(envvar="HAMS_ETCD", help="Endpoints of etcd, separated by commas.")] = DEFAULT_ETCD,
+    uid: Annotated[str, typer.Option(help="uid of the ServiceGraph that owns the objects; without it nothing owns them.")] = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """The Kubernetes objects that the controller would apply."""
+    from hams_operator.cli import render as work  # noqa: PLC0415
+    from hams_operator.plan.names import Settings  # noqa: PLC0415
+
+    raise Code(work.render(file, namespace, Settings(etcd=etcd, image=image), uid, output))
 
 
 @app.command(context_settings=_RAW)

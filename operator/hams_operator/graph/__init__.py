@@ -35,6 +35,7 @@ __all__ = [
     "load_text",
     "parse_object",
     "parse_text",
+    "read_place",
 ]
 
 
@@ -59,6 +60,15 @@ def load_text(text: str, *, uid: str = "", on_kubernetes: bool = False) -> Graph
 def load_object(found: dict[str, Plain], *, uid: str = "", on_kubernetes: bool = True) -> Graph:
     """The graph in an object as Kubernetes hands it out. Raises InvalidGraph."""
     return _compile(Document(found), uid, on_kubernetes)
+
+
+def read_place(path: str | Path) -> tuple[str, str, str]:
+    """Name, namespace and uid that a file gives its graph, "" where it gives none. Raises InvalidGraph, with every problem of the file."""
+    text = Path(path).read_text(encoding="utf-8") if Path(path).is_file() else ""
+    if not text:
+        load(path)
+    resource = _parse(read_text(text, KIND), True)[0]
+    return resource.name, resource.namespace, resource.uid
 
 
 def parse_text(text: str) -> ServiceGraph:

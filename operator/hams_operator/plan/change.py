@@ -1,0 +1,110 @@
+"""Whether a running graph can become another one as it runs.
+
+How models run, how many instances there are, and bounds may change: pods are replaced one by one and states are handed on. Another shape
+(operators, edges, tensors) is another graph: its processes cannot talk to those of the one before, so it starts beside it, with states of its
+own, and takes over when it serves. Where operators keep state, that loses it, so it is refused unless an annotation allows it.
+"""
+
+from dataclasses import dataclass, replace
+
+from hams_operator.plan.names import ALLOW_STATE_LOSS, GRAPH_UID, INCARNATION, SPEC_FILE, Json, Place
+from hams_protocol.graph import Graph, GraphData, Operator
+from hams_wire.spec import MalformedSpec, decode_spec
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Which graph shall run where. `refused`: why that is not the one asked for ("": it is)."""
+
+    graph: Graph
+    place: Place
+    refused: str = ""
+
+
+def decide(asked: GraphData, place: Place, config_maps: tuple[Json, ...], annotations: dict[str, str]) -> Decision:
+    """`asked` as compiled (its uid does not matter), `config_maps` those that hold the graphs that run now."""
+    running = newest(place, config_maps)
+    if running is None:
+        return Decision(_at(asked, place), place)
+    old, old_place = running
+    differences = differing(old.data, asked)
+    if not differences:
+        return Decision(_at(asked, old_place), old_place)
+    lost = [op.name for op in old.data.operators if op.stateful]
+    if lost and annotations.get(ALLOW_STATE_LOSS) != "true":
+        return Decision(
+            old,
+            old_place,
+            f"{'; '.join(differences)}: this would lose the state of {', '.join(lost)}. Delete the graph and create it again, "
+            f'or annotate it with {ALLOW_STATE_LOSS}: "true". Until then it runs as before',
+        )
+    fresh = replace(place, incarnation=old_place.incarnation + 1)
+    return Decision(_at(asked, fresh), fresh)
+
+
+def newest(place: Place, config_maps: tuple[Json, ...]) -> tuple[Graph, Place] | None:
+    """The newest incarnation that was begun, and where; None if there is none that this version can read."""
+    found: list[tuple[int, Graph]] = []
+    for item in config_maps:
+        metadata = item["metadata"]
+        if GRAPH_UID not in (metadata.get("annotations") or {}):
+            continue
+        incarnation = int(metadata["labels"].get(INCARNATION, "0"))
+        try:
+            graph = decode_spec((item.get("data") or {}).get(SPEC_FILE, "").encode())
+        except MalformedSpec:
+            continue
+        if graph.data.uid == replace(place, incarnation=incarnation).graph_uid():
+            found.append((incarnation, graph))
+    if not found:
+        return None
+    incarnation, graph = max(found, key=lambda item: item[0])
+    return graph, replace(place, incarnation=incarnation)
+
+
+def _at(data: GraphData, place: Place) -> Graph:
+    return Graph(replace_uid(data, place.graph_uid()))
+
+
+def replace_uid(data: GraphData, uid: str) -> GraphData:
+    """The same graph under another uid."""
+    return replace(data, uid=uid)
+
+
+def differing(old: GraphData, new: GraphData) -> list[str]:
+    """What makes `new` another shape than `old`, in words; nothing if it is the same."""
+    found = []
+    if old.mode != new.mode:
+        found.append(f"mode {old.mode.value} becomes {new.mode.value}")
+    if old.frontend.shards != new.frontend.shards:
+        found.append(f"frontend.shards {old.frontend.shards} becomes {new.frontend.shards}")
+    if old.inputs != new.inputs:
+        found.append("the tensors of a request change")
+    if old.outputs != new.outputs:
+        found.append("the tensors of the reply change")
+    before, after = ({op.name: op for op in data.operators} for data in (old, new))
+    found += [f"operator {name} is removed" for name in before if name not in after]
+    found += [f"operator {name} is added" for name in after if name not in before]
+    for name, op in before.items():
+        if name in after and _shape(op) != _shape(after[name]):
+            found.append(f"operator {name} changes its {', '.join(_fields(op, after[name]))}")
+    return found
+
+
+_SHAPE = {
+    "join": "join",
+    "in_edges": "inputs",
+    "successors": "successors",
+    "lanes": "lanes",
+    "outputs": "outputs",
+    "stateful": "kind",
+    "feedback": "feedback",
+}
+
+
+def _shape(op: Operator) -> tuple[object, ...]:
+    return tuple(getattr(op, name) for name in _SHAPE)
+
+
+def _fields(old: Operator, new: Operator) -> list[str]:
+    return [said for name, said in _SHAPE.items() if getattr(old, name) != getattr(new, name)]

@@ -1,0 +1,120 @@
+"""All objects of a graph: what `hams render` prints and what the controller applies.
+
+A ConfigMap with the compiled graph, a Service in front of the frontends, a Deployment per operator and one each for frontends and managers,
+a PodDisruptionBudget beside each, and two NetworkPolicies. Deployments replace pods one by one, a new one before an old one: a pod is ready
+when its role is served, so the next one waits until states are in sync.
+"""
+
+import hashlib
+
+import msgspec
+
+from hams_operator.plan.names import (
+    CONTENT,
+    FRONTEND_ROLE,
+    GRAPH,
+    GRAPH_UID,
+    GRPC_PORT,
+    HTTP_PORT,
+    MANAGER_ROLE,
+    OPERATOR,
+    PEER_PORT,
+    ROLE,
+    SPEC_FILE,
+    Json,
+    Place,
+    Settings,
+)
+from hams_operator.plan.pods import frontend_pod, manager_pod, operator_pod, selector
+from hams_protocol.graph import Graph, Operator
+from hams_wire.spec import encode_spec
+
+
+def desired(graph: Graph, place: Place, settings: Settings) -> tuple[Json, ...]:
+    """The objects of `graph`, in the order in which they are best applied. `graph` has the uid of `place`."""
+    assert graph.data.uid == place.graph_uid(), "compiled for this place"
+    objects = [_config_map(graph, place), *_network_policies(place), _service(place)]
+    managers, frontends = {ROLE: MANAGER_ROLE}, {ROLE: FRONTEND_ROLE}
+    objects.append(_deployment(place, MANAGER_ROLE, managers, graph.data.managers, manager_pod(graph, place, settings)))
+    for op in graph.data.operators:
+        objects.append(_deployment(place, op.name, {OPERATOR: op.name}, instances_of(op), operator_pod(graph, op, place, settings)))
+    objects.append(_deployment(place, FRONTEND_ROLE, frontends, graph.data.frontend.replicas, frontend_pod(graph, place, settings)))
+    objects.append(_budget(place, MANAGER_ROLE, managers, 1))
+    objects += [_budget(place, op.name, {OPERATOR: op.name}, 0 if op.stateful and op.backups == 0 else 1) for op in graph.data.operators]
+    objects.append(_budget(place, FRONTEND_ROLE, frontends, 1))
+    return tuple(with_digest(item) for item in objects)
+
+
+def instances_of(op: Operator) -> int:
+    """Pods of an operator: primary and backups, or active instances; and standbys."""
+    return (1 + op.backups if op.stateful else op.slots) + op.hot_standbys
+
+
+def with_digest(item: Json) -> Json:
+    """The object with the annotation by which it is known again."""
+    digest = hashlib.sha256(msgspec.json.encode(item, order="deterministic")).hexdigest()[:16]
+    return item | {"metadata": item["metadata"] | {"annotations": item["metadata"].get("annotations", {}) | {CONTENT: digest}}}
+
+
+def _config_map(graph: Graph, place: Place) -> Json:
+    metadata = place.metadata(place.config_map) | {"annotations": {GRAPH_UID: graph.data.uid}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {SPEC_FILE: encode_spec(graph).decode()}}
+
+
+def _service(place: Place) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": place.metadata(place.name),
+        "spec": {
+            "selector": {GRAPH: place.name, ROLE: FRONTEND_ROLE},
+            "ports": [
+                {"name": "http", "port": HTTP_PORT, "targetPort": HTTP_PORT, "protocol": "TCP", "appProtocol": "http"},
+                {"name": "grpc", "port": GRPC_PORT, "targetPort": GRPC_PORT, "protocol": "TCP", "appProtocol": "grpc"},
+            ],
+        },
+    }
+
+
+def _deployment(place: Place, part: str, role: dict[str, str], replicas: int, template: Json) -> Json:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": place.metadata(place.workload(part), role),
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 2,
+            "selector": {"matchLabels": selector(place, role)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": template,
+        },
+    }
+
+
+def _budget(place: Place, part: str, role: dict[str, str], unavailable: int) -> Json:
+    """At most one away at a time, counting who is not ready: a backup that still copies holds the eviction of its primary up. The only
+    replica of a state is never evicted."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": place.metadata(place.workload(part), role),
+        "spec": {"maxUnavailable": unavailable, "selector": {"matchLabels": selector(place, role)}},
+    }
+
+
+def _network_policies(place: Place) -> list[Json]:
+    """Peers talk to peers of their own graph only; everybody may send requests to frontends. The kubelet's probes are always let in."""
+    peers = {
+        "podSelector": {"matchLabels": {GRAPH: place.name}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {GRAPH: place.name}}}], "ports": [{"port": PEER_PORT, "protocol": "TCP"}]}],
+    }
+    clients = {
+        "podSelector": {"matchLabels": {GRAPH: place.name, ROLE: FRONTEND_ROLE}},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"ports": [{"port": HTTP_PORT, "protocol": "TCP"}, {"port": GRPC_PORT, "protocol": "TCP"}]}],
+    }
+    return [
+        {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": place.metadata(name), "spec": spec}
+        for name, spec in ((f"{place.name}-peers", peers), (f"{place.name}-clients", clients))
+    ]

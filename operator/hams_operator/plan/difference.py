@@ -1,0 +1,72 @@
+"""Wanted objects against held ones: what to apply, what to delete.
+
+An object is applied when it is missing, when it was last applied with another content, or when somebody has changed what we ask for. What
+others add (defaults, status, their own annotations) is left alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hams_operator.plan.names import CONTENT, INCARNATION, Json
+
+Key = tuple[str, str]
+"""Kind and name, within one namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What to do, in this order. `foreign`: objects of that name that belong to somebody else; they are not touched."""
+
+    apply: tuple[Json, ...]
+    delete: tuple[Json, ...]
+    foreign: tuple[str, ...]
+
+
+def key_of(item: Json) -> Key:
+    """Kind and name of an object."""
+    return item["kind"], item["metadata"]["name"]
+
+
+def difference(wanted: Iterable[Json], held: Iterable[Json], owner_uid: str, *, replaceable: bool) -> Difference:
+    """`held`: all objects in the namespace that carry the graph's label or have a wanted name. `replaceable`: the wanted incarnation serves,
+    so objects of earlier ones may go; until then they stay and serve."""
+    by_key = {key_of(item): item for item in held}
+    wanted_keys = {key_of(item): item for item in wanted}
+    apply, foreign = [], []
+    for key, item in wanted_keys.items():
+        found = by_key.get(key)
+        if found is not None and not _is_ours(found, owner_uid):
+            foreign.append(f"{key[0]} {key[1]}")
+        elif found is None or not _same(found, item):
+            apply.append(item)
+    delete = []
+    for key, item in by_key.items():
+        if key in wanted_keys or not _is_ours(item, owner_uid) or item["metadata"].get("deletionTimestamp"):
+            continue
+        if replaceable or _incarnation(item) in {_incarnation(other) for other in wanted_keys.values()}:
+            delete.append(item)
+    return Difference(tuple(apply), tuple(delete), tuple(foreign))
+
+
+def _incarnation(item: Json) -> str:
+    return str(item["metadata"].get("labels", {}).get(INCARNATION, ""))
+
+
+def _is_ours(item: Json, owner_uid: str) -> bool:
+    owners = item["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == owner_uid for owner in owners)
+
+
+def _same(found: Json, wanted: Json) -> bool:
+    content = (found["metadata"].get("annotations") or {}).get(CONTENT)
+    return content == wanted["metadata"]["annotations"][CONTENT] and covers(found, wanted)
+
+
+def covers(found: object, wanted: object) -> bool:
+    """Whether everything in `wanted` is in `found`. Lists of mappings may have more fields in each item, not more items."""
+    if isinstance(wanted, dict):
+        # The API server leaves out what is empty.
+        return isinstance(found, dict) and all(covers(found.get(key), value) for key, value in wanted.items() if value not in ({}, [], "", None))
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(covers, found, wanted))
+    return found == wanted

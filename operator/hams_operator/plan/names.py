@@ -1,0 +1,129 @@
+"""Names, labels, ports and paths on which the objects of a graph agree; and where and with what a graph is to run."""
+
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+"""A Kubernetes object, or a part of one."""
+
+GRAPH = "hams.dev/graph"
+OPERATOR = "hams.dev/operator"
+ROLE = "hams.dev/role"
+INCARNATION = "hams.dev/incarnation"
+CONTENT = "hams.dev/content"
+"""Annotation: digest of the object as it was applied."""
+RUNS = "hams.dev/runs"
+"""Annotation of pods: digest of the part of the graph on which these processes depend; pods are replaced when it changes."""
+GRAPH_UID = "hams.dev/graph-uid"
+"""Annotation of the graph's ConfigMap: the prefix in etcd."""
+ALLOW_STATE_LOSS = "hams.dev/allow-state-loss"
+"""Annotation of a ServiceGraph: a change may lose the states of its operators."""
+MANAGED_BY = "hams"
+FINALIZER = "hams.dev/etcd-keys"
+FIELD_MANAGER = "hams-controller"
+
+FRONTEND_ROLE = "frontend"
+MANAGER_ROLE = "manager"
+PROXY = "proxy"
+MODEL = "model"
+
+HTTP_PORT = 8080
+GRPC_PORT = 8081
+PROBE_PORT = 8082
+PEER_PORT = 7070
+
+LINK_DIR = "/run/hams"
+SOCKET = f"{LINK_DIR}/model.sock"
+ARENA = f"{LINK_DIR}/arena"
+PID_FILE = f"{LINK_DIR}/proxy.pid"
+SPEC_DIR = "/etc/hams"
+SPEC_FILE = "spec.json"
+
+USER_ID = 65532
+
+GRACE_S = 60
+"""A pod that is deleted is given this long: its role is handed over first."""
+DRAIN_S = 45
+"""Of it, how long a handover may take."""
+PROPAGATION_S = 3
+"""How long a frontend serves on until every node has learnt that it leaves."""
+
+DEFAULT_IMAGE = "hams.local/hams-sidecar:0.1.0"
+DEFAULT_ETCD = "http://hams-etcd.hams-system.svc:2379"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What all graphs of one controller have in common.
+
+    `etcd`: endpoints, separated by commas. `image`: of proxies, frontends and managers. `history`: a folder of the node that every container
+    mounts and records its history into (tests only; "": none is recorded).
+    """
+
+    etcd: str = DEFAULT_ETCD
+    image: str = DEFAULT_IMAGE
+    pull_policy: str = "IfNotPresent"
+    history: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which graph: its name and namespace, and the uid of its ServiceGraph ("": rendered without one, so nothing owns the objects).
+
+    `incarnation` counts the shapes a graph has had: 0 for the first. Each has processes, states and etcd keys of its own.
+    """
+
+    name: str
+    namespace: str
+    owner_uid: str = ""
+    incarnation: int = 0
+
+    def graph_uid(self) -> str:
+        """The prefix in etcd."""
+        uid = self.owner_uid or f"{self.namespace}.{self.name}"
+        return f"{uid}-r{self.incarnation}" if self.incarnation else uid
+
+    def workload(self, part: str) -> str:
+        """The name of a Deployment: `digits-learner`; with `-r2` for the second incarnation."""
+        return f"{self.name}-{part}" + (f"-r{self.incarnation}" if self.incarnation else "")
+
+    @property
+    def config_map(self) -> str:
+        """The name of the ConfigMap that holds the compiled graph."""
+        return self.workload("graph")
+
+    @property
+    def url(self) -> str:
+        """Where clients in the cluster send their requests."""
+        return f"http://{self.name}.{self.namespace}.svc:{HTTP_PORT}"
+
+    @property
+    def grpc(self) -> str:
+        """The same over gRPC, host:port."""
+        return f"{self.name}.{self.namespace}.svc:{GRPC_PORT}"
+
+    def metadata(self, name: str, labels: dict[str, str] | None = None) -> Json:
+        """Metadata of an object of this graph."""
+        found: Json = {"name": name, "namespace": self.namespace, "labels": self.labels() | (labels or {})}
+        if self.owner_uid:
+            found["ownerReferences"] = [
+                {
+                    "apiVersion": "hams.dev/v1alpha1",
+                    "kind": "ServiceGraph",
+                    "name": self.name,
+                    "uid": self.owner_uid,
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ]
+        return found
+
+    def labels(self) -> dict[str, str]:
+        """On every object of the graph."""
+        return {
+            "app.kubernetes.io/name": "hams",
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/managed-by": MANAGED_BY,
+            GRAPH: self.name,
+            INCARNATION: str(self.incarnation),
+        }

@@ -1,0 +1,75 @@
+"""What a person wants to see as Kubernetes Events: told from two statuses, so that nothing is said twice and nothing needs to be remembered."""
+
+from dataclasses import dataclass
+
+from hams_operator.plan.names import Json
+from hams_operator.plan.status import is_true
+from hams_protocol.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One Event. `warning`: something is worse than it was."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+def news(graph: Graph, before: Json, now: Json) -> tuple[News, ...]:
+    """What has happened between two statuses of one graph."""
+    found: list[News] = []
+    earlier = {item["name"]: item for item in before.get("operators", [])}
+    for item in now.get("operators", []):
+        old = earlier.get(item["name"])
+        if old is not None:
+            found += _of_operator(graph, old, item)
+    found += _of_conditions(before, now)
+    failure, known = now.get("lastFailureInfo"), before.get("lastFailureInfo")
+    if failure and (not known or known.get("instance") != failure["instance"]):
+        last = failure["log"].splitlines()[-1:] or ["it said nothing"]
+        text = f"the model of {failure['operator']} keeps ending ({failure['instance']}, exit code {failure['exitCode']}): {last[0]}"
+        found.append(News("ModelCrashLoop", text, warning=True))
+    return tuple(found)
+
+
+def _of_operator(graph: Graph, old: Json, new: Json) -> list[News]:
+    name = new["name"]
+    op = graph.operators.get(name)
+    if op is None:
+        return []
+    found = []
+    if not op.stateful:
+        for number, (was, is_now) in enumerate(zip(old.get("active", []), new.get("active", []), strict=False)):
+            if was and is_now and was != is_now:
+                found.append(News("Promoted", f"{is_now} serves slot {number} of {name} instead of {was}"))
+        return found
+    if new["epoch"] > old.get("epoch", 0) >= 1:
+        reason = new.get("lastFailover", {}).get("reason", "")
+        if new.get("primary") and new.get("primary") != old.get("primary"):
+            found.append(News("Promoted", f"{new['primary']} is primary of {name} in epoch {new['epoch']}: {reason}"))
+        else:
+            found.append(News("RolledBack", f"{name} begins epoch {new['epoch']}: {reason}"))
+    held, holds = len(old.get("inSync", [])), len(new.get("inSync", []))
+    if held < op.backups <= holds:
+        found.append(News("ReProtected", f"{name} has {holds} of {op.backups} backups in sync"))
+    elif holds < min(held, op.backups):
+        found.append(News("Unprotected", f"{name} has {holds} of {op.backups} backups in sync", warning=True))
+    return found
+
+
+def _of_conditions(before: Json, now: Json) -> list[News]:
+    found = []
+    conditions = {item["type"]: item for item in now.get("conditions", [])}
+    earlier = {item["type"]: item for item in before.get("conditions", [])}
+    for kind, good, bad in (("Ready", "Ready", "NotReady"), ("Redundant", "Redundant", "Degraded")):
+        if is_true(now, kind) and not is_true(before, kind):
+            found.append(News(good, "the graph answers" if kind == "Ready" else "every state has its backups in sync"))
+        elif is_true(before, kind) and not is_true(now, kind):
+            found.append(News(bad, f"{conditions[kind]['message']} ({conditions[kind]['reason']})", warning=True))
+    for reason in ("ChangeRefused", "Invalid", "NameTaken"):
+        mine = [item for item in conditions.values() if item["reason"] == reason]
+        known = {(item["reason"], item["message"]) for item in earlier.values()}
+        if mine and (mine[0]["reason"], mine[0]["message"]) not in known:
+            found.append(News(reason, mine[0]["message"], warning=True))
+    return found

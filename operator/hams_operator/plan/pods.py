@@ -1,0 +1,231 @@
+"""The pods of a graph: what `hams up` starts as processes, as containers with the same command lines.
+
+An operator's pod has the containers `model` and `proxy`. The proxy is a native sidecar (an init container that goes on): up before the model,
+and stopped by the kubelet only after it. But the model serves on until its proxy lets go, so the proxy is told to leave by its preStop hook,
+which the kubelet runs at once, for all containers; it hands its role over and closes the link, the model ends, and then the proxy.
+
+Processes share the pod's process namespace: so none of them is process 1, which could neither be killed nor stopped from inside.
+"""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import msgspec
+
+from hams_operator.plan.merge import merged
+from hams_operator.plan.names import (
+    ARENA,
+    DRAIN_S,
+    FRONTEND_ROLE,
+    GRACE_S,
+    GRAPH,
+    GRPC_PORT,
+    HTTP_PORT,
+    INCARNATION,
+    LINK_DIR,
+    MANAGER_ROLE,
+    MODEL,
+    OPERATOR,
+    PEER_PORT,
+    PID_FILE,
+    PROBE_PORT,
+    PROPAGATION_S,
+    PROXY,
+    ROLE,
+    RUNS,
+    SOCKET,
+    SPEC_DIR,
+    SPEC_FILE,
+    USER_ID,
+    Json,
+    Place,
+    Settings,
+)
+from hams_protocol.graph import BatchPolicy, FrontendSpec, Graph, GraphData, ModelSpec, Operator
+
+LEAVE = (
+    "import os,signal\n"
+    f"pid=int(open({PID_FILE!r}).read())\n"
+    "os.kill(pid,signal.SIGTERM)\n"
+)  # fmt: skip
+"""What the proxy's preStop hook runs."""
+
+_SECURE = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings) -> Json:
+    """The pod template of an operator's instances."""
+    proxy_command = ["python3", "-m", "hams_sidecar.proxy", *_common(graph), "--operator", op.name, "--socket", SOCKET, "--arena", ARENA]
+    proxy = _container(PROXY, settings, [*proxy_command, "--pid-file", PID_FILE, "--drain-s", str(DRAIN_S)], "50m", "128Mi")
+    proxy["restartPolicy"] = "Always"
+    proxy["lifecycle"] = {"preStop": {"exec": {"command": ["python3", "-I", "-S", "-c", LEAVE]}}}
+    proxy["volumeMounts"] = [_mount("link", LINK_DIR)]
+    model: Json = {
+        "name": MODEL,
+        "image": op.model.image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": ["hams-model", "serve"],
+        "args": [op.model.entrypoint, "--socket", SOCKET, "--path", "/app"],
+        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "OMP_NUM_THREADS", "value": "1"}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": _SECURE,
+        "volumeMounts": [_mount("link", LINK_DIR), _mount("tmp", "/tmp")],
+    }
+    known = dict(op.model.env)
+    model["env"] = [item for item in model["env"] if item["name"] not in known] + [{"name": name, "value": value} for name, value in op.model.env]
+    pod = _pod([model], [proxy], {OPERATOR: op.name}, relevant_to_operator(graph, op), place, settings)
+    pod["spec"]["volumes"] += [{"name": "link", "emptyDir": {"medium": "Memory"}}, {"name": "tmp", "emptyDir": {}}]
+    return _with_template(pod, json.loads(op.pod_template))
+
+
+def frontend_pod(graph: Graph, place: Place, settings: Settings) -> Json:
+    """The pod template of frontends."""
+    ports = ["--host", "0.0.0.0", "--http-port", str(HTTP_PORT), "--grpc-port", str(GRPC_PORT), "--propagation-s", str(PROPAGATION_S)]
+    container = _container(FRONTEND_ROLE, settings, ["python3", "-m", "hams_sidecar.frontend", *_common(graph), *ports], "100m", "256Mi")
+    container["ports"] += [{"name": "http", "containerPort": HTTP_PORT}, {"name": "grpc", "containerPort": GRPC_PORT}]
+    return _pod([container], [], {ROLE: FRONTEND_ROLE}, relevant_to_frontend(graph), place, settings)
+
+
+def manager_pod(graph: Graph, place: Place, settings: Settings) -> Json:
+    """The pod template of managers. They bring the compiled graph into an etcd that does not hold it yet."""
+    command = ["python3", "-m", "hams_operator.manager.process", *_common(graph), "--spec", f"{SPEC_DIR}/{SPEC_FILE}"]
+    container = _container(MANAGER_ROLE, settings, command, "50m", "128Mi")
+    container["volumeMounts"] = [_mount("graph", SPEC_DIR, read_only=True)]
+    pod = _pod([container], [], {ROLE: MANAGER_ROLE}, relevant_to_manager(graph), place, settings)
+    pod["spec"]["volumes"] += [{"name": "graph", "configMap": {"name": place.config_map}}]
+    return pod
+
+
+def _common(graph: Graph) -> list[str]:
+    listen = ["--listen", f"tcp:0.0.0.0:{PEER_PORT}", "--advertise", "$(POD_IP)", "--probe-port", str(PROBE_PORT)]
+    return ["--graph", graph.data.uid, "--pod", "$(POD_NAME)", "--etcd", "$(HAMS_ETCD)", *listen]
+
+
+def _container(name: str, settings: Settings, command: list[str], cpu: str, memory: str) -> Json:
+    return {
+        "name": name,
+        "image": settings.image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": command,
+        "env": [
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "HAMS_ETCD", "value": settings.etcd},
+        ],
+        "ports": [{"name": "peers", "containerPort": PEER_PORT}, {"name": "probes", "containerPort": PROBE_PORT}],
+        "resources": {"requests": {"cpu": cpu, "memory": memory}},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "probes"}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 2},
+        "livenessProbe": {"httpGet": {"path": "/livez", "port": "probes"}, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {**_SECURE, "readOnlyRootFilesystem": True},
+    }
+
+
+def _mount(name: str, path: str, *, read_only: bool = False) -> Json:
+    return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
+
+
+def _pod(containers: list[Json], init: list[Json], role: dict[str, str], runs: str, place: Place, settings: Settings) -> Json:
+    same = {GRAPH: place.name, **role}
+    pod: Json = {
+        "metadata": {"labels": place.labels() | role, "annotations": {RUNS: runs}},
+        "spec": {
+            **({"initContainers": init} if init else {}),
+            "containers": containers,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "shareProcessNamespace": True,
+            "terminationGracePeriodSeconds": GRACE_S,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER_ID,
+                "runAsGroup": USER_ID,
+                "fsGroup": USER_ID,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "affinity": {
+                "podAntiAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                        {"weight": 100, "podAffinityTerm": {"labelSelector": {"matchLabels": same}, "topologyKey": "kubernetes.io/hostname"}}
+                    ]
+                }
+            },
+            "topologySpreadConstraints": [
+                {
+                    "maxSkew": 1,
+                    "topologyKey": "topology.kubernetes.io/zone",
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {"matchLabels": same},
+                }
+            ],
+            "volumes": [],
+        },
+    }
+    if settings.history:
+        pod["spec"]["volumes"].append({"name": "history", "hostPath": {"path": settings.history, "type": "DirectoryOrCreate"}})
+        for container in (*containers, *init):
+            container["env"].append({"name": "HAMS_HISTORY", "value": settings.history})
+            container["volumeMounts"] = [*container.get("volumeMounts", []), _mount("history", settings.history)]
+    return pod
+
+
+def _with_template(pod: Json, template: Json) -> Json:
+    """The user's podTemplate over the default; what it says of `proxy` among the containers is meant for the sidecar."""
+    spec = dict(template.get("spec") or {})
+    containers = spec.get("containers") or []
+    for_proxy = [item for item in containers if isinstance(item, dict) and item.get("name") == PROXY]
+    if for_proxy:
+        spec["containers"] = [item for item in containers if item not in for_proxy]
+        spec["initContainers"] = [*(spec.get("initContainers") or []), *for_proxy]
+    return merged(pod, {**template, "spec": spec})
+
+
+# -- what each kind of process depends on ----------------------------------------------------------------------------------------------
+
+
+def relevant_to_operator(graph: Graph, op: Operator) -> str:
+    """Digest of the part of the graph on which an operator's processes depend."""
+    data = graph.data
+    frontend = replace(FrontendSpec(), shards=data.frontend.shards, max_in_flight=data.frontend.max_in_flight)
+    operators = tuple(item if item.name == op.name else _bare(item) for item in data.operators)
+    operators = tuple(replace(item, hot_standbys=0, backups=0, pod_template="{}") for item in operators)
+    return _digest(replace_data(data, frontend=frontend, managers=0, operators=operators))
+
+
+def relevant_to_frontend(graph: Graph) -> str:
+    """Digest of the part of the graph on which frontends depend."""
+    data = graph.data
+    operators = tuple(replace(_bare(item), backups=0) for item in data.operators)
+    return _digest(replace_data(data, frontend=replace(data.frontend, replicas=1), managers=0, operators=operators))
+
+
+def relevant_to_manager(graph: Graph) -> str:
+    """Digest of the part of the graph on which managers depend."""
+    data = graph.data
+    frontend = replace(FrontendSpec(), shards=data.frontend.shards, replicas=data.frontend.replicas)
+    return _digest(replace_data(data, frontend=frontend, managers=0, operators=tuple(_bare(item) for item in data.operators)))
+
+
+def replace_data(data: GraphData, *, frontend: FrontendSpec, managers: int, operators: tuple[Operator, ...]) -> GraphData:
+    """The same graph with other frontends, managers and operators."""
+    return GraphData(data.name, data.uid, data.mode, frontend, managers, data.recovery, data.inputs, data.outputs, operators)
+
+
+def _bare(op: Operator) -> Operator:
+    """What others know of an operator: not how its model runs."""
+    return replace(op, model=ModelSpec(""), pod_template="{}", hot_standbys=0, batch=BatchPolicy(1, 0.0), checkpoint=None)
+
+
+def _digest(data: GraphData) -> str:
+    return hashlib.sha256(msgspec.json.encode(data)).hexdigest()[:16]
+
+
+def selector(place: Place, role: dict[str, str]) -> dict[str, str]:
+    """Labels by which a workload finds its pods."""
+    return {GRAPH: place.name, INCARNATION: str(place.incarnation), **role}

@@ -1,0 +1,241 @@
+"""The status that is true now: conditions, operators, and what `kubectl get sg` shows.
+
+`Ready=True` only while the graph answers: every state has a primary and every slot an owner, registered and in a ready pod, and a frontend is
+ready. `Redundant=True` only while every replica set has its backups in sync and standbys are warm. What is not known is said to be unknown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, ROLE, Json, Place
+from hams_operator.plan.pods_seen import Pod, homes, named_in, role_of
+from hams_protocol.graph import Graph, Mode
+from hams_protocol.ids import InstanceId
+from hams_protocol.topology import ReplicaSet, Topology
+
+NOT_ASKED_FOR = "NotAskedFor"
+"""Reason of Redundant=False when the graph asks for no copies: it will not become True."""
+CRASH_LOOP_RESTARTS = 2
+
+Missing = tuple[str, str]
+"""Reason (one word) and message."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd cannot be read, or "": then
+    topology and registrations are what they last were."""
+
+    topology: Topology = field(default_factory=Topology)
+    registered: Mapping[InstanceId, str] = field(default_factory=dict)
+    pods: tuple[Pod, ...] = ()
+    etcd_away: str = ""
+    refused: str = ""
+    problem: Missing | None = None
+
+
+def status_of(graph: Graph, place: Place, world: World, before: Json, generation: int, now: str) -> Json:
+    """The whole status. `before`: the one that stands there now; `generation`: metadata.generation; `now`: RFC 3339."""
+    pods = tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
+    seen = _Seen(graph, world, pods)
+    ready, redundant = seen.why_not_ready(), seen.why_not_redundant()
+    missing = ready or redundant
+    busy = missing if missing is not None and missing[0] != NOT_ASKED_FOR else None
+    progressing = ("False", "ChangeRefused", world.refused) if world.refused else ("True", "Recovering", busy[1]) if busy else ("False", "Stable", "")
+    operators = [seen.operator(op.name, before, now) for op in graph.data.operators]
+    failovers = [op["lastFailover"]["at"] for op in operators if "lastFailover" in op]
+    failure = seen.failure()
+    found: Json = {
+        "observedGeneration": generation,
+        "generation": world.topology.generation,
+        "url": place.url,
+        "message": world.refused or (missing[1] if missing else "serving"),
+        "replicas": sum(1 for pod in pods if pod.of == FRONTEND_ROLE and not pod.deleting),
+        "selector": f"{GRAPH}={place.name},{ROLE}={FRONTEND_ROLE}",
+        "inSync": seen.in_sync(),
+        "epoch": max((world.topology.find(op.name).epoch for op in graph.data.operators), default=0),
+        "conditions": [
+            _condition("Ready", *_told(ready, "Serving"), before, generation, now),
+            _condition("Redundant", *_told(redundant, "InSync"), before, generation, now),
+            _condition("Progressing", *progressing, before, generation, now),
+        ],
+        "operators": operators,
+    }
+    if failovers:
+        found["lastFailoverTime"] = max(failovers)
+    if failure is not None:
+        found["lastFailureInfo"] = failure
+    return found
+
+
+def refusal(before: Json, problems: Missing, generation: int, now: str) -> Json:
+    """The status of a graph that cannot be run as it stands: nothing else about it is known to have changed."""
+    conditions = [
+        _condition("Ready", "False", *problems, before, generation, now),
+        _condition("Redundant", "Unknown", *problems, before, generation, now),
+        _condition("Progressing", "False", *problems, before, generation, now),
+    ]
+    return {**before, "observedGeneration": generation, "message": problems[1].splitlines()[0], "conditions": conditions}
+
+
+def is_true(status: Json, kind: str) -> bool:
+    """Whether a condition holds in a status."""
+    return any(item["type"] == kind and item["status"] == "True" for item in status.get("conditions", []))
+
+
+class _Seen:
+    """A graph, and what is known of it, looked at from several sides."""
+
+    def __init__(self, graph: Graph, world: World, pods: tuple[Pod, ...]) -> None:
+        self.graph = graph
+        self.topology = world.topology
+        self.world = world
+        self.pods = pods
+        self.homes = homes(set(world.registered) | named_in(world.topology), pods)
+
+    def serves(self, instance: InstanceId) -> bool:
+        """Whether an instance is registered (if etcd can be asked) and its pod says that its role is served."""
+        pod = self.homes.get(instance)
+        return pod is not None and pod.ready and (instance in self.world.registered or bool(self.world.etcd_away))
+
+    def why_not_ready(self) -> Missing | None:
+        """What keeps the graph from answering."""
+        if self.world.problem is not None:
+            return self.world.problem
+        found = self._why_unserved()
+        if found is None or found[0] == "StateLost":
+            return found
+        loop = self._crash_loop()
+        if loop is not None:
+            return "ModelCrashLoop", f"the model of {loop.of} keeps ending, last with exit code {loop.failure.exit_code if loop.failure else 0}"
+        stuck = next((pod for pod in self.pods if pod.unschedulable and not pod.deleting), None)
+        if stuck is not None:
+            return "Unschedulable", f"{stuck.of}: pod {stuck.name} is pending: {stuck.unschedulable}"
+        waiting = next((pod for pod in self.pods if pod.waiting and not pod.ready and not pod.deleting), None)
+        if waiting is not None:
+            return "PodNotStarting", f"{waiting.of}: pod {waiting.name}: {waiting.waiting}"
+        return found
+
+    def _why_unserved(self) -> Missing | None:
+        sets = [*(op.name for op in self.graph.data.operators if op.stateful), *self.graph.shard_names]
+        for name in sets:
+            found = self.topology.find(name)
+            if found.lost:
+                return "StateLost", f"no replica of the state of {name} is left"
+            if found.primary is None:
+                return "NoPrimary", f"{name} has no primary yet"
+            if not self.serves(found.primary):
+                return "NotServing", f"{found.primary}, primary of {name}, does not serve it"
+        for op in self.graph.data.operators:
+            if op.stateful:
+                continue
+            slots = self.topology.table(op.name).slots
+            if not slots:
+                return "NoActive", f"{op.name} has no active instance yet"
+            for number, slot in enumerate(slots):
+                if slot.instance is None or not self.serves(slot.instance):
+                    return "NotServing", f"slot {number} of {op.name} is not served"
+        if not any(pod.of == FRONTEND_ROLE and pod.ready and not pod.deleting for pod in self.pods):
+            return "NoFrontend", "no frontend is ready"
+        return None
+
+    def why_not_redundant(self) -> Missing | None:
+        """What is missing for the next failure to lose nothing."""
+        if self.world.etcd_away:
+            return "EtcdAway", f"nothing can be moved: {self.world.etcd_away}"
+        if self.graph.data.mode is Mode.NONE:
+            return NOT_ASKED_FOR, "mode None keeps no replicas"
+        for op in self.graph.data.operators:
+            found = self.topology.find(op.name)
+            if op.stateful and len(found.in_sync) < op.backups:
+                return "Degraded", f"{op.name} has {len(found.in_sync)} of {op.backups} backups in sync"
+            owners = [slot.instance for slot in self.topology.table(op.name).slots]
+            if not op.stateful and len(set(owners)) < min(op.slots, len(owners)):
+                return "Degraded", f"an instance of {op.name} has more than one slot"
+            warm = sum(1 for name in self.standbys(op.name) if self.serves(name))
+            if warm < op.hot_standbys:
+                return "Degraded", f"{op.name} has {warm} of {op.hot_standbys} standbys warm"
+        backups = self.graph.data.frontend.replicas - 1
+        for name in self.graph.shard_names:
+            if len(self.topology.find(name).in_sync) < backups:
+                return "Degraded", f"shard {name} has {len(self.topology.find(name).in_sync)} of {backups} copies in sync"
+        silent = [member for item in self.topology.sets for member in item.members if not self.serves(member)]
+        if silent:
+            return "Degraded", f"{silent[0]} does not serve its role"
+        alone = [op.name for op in self.graph.data.operators if op.stateful and op.backups == 0]
+        return (NOT_ASKED_FOR, f"{alone[0]} asks for no backups") if alone else None
+
+    def standbys(self, op: str) -> list[InstanceId]:
+        """Registered instances of an operator without a role."""
+        mine = [name for name, of in self.world.registered.items() if of == op and name not in self.topology.revoked]
+        return sorted(name for name in mine if role_of(self.topology, op, name) == "standby")
+
+    def in_sync(self) -> str:
+        """Backups in sync of backups wanted, over all states."""
+        wanted = sum(op.backups for op in self.graph.data.operators if op.stateful)
+        wanted += (self.graph.data.frontend.replicas - 1) * len(self.graph.shard_names)
+        names = [*(op.name for op in self.graph.data.operators if op.stateful), *self.graph.shard_names]
+        return f"{sum(len(self.topology.find(name).in_sync) for name in names)}/{wanted}"
+
+    def operator(self, name: str, before: Json, now: str) -> Json:
+        """One operator as it is; its last failover is kept from `before`."""
+        op = self.graph.operators[name]
+        earlier: Json = next((item for item in before.get("operators", []) if item["name"] == name), {})
+        found: Json = {"name": name}
+        if op.stateful:
+            item = self.topology.find(name)
+            found |= {"epoch": item.epoch, "inSync": list(item.in_sync), "joining": list(item.joining)}
+            if item.primary is not None and not item.lost:
+                found["primary"] = item.primary
+            failover = _failover(item, earlier, self.topology, now)
+            if failover is not None:
+                found["lastFailover"] = failover
+        else:
+            slots = self.topology.table(name).slots
+            found["active"] = [slot.instance or "" for slot in slots]
+            found["epoch"] = max((slot.epoch for slot in slots), default=0)
+        found["standbys"] = self.standbys(name)
+        return found
+
+    def _crash_loop(self) -> Pod | None:
+        failed = [pod for pod in self.pods if pod.failure is not None and pod.failure.restarts >= CRASH_LOOP_RESTARTS and not pod.ready]
+        return min(failed, key=lambda pod: pod.name, default=None)
+
+    def failure(self) -> Json | None:
+        """The model in a crash loop, if there is one."""
+        pod = self._crash_loop()
+        if pod is None or pod.failure is None:
+            return None
+        found: Json = {"operator": pod.of, "instance": pod.name, "exitCode": pod.failure.exit_code, "log": pod.failure.log}
+        return found | ({"at": pod.failure.at} if pod.failure.at else {})
+
+
+def _failover(item: ReplicaSet, earlier: Json, topology: Topology, now: str) -> Json | None:
+    """An epoch that began since the status before is a failover, or a handover. When, as far as it can be seen from here."""
+    known = earlier.get("epoch", 0)
+    if item.epoch <= max(known, 1):
+        last: Json | None = earlier.get("lastFailover")
+        return last
+    old = earlier.get("primary")
+    if old is None:
+        return {"at": now, "reason": "not seen by this controller"}
+    if old == item.primary:
+        return {"at": now, "reason": f"{old} went back to its newest durable version"}
+    return {"at": now, "reason": f"{old} was revoked" if old in topology.revoked else f"{old} handed over"}
+
+
+def _told(missing: Missing | None, good: str) -> tuple[str, str, str]:
+    return ("True", good, "") if missing is None else ("False", *missing)
+
+
+def _condition(kind: str, status: str, reason: str, message: str, before: Json, generation: int, now: str) -> Json:
+    earlier: Json = next((item for item in before.get("conditions", []) if item["type"] == kind), {})
+    since = earlier["lastTransitionTime"] if earlier.get("status") == status else now
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message[:32768],
+        "lastTransitionTime": since,
+        "observedGeneration": generation,
+    }

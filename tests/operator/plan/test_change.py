@@ -1,0 +1,65 @@
+"""Which changes a running graph takes."""
+
+import pytest
+
+from hams_operator.plan.change import decide
+from hams_operator.plan.names import ALLOW_STATE_LOSS
+
+from .kit import PAIR, PLACE, Json, graph, objects, with_change
+
+STATELESS = with_change("    stateful: {backups: 1}\n", "")
+
+
+def running(text: str) -> tuple[Json, ...]:
+    return (objects(text)["ConfigMap", "pair-graph"],)
+
+
+def test_a_graph_that_does_not_run_yet_is_the_first_incarnation() -> None:
+    found = decide(graph().data, PLACE, (), {})
+    assert (found.place, found.graph.data, found.refused) == (PLACE, graph().data, "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('image: "m:1"', 'image: "m:2"'),
+        ("{backups: 1}", "{backups: 2, window: 8}"),
+        ("replicas: 2", "replicas: 3"),
+        ("spec:\n", "spec:\n  frontend: {replicas: 3, requestTimeout: 5s}\n"),
+    ],
+)
+def test_how_it_runs_may_change_while_it_runs(change: tuple[str, str]) -> None:
+    asked = with_change(*change)
+    found = decide(graph(asked).data, PLACE, running(PAIR), {})
+    assert (found.place.incarnation, found.graph.data, found.refused) == (0, graph(asked).data, "")
+
+
+def test_another_shape_of_a_graph_with_state_is_refused_and_it_runs_as_before() -> None:
+    asked = with_change("shape: [4]}]\n    replicas", "shape: [5]}]\n    replicas")
+    found = decide(graph(with_change("spec:\n", "spec:\n  mode: None\n")).data, PLACE, running(PAIR), {})
+    assert "mode NonStop becomes None" in found.refused
+    assert "the state of count" in found.refused
+    assert found.graph.data == graph().data
+    assert asked != PAIR
+
+
+def test_an_annotation_allows_it_and_a_new_incarnation_begins() -> None:
+    asked = with_change("name: count", "name: counter", with_change("count.y", "counter.y"))
+    found = decide(graph(asked).data, PLACE, running(PAIR), {ALLOW_STATE_LOSS: "true"})
+    assert (found.refused, found.place.incarnation) == ("", 1)
+    assert found.graph.data.uid == found.place.graph_uid() != PLACE.graph_uid()
+
+
+def test_a_graph_without_state_may_take_any_shape() -> None:
+    asked = with_change("name: count", "name: counter", with_change("count.y", "counter.y", STATELESS))
+    found = decide(graph(asked).data, PLACE, running(STATELESS), {})
+    assert (found.refused, found.place.incarnation) == ("", 1)
+
+
+def test_the_newest_incarnation_counts() -> None:
+    first = running(STATELESS)
+    asked = with_change("name: count", "name: counter", with_change("count.y", "counter.y", STATELESS))
+    begun = decide(graph(asked).data, PLACE, first, {})
+    second = objects(asked, begun.place)["ConfigMap", "pair-graph-r1"]
+    again = decide(graph(asked).data, PLACE, (*first, second), {})
+    assert (again.place, again.graph.data) == (begun.place, begun.graph.data)

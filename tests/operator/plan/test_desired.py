@@ -1,0 +1,228 @@
+"""The objects of a graph."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hams_operator.graph import load
+from hams_operator.plan.desired import desired
+from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, OPERATOR, PROXY, ROLE, RUNS, Place, Settings
+from hams_wire.spec import decode_spec
+
+from .kit import PAIR, PLACE, SETTINGS, UID, Json, graph, objects, pod_of, with_change
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_a_graph_is_a_config_map_a_service_and_a_deployment_and_budget_for_each_part() -> None:
+    found = objects()
+    parts = ("manager", "pass", "count", "frontend")
+    assert {name for kind, name in found if kind == "Deployment"} == {f"pair-{part}" for part in parts}
+    assert {name for kind, name in found if kind == "PodDisruptionBudget"} == {f"pair-{part}" for part in parts}
+    assert {key for key in found if key[0] not in ("Deployment", "PodDisruptionBudget")} == {
+        ("ConfigMap", "pair-graph"), ("Service", "pair"), ("NetworkPolicy", "pair-peers"), ("NetworkPolicy", "pair-clients")
+    }  # fmt: skip
+
+
+def test_every_object_is_owned_by_the_resource_and_lies_in_its_namespace() -> None:
+    for item in objects().values():
+        assert item["metadata"]["namespace"] == "shop"
+        assert [(owner["kind"], owner["uid"], owner["controller"]) for owner in item["metadata"]["ownerReferences"]] == [("ServiceGraph", UID, True)]
+        assert item["metadata"]["labels"][GRAPH] == "pair"
+
+
+def test_without_a_resource_nothing_owns_the_objects() -> None:
+    place = Place("pair", "shop")
+    found = desired(graph(place=place), place, SETTINGS)
+    assert all("ownerReferences" not in item["metadata"] for item in found)
+
+
+def test_there_are_as_many_pods_as_local_instances() -> None:
+    found = objects()
+    assert {name: item["spec"]["replicas"] for (kind, name), item in found.items() if kind == "Deployment"} == {
+        "pair-manager": 3, "pair-frontend": 2, "pair-count": 2, "pair-pass": 3
+    }  # fmt: skip
+
+
+def test_the_config_map_holds_the_graph_that_the_processes_ask_for() -> None:
+    found = objects()
+    spec = found["ConfigMap", "pair-graph"]["data"]["spec.json"]
+    assert decode_spec(spec.encode()).data == graph().data
+    for (kind, _), item in found.items():
+        if kind == "Deployment":
+            pod = item["spec"]["template"]["spec"]
+            command = (pod.get("initContainers") or pod["containers"])[0]["command"]
+            assert command[command.index("--graph") + 1] == UID
+            assert command[command.index("--pod") + 1] == "$(POD_NAME)"
+
+
+def test_the_proxy_is_a_native_sidecar_that_is_told_to_leave_at_once() -> None:
+    pod = pod_of(PAIR, "pair-count")["spec"]
+    proxy = pod["initContainers"][0]
+    assert (proxy["name"], proxy["restartPolicy"], pod["containers"][0]["name"]) == (PROXY, "Always", MODEL)
+    assert "signal.SIGTERM" in proxy["lifecycle"]["preStop"]["exec"]["command"][-1]
+    assert "lifecycle" not in pod["containers"][0]
+    assert pod["shareProcessNamespace"] is True
+    drain = float(proxy["command"][proxy["command"].index("--drain-s") + 1])
+    assert drain < pod["terminationGracePeriodSeconds"]
+
+
+def test_model_and_proxy_share_a_socket_in_memory() -> None:
+    pod = pod_of(PAIR, "pair-pass")["spec"]
+    assert {"name": "link", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
+    sockets = set()
+    for container, words in ((pod["initContainers"][0], "command"), (pod["containers"][0], "args")):
+        assert {"name": "link", "mountPath": "/run/hams"} in container["volumeMounts"]
+        sockets.add(container[words][container[words].index("--socket") + 1])
+    assert sockets == {"/run/hams/model.sock"}
+    assert {"name": "MODE", "value": "fast"} in pod["containers"][0]["env"]
+
+
+def pods() -> list[Json]:
+    return [item["spec"]["template"] for (kind, _), item in objects().items() if kind == "Deployment"]
+
+
+def test_pods_keep_the_restricted_profile_and_have_no_token() -> None:
+    for pod in pods():
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert not any("hostPath" in volume for volume in spec["volumes"])
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_readiness_is_asked_of_the_process_that_has_the_role() -> None:
+    for pod in pods():
+        container = (pod["spec"].get("initContainers") or pod["spec"]["containers"])[0]
+        assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "probes"}
+        assert container["command"][container["command"].index("--probe-port") + 1] == "8082"
+
+
+def test_pods_are_replaced_a_new_one_first_and_evicted_one_at_a_time() -> None:
+    found = objects()
+    for (kind, name), item in found.items():
+        if kind == "Deployment":
+            assert item["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+            budget = found["PodDisruptionBudget", name]
+            assert budget["spec"]["selector"] == item["spec"]["selector"]
+            assert budget["spec"]["maxUnavailable"] == 1
+            labels = item["spec"]["template"]["metadata"]["labels"]
+            assert item["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_the_only_replica_of_a_state_is_never_evicted() -> None:
+    alone = with_change("{backups: 1}", "{backups: 0}")
+    assert objects(alone)["PodDisruptionBudget", "pair-count"]["spec"]["maxUnavailable"] == 0
+
+
+def test_no_two_workloads_claim_a_pod() -> None:
+    found = [item for (kind, _), item in objects().items() if kind == "Deployment"]
+    for item in found:
+        labels = item["spec"]["template"]["metadata"]["labels"]
+        assert sum(1 for other in found if other["spec"]["selector"]["matchLabels"].items() <= labels.items()) == 1
+
+
+def test_a_primary_and_its_backup_are_kept_apart() -> None:
+    term = pod_of(PAIR, "pair-count")["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
+    assert term["podAffinityTerm"] == {
+        "labelSelector": {"matchLabels": {GRAPH: "pair", OPERATOR: "count"}}, "topologyKey": "kubernetes.io/hostname"
+    }  # fmt: skip
+
+
+def test_the_service_finds_the_frontends_of_any_incarnation() -> None:
+    assert objects()["Service", "pair"]["spec"]["selector"] == {GRAPH: "pair", ROLE: FRONTEND_ROLE}
+
+
+def test_a_pod_template_is_merged_over_model_and_proxy() -> None:
+    text = with_change(
+        '{entrypoint: "m:Count", image: "m:1"}',
+        '{entrypoint: "m:Count", image: "m:1"}\n'
+        "    podTemplate:\n"
+        "      metadata: {annotations: {team: a}}\n"
+        "      spec:\n"
+        "        runtimeClassName: nvidia\n"
+        "        tolerations: [{key: gpu, operator: Exists}]\n"
+        "        containers:\n"
+        '        - {name: model, resources: {limits: {"nvidia.com/gpu": 1}}, volumeMounts: [{name: data, mountPath: /data}]}\n'
+        '        - {name: proxy, resources: {requests: {memory: "1Gi"}}}\n'
+        "        volumes: [{name: data, emptyDir: {}}]",
+    )
+    pod = pod_of(text, "pair-count")
+    model, proxy = pod["spec"]["containers"][0], pod["spec"]["initContainers"][0]
+    assert len(pod["spec"]["containers"]) == len(pod["spec"]["initContainers"]) == 1
+    assert model["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    assert model["image"] == "m:1"
+    assert [mount["name"] for mount in model["volumeMounts"]] == ["link", "tmp", "data"]
+    assert proxy["resources"] == {"requests": {"cpu": "50m", "memory": "1Gi"}}
+    assert {volume["name"] for volume in pod["spec"]["volumes"]} == {"link", "tmp", "data"}
+    assert pod["metadata"]["annotations"]["team"] == "a"
+    assert pod["spec"]["runtimeClassName"] == "nvidia"
+
+
+def replaced(change: tuple[str, str]) -> set[str]:
+    """Workloads whose pods are replaced by a change."""
+    before, after = objects(), objects(with_change(*change))
+    keys = [key for key in before if key[0] == "Deployment"]
+    return {name for kind, name in keys if before[kind, name]["spec"]["template"] != after[kind, name]["spec"]["template"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (('"m:Count", image: "m:1"', '"m:Count", image: "m:2"'), {"pair-count"}),
+        (('"m:Count", image: "m:1"', '"m:Count", image: "m:1", config: {a: 1}'), {"pair-count"}),
+        (("standby: {hot: 1}", "standby: {hot: 2}"), set()),
+        (("{backups: 1}", "{backups: 2}"), {"pair-manager"}),
+        (("spec:\n", "spec:\n  frontend: {replicas: 3}\n"), {"pair-manager"}),
+        (("spec:\n", "spec:\n  managers: {replicas: 5}\n"), set()),
+        (("spec:\n", "spec:\n  frontend: {requestTimeout: 5s}\n"), {"pair-frontend"}),
+    ],
+    ids=["image", "config", "standbys", "backups", "frontends", "managers", "timeout"],
+)
+def test_a_change_replaces_the_pods_that_depend_on_it_and_no_others(change: tuple[str, str], expected: set[str]) -> None:
+    assert replaced(change) == expected
+
+
+def test_another_sidecar_image_replaces_every_pod_but_not_what_they_run() -> None:
+    before, after = objects(), objects(settings=Settings(etcd=SETTINGS.etcd, image="hams.test/sidecar:2"))
+    for key in before:
+        if key[0] == "Deployment":
+            one, other = (item[key]["spec"]["template"] for item in (before, after))
+            assert one != other
+            assert one["metadata"]["annotations"][RUNS] == other["metadata"]["annotations"][RUNS]
+
+
+def test_a_history_is_recorded_only_where_the_settings_say_so() -> None:
+    found = objects(settings=Settings(history="/var/history"))
+    spec = found["Deployment", "pair-count"]["spec"]["template"]["spec"]
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert {"name": "HAMS_HISTORY", "value": "/var/history"} in container["env"]
+        assert {"name": "history", "mountPath": "/var/history"} in container["volumeMounts"]
+
+
+def test_the_plan_is_the_same_each_time_and_plain_json() -> None:
+    assert objects() == objects()
+    for item in objects().values():
+        assert json.loads(msgspec.json.encode(item)) == item
+
+
+@pytest.mark.parametrize("name", ["digits", "chain", "semantic-cache", "stocks"])
+def test_examples_run_on_kubernetes_as_they_stand(name: str) -> None:
+    file = ROOT / "examples" / name / "graph.yaml"
+    place = Place(name, "default")
+    found = desired(load(file, uid=place.graph_uid(), on_kubernetes=True), place, Settings())
+    images = {container["image"] for item in found if item["kind"] == "Deployment" for container in item["spec"]["template"]["spec"]["containers"]}
+    assert f"hams.local/hams-example-{name}:0.1.0" in images
+
+
+def test_a_place_names_what_it_holds() -> None:
+    later = Place("pair", "shop", UID, incarnation=2)
+    assert (PLACE.graph_uid(), later.graph_uid()) == (UID, f"{UID}-r2")
+    assert (PLACE.workload("count"), later.workload("count")) == ("pair-count", "pair-count-r2")
+    assert PLACE.url == "http://pair.shop.svc:8080"
