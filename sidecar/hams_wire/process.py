@@ -11,7 +11,7 @@ import logging
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 
 import uvloop
 
@@ -45,12 +45,6 @@ def common_arguments(program: str, about: str) -> argparse.ArgumentParser:
 def instance_in(pod: str) -> str:
     """A fresh instance id in a pod: a container that is started again in its pod is another instance."""
     return f"{pod}-{secrets.token_hex(4)}"
-
-
-def pod_of(instance: str, pods: Collection[str]) -> str | None:
-    """The pod in which an instance runs, or ran: an id made by `instance_in`, with what `hams_sidecar.lives` adds for each further life."""
-    found = [pod for pod in pods if instance.startswith(f"{pod}-")]
-    return max(found, key=len, default=None)
 
 
 async def open_graph(endpoints: str, uid: str) -> tuple[EtcdCoordination, Graph]:

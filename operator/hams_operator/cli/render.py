@@ -9,6 +9,7 @@ from hams_operator.cli.output import Output, complain, print_json
 from hams_operator.graph import InvalidGraph, load, read_place
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import Place, Settings
+from hams_wire.spec import encode_spec
 
 
 class _Dumper(yaml.SafeDumper):
@@ -34,7 +35,7 @@ def render(file: Path, namespace: str | None, settings: Settings, uid: str, outp
         graph = load(file, uid=place.graph_uid(), on_kubernetes=True)
     except InvalidGraph as error:
         complain("\n".join([f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}", *map(str, error.problems)]))
-    objects = desired(graph, place, settings)
+    objects = desired(graph, encode_spec(graph).decode(), place, settings)
     if output is Output.JSON:
         print_json({"apiVersion": "v1", "kind": "List", "items": list(objects)})
     else:

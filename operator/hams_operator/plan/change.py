@@ -5,11 +5,11 @@ How models run, how many instances there are, and bounds may change: pods are re
 own, and takes over when it serves. Where operators keep state, that loses it, so it is refused unless an annotation allows it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hams_operator.plan.names import ALLOW_STATE_LOSS, GRAPH_UID, INCARNATION, SPEC_FILE, Json, Place
+from hams_operator.plan.names import ALLOW_STATE_LOSS, Place
 from hams_protocol.graph import Graph, GraphData, Operator
-from hams_wire.spec import MalformedSpec, decode_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class Decision:
     refused: str = ""
 
 
-def decide(asked: GraphData, place: Place, config_maps: tuple[Json, ...], annotations: dict[str, str]) -> Decision:
-    """`asked` as compiled (its uid does not matter), `config_maps` those that hold the graphs that run now."""
-    running = newest(place, config_maps)
-    if running is None:
+def decide(asked: GraphData, place: Place, running: Mapping[int, Graph], annotations: Mapping[str, str]) -> Decision:
+    """`asked` as compiled (its uid does not matter); `running`: the graphs that run now, by incarnation."""
+    if not running:
         return Decision(_at(asked, place), place)
-    old, old_place = running
+    incarnation = max(running)
+    old, old_place = running[incarnation], replace(place, incarnation=incarnation)
     differences = differing(old.data, asked)
     if not differences:
         return Decision(_at(asked, old_place), old_place)
@@ -38,37 +38,12 @@ def decide(asked: GraphData, place: Place, config_maps: tuple[Json, ...], annota
             f"{'; '.join(differences)}: this would lose the state of {', '.join(lost)}. Delete the graph and create it again, "
             f'or annotate it with {ALLOW_STATE_LOSS}: "true". Until then it runs as before',
         )
-    fresh = replace(place, incarnation=old_place.incarnation + 1)
+    fresh = replace(place, incarnation=incarnation + 1)
     return Decision(_at(asked, fresh), fresh)
 
 
-def newest(place: Place, config_maps: tuple[Json, ...]) -> tuple[Graph, Place] | None:
-    """The newest incarnation that was begun, and where; None if there is none that this version can read."""
-    found: list[tuple[int, Graph]] = []
-    for item in config_maps:
-        metadata = item["metadata"]
-        if GRAPH_UID not in (metadata.get("annotations") or {}):
-            continue
-        incarnation = int(metadata["labels"].get(INCARNATION, "0"))
-        try:
-            graph = decode_spec((item.get("data") or {}).get(SPEC_FILE, "").encode())
-        except MalformedSpec:
-            continue
-        if graph.data.uid == replace(place, incarnation=incarnation).graph_uid():
-            found.append((incarnation, graph))
-    if not found:
-        return None
-    incarnation, graph = max(found, key=lambda item: item[0])
-    return graph, replace(place, incarnation=incarnation)
-
-
 def _at(data: GraphData, place: Place) -> Graph:
-    return Graph(replace_uid(data, place.graph_uid()))
-
-
-def replace_uid(data: GraphData, uid: str) -> GraphData:
-    """The same graph under another uid."""
-    return replace(data, uid=uid)
+    return Graph(replace(data, uid=place.graph_uid()))
 
 
 def differing(old: GraphData, new: GraphData) -> list[str]:

@@ -27,13 +27,12 @@ from hams_operator.plan.names import (
 )
 from hams_operator.plan.pods import frontend_pod, manager_pod, operator_pod, selector
 from hams_protocol.graph import Graph, Operator
-from hams_wire.spec import encode_spec
 
 
-def desired(graph: Graph, place: Place, settings: Settings) -> tuple[Json, ...]:
-    """The objects of `graph`, in the order in which they are best applied. `graph` has the uid of `place`."""
+def desired(graph: Graph, compiled: str, place: Place, settings: Settings) -> tuple[Json, ...]:
+    """The objects of `graph`, in the order in which they are best applied. `compiled`: the graph as etcd holds it; it has the uid of `place`."""
     assert graph.data.uid == place.graph_uid(), "compiled for this place"
-    objects = [_config_map(graph, place), *_network_policies(place), _service(place)]
+    objects = [_config_map(graph, compiled, place), *_network_policies(place), _service(place)]
     managers, frontends = {ROLE: MANAGER_ROLE}, {ROLE: FRONTEND_ROLE}
     objects.append(_deployment(place, MANAGER_ROLE, managers, graph.data.managers, manager_pod(graph, place, settings)))
     for op in graph.data.operators:
@@ -56,9 +55,9 @@ def with_digest(item: Json) -> Json:
     return item | {"metadata": item["metadata"] | {"annotations": item["metadata"].get("annotations", {}) | {CONTENT: digest}}}
 
 
-def _config_map(graph: Graph, place: Place) -> Json:
+def _config_map(graph: Graph, compiled: str, place: Place) -> Json:
     metadata = place.metadata(place.config_map) | {"annotations": {GRAPH_UID: graph.data.uid}}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {SPEC_FILE: encode_spec(graph).decode()}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {SPEC_FILE: compiled}}
 
 
 def _service(place: Place) -> Json:

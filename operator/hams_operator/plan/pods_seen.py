@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from hams_operator.plan.names import FRONTEND_ROLE, INCARNATION, MANAGER_ROLE, MODEL, OPERATOR, ROLE, Json
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
-from hams_wire.process import pod_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,12 @@ def _failure(containers: list[Json]) -> Failure | None:
             lines = (ended.get("message") or "").rstrip()
             return Failure(128 - code if code > 128 else code, lines, ended.get("finishedAt", ""), int(found.get("restartCount", 0)))
     return None
+
+
+def pod_of(instance: InstanceId, pods: Collection[str]) -> str | None:
+    """The pod in which an instance runs, or ran: its id is the pod's name and what makes it fresh (`hams_wire.process.instance_in`)."""
+    found = [pod for pod in pods if instance.startswith(f"{pod}-")]
+    return max(found, key=len, default=None)
 
 
 def homes(instances: Iterable[InstanceId], pods: Iterable[Pod]) -> dict[InstanceId, Pod]:

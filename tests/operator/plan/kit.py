@@ -6,6 +6,7 @@ from hams_operator.graph import load_text
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import Place, Settings
 from hams_protocol.graph import Graph
+from hams_wire.spec import encode_spec
 
 UID = "0f3a"
 PLACE = Place("pair", "shop", UID)
@@ -39,8 +40,13 @@ def graph(text: str = PAIR, place: Place = PLACE) -> Graph:
     return load_text(text, uid=place.graph_uid(), on_kubernetes=True)
 
 
+def planned(text: str = PAIR, place: Place = PLACE, settings: Settings = SETTINGS) -> tuple[Json, ...]:
+    found = graph(text, place)
+    return desired(found, encode_spec(found).decode(), place, settings)
+
+
 def objects(text: str = PAIR, place: Place = PLACE, settings: Settings = SETTINGS) -> dict[tuple[str, str], Json]:
-    return {(item["kind"], item["metadata"]["name"]): item for item in desired(graph(text, place), place, settings)}
+    return {(item["kind"], item["metadata"]["name"]): item for item in planned(text, place, settings)}
 
 
 def pod_of(text: str, workload: str) -> Json:

@@ -4,18 +4,19 @@ import pytest
 
 from hams_operator.plan.change import decide
 from hams_operator.plan.names import ALLOW_STATE_LOSS
+from hams_protocol.graph import Graph
 
-from .kit import PAIR, PLACE, Json, graph, objects, with_change
+from .kit import PAIR, PLACE, graph, with_change
 
 STATELESS = with_change("    stateful: {backups: 1}\n", "")
 
 
-def running(text: str) -> tuple[Json, ...]:
-    return (objects(text)["ConfigMap", "pair-graph"],)
+def running(text: str) -> dict[int, Graph]:
+    return {0: graph(text)}
 
 
 def test_a_graph_that_does_not_run_yet_is_the_first_incarnation() -> None:
-    found = decide(graph().data, PLACE, (), {})
+    found = decide(graph().data, PLACE, {}, {})
     assert (found.place, found.graph.data, found.refused) == (PLACE, graph().data, "")
 
 
@@ -60,6 +61,5 @@ def test_the_newest_incarnation_counts() -> None:
     first = running(STATELESS)
     asked = with_change("name: count", "name: counter", with_change("count.y", "counter.y", STATELESS))
     begun = decide(graph(asked).data, PLACE, first, {})
-    second = objects(asked, begun.place)["ConfigMap", "pair-graph-r1"]
-    again = decide(graph(asked).data, PLACE, (*first, second), {})
+    again = decide(graph(asked).data, PLACE, first | {1: begun.graph}, {})
     assert (again.place, again.graph.data) == (begun.place, begun.graph.data)

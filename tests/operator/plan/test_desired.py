@@ -6,12 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hams_operator.graph import load
-from hams_operator.plan.desired import desired
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, OPERATOR, PROXY, ROLE, RUNS, Place, Settings
 from hams_wire.spec import decode_spec
 
-from .kit import PAIR, PLACE, SETTINGS, UID, Json, graph, objects, pod_of, with_change
+from .kit import PAIR, PLACE, SETTINGS, UID, Json, graph, objects, planned, pod_of, with_change
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -35,7 +33,7 @@ def test_every_object_is_owned_by_the_resource_and_lies_in_its_namespace() -> No
 
 def test_without_a_resource_nothing_owns_the_objects() -> None:
     place = Place("pair", "shop")
-    found = desired(graph(place=place), place, SETTINGS)
+    found = planned(place=place)
     assert all("ownerReferences" not in item["metadata"] for item in found)
 
 
@@ -216,7 +214,7 @@ def test_the_plan_is_the_same_each_time_and_plain_json() -> None:
 def test_examples_run_on_kubernetes_as_they_stand(name: str) -> None:
     file = ROOT / "examples" / name / "graph.yaml"
     place = Place(name, "default")
-    found = desired(load(file, uid=place.graph_uid(), on_kubernetes=True), place, Settings())
+    found = planned(file.read_text(), place)
     images = {container["image"] for item in found if item["kind"] == "Deployment" for container in item["spec"]["template"]["spec"]["containers"]}
     assert f"hams.local/hams-example-{name}:0.1.0" in images
 
