@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,6 +132,7 @@ async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, hi
     gaps: list[float] = []
     splits: list[dict[str, float]] = []
     quiet: list[float] = []
+    kills_at: list[int] = []
     watcher = TopologyLog(supervisor.uid, EtcdCoordination(supervisor.etcd_endpoints))
     await watcher.start()
     loop = asyncio.get_running_loop()
@@ -142,7 +144,8 @@ async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, hi
                 begin = loop.time()
                 await _answers(log, 50)
                 quiet.append(log.longest_gap_s(begin, loop.time()))
-                moment = await _strike(cell, supervisor)
+                moment, struck_ns = await _strike(cell, supervisor)
+                kills_at.append(struck_ns)
                 await _answers(log, 50)
                 await _full(supervisor, cell)
                 gaps.append(log.longest_gap_s(moment, min(loop.time(), moment + AROUND_S)))
@@ -159,6 +162,7 @@ async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, hi
         "gap_p99_ms": _ms(percentile(gaps, 0.99)),
         "gap_without_kills_ms": _ms(base),
         "gaps_ms": [_ms(gap) for gap in gaps],
+        "kills_at": kills_at,
     }
     for step in ("detect", "decide", "promote", "resend"):
         answer[f"{step}_ms"] = _ms(percentile([split[step] for split in splits if step in split], 0.5))
@@ -173,14 +177,15 @@ async def _answers(log: Log, more: int) -> None:
             await log.news.wait()
 
 
-async def _strike(cell: Cell, supervisor: Supervisor) -> float:
+async def _strike(cell: Cell, supervisor: Supervisor) -> tuple[float, int]:
+    """Kill; when that was, by the loop's clock and by CLOCK_MONOTONIC in ns."""
     async with asyncio.timeout(60):
         while (targets := _targets(cell, await supervisor.view())) is None:
             pass  # somebody did not answer the probe in time
-    moment = asyncio.get_running_loop().time()
+    moment, struck_ns = asyncio.get_running_loop().time(), time.monotonic_ns()
     for pid in targets:
         os.kill(pid, signal.SIGKILL)
-    return moment
+    return moment, struck_ns
 
 
 def _targets(cell: Cell, view: View) -> list[int] | None:

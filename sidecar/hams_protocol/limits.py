@@ -63,6 +63,9 @@ heartbeat_interval_s = 0.03
 attempts_alone_max = 8
 """Upper limit of `recovery.maxAttempts`."""
 
+frozen_max_s = 2.0
+"""A backup that is frozen for this long ends the attempt itself, by committing the next generation unchanged."""
+
 frozen_attempts_max = 64
 """Freeze and Fence attempts remembered."""
 

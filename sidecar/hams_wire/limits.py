@@ -139,6 +139,15 @@ connect_s = 1.0
 reconnect_s = 0.02
 """Pause before a broken connection is tried again; doubled each time, with jitter, to `reconnect_max_s`."""
 
+reconnect_eager_s = 0.002
+"""The same, to a peer whose end something waits to know: its socket may still be closing while the kernel ends its process."""
+
+reconnect_refused_s = 0.25
+"""The same, where nobody listens any more: whoever comes back there connects to us first."""
+
+steady_s = 0.1
+"""A connection that stood for less than this is flapping: it is not tried again at once."""
+
 reconnect_max_s = 1.0
 """Longest pause between two attempts to connect."""
 
@@ -169,6 +178,9 @@ member_lease_s = 2
 
 heartbeats_per_suspicion = 3
 """Heartbeats within the time after which silence is suspicious."""
+
+break_report_after_s = 0.1
+"""A broken connection is reported to the managers after this long, unless they have acted by then or it stands again."""
 
 heartbeat_min_s = 0.01
 """Heartbeats are at least this far apart."""

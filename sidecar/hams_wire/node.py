@@ -54,6 +54,7 @@ from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.suspicion import Suspicion
 from hams_wire.tls import Certificates
+from hams_wire.trace import trace_from
 
 log = logging.getLogger("hams.node")
 
@@ -112,6 +113,7 @@ class Node:
         self._coordination = coordination
         self._perform = perform
         self._history = history
+        self._trace = trace_from(os.environ, instance)
         self._reply_digest = reply_digest
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
@@ -140,6 +142,7 @@ class Node:
             on_refused=self._on_refused,
             advertise=advertise,
             tls=tls,
+            eager=self._is_close,
         )
 
     # -- life --------------------------------------------------------------------------------------------------------------------
@@ -200,8 +203,13 @@ class Node:
     def _take(self, event: Event, now: float) -> None:
         """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone: neither may be passed over,
         so the instance ends and another takes over."""
+        trace = self._trace
         try:
+            if trace is not None:
+                trace.event(event)
             for effect in self.machine.step(event, now):
+                if trace is not None:
+                    trace.effect(effect)
                 self._do(effect, now)
                 if self.stopped.done():
                     break
@@ -245,7 +253,19 @@ class Node:
     def _on_down(self, peer: InstanceId) -> None:
         self._suspicion.forget(peer)
         self.feed(PeerDown(peer))
-        self._suspect(peer, "its connection broke")
+        if self.of != MANAGER:
+            self._loop.call_later(limits.break_report_after_s, self._report_break, peer)
+
+    def _report_break(self, peer: InstanceId) -> None:
+        """Managers have connections of their own, and mostly know: to tell them at once would only keep them from acting."""
+        known = self.machine.knowledge.topology.revoked
+        if peer in self.members and peer not in known and not self.network.is_up(peer) and not self.stopped.done():
+            self._suspect(peer, "its connection broke")
+
+    def _is_close(self, peer: InstanceId) -> bool:
+        """Whether something here waits for the proof that this peer is gone: it is a manager's business, and that of its own kind."""
+        member = self.members.get(peer)
+        return self.of == MANAGER or (member is not None and member.of == self.of)
 
     def _on_refused(self, peer: InstanceId) -> None:
         self.feed(PeerDown(peer, refused=True))

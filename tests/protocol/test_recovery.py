@@ -59,13 +59,43 @@ def test_a_suspect_is_probed_and_a_healthy_answer_clears_it():
     assert not of(rig.after(5.0), Propose)
 
 
-def test_a_primary_is_revoked_when_its_probe_fails_and_a_member_in_sync_has_just_answered():
+def test_a_primary_that_fails_its_probe_is_revoked_by_the_commit_that_replaces_it():
     rig = manager(P, Q, S)
     rig.get("q-1", Suspect("p-1", "silent"))
-    assert not of(rig.after(0.4), Propose), "nobody has answered"
-    effects = rig.get("p-2", ProbeAnswer(probes(rig)["p-2"], Health.HEALTHY, 1))
-    assert proposed(effects).revoked == ("p-1",)
-    assert proposed(effects).find("p") == P, "the roles move later, all at once"
+    assert not freezes(rig.all), "the probe may yet be answered"
+    effects = rig.after(0.4)
+    assert set(freezes(effects)) == {"p-2", "p-3"}
+    assert not of(rig.all, Propose), "nobody has answered"
+    freeze_answers(rig, p_2=9, p_3=9)
+    topology = proposed(fence_answer(rig, False))
+    assert topology.revoked == ("p-1",)
+    assert topology.find("p").primary == "p-2"
+
+
+def test_a_primary_whose_only_backup_does_not_answer_is_not_revoked():
+    rig = manager(rset("p", "p-1", "p-2"), Q, S)
+    rig.step(PeerDown("p-1", refused=True))
+    assert set(freezes(rig.all)) == {"p-2"}
+    rig.step(PeerDown("p-2", refused=True))
+    for _ in range(10):
+        rig.after(0.5)
+    assert all("p-1" not in item.topology.revoked for item in of(rig.all, Propose))
+
+
+def test_whom_an_attempt_replaces_it_goes_on_replacing_though_he_answers_late():
+    rig = manager(P, Q, S)
+    rig.get("q-1", Suspect("p-1", "silent"))
+    rig.after(0.4)
+    rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.HEALTHY, 1))
+    freeze_answers(rig, p_2=9, p_3=9)
+    assert proposed(fence_answer(rig, False)).revoked == ("p-1",), "his backups have frozen, and only another topology thaws them"
+
+
+def test_a_slot_owner_is_revoked_by_the_commit_that_replaces_it():
+    rig = manager(P, Q, S)
+    topology = proposed(rig.step(PeerDown("s-1", refused=True)))
+    assert topology.revoked == ("s-1",)
+    assert [(slot.instance, slot.epoch) for slot in topology.table("s").slots] == [("s-2", 2)]
 
 
 def test_a_broken_connection_alone_does_not_confirm_but_a_refused_one_does():
@@ -86,9 +116,8 @@ def test_the_last_replica_of_a_state_is_never_revoked():
 def test_a_proxy_that_answers_with_a_dead_model_fails_its_probe():
     rig = manager(P, Q, S)
     rig.get("p-1", Suspect("p-1", "model died"))
-    rig.get("p-2", ProbeAnswer(probes(rig)["p-2"], Health.HEALTHY, 1))
-    effects = rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.MODEL_DEAD, 1))
-    assert proposed(effects).revoked == ("p-1",)
+    rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.MODEL_DEAD, 1))
+    assert set(freezes(rig.all)) == {"p-2", "p-3"}
 
 
 def test_the_second_manager_waits_its_turn():

@@ -54,11 +54,24 @@ class Attempt:
     """The questions of one recovery attempt and what the answers amount to."""
 
     def __init__(
-        self, graph: Graph, topology: Topology, members: assign.Members, number: int, revision: int, now: float, patient: Iterable[str] = ()
+        self,
+        graph: Graph,
+        topology: Topology,
+        known: Topology,
+        members: assign.Members,
+        number: int,
+        revision: int,
+        now: float,
+        patient: Iterable[str] = (),
     ) -> None:
-        """`patient` are the sets that are not given up as lost yet: a revoked member may come back with its state."""
+        """`topology` is the `known` one of that generation and revision, with those revoked whom this attempt's commit will revoke (`condemned`).
+
+        `patient` are the sets that are not given up as lost yet: a revoked member may come back with its state.
+        """
         self._graph = graph
         self.topology = topology
+        self.known = known
+        self.condemned: frozenset[InstanceId] = frozenset()
         self.revision = revision
         self._members = members
         self._question = number * QUESTIONS_PER_ATTEMPT
@@ -175,7 +188,7 @@ class Attempt:
         """Somebody does not know this topology yet: here it is, and the question again."""
         if refusal.generation >= self.topology.generation:
             return []
-        news = Send(sender, TopologyNews(self.topology, revision))
+        news = Send(sender, TopologyNews(self.known, revision))
         move = self._moves.get(refusal.name)
         if move is not None and move.asked.get(sender) == refusal.attempt and not move.decided:
             return [news, Send(sender, Freeze(refusal.attempt, self.topology.generation, refusal.name, move.old.epoch))]

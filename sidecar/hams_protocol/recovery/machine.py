@@ -303,11 +303,12 @@ class ManagerMachine:
         effects = self._expire(now) + self._ask_saved(now)
         if self._proposing or now < self._held_until:
             return effects
-        revoked = self._to_revoke(now)
+        condemned = self._condemned(now)
+        revoked = self._to_revoke(now) - condemned
         if revoked:
             self._attempt = None
             return effects + self._propose(assign.revoke(self.knowledge.topology, revoked).next())
-        effects += self._recover(now)
+        effects += self._recover(condemned, now)
         if not self._is_busy():
             return effects + self._assign(now)
         changed, notes = self._lost_and_found(self.knowledge.topology)
@@ -318,18 +319,51 @@ class ManagerMachine:
     def _is_busy(self) -> bool:
         return self._proposing or self._attempt is not None
 
+    def _confirmed(self, now: float) -> list[Inquest]:
+        """Inquests whose suspects have failed their probes, as far as it is this manager's turn."""
+        delay = self._delay()
+        return [inquest for inquest in self._inquests.values() if inquest.confirmed_at != FOREVER and now >= inquest.confirmed_at + delay]
+
+    def _condemned(self, now: float) -> set[InstanceId]:
+        """Confirmed suspects to be revoked by the very commit that replaces them: slot owners, and primaries whose sets have an in-sync member
+        to freeze, whose answer is the proof that another replica lives.
+
+        Asking binds nobody, so it need not wait for the revocation. Whom an attempt has begun to replace it goes on replacing: his backups
+        have frozen, and only another topology thaws them.
+        """
+        found: set[InstanceId] = set() if self._attempt is None else set(self._attempt.condemned)
+        topology = self.knowledge.topology
+        if mutants.on("revoke-last-replica"):
+            return found
+        out = {*self._inquests, *topology.revoked}
+        for inquest in self._confirmed(now):
+            needed = [item for item in topology.sets if self._is_needed(inquest.instance, item)]
+            if any(item.primary == inquest.instance for item in topology.sets):
+                joint = all(item.primary == inquest.instance and self._may_freeze(item, out, now) for item in needed)
+            else:
+                joint = not needed and self._owns_slot(inquest.instance) and self._has_substitute(inquest)
+            if joint:
+                found.add(inquest.instance)
+        return found
+
+    def _may_freeze(self, item: ReplicaSet, out: set[InstanceId], now: float) -> bool:
+        """Whether somebody in sync, of whom nothing bad is known, may stand in for the primary now."""
+        if item.lost or now < self._retry_at.get(item.name, -FOREVER):
+            return False
+        return any(peer not in out and peer not in self._down for peer in item.in_sync)
+
+    def _owns_slot(self, instance: InstanceId) -> bool:
+        return any(slot.instance == instance for table in self.knowledge.topology.tables for slot in table.slots)
+
     def _to_revoke(self, now: float) -> set[InstanceId]:
         """Confirmed suspects that somebody can stand in for; a primary only if an in-sync member has just answered."""
         topology = self.knowledge.topology
         found: set[InstanceId] = set()
-        for inquest in self._inquests.values():
-            if now < inquest.confirmed_at + self._delay() or inquest.confirmed_at == FOREVER:
-                continue
-            owns_slot = any(slot.instance == inquest.instance for table in topology.tables for slot in table.slots)
+        for inquest in self._confirmed(now):
             if any(item.primary == inquest.instance for item in topology.sets):
                 replaced = all(self._has_heir(item, inquest) for item in topology.sets if self._is_needed(inquest.instance, item))
             else:
-                replaced = owns_slot and self._has_substitute(inquest)
+                replaced = self._owns_slot(inquest.instance) and self._has_substitute(inquest)
             if replaced:
                 found.add(inquest.instance)
         return found
@@ -356,46 +390,59 @@ class ManagerMachine:
         ops = [table.op for table in topology.tables if any(slot.instance == inquest.instance for slot in table.slots)]
         return all(any(item != inquest.instance for item in assign.candidates(self.members, op, topology)) for op in ops)
 
-    def _recover(self, now: float) -> list[Effect]:
-        topology = self.knowledge.topology
-        orphaned = [item.name for item in topology.sets if self._is_orphaned(item, now)]
+    def _recover(self, condemned: set[InstanceId], now: float) -> list[Effect]:
+        """Go on with the attempt, or begin one. It works on the present topology with the condemned revoked, which its commit will say."""
+        known = self.knowledge.topology
+        topology = assign.revoke(known, condemned) if condemned else known
+        orphaned = [item.name for item in topology.sets if self._is_orphaned(item, topology, now)]
+        spared = {item.primary for item in topology.sets if item.primary in condemned and item.name not in orphaned}
+        if spared:  # nobody can stand in for these after all
+            return self._recover({item for item in condemned if item not in spared}, now)
         rollbacks = [name for name in self._to_roll_back() if name not in orphaned]
         if not orphaned and not rollbacks:
             self._needed_since = FOREVER
             self._attempt = None
-            return []
+            if not condemned:
+                return []
+            return self._propose(assign.slots(self.graph, topology, self._living(), ()).next())
         self._needed_since = min(self._needed_since, now)
-        if now < self._needed_since + self._delay():
+        if now < self._needed_since + (0.0 if condemned else self._delay()):
             return []
         effects: list[Effect] = []
         about = {(name, *assign.keepers(self.members, topology.find(name))) for name in orphaned}
-        if self._attempt is not None and (self._attempt.hopeless or not about <= self._about):
-            self._attempt = None
-        if self._attempt is None:
+        attempt = self._attempt
+        if attempt is not None and (attempt.hopeless or not about <= self._about or attempt.condemned != condemned):
+            attempt = None
+        if attempt is None:
             self._attempts += 1
-            members = {name: item for name, item in self.members.items() if name not in self._inquests}
+            members = {name: item for name, item in self.members.items() if name not in self._inquests and name not in condemned}
             patient = [name for name, since in self._orphaned_since.items() if now < since + limits.kept_wait_s]
-            self._attempt = Attempt(self.graph, topology, members, self._attempts, self.knowledge.revision, now, patient)
+            patient += [item.name for item in known.sets if item.primary in condemned]
+            attempt = Attempt(self.graph, topology, known, members, self._attempts, self.knowledge.revision, now, patient)
+            attempt.condemned = frozenset(condemned)
             silent = [item.instance for item in self._inquests.values() if item.confirmed_at != FOREVER and item.health is None]
             self._about = about
-            effects = self._attempt.begin(orphaned, rollbacks, silent, now)
-        for name in self._attempt.put_off:
+            effects = attempt.begin(orphaned, rollbacks, silent, now)
+        self._attempt = attempt
+        vain = any(known.find(name).primary in condemned for name in attempt.put_off)
+        for name in attempt.put_off:
             self._retry_at[name] = now + self._probe_timeout_s
-        self._attempt.put_off.clear()
-        if self._attempt.is_empty:
+        attempt.put_off.clear()
+        if attempt.is_empty or vain:  # in vain: nobody can stand in for one of the condemned, so none of them is revoked
             self._attempt = None
             return effects
-        result = self._attempt.result()
+        result = attempt.result()
         if result is None:
             return effects
-        notes = self._losses(self._attempt)
+        notes = self._losses(attempt)
         return [*effects, *notes, *self._propose(result)]
 
-    def _is_orphaned(self, item: ReplicaSet, now: float) -> bool:
-        """Whether the set has lost its primary for good, and somebody who holds its state may answer now."""
-        if item.primary is None or item.primary not in self.knowledge.topology.revoked:
+    def _is_orphaned(self, item: ReplicaSet, topology: Topology, now: float) -> bool:
+        """Whether the set has lost its primary for good in this topology, and somebody who holds its state may answer now."""
+        if item.primary is None or item.primary not in topology.revoked:
             self._orphaned_since.pop(item.name, None)
-            self._retry_at.pop(item.name, None)
+            if item.primary not in self._inquests:
+                self._retry_at.pop(item.name, None)
             return False
         self._orphaned_since.setdefault(item.name, now)
         if now < self._retry_at.get(item.name, -FOREVER):
@@ -430,8 +477,7 @@ class ManagerMachine:
         topology = self.knowledge.topology
         patient = now < self._began_at + limits.first_roles_wait_s
         changed = assign.first_roles(self.graph, topology, self.members, patient)
-        dead = [item.instance for item in self._inquests.values()]
-        living = {name: item for name, item in self.members.items() if name not in dead and not self._down.get(name)}
+        living = self._living()
         changed = assign.slots(self.graph, changed, living, ())
         suspects = {name for name, item in self._inquests.items() if item.confirmed_at == FOREVER and name in self.members}
         changed = assign.joiners(self.graph, changed, living, suspects)
@@ -446,6 +492,10 @@ class ManagerMachine:
             return []
         self._assign_since = FOREVER
         return [*notes, *self._propose(changed.next())]
+
+    def _living(self) -> dict[InstanceId, Member]:
+        """Members of whom nothing bad is known."""
+        return {name: item for name, item in self.members.items() if name not in self._inquests and not self._down.get(name)}
 
     def _lost_and_found(self, topology: Topology) -> tuple[Topology, list[Effect]]:
         """A set whose every member has lost its lease and fails its probe is lost, until one of them is back. None of them is revoked."""

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits, mutants
-from hams_protocol.effects import Effect, NoteApply, Send
+from hams_protocol.effects import Effect, NoteApply, Propose, Send
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import AskCopy, AskDurable, Consumed, Message, RecordAck, StateCopy, StateRecord
@@ -33,6 +33,7 @@ class Backup:
         self._held: deque[StateRecord] = deque()
         self._early: dict[int, StateRecord] = {}
         self._frozen_in = -1
+        self._thaw_at = FOREVER
         self._said = (-1, -1)
         self._waiting_since = FOREVER
         self._asked_copy_at = FOREVER
@@ -149,9 +150,10 @@ class Backup:
         note = NoteApply(m.operator.name, m.knowledge.topology.generation, self._epoch, end, chain)
         return [note, *self._acknowledge(now)]
 
-    def freeze(self, generation: int) -> None:
+    def freeze(self, generation: int, now: float) -> None:
         """Take no record of this epoch any more, and apply none, until a higher generation is learnt."""
         self._frozen_in = max(self._frozen_in, generation)
+        self._thaw_at = now + limits.frozen_max_s
         if mutants.on("act-before-commit"):
             self._held.clear()
 
@@ -159,6 +161,7 @@ class Backup:
         """A higher generation than the freeze's: that attempt can no longer commit."""
         if generation > self._frozen_in:
             self._frozen_in = -1
+            self._thaw_at = FOREVER
 
     # -- time ----------------------------------------------------------------------------------------------------------------------
 
@@ -180,12 +183,16 @@ class Backup:
                 owner = m.knowledge.set_of(dep.op).primary
                 if dep.op != m.operator.name and owner is not None and m.knowledge.status_of(dep) is not Status.DURABLE:
                     effects.append(Send(owner, AskDurable(dep.op)))
+        if now >= self._thaw_at:
+            # Whoever froze this set has given up, or is gone, and its primary may live: the next generation, with nothing changed, ends the attempt.
+            self._thaw_at = now + limits.frozen_max_s
+            effects.append(Propose(self._m.knowledge.revision, self._m.knowledge.topology.next()))
         return effects
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
         copy_due = FOREVER if self.in_sync else self._asked_copy_at + limits.copy_again_after_s
-        return min(copy_due, self._waiting_since + limits.ask_after_s)
+        return min(copy_due, self._waiting_since + limits.ask_after_s, self._thaw_at)
 
 
 FOREVER_VERSION = 1 << 62

@@ -459,7 +459,7 @@ class StatefulMachine(Vertex):
             )
             return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, reports))]
         if isinstance(message, Freeze):
-            return self._freeze(sender, message)
+            return self._freeze(sender, message, now)
         if isinstance(message, Fence):
             return self._fence(sender, message)
         if isinstance(message, RecordAck) and message.epoch > self.epoch and len(self._early_acks) < limits.early_acks_max:
@@ -473,7 +473,7 @@ class StatefulMachine(Vertex):
         kept = self._kept
         return () if kept is None else (RoleReport(kept.op, KEPT, kept.epoch, kept.settled, False),)
 
-    def _freeze(self, sender: InstanceId, freeze: Freeze) -> list[Effect]:
+    def _freeze(self, sender: InstanceId, freeze: Freeze, now: float) -> list[Effect]:
         generation = self.knowledge.topology.generation
         if freeze.generation < generation and not mutants.on("old-freeze-accepted"):
             return [Send(sender, Refused(freeze.attempt, generation, freeze.name, "a newer topology is known here"))]
@@ -481,7 +481,7 @@ class StatefulMachine(Vertex):
             return [Send(sender, Refused(freeze.attempt, generation, freeze.name, "the topology of the question is not known here yet"))]
         version = None
         if self.backup is not None and self.backup.in_sync and self.epoch == freeze.epoch:
-            self.backup.freeze(freeze.generation)
+            self.backup.freeze(freeze.generation, now)
             version = self.store.at_or_below(self.backup.applied)
         elif self._kept is not None and self._kept.epoch == freeze.epoch:
             version = self._kept.newest(self.knowledge)

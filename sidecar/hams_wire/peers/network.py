@@ -74,7 +74,8 @@ class PeerNetwork:
 
     `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
     on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (dialled, and nobody
-    listens at its address, or somebody else), `on_writable(peer, writable)`.
+    listens at its address, or somebody else), `on_writable(peer, writable)`. `eager(peer)`: whether to find out at once why a connection
+    broke; to others a pause comes first, so that those who act upon it find the machine free.
     """
 
     def __init__(
@@ -91,9 +92,11 @@ class PeerNetwork:
         on_refused: Callable[[InstanceId], None] | None = None,
         advertise: str | None = None,
         tls: Certificates | None = None,
+        eager: Callable[[InstanceId], bool] = lambda _: True,
     ) -> None:
         self.instance = instance
         self.graph = graph
+        self._eager = eager
         self.stats = Stats()
         self.heard_s: dict[InstanceId, float] = {}
         self._codec = Codec(factory)
@@ -260,7 +263,9 @@ class PeerNetwork:
             try:
                 sending = await self._dial(instance, peer)
             except (ConnectionRefusedError, FileNotFoundError) as error:  # nobody listens there any more: as good as a death certificate
-                log.log(logging.INFO if pause_s == limits.reconnect_s else logging.DEBUG, "%s is gone from %s: %s", instance, peer.address, error)
+                first = pause_s < limits.reconnect_refused_s
+                log.log(logging.INFO if first else logging.DEBUG, "%s is gone from %s: %s", instance, peer.address, error)
+                pause_s = max(pause_s, limits.reconnect_refused_s)
                 if self._on_refused is not None and not self._closing:
                     self._on_refused(instance)
             except (OSError, BadFrame, Turned) as error:  # TimeoutError is an OSError
@@ -270,9 +275,10 @@ class PeerNetwork:
             else:
                 stood_s = self._loop.time()
                 await asyncio.shield(sending.closed)
-                log.info("connection to %s at %s is gone", instance, peer.address)
-                pause_s = limits.reconnect_s
-                if self._loop.time() - stood_s > limits.reconnect_max_s:
+                log.debug("connection to %s at %s is gone", instance, peer.address)
+                eager = self._eager(instance)
+                pause_s = limits.reconnect_eager_s if eager else limits.reconnect_s
+                if eager and self._loop.time() - stood_s > limits.steady_s:
                     continue  # one attempt at once tells whether it was the connection or the peer
             try:
                 async with asyncio.timeout(pause_s * random.uniform(0.5, 1.5)):
