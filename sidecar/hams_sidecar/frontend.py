@@ -8,6 +8,8 @@ import asyncio
 import itertools
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
@@ -21,6 +23,7 @@ from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall
 from hams_sidecar.endpoint import Address, Endpoint
 from hams_sidecar.inference import (
     Conflict,
+    Done,
     Full,
     InferenceOutcome,
     InferenceRequest,
@@ -40,6 +43,7 @@ from hams_sidecar.payloads import ArenaFactory
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.history import writer_from
 from hams_wire.node import Node
+from hams_wire.peers.payload import TensorInfo
 from hams_wire.probes import answer_probes
 from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
 
@@ -51,38 +55,40 @@ class GraphPort:
         self._graph = graph
         self._arena = arena
         self._handles = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, Done] = {}
+        self._layouts: dict[tuple[tuple[str, str, tuple[int, ...], int], ...], tuple[tuple[TensorInfo, ...], int]] = {}
         self.node: Node | None = None
 
     # -- InferencePort -----------------------------------------------------------------------------------------------------------
 
-    async def infer(self, request: InferenceRequest) -> InferenceOutcome:
+    def submit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
         """Run one request. A caller that goes away is forgotten; the request is not."""
-        if self.node is None:
-            return NotReady("this frontend is coming back under another name")
-        if self.node.stopped.done():
-            return NotReady("this frontend is ending")
+        node = self.node
+        if node is None:
+            done(NotReady("this frontend is coming back under another name"))
+            return _nothing
+        if node.stopped.done():
+            done(NotReady("this frontend is ending"))
+            return _nothing
         try:
             payload = self._payload(request)
         except ArenaFull:
-            return Full(retry_after_s=1.0)
+            done(Full(retry_after_s=1.0))
+            return _nothing
         except ArenaTooSmall as error:
-            return NotReady(f"no room for the request: {error}")
+            done(NotReady(f"no room for the request: {error}"))
+            return _nothing
         handle = next(self._handles)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[handle] = answer
+        self._waiting[handle] = done
         trace = "" if request.trace is None else f"{request.trace.traceparent};{request.trace.tracestate}"
-        meta = Meta(tuple(request.parameters.items()), trace, request.deadline_s)
-        present = tuple(tensor.name for tensor in request.tensors)
-        self.node.feed(ClientRequest(handle, request.idempotency_key, request.digest or "", meta, payload, present=present, outputs=request.outputs))
-        try:
-            return self._outcome((await answer).outcome)
-        except asyncio.CancelledError:
-            if self.node is not None:
-                self.node.feed(ClientGone(handle))
-            raise
-        finally:
-            self._waiting.pop(handle, None)
+        meta = Meta(tuple(request.parameters.items()) if request.parameters else (), trace, request.deadline_s)
+        present = tuple([tensor.name for tensor in request.tensors])
+        node.feed(ClientRequest(handle, request.idempotency_key, request.digest or "", meta, payload, request.outputs, present))
+        return partial(self._gone, handle)
+
+    def _gone(self, handle: int) -> None:
+        if self._waiting.pop(handle, None) is not None and self.node is not None:
+            self.node.feed(ClientGone(handle))
 
     def ready(self) -> bool:
         """Whether the graph answers requests now."""
@@ -96,25 +102,31 @@ class GraphPort:
     def pause(self) -> None:
         """The instance is over, the process is not: whoever waits is told that the outcome is not known here; the key will tell."""
         self.node = None
-        for handle, waiting in list(self._waiting.items()):
-            if not waiting.done():
-                waiting.set_result(Answer(handle, NotServed(504, "the frontend's instance was revoked")))
+        waiting, self._waiting = self._waiting, {}
+        for done in waiting.values():
+            done(TimedOut())
 
     # -- the core's side -----------------------------------------------------------------------------------------------------------
 
     def perform(self, effect: Effect) -> None:
         """Effects that only a frontend has: answers."""
         assert isinstance(effect, Answer), f"not an effect of a frontend: {effect}"
-        waiting = self._waiting.get(effect.handle)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(effect)
+        done = self._waiting.pop(effect.handle, None)
+        if done is not None:
+            done(self._outcome(effect.outcome))
 
     def reply_digest(self, note: NoteReply) -> str | None:
         """Digest of a reply's tensors, for the history."""
         return tensors_digest(self._tensors(note.tokens)) if note.tokens else None
 
     def _payload(self, request: InferenceRequest) -> Payload:
-        tensors, total = layout((tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.tensors)
+        given = tuple([(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.tensors])
+        known = self._layouts.get(given)
+        if known is None:
+            if len(self._layouts) >= limits.descriptors_max:
+                self._layouts.clear()
+            known = self._layouts[given] = layout(given)
+        tensors, total = known
         payload = Payload(tensors, self._arena.allocate(total))
         for placed, tensor in zip(tensors, request.tensors, strict=True):
             payload.view(placed)[:] = tensor.data
@@ -156,6 +168,10 @@ class GraphPort:
                 rows = sum(part.shape[0] for part in present)
                 return Tensor(choice.name, present[0].datatype, (rows, *present[0].shape[1:]), b"".join(part.data for part in present))
         return None
+
+
+def _nothing() -> None:
+    """There is nothing to give up."""
 
 
 def _tensor(name: str, source: str, payload: Payload) -> Tensor | None:

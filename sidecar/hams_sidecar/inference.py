@@ -7,8 +7,9 @@ from a status code.
 Invariant: what stands in an `InferenceRequest` has been checked against the graph's inputs: names, datatypes, shapes, sizes, one number of rows.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from hams_protocol.frozen import frozen
@@ -119,11 +120,19 @@ class TimedOut:
 InferenceOutcome: TypeAlias = Reply | ModelFailure | Refused | Conflict | KeyExpired | Full | NotReady | TimedOut
 
 
+Done: TypeAlias = Callable[[InferenceOutcome | Exception], None]
+"""Is given the outcome of a request, once; or the exception that broke it inside: ours, one 500. It raises nothing."""
+
+
 class InferencePort(Protocol):
     """The graph, as the endpoint sees it. All calls come from the event loop the endpoint was started on."""
 
-    async def infer(self, request: InferenceRequest) -> InferenceOutcome:
-        """Run one request. Cancelled when nobody waits for the outcome any more: what has been accepted takes effect all the same."""
+    def submit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
+        """Run one request; `done` may be called before this returns.
+
+        Returns what to call when nobody waits for the outcome any more: then `done` is not called, and what has been accepted takes effect all the
+        same.
+        """
         ...
 
     def ready(self) -> bool:
@@ -133,6 +142,26 @@ class InferencePort(Protocol):
     def live(self) -> bool:
         """Whether this process is in order; False asks for its restart."""
         ...
+
+
+async def outcome_of(port: InferencePort, request: InferenceRequest) -> InferenceOutcome:
+    """Run one request and wait for its outcome; cancelled when nobody waits for it any more."""
+    found: asyncio.Future[InferenceOutcome] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: InferenceOutcome | Exception) -> None:
+        if found.done():
+            return
+        if isinstance(outcome, Exception):
+            found.set_exception(outcome)
+        else:
+            found.set_result(outcome)
+
+    cancel = port.submit(request, done)
+    try:
+        return await found
+    except asyncio.CancelledError:
+        cancel()
+        raise
 
 
 def tensors_digest(tensors: Iterable[Tensor]) -> str:

@@ -40,6 +40,10 @@ class Metrics:
             PlatformCollector(registry=self.registry)
             GCCollector(registry=self.registry)
 
+    def name(self, name: str) -> str:
+        """The whole name of a metric, for who publishes through a collector of its own."""
+        return f"{NAMESPACE}_{self._subsystem}_{name}"
+
     def counter(self, name: str, what: str, labels: Sequence[str] = ()) -> Counter:
         """A count that only rises; prometheus-client adds `_total`."""
         return Counter(name, what, labels, namespace=NAMESPACE, subsystem=self._subsystem, registry=self.registry)
@@ -58,7 +62,7 @@ class Metrics:
 
     def watch(self, name: str, what: str, read: Callable[[], Iterable[Sample]], labels: Sequence[str] = ()) -> None:
         """Publish what `read` returns at each scrape, as a gauge. `read` runs on the event loop and only looks."""
-        self.registry.register(_Watch(f"{NAMESPACE}_{self._subsystem}_{name}", what, read, labels))
+        self.registry.register(_Watch(self.name(name), what, read, labels))
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Text exposition for an `Accept` header: body and content type (OpenMetrics for who asks for it)."""

@@ -25,7 +25,7 @@ from hams_protocol.graph import (
 )
 from hams_sidecar.arena import Arena
 from hams_sidecar.frontend import GraphPort
-from hams_sidecar.inference import InferenceRequest, NotReady, Tensor, TimedOut
+from hams_sidecar.inference import InferenceRequest, NotReady, Tensor, TimedOut, outcome_of
 from hams_sidecar.payloads import ArenaFactory
 from hams_wire.coordination.memory import MemoryStore
 from hams_wire.node import Node
@@ -66,14 +66,14 @@ async def test_an_instance_that_has_stopped_is_not_ready_and_turns_requests_away
     port.node.feed(Tick())
     assert not port.ready()
     assert not port.live()
-    assert isinstance(await port.infer(request()), NotReady)
+    assert isinstance(await outcome_of(port, request()), NotReady)
 
 
 async def test_between_two_lives_who_waits_learns_that_the_outcome_is_not_known_here(port: GraphPort) -> None:
-    waiting = asyncio.create_task(port.infer(request()))
+    waiting = asyncio.create_task(outcome_of(port, request()))
     await asyncio.sleep(0)
     port.pause()
     assert isinstance(await waiting, TimedOut)
-    assert isinstance(await port.infer(request()), NotReady)
+    assert isinstance(await outcome_of(port, request()), NotReady)
     assert port.live()
     assert not port.ready()

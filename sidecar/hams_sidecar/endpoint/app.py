@@ -1,4 +1,4 @@
-"""The HTTP application: FastAPI for everything but the hot path, which it hands to `InferRoute` without routing.
+"""The HTTP application: FastAPI for everything but the hot path, which never comes here (`rest.py`).
 
 Health, metadata and metrics are small and rare; they are ordinary FastAPI routes with typed replies. `/docs` documents the infer route as well,
 with the graph's own tensors (`openapi.py`).
@@ -13,12 +13,10 @@ from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.openapi import describe
 from hams_sidecar.endpoint.request import MODEL_VERSION, check_model
-from hams_sidecar.endpoint.rest import InferRoute
 from hams_sidecar.endpoint.serving import Serving
 from hams_sidecar.endpoint.signature import Declared
 
@@ -81,7 +79,7 @@ class Error(BaseModel):
 
 
 class InferenceApp(FastAPI):
-    """FastAPI, with a door of its own for infer requests."""
+    """FastAPI, its documentation told of the infer route."""
 
     def __init__(self, serving: Serving) -> None:
         super().__init__(
@@ -94,18 +92,10 @@ class InferenceApp(FastAPI):
             separate_input_output_schemas=False,
         )
         self._serving = serving
-        self._infer = InferRoute(serving)
         self.mount("/swagger", StaticFiles(packages=[("fastapi_swagger", "resources")]))
         self.add_exception_handler(HTTPException, _http_error)
         self.add_exception_handler(RequestRefused, _refused)
         _add_routes(self, serving)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one HTTP request."""
-        if scope["type"] == "http" and self._serving.collects(scope["method"], scope["path"]):
-            await self._infer(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, object]:
         """The schema behind `/docs`, the infer route included."""

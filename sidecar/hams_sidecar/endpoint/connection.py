@@ -1,33 +1,27 @@
 """One HTTP connection: uvicorn's httptools protocol with bounds on everything a client can do.
 
-uvicorn parses, keeps connections alive and pipelines; what is added here: a body that is too large is refused before it is read, heads and trailers
-are bounded in size and time, clients that neither read nor write are cut off, bodies of infer requests are collected without copies, a request whose
-client went away is cancelled, and errors that never reach the application have the same form as all others.
+uvicorn parses, keeps connections alive and pipelines; what is added here: infer requests go past ASGI, a body that is too large is refused before it
+is read, heads and trailers are bounded in size and time, clients that neither read nor write are cut off, bodies of infer requests are collected
+without copies, a request whose client went away is cancelled, and errors that never reach the application have the same form as all others.
 
 It never answers out of turn: while an earlier request of the connection runs, a refusal waits for that one's answer.
 """
 
 import asyncio
 import resource
-from collections.abc import Sequence
-from typing import Any, Protocol, cast
+import urllib.parse
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 import httptools
-import numpy as np
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from hams_sidecar.endpoint import limits
-from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.rest_codec import encode_error
-from hams_sidecar.inference import Buffer
-
-UPLOAD = "hams.upload"
-"""Key of the `Upload` in the ASGI scope of an infer request."""
-
-_joined_bytes_max = 64 << 10
-"""Answers up to this size are joined: a copy is cheaper than a vector of buffers."""
+from hams_sidecar.endpoint.upload import Server, Upload
 
 
 class Gate(Protocol):
@@ -37,114 +31,38 @@ class Gate(Protocol):
     held_bytes: int
     held_bytes_max: int
 
-    def collects(self, method: str, path: str) -> bool:
-        """Whether requests to this path read their body from the `Upload`."""
+    @property
+    def infer_paths(self) -> frozenset[str]:
+        """Paths of infer requests."""
+        ...
+
+    @property
+    def infer_urls(self) -> frozenset[bytes]:
+        """The same as they mostly stand in a request line."""
         ...
 
 
-class Upload:
-    """One infer request on its connection: its body as it arrives, held once and counted in the gate until `release`, and the way for its answer."""
+class Door(Protocol):
+    """Where infer requests go."""
 
-    __slots__ = ("_chunks", "_complete", "_connection", "_cycle", "_waiter", "size")
-
-    def __init__(self, connection: "BoundedHttpProtocol", cycle: RequestResponseCycle) -> None:
-        self._connection = connection
-        self._cycle = cycle
-        self._chunks: list[Buffer] = []
-        self._complete = False
-        self._waiter: asyncio.Future[None] | None = None
-        self.size = 0
-
-    def add(self, chunk: bytes) -> None:
-        """A piece of the body has arrived."""
-        self._chunks.append(chunk)
-        self.size += len(chunk)
-        self._connection.gate.held_bytes += len(chunk)
-
-    def reserve(self, size: int) -> memoryview:
-        """Room for a whole body of this size, what has arrived of it at its beginning."""
-        whole = np.empty(size, np.uint8).data
-        whole[: self.size] = b"".join(self._chunks)
-        self._chunks = [whole]
-        return whole[self.size :]
-
-    def filled(self, size: int) -> None:
-        """So much more of the room has been filled."""
-        self.size += size
-        self._connection.gate.held_bytes += size
-
-    def finish(self) -> None:
-        """The body is complete."""
-        self._complete = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def body(self, timeout_s: float) -> Buffer:
-        """The whole body; waits for it. Raises RequestRefused (408) if it does not come in time."""
-        if not self._complete:
-            self._connection.read_on()
-            self._waiter = self._connection.loop.create_future()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._waiter
-            except TimeoutError:
-                raise RequestRefused(f"expected the whole body within {timeout_s:g} s, got {self.size} bytes", status=408) from None
-        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-
-    async def answer(self, status: int, headers: bytes, content: Sequence[Buffer]) -> None:
-        """Send the whole answer in one go. `headers`: lines that end in CRLF, without Content-Length. Nothing happens if the client went away.
-
-        uvicorn's own `send` would write the head and each buffer on their own: a system call each, which is a third of a small request's time.
-        """
-        cycle = self._cycle
-        if cycle.flow.write_paused and not cycle.disconnected:
-            await cycle.flow.drain()
-        if cycle.disconnected:
-            return
-        size = sum(map(len, content))
-        close = b"" if cycle.keep_alive else b"connection: close\r\n"
-        head = b"".join((STATUS_LINE[status], self._connection.default_headers(), headers, b"content-length: %d\r\n" % size, close, b"\r\n"))
-        cycle.response_started = True
-        if size <= _joined_bytes_max:
-            cycle.transport.write(b"".join((head, *content)))
-        else:
-            cycle.transport.writelines((head, *content))
-        cycle.response_complete = True
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            cycle.transport.close()
-        cycle.on_response()
-
-    def close_after(self) -> None:
-        """The answer is the last one of this connection."""
-        self._cycle.keep_alive = False
-
-    def begin(self) -> bool:
-        """The current task serves this request, and is cancelled if the client goes away. False if it went already."""
-        self._connection.serving = asyncio.current_task()
-        return not self._connection.lost
-
-    @property
-    def lost(self) -> bool:
-        """Whether the client went away, so that nobody reads an answer."""
-        return self._connection.lost
-
-    def release(self) -> None:
-        """The request is answered: its bytes are no longer held here. (uvicorn's scope and cycle refer to each other, and to this.)"""
-        self._chunks.clear()
-        self._connection.serving = None
-        self._connection.forget(self)
+    def serve(self, upload: Upload) -> Coroutine[None, None, None] | None:
+        """Serve a request whose turn it is. Returns None if that is under way, else what a task has to do (its body may still be coming)."""
+        ...
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, bounded (see the module). Subclasses set `gate`."""
+    """uvicorn's protocol, bounded (see the module). Subclasses set `gate` and `door`."""
 
     gate: Gate
+    door: Door
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.serving: asyncio.Task[Any] | None = None
+        self.serving: Server | None = None
         self.lost = False
+        self._due: Upload | None = None
+        self._idle_since = 0.0
+        self._date: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
         self._upload: Upload | None = None
         self._uploads: set[Upload] = set()
         self._in_head = False
@@ -174,6 +92,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         for timer in (self._head_timer, self._stall_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
@@ -208,7 +128,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._unparsed_bytes:
             self._take_unparsed(data)
             return
-        self._unset_keepalive_if_required()
+        self._idle_since = 0.0
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -224,6 +144,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._refuse(431, f"expected a request line and headers of at most {limits.head_bytes_max} bytes")
             elif self._head_timer is None:
                 self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
+        if self._due is not None:
+            due, self._due = self._due, None
+            self._serve(due)
+
+    def _serve(self, upload: Upload) -> None:
+        work = self.door.serve(upload)
+        if work is not None:
+            task = self.loop.create_task(work)
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
 
     def _receive_in_place(self, upload: Upload) -> None:
         """Let the rest of a large body flow straight to where it is used, past the parser, which then begins anew."""
@@ -255,7 +185,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self._deaf:
             return
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
         self._in_head = True
         self._upload = None
 
@@ -265,7 +197,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.headers) >= limits.headers_max:
             self._refuse(431, f"expected at most {limits.headers_max} headers and trailers")
             return
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self._deaf:
@@ -282,14 +217,42 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._length > self.gate.request_bytes_max:
             self._refuse(413, f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length {self._length}")
             return
-        super().on_headers_complete()
+        if self.parser.get_method() == b"POST" and (self.url in self.gate.infer_urls or self._path() in self.gate.infer_paths):
+            self._begin_upload()
+        else:
+            self._begin_cycle()
         self._in_body = True
         if self._leaving:
             self.cycle.keep_alive = False
-        if self.gate.collects(self.scope["method"], self.scope["path"]):
-            self._upload = Upload(self, self.cycle)
-            self._uploads.add(self._upload)
-            cast(dict[str, object], self.scope)[UPLOAD] = self._upload
+
+    def _path(self) -> str:
+        return urllib.parse.unquote(httptools.parse_url(self.url).path.decode("ascii"))
+
+    def _begin_cycle(self) -> None:
+        """Any other request is uvicorn's."""
+        url, headers, asks_first = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, asks_first
+        self.headers.extend(headers)
+        super().on_headers_complete()
+
+    def _begin_upload(self) -> None:
+        """An infer request: its turn comes when all before it are answered."""
+        before: RequestResponseCycle | None = self.cycle  # None before the first request, whatever uvicorn's types say
+        keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
+        self.cycle = self._upload = upload = Upload(self, self.headers, keep_alive, self.expect_100_continue)
+        self._uploads.add(upload)
+        if before is None or before.response_complete:
+            self._due = upload
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((upload, self.app))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if isinstance(cycle, Upload):
+            self._serve(cycle)
+        else:
+            super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         if self._deaf:
@@ -315,14 +278,38 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._upload.finish()
 
     def on_response_complete(self) -> None:
-        if self._last_words is None:
-            super().on_response_complete()
-        elif not self.transport.is_closing():
-            self._say(self._last_words)
+        if self._last_words is not None:
+            if not self.transport.is_closing():
+                self._say(self._last_words)
+            return
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that has been idle for long. One timer sees many requests come and go, instead of being moved by each."""
+        self.timeout_keep_alive_task = None
+        if self.transport.is_closing():
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time() if self._idle_since else self.timeout_keep_alive
+        if left > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+        else:
+            self.transport.close()
 
     def default_headers(self) -> bytes:
         """The header lines that every answer has (the date)."""
-        return b"".join(b"%b: %b\r\n" % header for header in self.server_state.default_headers)
+        found = self.server_state.default_headers
+        if self._date[0] is not found:
+            self._date = (found, b"".join(b"%b: %b\r\n" % header for header in found))
+        return self._date[1]
 
     def read_on(self) -> None:
         """Read the rest of a body, and tell a client that asked first (Expect: 100-continue) to send it."""

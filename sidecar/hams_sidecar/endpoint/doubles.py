@@ -19,7 +19,7 @@ from hams_protocol.graph import (
     TensorSpec,
 )
 from hams_sidecar.datatypes import DATATYPES
-from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply
+from hams_sidecar.inference import Done, InferenceOutcome, InferenceRequest, Reply
 
 Answer = Callable[[InferenceRequest], Awaitable[InferenceOutcome]]
 
@@ -83,7 +83,17 @@ class FakePort:
         self.is_ready = True
         self.is_live = True
 
-    async def infer(self, request: InferenceRequest) -> InferenceOutcome:
+    def submit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
+        def finished(task: "asyncio.Task[InferenceOutcome]") -> None:
+            if not task.cancelled():
+                error = task.exception()
+                done(error if isinstance(error, Exception) else task.result())
+
+        task = asyncio.get_running_loop().create_task(self._infer(request))
+        task.add_done_callback(finished)
+        return task.cancel
+
+    async def _infer(self, request: InferenceRequest) -> InferenceOutcome:
         self.requests.append(request)
         self.arrived.release()
         try:

@@ -20,9 +20,10 @@ from hams_protocol.frozen import frozen
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.app import EXTENSIONS, PLATFORM, InferenceApp, server_version
-from hams_sidecar.endpoint.connection import BoundedHttpProtocol, Gate
+from hams_sidecar.endpoint.connection import BoundedHttpProtocol
 from hams_sidecar.endpoint.errors import StartFailed
 from hams_sidecar.endpoint.grpc_service import Health, InferenceService, make_server
+from hams_sidecar.endpoint.rest import InferRoute
 from hams_sidecar.endpoint.serving import Serving
 from hams_sidecar.inference import InferencePort
 from hams_sidecar.metrics import Metrics
@@ -99,11 +100,12 @@ class Endpoint:
 class _HttpServer(uvicorn.Server):
     """uvicorn's server inside our process: no signal handlers, and an event when it listens."""
 
-    def __init__(self, app: InferenceApp, gate: Gate, health: Health, listener: socket.socket) -> None:
+    def __init__(self, app: InferenceApp, serving: Serving, health: Health, listener: socket.socket) -> None:
         class Connection(BoundedHttpProtocol):
             pass
 
-        Connection.gate = gate
+        Connection.gate = serving
+        Connection.door = InferRoute(serving)
         self._connection_class = Connection
         super().__init__(
             uvicorn.Config(
@@ -135,6 +137,13 @@ class _HttpServer(uvicorn.Server):
         """Listen."""
         await super().startup([self._listener])
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let open requests finish within the time given; then those without a task of their own are given up as tasks are."""
+        await super().shutdown(sockets)
+        for connection in tuple(self.server_state.connections):
+            if isinstance(connection, BoundedHttpProtocol) and connection.serving is not None:
+                connection.serving.cancel()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whoever watches health learns of a change."""

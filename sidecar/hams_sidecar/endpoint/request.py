@@ -110,11 +110,15 @@ async def build(
     """Put a checked request together. The digest is made only if a key is given or histories are recorded: hashing is not free."""
     digest: str | None = None
     if key is not None or always_digest:
-        if sum(len(tensor.data) for tensor in tensors) <= digest_in_loop_bytes_max:
-            digest = payload_digest(tensors, parameters.payload, outputs)
-        else:
-            digest = await asyncio.to_thread(payload_digest, tensors, parameters.payload, outputs)
+        digest = await digest_of(tensors, parameters.payload, outputs)
     return InferenceRequest(tensors, parameters.payload, outputs, deadline_s, key, trace, digest)
+
+
+async def digest_of(tensors: tuple[Tensor, ...], parameters: Mapping[str, Parameter], outputs: tuple[str, ...] | None) -> str:
+    """`payload_digest`, on a thread if there is much to hash."""
+    if sum(len(tensor.data) for tensor in tensors) <= digest_in_loop_bytes_max:
+        return payload_digest(tensors, parameters, outputs)
+    return await asyncio.to_thread(payload_digest, tensors, parameters, outputs)
 
 
 def _kind(value: object) -> str:

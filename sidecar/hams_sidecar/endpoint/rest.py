@@ -1,7 +1,10 @@
-"""`POST .../infer`: the hot path of HTTP, a bare ASGI application.
+"""`POST .../infer`: the hot path of HTTP, without ASGI.
 
 No routing, no request object, no model validation: the body as collected by the connection, decoded straight into tensors that are views into it, one
 call of the port, and the buffers of the reply.
+
+A small request that has arrived whole is served without a task: it is decoded and handed to the port in the turn of the loop in which it came, and
+its answer is written when the outcome comes. A large one, or one whose body is still on its way, gets a task, which pauses now and then.
 
 Invariant: exactly one answer per request, unless the client went away.
 """
@@ -9,102 +12,242 @@ Invariant: exactly one answer per request, unless the client went away.
 import asyncio
 import logging
 import math
+from collections.abc import Callable, Coroutine
 from time import perf_counter
 
-from starlette.types import Receive, Scope, Send
-
-from hams_sidecar.endpoint.answers import INTERNAL_ERROR, LEFT, Refusal, refused
-from hams_sidecar.endpoint.connection import UPLOAD, Upload
+from hams_sidecar.endpoint import limits
+from hams_sidecar.endpoint.answers import INTERNAL_ERROR, LEFT, Refusal, answer, refused
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.endpoint.json_data import run
-from hams_sidecar.endpoint.request import build, check_key, trace_context
-from hams_sidecar.endpoint.rest_codec import choose, decode_request, encode_error, encode_reply
+from hams_sidecar.endpoint.json_data import Steps, run, run_through
+from hams_sidecar.endpoint.request import check_key, digest_of, trace_context
+from hams_sidecar.endpoint.rest_codec import ReplyForm, RestRequest, choose, decode_request, encode_error, encode_reply
 from hams_sidecar.endpoint.serving import Serving
-from hams_sidecar.inference import Buffer
+from hams_sidecar.endpoint.upload import Upload
+from hams_sidecar.inference import Buffer, InferenceOutcome, InferenceRequest, TimedOut, payload_digest
 
 log = logging.getLogger(__name__)
 
 JSON = b"content-type: application/json\r\n"
 BINARY = b"content-type: application/octet-stream\r\n"
 
+Written = tuple[int, bytes, list[Buffer]]
+"""Status, headers and body of an answer."""
+
+_deadline_min_s = 0.001
+_FAILED = "an inference request over HTTP failed"
+
 
 class InferRoute:
-    """The infer route of one graph."""
+    """The infer route of one graph (`connection.Door`)."""
 
     def __init__(self, serving: Serving) -> None:
-        self._serving = serving
+        self.serving = serving
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        upload: Upload = scope[UPLOAD]
+    def serve(self, upload: Upload) -> Coroutine[None, None, None] | None:
+        """Serve a request; None if it is under way, else the work of a task."""
+        if upload.complete and upload.size <= limits.json_slice_bytes:
+            _Small(self.serving, upload).begin()
+            return None
+        return self._large(upload)
+
+    # ---- with a task
+
+    async def _large(self, upload: Upload) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            if upload.begin():
-                await self._serve(scope, upload)
+            if upload.begin(task):
+                await self._serve(upload)
         except asyncio.CancelledError:
             # The client went away, or this frontend does and has waited for the request as long as it may.
-            self._serving.count("http", "cancelled", perf_counter(), upload.size, 0)
+            self.serving.count("http", "cancelled", perf_counter(), upload.size, 0)
             if not upload.lost:
                 upload.close_after()
                 await upload.answer(*_error(LEFT))
         finally:
             upload.release()
 
-    async def _serve(self, scope: Scope, upload: Upload) -> None:
-        serving = self._serving
+    async def _serve(self, upload: Upload) -> None:
+        serving = self.serving
         began = perf_counter()
         size = 0
         serving.open_requests += 1
         try:
-            given: dict[bytes, bytes] = dict(scope["headers"])
-            body = await upload.body(serving.timeout_s)
+            body = await upload.arrived(serving.timeout_s)
             size = len(body)
-            status, headers, content = await self._infer(given, body, serving.timeout_s - (perf_counter() - began))
+            given = dict(upload.headers)
+            asked = await run(decode_request(body, json_length(given), serving.signature))
+            key = key_of(given, asked)
+            digest: str | None = None
+            if serving.always_digest or key is not None:
+                digest = await digest_of(asked.tensors, asked.parameters.payload, asked.form.outputs)
+            deadline_s = max(serving.timeout_s - (perf_counter() - began), _deadline_min_s)
+            outcome = await serving.infer(self.request(given, asked, deadline_s, key, digest))
+            if isinstance(outcome, Refusal):
+                written = _error(outcome)
+            else:
+                written = _reply(*await run(encode_reply(serving.graph.name, asked.form, choose(outcome.tensors, asked.form.outputs))))
         except RequestRefused as error:
-            status, headers, content = _error(refused(error))
+            written = _error(refused(error))
         except Exception:  # the boundary: whatever breaks inside is one 500 for one request, its trace in the log and not in the answer
-            log.exception("an inference request over HTTP failed")
-            status, headers, content = _error(INTERNAL_ERROR)
+            log.exception(_FAILED)
+            written = _error(INTERNAL_ERROR)
         finally:
             serving.open_requests -= 1
-        if serving.draining or status == 408:
+        if serving.draining or written[0] == 408:
             upload.close_after()
-        await upload.answer(status, headers, content)
-        serving.count("http", str(status), began, size, sum(map(len, content)))
+        await upload.answer(*written)
+        serving.count("http", str(written[0]), began, size, sum(map(len, written[2])))
 
-    async def _infer(self, given: dict[bytes, bytes], body: Buffer, deadline_s: float) -> tuple[int, bytes, list[Buffer]]:
-        """One request from its headers and body to status, headers and body of its answer. Raises RequestRefused."""
-        serving = self._serving
-        encoding = given.get(b"content-encoding", b"identity")
-        if encoding.lower() != b"identity":
-            raise RequestRefused(f"expected no content encoding, got {encoding[:40].decode('latin-1')!r}", status=415)
-        length = given.get(b"inference-header-content-length")
-        request = await run(decode_request(body, None if length is None else length.decode("latin-1"), serving.signature))
-        key = request.parameters.idempotency_key
-        header_key = given.get(b"idempotency-key")
-        if header_key is not None:
-            if key is not None and key.encode() != header_key:
-                raise RequestRefused("header Idempotency-Key and parameter 'idempotency_key' differ: expected one of them")
-            key = check_key(header_key.decode("latin-1"))
-        outcome = await serving.infer(
-            await build(
-                request.tensors,
-                request.parameters,
-                request.form.outputs,
-                max(deadline_s, 0.001),
-                key,
-                trace_context(_text(given.get(b"traceparent")), _text(given.get(b"tracestate"))),
-                always_digest=serving.always_digest,
-            )
-        )
-        if isinstance(outcome, Refusal):
-            return _error(outcome)
-        json_length, content = await run(encode_reply(serving.graph.name, request.form, choose(outcome.tensors, request.form.outputs)))
-        if json_length is None:
-            return 200, JSON, content
-        return 200, BINARY + b"inference-header-content-length: %d\r\n" % json_length, content
+    @staticmethod
+    def request(given: dict[bytes, bytes], asked: RestRequest, deadline_s: float, key: str | None, digest: str | None) -> InferenceRequest:
+        """What the port is asked."""
+        parent = given.get(b"traceparent")
+        trace = None if parent is None else trace_context(parent.decode("latin-1"), given.get(b"tracestate", b"").decode("latin-1"))
+        return InferenceRequest(asked.tensors, asked.parameters.payload, asked.form.outputs, deadline_s, key, trace, digest)
 
 
-def _error(found: Refusal) -> tuple[int, bytes, list[Buffer]]:
+class _Small:
+    """A small request that has arrived whole (`upload.Server`, `serving.Waiting`)."""
+
+    __slots__ = ("_began", "_cancel", "_form", "_over", "_serving", "_upload")
+
+    def __init__(self, serving: Serving, upload: Upload) -> None:
+        self._serving = serving
+        self._upload = upload
+        self._began = perf_counter()
+        self._form: ReplyForm | None = None
+        self._cancel: Callable[[], object] | None = None
+        self._over = False
+
+    def begin(self) -> None:
+        """Decode it and hand it to the port."""
+        serving, upload = self._serving, self._upload
+        serving.opened(self)
+        if not upload.begin(self):
+            self.cancel()
+            return
+        try:
+            given = dict(upload.headers)
+            asked = run_through(decode_request(upload.whole(), json_length(given), serving.signature))
+            self._form = asked.form
+            key = key_of(given, asked)
+            digest: str | None = None
+            if serving.always_digest or key is not None:
+                digest = payload_digest(asked.tensors, asked.parameters.payload, asked.form.outputs)
+            cancel = serving.port.submit(InferRoute.request(given, asked, serving.timeout_s, key, digest), self._done)
+            if not self._over:
+                self._cancel = cancel
+        except RequestRefused as error:
+            self._finish(_error(refused(error)))
+        except Exception:  # the boundary, as above
+            log.exception(_FAILED)
+            self._finish(_error(INTERNAL_ERROR))
+
+    def _done(self, outcome: InferenceOutcome | Exception) -> None:
+        """The outcome, while others wait: nothing raised here may reach the port."""
+        if self._over:
+            return
+        form = self._form
+        assert form is not None
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            found = answer(outcome)
+            if isinstance(found, Refusal):
+                self._finish(_error(found))
+                return
+            steps = encode_reply(self._serving.graph.name, form, choose(found.tensors, form.outputs))
+            if sum([len(tensor.data) for tensor in found.tensors]) > limits.json_slice_bytes and not form.binary:
+                self._serving.spawn(self._later(steps))
+            else:
+                self._finish(_reply(*run_through(steps)))
+        except RequestRefused as error:
+            self._finish(_error(refused(error)))
+        except Exception:  # the boundary, as above
+            log.exception(_FAILED)
+            self._finish(_error(INTERNAL_ERROR))
+
+    async def _later(self, steps: Steps[tuple[int | None, list[Buffer]]]) -> None:
+        """A large reply to a small request, as JSON."""
+        try:
+            written = _reply(*await run(steps))
+        except RequestRefused as error:
+            written = _error(refused(error))
+        if not self._over:
+            self._finish(written)
+
+    def _finish(self, written: Written) -> None:
+        self._over = True
+        serving, upload = self._serving, self._upload
+        serving.closed(self)
+        if serving.draining:
+            upload.close_after()
+        if upload.blocked:
+            serving.spawn(self._when_unblocked(written))
+        else:
+            size = upload.size
+            upload.release()
+            upload.write(*written)
+            serving.count("http", str(written[0]), self._began, size, sum(map(len, written[2])))
+
+    async def _when_unblocked(self, written: Written) -> None:
+        """The client has not yet taken the answer before this one."""
+        try:
+            await self._upload.answer(*written)
+            self._serving.count("http", str(written[0]), self._began, self._upload.size, sum(map(len, written[2])))
+        finally:
+            self._upload.release()
+
+    def cancel(self) -> None:
+        """The client went away, or this frontend does and has waited for the request as long as it may."""
+        if self._over:
+            return
+        self._over = True
+        upload = self._upload
+        self._serving.closed(self)
+        if self._cancel is not None:
+            self._cancel()
+        self._serving.count("http", "cancelled", perf_counter(), upload.size, 0)
+        upload.release()
+        if not upload.lost:
+            upload.close_after()
+            upload.write(*_error(LEFT))
+
+    def expire(self) -> None:
+        """The deadline has passed, whatever the port does."""
+        if not self._over:
+            if self._cancel is not None:
+                self._cancel()
+            self._done(TimedOut())
+
+
+def json_length(given: dict[bytes, bytes]) -> str | None:
+    """Where the JSON part of a body ends, as its header says. Raises RequestRefused for an encoded body."""
+    encoding = given.get(b"content-encoding")
+    if encoding is not None and encoding.lower() != b"identity":
+        raise RequestRefused(f"expected no content encoding, got {encoding[:40].decode('latin-1')!r}", status=415)
+    return _text(given.get(b"inference-header-content-length"))
+
+
+def key_of(given: dict[bytes, bytes], asked: RestRequest) -> str | None:
+    """The idempotency key, from the header or the parameter. Raises RequestRefused."""
+    key = asked.parameters.idempotency_key
+    header_key = given.get(b"idempotency-key")
+    if header_key is None:
+        return key
+    if key is not None and key.encode() != header_key:
+        raise RequestRefused("header Idempotency-Key and parameter 'idempotency_key' differ: expected one of them")
+    return check_key(header_key.decode("latin-1"))
+
+
+def _reply(length: int | None, content: list[Buffer]) -> Written:
+    if length is None:
+        return 200, JSON, content
+    return 200, BINARY + b"inference-header-content-length: %d\r\n" % length, content
+
+
+def _error(found: Refusal) -> Written:
     headers = JSON
     if found.retry_after_s is not None:
         headers += b"retry-after: %d\r\n" % max(1, math.ceil(found.retry_after_s))

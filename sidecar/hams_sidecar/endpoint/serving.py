@@ -4,16 +4,25 @@ It keeps the deadline: nobody waits longer than the graph's request timeout, wha
 """
 
 import asyncio
+from collections.abc import Coroutine
 from time import perf_counter
-
-from prometheus_client import Counter
+from typing import Protocol
 
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint.answers import Refusal, answer
 from hams_sidecar.endpoint.request import MODEL_VERSION
 from hams_sidecar.endpoint.signature import Signature
-from hams_sidecar.inference import InferencePort, InferenceRequest, Reply, TimedOut
+from hams_sidecar.endpoint.tally import Tally
+from hams_sidecar.inference import InferencePort, InferenceRequest, Reply, TimedOut, outcome_of
 from hams_sidecar.metrics import Metrics
+
+
+class Waiting(Protocol):
+    """A request whose deadline `Serving` watches."""
+
+    def expire(self) -> None:
+        """It has passed."""
+        ...
 
 
 class Serving:
@@ -30,25 +39,18 @@ class Serving:
         self.draining = False
         root = f"/v2/models/{graph.name}"
         self.infer_paths = frozenset((f"{root}/infer", f"{root}/versions/{MODEL_VERSION}/infer"))
+        self.infer_urls = frozenset(path.encode() for path in self.infer_paths)
         self.open_requests = 0
         self.held_bytes = 0
         """Bytes of requests that have arrived and are not yet answered; bounded by `held_bytes_max`."""
         self.held_bytes_max = max(graph.frontend.max_in_flight_bytes, graph.frontend.max_request_bytes)
-        self._requests = metrics.counter("requests", "Inference requests answered.", ("protocol", "code"))
-        self._counted: dict[tuple[str, str], Counter] = {}
-        seconds = metrics.latency("request_duration_seconds", "From the complete request to its answer handed to the socket.", ("protocol",))
-        self._seconds = {name: seconds.labels(name) for name in ("http", "grpc")}
-        received = metrics.counter("received_bytes", "Bytes of inference requests.", ("protocol",))
-        sent = metrics.counter("sent_bytes", "Bytes of answers, headers left out.", ("protocol",))
-        self._received = {name: received.labels(name) for name in ("http", "grpc")}
-        self._sent = {name: sent.labels(name) for name in ("http", "grpc")}
+        self._tally = Tally(metrics, ("http", "grpc"))
+        self._waiting: dict[Waiting, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         metrics.watch("requests_open", "Inference requests being served now.", lambda: [((), float(self.open_requests))])
         metrics.watch("held_bytes", "Bytes of requests held now.", lambda: [((), float(self.held_bytes))])
         metrics.watch("ready", "1 if this frontend is ready.", lambda: [((), float(self.ready()))])
-
-    def collects(self, method: str, path: str) -> bool:
-        """Whether a request is one for the infer route."""
-        return path in self.infer_paths and method == "POST"
 
     def ready(self) -> bool:
         """Whether clients should be sent here."""
@@ -63,7 +65,7 @@ class Serving:
         deadline = asyncio.timeout(request.deadline_s)
         try:
             async with deadline:
-                return answer(await self.port.infer(request))
+                return answer(await outcome_of(self.port, request))
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -71,10 +73,32 @@ class Serving:
 
     def count(self, protocol: str, code: str, began: float, received: int, sent: int) -> None:
         """Note one answered request; `began` is a `perf_counter`."""
-        counter = self._counted.get((protocol, code))
-        if counter is None:
-            counter = self._counted[protocol, code] = self._requests.labels(protocol, code)
-        counter.inc()
-        self._seconds[protocol].observe(perf_counter() - began)
-        self._received[protocol].inc(received)
-        self._sent[protocol].inc(sent)
+        self._tally.add(protocol, code, perf_counter() - began, received, sent)
+
+    def opened(self, waiting: Waiting) -> None:
+        """A request is served without a task of its own: its deadline is watched here."""
+        self.open_requests += 1
+        loop = asyncio.get_running_loop()
+        self._waiting[waiting] = at = loop.time() + self.timeout_s
+        if self._timer is None:
+            self._timer = loop.call_at(at, self._expire, loop)
+
+    def closed(self, waiting: Waiting) -> None:
+        """It is answered."""
+        self.open_requests -= 1
+        del self._waiting[waiting]
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """What is left to do for a request, in a task that nobody waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        """All wait equally long, so the first is due first; the timer is moved once in a while, not for each."""
+        self._timer = None
+        for waiting, at in list(self._waiting.items()):
+            if at > loop.time():
+                self._timer = loop.call_at(at, self._expire, loop)
+                return
+            waiting.expire()

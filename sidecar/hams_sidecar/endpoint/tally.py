@@ -1,0 +1,63 @@
+"""Counts of the requests served, kept as plain numbers and made into metrics when somebody scrapes: counting is on the way of every request."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hams_sidecar.metrics import LATENCY_BUCKETS_S, Metrics
+
+
+class _Protocol:
+    """What has been served over one protocol. `buckets` count by latency, the last one what is above all bounds."""
+
+    __slots__ = ("buckets", "received", "seconds", "sent")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(LATENCY_BUCKETS_S) + 1)
+        self.seconds = 0.0
+        self.received = 0
+        self.sent = 0
+
+
+class Tally(Collector):
+    """Requests by protocol and code, their duration and bytes."""
+
+    def __init__(self, metrics: Metrics, protocols: Iterable[str]) -> None:
+        self._name = metrics.name
+        self._codes: dict[tuple[str, str], int] = {}
+        self._protocols = {name: _Protocol() for name in protocols}
+        metrics.registry.register(self)
+
+    def add(self, protocol: str, code: str, seconds: float, received: int, sent: int) -> None:
+        """One answered request."""
+        key = (protocol, code)
+        self._codes[key] = self._codes.get(key, 0) + 1
+        found = self._protocols[protocol]
+        found.buckets[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
+        found.seconds += seconds
+        found.received += received
+        found.sent += sent
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics of this moment."""
+        requests = CounterMetricFamily(self._name("requests"), "Inference requests answered.", labels=("protocol", "code"))
+        for labels, count in self._codes.items():
+            requests.add_metric(labels, count)
+        yield requests
+        seconds = HistogramMetricFamily(
+            self._name("request_duration_seconds"), "From the complete request to its answer handed to the socket.", labels=("protocol",)
+        )
+        received = CounterMetricFamily(self._name("received_bytes"), "Bytes of inference requests.", labels=("protocol",))
+        sent = CounterMetricFamily(self._name("sent_bytes"), "Bytes of answers, headers left out.", labels=("protocol",))
+        for protocol, found in self._protocols.items():
+            below = 0
+            buckets: list[tuple[str, float]] = []
+            for bound, count in zip((*map(str, LATENCY_BUCKETS_S), "+Inf"), found.buckets, strict=True):
+                below += count
+                buckets.append((bound, below))
+            seconds.add_metric((protocol,), buckets, found.seconds)
+            received.add_metric((protocol,), found.received)
+            sent.add_metric((protocol,), found.sent)
+        yield from (seconds, received, sent)
