@@ -153,10 +153,17 @@ class GraphPort:
 
     def _tensors(self, tokens: tuple[Token, ...]) -> tuple[Tensor, ...]:
         found = [self._reply_tensor(choice, tokens) for choice in self._graph.data.outputs]
-        return tuple(tensor for tensor in found if tensor is not None)
+        return tuple([tensor for tensor in found if tensor is not None])
 
     def _reply_tensor(self, choice: ReplyTensor, tokens: tuple[Token, ...]) -> Tensor | None:
         """The first source that has a value; with lanes, the rows of all of them in the order of the declared in-edges."""
+        if len(tokens) == 1:  # mostly: no lanes to put in order
+            only, payload = tokens[0], tokens[0].payload
+            if only.kind is Kind.VALUE and isinstance(payload, Payload):
+                for op, name in choice.sources:
+                    if op == only.source and (part := _tensor(choice.name, name, payload)) is not None:
+                        return part
+            return None
         for op, name in choice.sources:
             lanes = self._graph.operators[op].lanes
             values = sorted((token for token in tokens if token.source == op and token.kind is Kind.VALUE), key=lambda token: lanes.index(token.lane))

@@ -46,7 +46,10 @@ class Payload:
 
     def find(self, name: str) -> Tensor | None:
         """The tensor of this name, None if it is absent."""
-        return next((tensor for tensor in self.tensors if tensor.name == name), None)
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        return None
 
     def view(self, tensor: Tensor) -> memoryview:
         """The bytes of one of its tensors, in place."""

@@ -68,3 +68,9 @@ grpc_overhead_bytes = 64 << 10
 
 grpc_keepalive_s = 30.0
 """A gRPC connection that answers no ping for this long is closed."""
+
+heads_known_max = 256
+"""JSON heads of binary requests that are remembered as passed."""
+
+head_known_bytes_max = 2048
+"""A larger head is read anew each time."""

@@ -76,7 +76,7 @@ class InferRoute:
             body = await upload.arrived(serving.timeout_s)
             size = len(body)
             given = dict(upload.headers)
-            asked = await run(decode_request(body, json_length(given), serving.signature))
+            asked = await run(decode_request(body, json_length(given), serving.signature, serving.known_heads))
             key = key_of(given, asked)
             digest: str | None = None
             if serving.always_digest or key is not None:
@@ -129,7 +129,7 @@ class _Small:
             return
         try:
             given = dict(upload.headers)
-            asked = run_through(decode_request(upload.whole(), json_length(given), serving.signature))
+            asked = run_through(decode_request(upload.whole(), json_length(given), serving.signature, serving.known_heads))
             self._form = asked.form
             key = key_of(given, asked)
             digest: str | None = None

@@ -7,12 +7,14 @@ Invariant: a request that passes is right by `Signature`; a body is used up to i
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from hams_protocol.frozen import frozen
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.json_data import Steps, read, write
+from hams_sidecar.endpoint.limits import head_known_bytes_max, heads_known_max
 from hams_sidecar.endpoint.request import MODEL_VERSION, NO_PARAMETERS, Parameters, check_id, split
 from hams_sidecar.endpoint.signature import Signature, check_size
 from hams_sidecar.inference import Buffer, Tensor
@@ -83,9 +85,55 @@ class RestRequest:
     form: ReplyForm
 
 
-def decode_request(body: Buffer, header_length: str | None, signature: Signature) -> Steps[RestRequest]:
+class _Head(NamedTuple):
+    """What a head says: the length of the whole body, where each tensor lies in it, and the rest of the request."""
+
+    size: int
+    tensors: tuple[tuple[str, str, tuple[int, ...], int, int], ...]
+    parameters: Parameters
+    form: ReplyForm
+
+
+class KnownHeads:
+    """JSON heads of requests with binary tensors that have passed, by their bytes: mostly the next request differs in its tensors alone.
+
+    Bounded in number and size. Not kept is what must be looked at again (BYTES) and what belongs to one request (id, key).
+    """
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, _Head] = {}
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def find(self, head: bytes, body: Buffer) -> RestRequest | None:
+        """The request, if its head is known and its body as long as that says."""
+        found = self._heads.get(head)
+        if found is None or found.size != len(body):
+            return None
+        rest = memoryview(body).toreadonly()
+        tensors = tuple([Tensor(name, datatype, shape, rest[at:end]) for name, datatype, shape, at, end in found.tensors])
+        return RestRequest(tensors, found.parameters, found.form)
+
+    def keep(self, head: bytes, body: Buffer, request: RestRequest, places: dict[str, int]) -> None:
+        """Remember a request that has passed; `places`: where its binary tensors begin."""
+        if request.form.id is not None or request.parameters.idempotency_key is not None or len(places) != len(request.tensors):
+            return
+        if len(self._heads) >= heads_known_max:
+            self._heads.clear()
+        tensors = tuple([(item.name, item.datatype, item.shape, places[item.name], places[item.name] + len(item.data)) for item in request.tensors])
+        self._heads[head] = _Head(len(body), tensors, request.parameters, request.form)
+
+
+def decode_request(body: Buffer, header_length: str | None, signature: Signature, known: KnownHeads) -> Steps[RestRequest]:
     """Read and check a request body; `header_length` is the `Inference-Header-Content-Length` header. Raises RequestRefused."""
     end = len(body) if header_length is None else _json_length(header_length, len(body))
+    head: bytes | None = None
+    if header_length is not None and end <= head_known_bytes_max:
+        head = bytes(body[:end])
+        again = known.find(head, body)
+        if again is not None:
+            return again
     try:
         found = _decode(memoryview(body)[:end] if end != len(body) else body)
     except RecursionError:
@@ -93,6 +141,7 @@ def decode_request(body: Buffer, header_length: str | None, signature: Signature
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestRefused(_malformed(error, end)) from None
     tensors: list[Tensor] = []
+    places: dict[str, int] = {}
     rest = memoryview(body).toreadonly()
     at = end
     for given in found.inputs:
@@ -117,13 +166,18 @@ def decode_request(body: Buffer, header_length: str | None, signature: Signature
                 raise RequestRefused(f"tensor {given.name!r}: binary_data_size is {size}, but {len(body) - at} bytes of the body are left")
             data = rest[at : at + size]
             check_size(given.name, shape, expected, data)
+            if expected is not None:
+                places[given.name] = at
             at += size
         tensors.append(Tensor(given.name, given.datatype, shape, data))
     if at != len(body):
         raise RequestRefused(f"expected a body of {at} bytes, got {len(body)}: {len(body) - at} bytes belong to no tensor")
     arranged = signature.arrange(tensors)
     parameters = split(found.parameters) if found.parameters else NO_PARAMETERS
-    return RestRequest(arranged, parameters, _reply_form(found, parameters.binary_data_output, signature))
+    request = RestRequest(arranged, parameters, _reply_form(found, parameters.binary_data_output, signature))
+    if head is not None:
+        known.keep(head, body, request, places)
+    return request
 
 
 def encode_reply(model: str, form: ReplyForm, tensors: Sequence[Tensor]) -> Steps[tuple[int | None, list[Buffer]]]:

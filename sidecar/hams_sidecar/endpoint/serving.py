@@ -11,6 +11,7 @@ from typing import Protocol
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint.answers import Refusal, answer
 from hams_sidecar.endpoint.request import MODEL_VERSION
+from hams_sidecar.endpoint.rest_codec import KnownHeads
 from hams_sidecar.endpoint.signature import Signature
 from hams_sidecar.endpoint.tally import Tally
 from hams_sidecar.inference import InferencePort, InferenceRequest, Reply, TimedOut, outcome_of
@@ -32,6 +33,7 @@ class Serving:
         self.port = port
         self.graph = graph
         self.signature = Signature(graph)
+        self.known_heads = KnownHeads()
         self.metrics = metrics
         self.always_digest = always_digest
         self.timeout_s = graph.frontend.request_timeout_s

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from hams_protocol.graph import FrontendSpec
 from hams_sidecar.datatypes import NUMPY
+from hams_sidecar.endpoint import json_data
 from hams_sidecar.endpoint.doubles import DIGITS, EVERY_DATATYPE, PIXELS, FakePort, always, graph
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.endpoint.rest_codec import decode_request
+from hams_sidecar.endpoint.limits import heads_known_max
+from hams_sidecar.endpoint.rest_codec import KnownHeads, decode_request
 from hams_sidecar.endpoint.signature import Signature
 from hams_sidecar.inference import (
     Conflict,
@@ -102,6 +104,39 @@ async def test_binary_tensors_are_views_into_the_body(client, digits) -> None:
     data = digits.port.requests[0].tensors[0].data
     assert isinstance(data, memoryview)
     assert data == array.tobytes()
+
+
+async def test_a_head_that_has_passed_before_is_read_with_the_tensors_of_its_own_body(client, digits) -> None:
+    tensor = {"datatype": "FP32", "shape": [2, 4], "parameters": {"binary_data_size": 32}}
+    target = {"name": "target", "datatype": "INT64", "shape": [2], "parameters": {"binary_data_size": 16}}
+    head = json.dumps({"inputs": [target, {"name": "pixels", **tensor}], "parameters": {"user": "x"}}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    for first in range(3):
+        array, labels = np.arange(first, first + 8, dtype="<f4"), np.array([first, -first], "<i8")
+        reply = await client.post(INFER, content=head + labels.tobytes() + array.tobytes(), headers=headers)
+        assert [output["data"] for output in reply.json()["outputs"]] == [array.tolist(), labels.tolist()]
+        assert digits.port.requests[-1].parameters == {"user": "x"}
+    assert "1 bytes belong to no tensor" in await refusal(client, head + bytes(49), headers=headers)
+    assert "31 bytes of the body are left" in await refusal(client, head + bytes(47), headers=headers)
+    assert await refusal(client, b" " + (head + bytes(48))[:-1], headers=headers)
+
+
+async def test_known_heads_are_bounded_and_keep_nothing_of_one_request() -> None:
+    known, signature = KnownHeads(), Signature(EVERY_DATATYPE)
+
+    def decode(number: int, **more: object) -> bytes:
+        tensor = {"name": "uint8", "datatype": "UINT8", "shape": [1, number], "parameters": {"binary_data_size": number}}
+        head = json.dumps({"inputs": [tensor], **more}).encode()
+        json_data.run_through(decode_request(head + bytes(number), str(len(head)), signature, known))
+        return head
+
+    for number in range(heads_known_max + 1):
+        head = decode(number)
+    assert known.find(head, head + bytes(number)) is not None
+    assert len(known) == 1
+    for more in ({"id": "7"}, {"parameters": {"idempotency_key": "k"}}):
+        decode(3, **more)
+    assert len(known) == 1
 
 
 async def test_outputs_select_order_and_form(client, digits) -> None:
@@ -345,7 +380,7 @@ json_values = st.recursive(
 @given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()), st.none() | st.integers(-5, 300).map(str))
 def test_F36_whatever_the_bytes_the_decoder_refuses_with_400(body: bytes, header: str | None) -> None:
     def decode() -> None:
-        for _ in decode_request(body, header, Signature(DIGITS)):
+        for _ in decode_request(body, header, Signature(DIGITS), KnownHeads()):
             pass
 
     with pytest.raises(RequestRefused) as found:
