@@ -66,6 +66,9 @@ attempts_alone_max = 8
 frozen_max_s = 2.0
 """A backup that is frozen for this long ends the attempt itself, by committing the next generation unchanged."""
 
+attempt_wait_s = 1.0
+"""Requests that are not suspect wait this long at most for the acknowledgement of what was said of one that is."""
+
 frozen_attempts_max = 64
 """Freeze and Fence attempts remembered."""
 

@@ -130,13 +130,27 @@ class Consumed:
 
 @frozen
 class Attempt:
-    """To the owner upstream: the owner of `target` is about to run this alone (or died of it). Its successor must know (section 3)."""
+    """To the owner upstream: the owner of `target` is about to run this alone, died of it, or came through. Its successor must know (section 3).
+
+    `serial` counts what its sender has said: who repeats itself says nothing new.
+    """
 
     source: str
     target: str
     request: RequestId
     lane: Lane
     attempts: int
+    serial: int = 0
+
+
+@frozen
+class AttemptAck:
+    """The owner upstream has noted what was said under `serial`, or need not: the request is complete."""
+
+    source: str
+    request: RequestId
+    lane: Lane
+    serial: int
 
 
 @frozen
@@ -507,6 +521,7 @@ PeerMessage = (
     Deliver
     | TokenAcks
     | Attempt
+    | AttemptAck
     | StateRecord
     | RecordAck
     | Durable

@@ -30,6 +30,8 @@ REGISTRY: dict[str, str] = {
     "alone-without-deps": "a primary alone calls versions durable before their dependencies are (section 2)",
     "apply-before-upstream-durable": "a backup applies a record whose dependencies on others are still pending (section 2)",
     "apply-orphan": "a backup applies a record that depends on an orphan (section 2)",
+    "attempt-not-awaited": "a suspect runs alone before its upstream has acknowledged what was said of it and of the one before (section 3)",
+    "suspect-without-backup": "a suspect of which another instance died runs alone where no backup is in sync (section 3)",
     "apply-with-gap": "a backup applies a record though it lacks the one before (section 2)",
     "complete-request-taken": "tokens of complete requests are taken again (section 5)",
     "consumed-not-restored": "who goes back to a record forgets which units its state has consumed (section 7.6)",

@@ -12,13 +12,18 @@ from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, Send
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.knowledge import Knowledge, Status
-from hams_protocol.messages import Deliver, Token, TokenAck
+from hams_protocol.messages import Attempt, Deliver, Token, TokenAck
 
 
 class Retained:
-    """One token on one edge. `owner` is who it was last sent to; `held` whether that owner has acknowledged it in that epoch."""
+    """One token on one edge. `owner` is who it was last sent to; `held` whether that owner has acknowledged it in that epoch.
 
-    __slots__ = ("attempts", "due", "epoch", "gone", "held", "owner", "target", "token")
+    `attempts` is what its owners have said of it (section 3, poison), `said` the number of the newest word of the present one. `losses`: how
+    many owners were revoked that it was sent to. Who had acknowledged it may have died of it; who had not, only if that happens again:
+    acknowledgements are late on purpose, and a first failover shall not run everything alone.
+    """
+
+    __slots__ = ("attempts", "due", "epoch", "gone", "held", "losses", "owner", "said", "target", "token")
 
     def __init__(self, target: str, token: Token) -> None:
         self.target = target
@@ -28,6 +33,8 @@ class Retained:
         self.held = False
         self.gone = False
         self.attempts = 0
+        self.said = 0
+        self.losses = 0
         self.due = 0.0
 
 
@@ -39,6 +46,7 @@ class Outbox:
         self._sending_epoch = sending_epoch
         self._requests: dict[RequestId, dict[tuple[str, str, Lane], Retained]] = {}
         self._unheld: deque[tuple[float, Retained]] = deque()
+        self._foretold: dict[RequestId, dict[tuple[str, str, Lane], Attempt]] = {}
 
     def __len__(self) -> int:
         return sum(len(edges) for edges in self._requests.values())
@@ -53,6 +61,8 @@ class Outbox:
                 return []
             old.gone = True
         entry = edges[key] = Retained(target, token)
+        if self._foretold and (word := self._foretold.get(token.request, {}).pop(key, None)) is not None:
+            entry.attempts = word.attempts
         return self._send(entry, now)
 
     def tokens(self, request: RequestId) -> Iterable[tuple[str, Token]]:
@@ -77,12 +87,15 @@ class Outbox:
     def owners_changed(self, now: float) -> list[Effect]:
         """A new topology: whatever the present owners have not acknowledged goes to them at once."""
         effects: list[Effect] = []
+        revoked = self._knowledge.topology.revoked
         for request, edges in self._requests.items():
             for entry in edges.values():
                 owner, epoch = self._knowledge.owner(entry.target, request)
                 if owner != entry.owner or (epoch != entry.epoch and not mutants.on("ack-without-epoch")):
-                    if entry.held and owner != entry.owner:
-                        entry.attempts = max(entry.attempts, 1)
+                    if owner != entry.owner and entry.owner in revoked:
+                        entry.losses += 1
+                        if entry.held or entry.losses > 1:
+                            entry.attempts = max(entry.attempts, 1)
                     effects += self._send(entry, now)
         return effects
 
@@ -95,11 +108,23 @@ class Outbox:
                     effects += self._send(entry, now)
         return effects
 
-    def attempted(self, source: str, target: str, request: RequestId, lane: Lane, attempts: int) -> None:
-        """An owner is about to run this alone, or came through: should it die, its successor must know how many have died of it."""
-        entry = self._requests.get(request, {}).get((source, target, lane))
-        if entry is not None:
-            entry.attempts = attempts
+    def attempted(self, sender: InstanceId, word: Attempt) -> bool:
+        """An owner is about to run this alone, or came through: should it die, its successor must know how many have died of it.
+
+        False if this instance has no say in it, or `sender` is not its owner: then nothing was noted, and whoever waits goes on asking.
+        """
+        key = (word.source, word.target, word.lane)
+        entry = self._requests.get(word.request, {}).get(key)
+        if entry is None and self._sending_epoch(word.request) is not None:  # a new owner, which will produce it yet
+            foretold = self._foretold.setdefault(word.request, {})
+            if key not in foretold or foretold[key].serial < word.serial:
+                foretold[key] = word
+            return True
+        if entry is None or entry.owner != sender:
+            return False
+        if word.serial > entry.said:
+            entry.attempts, entry.said = word.attempts, word.serial
+        return True
 
     def tick(self, now: float) -> list[Effect]:
         """Send again what has waited too long for an acknowledgement, a bounded number at a time."""
@@ -126,6 +151,8 @@ class Outbox:
         """Free everything retained for requests that are complete by now."""
         completed = self._knowledge.completed
         self.complete([request for request in self._requests if request in completed])
+        for request in [request for request in self._foretold if request in completed]:
+            del self._foretold[request]
 
     def purge(self) -> None:
         """Drop what has become orphan: its operator will produce another value."""
@@ -146,11 +173,13 @@ class Outbox:
                 entry.gone = True
         self._requests.clear()
         self._unheld.clear()
+        self._foretold.clear()
 
     def _send(self, entry: Retained, now: float) -> list[Effect]:
         request = entry.token.request
         owner, epoch = self._knowledge.owner(entry.target, request)
         if (owner, epoch) != (entry.owner, entry.epoch):
+            entry.said = entry.said if owner == entry.owner else 0
             entry.owner, entry.epoch, entry.held = owner, epoch, False
         sending_epoch = self._sending_epoch(request)
         entry.due = now + limits.resend_after_s

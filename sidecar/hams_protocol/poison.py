@@ -2,33 +2,62 @@
 
 Who dies of a request cannot say so afterwards, so it is said before: an instance announces to the owners upstream that it is about to
 run a suspect alone, and they hand that count to its successor with the token. Invariant: only a death while alone counts, and nobody
-but the request itself gets the error.
+but the request itself gets the error. So a suspect runs only when everything that was said has been acknowledged: what it announced, and
+the all-clear of the one before. Nothing else runs in the meantime, but for at most `attempt_wait_s`: an owner upstream may be being replaced.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from hams_protocol import limits, mutants
+from hams_protocol.batching import BatchQueue
 from hams_protocol.effects import Effect, Send
 from hams_protocol.events import Member
 from hams_protocol.graph import Graph
-from hams_protocol.ids import InstanceId
-from hams_protocol.joins import Unit
-from hams_protocol.knowledge import Knowledge
-from hams_protocol.messages import Attempt, Message, ModelError
-from hams_protocol.outbox import Outbox
+from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId
+from hams_protocol.joins import Stage, Unit
+from hams_protocol.knowledge import Knowledge, Status
+from hams_protocol.messages import Attempt, AttemptAck, ModelError, Token
+
+FOREVER = float("inf")
+
+
+class Word:
+    """What was said of one token, and is not acknowledged yet."""
+
+    __slots__ = ("attempts", "due", "serial", "token")
+
+    def __init__(self, token: Token, attempts: int, serial: int) -> None:
+        self.token = token
+        self.attempts = attempts
+        self.serial = serial
+        self.due = 0.0
 
 
 class Attempts:
-    """Counts of one operator instance."""
+    """Counts of one operator instance, over all its epochs."""
 
-    def __init__(self, graph: Graph, op: str) -> None:
+    def __init__(self, graph: Graph, op: str, knowledge: Knowledge) -> None:
         self._op = op
         self._limit = min(graph.data.recovery.max_attempts, limits.attempts_alone_max)
+        self._knowledge = knowledge
+        self._serial = 0
+        self._open: dict[tuple[str, RequestId, Lane], Word] = {}
+        self._holds_until = FOREVER
+        self._announced: Unit | None = None
+        self._of_announced: tuple[Token, ...] = ()
+        self._parked: dict[UnitId, Unit] = {}
+        self._outlived: dict[UnitId, None] = {}
 
-    @staticmethod
-    def isolate(unit: Unit) -> None:
-        """The unit runs in a batch of its own from now on."""
+    # -- counts ----------------------------------------------------------------------------------------------------------------
+
+    def isolate(self, unit: Unit) -> None:
+        """The unit runs in a batch of its own from now on; this proxy is there to say so."""
         unit.attempts = max(unit.attempts, 1)
+        self._outlived[unit.id] = None
+
+    def outlived(self, unit: Unit) -> bool:
+        """Whether it is suspect for what this very proxy has come through, and not for the death of another one."""
+        return unit.id in self._outlived
 
     def is_poison(self, unit: Unit) -> bool:
         """Whether enough owners have died while running it alone."""
@@ -38,36 +67,131 @@ class Attempts:
         """The reply of a poison request."""
         return ModelError(self._op, f"the model died {unit.attempts - 1} times while it ran this request alone")
 
-    def announce(self, unit: Unit, knowledge: Knowledge) -> list[Effect]:
-        """Before a suspect runs alone: if this instance dies of it, the count is one higher."""
-        return self._tell([(unit, unit.attempts + 1)], knowledge)
+    # -- before and after a run alone --------------------------------------------------------------------------------------------
 
-    def survived(self, units: list[Unit], knowledge: Knowledge) -> list[Effect]:
+    def turn(self, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> list[Effect]:
+        """Before a batch is formed: suspects that may run again come back to the queue, and one that is no longer to run is called off."""
+        effects: list[Effect] = []
+        unit = self._announced
+        if unit is not None and unit.stage not in (Stage.READY, Stage.RUNNING):
+            self._announced = None
+            effects = self._tell([(token, unit.attempts) for token in self._of_announced], now)
+        if self._parked and self.is_settled():
+            free = [item for item in self._parked.values() if item.stage is not Stage.READY or is_safe(item)]
+            for item in reversed(free):
+                del self._parked[item.id]
+                if item.stage is Stage.READY:
+                    queue.add_first(item, now)
+        return effects
+
+    def may_run(self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> tuple[bool, list[Effect]]:
+        """Whether a suspect may run alone now. If not it is announced, or waits aside while others are served."""
+        if unit is self._announced and self.is_settled():
+            return True, []
+        if self._announced is None and self.is_settled() and is_safe(unit):
+            self._announced, self._of_announced = unit, unit.used
+            effects = self._tell([(token, unit.attempts + 1) for token in unit.used], now)
+            if self.is_settled():  # nobody upstream is to be told, or a test lets it go
+                return True, effects
+            queue.add_first(unit, now)
+            return False, effects
+        self._parked[unit.id] = unit
+        return False, []
+
+    def survived(self, units: list[Unit], now: float) -> list[Effect]:
         """The model has come through its run alone: should this instance die later, it was not of this."""
-        return self._tell([(unit, unit.attempts) for unit in units if unit.attempts], knowledge)
+        if self._announced in units:
+            self._announced = None
+        return self._tell([(token, unit.attempts) for unit in units if unit.attempts for token in unit.used], now)
 
-    def died(self, units: Iterable[Unit], knowledge: Knowledge) -> list[Effect]:
+    def died(self, batch: list[Unit], now: float) -> list[Effect]:
         """The model died with these in it, and this proxy lives to name them."""
-        batch = list(units)
+        if self._announced in batch:
+            self._announced = None
         alone = len(batch) == 1 and batch[0].attempts > 0
         for unit in batch:
             unit.attempts = unit.attempts + 1 if alone else max(unit.attempts, 1)
-        return self._tell([(unit, unit.attempts) for unit in batch], knowledge)
+            self._outlived[unit.id] = None
+        return self._tell([(token, unit.attempts) for unit in batch for token in unit.used], now)
 
-    @staticmethod
-    def message(message: Message, outbox: Outbox) -> None:
-        """Note what the owner downstream said of tokens that came from here."""
-        if isinstance(message, Attempt):
-            outbox.attempted(message.source, message.target, message.request, message.lane, message.attempts)
+    # -- words -------------------------------------------------------------------------------------------------------------------
 
-    def _tell(self, counts: list[tuple[Unit, int]], knowledge: Knowledge) -> list[Effect]:
+    def is_settled(self) -> bool:
+        """Whether everything that was said has been acknowledged."""
+        return not self._open or mutants.on("attempt-not-awaited")
+
+    @property
+    def holds(self) -> bool:
+        """Whether no batch is formed: a death now would be counted for who is not running."""
+        return self._holds_until != FOREVER and not self.is_settled()
+
+    def acknowledged(self, ack: AttemptAck) -> None:
+        """An owner upstream has noted it."""
+        word = self._open.get((ack.source, ack.request, ack.lane))
+        if word is not None and word.serial == ack.serial:
+            del self._open[ack.source, ack.request, ack.lane]
+            self._settle()
+
+    def purge(self) -> None:
+        """A newer topology: what has become orphan concerns nobody, and new owners are told at once."""
+        for key, word in list(self._open.items()):
+            word.due = 0.0
+            if self._knowledge.status(word.token.deps) is Status.ORPHAN:
+                del self._open[key]
+        self._settle()
+
+    def drop_complete(self) -> None:
+        """Free what was kept for requests that are complete by now."""
+        completed = self._knowledge.completed
+        for key in [key for key in self._open if key[1] in completed]:
+            del self._open[key]
+        for unit in [unit for unit in self._outlived if unit.request in completed]:
+            del self._outlived[unit]
+        self._settle()
+
+    def clear(self) -> None:
+        """A new epoch: all tokens come again."""
+        self._open.clear()
+        self._parked.clear()
+        self._announced = None
+        self._settle()
+
+    def tick(self, now: float) -> list[Effect]:
+        """Say again what is not acknowledged; others wait no longer than they must."""
+        if now >= self._holds_until:
+            self._holds_until = FOREVER
+        if mutants.on("attempt-not-awaited"):
+            return []
+        return [effect for word in self._open.values() if now >= word.due for effect in self._say(word, now)]
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        if not self._open or mutants.on("attempt-not-awaited"):
+            return FOREVER
+        return min(self._holds_until, *(word.due for word in self._open.values()))
+
+    def _settle(self) -> None:
+        if not self._open:
+            self._holds_until = FOREVER
+
+    def _tell(self, counts: list[tuple[Token, int]], now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for unit, attempts in counts:
-            for token in unit.used:
-                owner = knowledge.owner(token.source, unit.id.request)[0]
-                if owner is not None:
-                    effects.append(Send(owner, Attempt(token.source, self._op, token.request, token.lane, attempts)))
+        for token, attempts in counts:
+            if token.request not in self._knowledge.completed:
+                self._serial += 1
+                word = self._open[token.source, token.request, token.lane] = Word(token, attempts, self._serial)
+                effects += self._say(word, now)
+        if self._open and counts:
+            self._holds_until = now + limits.attempt_wait_s
         return effects
+
+    def _say(self, word: Word, now: float) -> list[Effect]:
+        token = word.token
+        word.due = now + limits.resend_after_s
+        owner = self._knowledge.owner(token.source, token.request)[0]
+        if owner is None:
+            return []
+        return [Send(owner, Attempt(token.source, self._op, token.request, token.lane, word.attempts, word.serial))]
 
 
 def managers_of(members: Mapping[InstanceId, Member]) -> list[InstanceId]:

@@ -42,7 +42,7 @@ from hams_protocol.messages import (
     Suspect,
     Token,
 )
-from hams_protocol.poison import Attempts, managers_of
+from hams_protocol.poison import managers_of
 from hams_protocol.topology import pass_on, slot_number
 from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
 
@@ -75,7 +75,6 @@ class StatelessMachine(Vertex):
         self._had_role = False
         self._batch = 0
         self._running: list[Unit] = []
-        self._attempts = Attempts(graph, op)
         self._leaving: dict[int, InstanceId | None] = {}
         self._draining = False
         self._stopped = False
@@ -93,6 +92,8 @@ class StatelessMachine(Vertex):
             effects = self._model_event(event, now)
         if self.is_over():
             return up_to_stop(effects)
+        if isinstance(event, Tick):
+            effects += self.attempts.tick(now)
         effects += self._pump(now)
         if self._leaving or self._draining:
             effects += self._pass_on(now)
@@ -110,7 +111,7 @@ class StatelessMachine(Vertex):
     def deadline(self) -> float:
         """When the machine wants a Tick."""
         due = self.common_deadline()
-        if self._model_ready and not self._running:
+        if self._model_ready and not self._running and not self.attempts.holds:
             due = min(due, self.queue.deadline())
         for inquiry in self._inquiries.values():
             due = min(due, inquiry.asked_at + limits.resend_after_s)
@@ -275,7 +276,6 @@ class StatelessMachine(Vertex):
             epoch = max(self._owned.values(), default=0)
             report = RoleReport(self.operator.name, self.role, epoch, -1, self.ready)
             return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, (report,)))]
-        self._attempts.message(message, self.outbox)
         return []
 
     def _slot_answer(self, sender: InstanceId, answer: SlotAnswer, now: float) -> list[Effect]:
@@ -323,8 +323,8 @@ class StatelessMachine(Vertex):
         return []
 
     def _passed_on(self, unit: Unit) -> Forward | None:
-        if unit.attempts and self._attempts.is_poison(unit):
-            return Forward(Kind.ERROR, self._attempts.error(unit))
+        if unit.attempts and self.attempts.is_poison(unit):
+            return Forward(Kind.ERROR, self.attempts.error(unit))
         return self.joins.forward(unit)
 
     def _forward(self, unit: Unit, forward: Forward, now: float) -> list[Effect]:
@@ -335,10 +335,10 @@ class StatelessMachine(Vertex):
         return self._finish(unit, deps, outputs, now)
 
     def _pump(self, now: float) -> list[Effect]:
-        if self._running or not self._model_ready or self._inquiries or not len(self.queue):
+        if self._running or not self._model_ready or self._inquiries:
             return []
-        effects: list[Effect] = []
-        while not self._running:
+        effects = self.attempts.turn(self.queue, _always, now)
+        while not (self._running or self.attempts.holds):
             units = self.queue.take(now)
             if not units:
                 return effects
@@ -350,8 +350,13 @@ class StatelessMachine(Vertex):
                 forward = self._passed_on(unit)
                 if forward is not None:
                     effects += self._forward(unit, forward, now)
-                else:
-                    runnable.append(unit)
+                    continue
+                if unit.attempts:
+                    runs, said = self.attempts.may_run(unit, self.queue, _always, now)
+                    effects += said
+                    if not runs:
+                        continue
+                runnable.append(unit)
             if runnable:
                 effects += self._start(runnable)
         return effects
@@ -362,11 +367,8 @@ class StatelessMachine(Vertex):
         for unit in units:
             unit.stage = Stage.RUNNING
             unit.batch = self._batch
-        effects: list[Effect] = []
-        if units[0].attempts:
-            effects += self._attempts.announce(units[0], self.knowledge)
         batch = tuple(BatchUnit(unit.id, self.joins.meta(unit), self.joins.inputs(unit), self.joins.renamed(unit)) for unit in units)
-        return [*effects, StartBatch(self._batch, batch)]
+        return [StartBatch(self._batch, batch)]
 
     def _model_event(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, BatchDone):
@@ -394,7 +396,7 @@ class StatelessMachine(Vertex):
         if event.batch != self._batch:
             return []
         running = {unit.id: unit for unit in self._running}
-        effects: list[Effect] = self._attempts.survived(self._running, self.knowledge)
+        effects: list[Effect] = self.attempts.survived(self._running, now)
         self._running = []
         for result in event.results:
             unit = running.get(result.unit)
@@ -441,13 +443,13 @@ class StatelessMachine(Vertex):
             return []
         units = [unit for unit in self._running if unit.stage is Stage.RUNNING and unit.batch == event.batch]
         alone = len(self._running) == 1
-        effects = self._attempts.survived(self._running, self.knowledge)
+        effects = self.attempts.survived(self._running, now)
         self._running = []
         if alone:
             return effects + [effect for unit in units for effect in self._result(unit, UnitResult(unit.id, error=event.message), now)]
         for unit in reversed(units):
             unit.stage = Stage.READY
-            self._attempts.isolate(unit)
+            self.attempts.isolate(unit)
             self.queue.add_first(unit, now)
         return effects
 
@@ -455,10 +457,15 @@ class StatelessMachine(Vertex):
         """Say at once which requests were in it, and that this instance cannot serve its slots."""
         self._model_ready = False
         units, self._running = self._running, []
-        effects = self._attempts.died(units, self.knowledge)
+        effects = self.attempts.died(units, now)
         for unit in reversed(units):
             if unit.stage is Stage.RUNNING:
                 unit.stage = Stage.READY
                 self.queue.add_first(unit, now)
         effects += [Send(manager, Suspect(self.instance, event.reason)) for manager in managers_of(self.members)]
         return [*effects, RestartModel(event.reason)]
+
+
+def _always(unit: Unit) -> bool:
+    """Without a state nothing is lost with an instance."""
+    return True

@@ -19,6 +19,8 @@ from hams_protocol.joins import Forward, JoinBuffer, Stage, Unit
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import (
     AskTopology,
+    Attempt,
+    AttemptAck,
     Completion,
     Deliver,
     Durable,
@@ -36,6 +38,7 @@ from hams_protocol.messages import (
 )
 from hams_protocol.modes import ModePolicy
 from hams_protocol.outbox import Outbox
+from hams_protocol.poison import Attempts
 from hams_protocol.topology import Topology, slot_number
 
 FOREVER = float("inf")
@@ -62,6 +65,7 @@ class Vertex(ABC):
         self.joins = JoinBuffer(self.operator)
         self.queue = BatchQueue(self.operator.batch)
         self.outbox = Outbox(self.knowledge, self.sending_epoch)
+        self.attempts = Attempts(graph, op, self.knowledge)
         self.fan_out_sources = frozenset(
             edge.source
             for edge in self.operator.in_edges
@@ -164,6 +168,12 @@ class Vertex(ABC):
             return [Send(sender, TopologyNews(known, self.knowledge.revision))] if known.generation > message.generation else []
         if isinstance(message, SlotQuery):
             return self._slot_query(sender, message)
+        if isinstance(message, Attempt):
+            noted = self.outbox.attempted(sender, message) or message.request in self.knowledge.completed
+            return [Send(sender, AttemptAck(message.source, message.request, message.lane, message.serial))] if noted else []
+        if isinstance(message, AttemptAck):
+            self.attempts.acknowledged(message)
+            return []
         return self.message(sender, message, now)
 
     def learn_topology(self, event: TopologyLearnt, now: float) -> list[Effect]:
@@ -172,6 +182,7 @@ class Vertex(ABC):
             return []
         effects = self.topology_changed(now)
         self.outbox.purge()
+        self.attempts.purge()
         effects += self.outbox.owners_changed(now)
         return [*effects, *self.judge_stash(now)]
 
@@ -272,7 +283,7 @@ class Vertex(ABC):
 
     def common_deadline(self) -> float:
         """When the common part wants a Tick."""
-        return min(self._acks_due, self.outbox.deadline())
+        return min(self._acks_due, self.outbox.deadline(), self.attempts.deadline())
 
     # -- purging -----------------------------------------------------------------------------------------------------------
 
@@ -308,6 +319,7 @@ class Vertex(ABC):
     def _completion(self, message: Completion) -> list[Effect]:
         if self.knowledge.completed.learn(message):
             self.outbox.drop_complete()
+            self.attempts.drop_complete()
             for request in [request for request in self.joins.requests() if request in self.knowledge.completed]:
                 for unit in self.joins.complete(request):
                     if unit.stage is Stage.READY:

@@ -141,6 +141,8 @@ class Client:
             return
         self.outcome = outcome
         failed = outcome.error is not None
+        if outcome.error is not None and self.world.deadly and not self.call.poison and BLAMED in outcome.error.message:
+            raise Broken("I2", f"{self.name} is no poison request, but its reply says: {outcome.error.message}")
         self._finish("error" if failed else "ok", reply_digest(outcome.tokens, any(token.error for token in outcome.tokens)))
 
     def _finish(self, status: str, digest: str | None) -> None:
@@ -173,3 +175,16 @@ def draw_calls(rng: Random, count: int, span_s: float, poisonable: list[str]) ->
         if call.key is not None and call.digest == first[call.key].digest:
             call.poison = first[call.key].poison
     return calls
+
+
+def gather(calls: list[Call]) -> None:
+    """All at once, so that they share batches; the same key means the same poison."""
+    for call in calls:
+        call.at = call.number * 0.001
+    poison = {call.key: call.poison for call in calls if call.key is not None and call.poison}
+    for call in calls:
+        call.poison = poison.get(call.key or "", call.poison)
+
+
+BLAMED = "while it ran this request alone"
+"""What only a poison request may be told."""

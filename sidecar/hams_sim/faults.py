@@ -90,6 +90,7 @@ KINDS: tuple[tuple[str, int], ...] = (
     ("slow-watch", 5),
     ("drain", 0),
     ("heirs-die", 0),
+    ("deadly", 0),
 )
 """What is drawn unless a kind is asked for. Weights stay as they are, or every seed of the corpus means another history."""
 
@@ -369,6 +370,10 @@ class Faults:
             self._later(fault.span_s, lambda: _etcd_calm(world))
         elif kind == "heirs-die":
             world.heirs_die = True
+        elif kind == "deadly":
+            world.deadly = True
+            network.mute = fault.amount
+            self._later(fault.span_s, lambda: _heard(world))
         elif kind == "echo":
             network.echo = fault.amount
             self._later(fault.span_s, lambda: _no_echo(world))
@@ -417,6 +422,10 @@ def _calm(world: "World") -> None:
 
 def _no_echo(world: "World") -> None:
     world.network.echo = 0.0
+
+
+def _heard(world: "World") -> None:
+    world.network.mute = 0.0
 
 
 def _etcd_prompt(world: "World") -> None:

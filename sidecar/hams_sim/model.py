@@ -134,7 +134,7 @@ class SimModel:
                     self.world.seen("poison")
                     self.world.errored.add(unit.unit.request)
                     self._batch = -1
-                    if self.rng.random() < 0.3 and self.world.may_hurt(self.node):
+                    if (self.world.deadly or self.rng.random() < 0.3) and self.world.may_hurt(self.node):
                         self.world.kill(self.node, "poison took the proxy too", restart=True)
                     else:
                         self.kill()

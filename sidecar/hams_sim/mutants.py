@@ -23,6 +23,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "adopted-under-new-id": ("F9",),
     "alone-without-deps": ("alone",),
     "apply-orphan": ("F6", "F1"),
+    "attempt-not-awaited": ("innocents",),
     "complete-request-taken": ("echo",),
     "consumed-not-restored": ("F2",),
     "apply-with-gap": ("F21", "echo"),
@@ -79,7 +80,13 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
 }
 """Where a mutant shows up soonest, if not in all shapes of its scenes."""
 
-HISTORIES_FOR: dict[str, int] = {"kept-pending": 200, "deps-not-transitive": 200, "reply-before-replicate": 200, "update-with-orphans": 300}
+HISTORIES_FOR: dict[str, int] = {
+    "attempt-not-awaited": 300,
+    "kept-pending": 200,
+    "deps-not-transitive": 200,
+    "reply-before-replicate": 200,
+    "update-with-orphans": 300,
+}
 """How many histories a rare mutant is given."""
 
 HISTORIES_EACH = 100
@@ -103,6 +110,7 @@ NOT_CAUGHT: dict[str, str] = {
     "rollback-to-pending": "rare: a primary alone goes back, and then what it went back to is lost upstream",
     "route-not-kept": "rare: the heir of a router's slot finds skips only",
     "shrink-from-outside": "superfluous for safety: the primary counts on the member until it learns better; it gives redundancy away",
+    "suspect-without-backup": "not judged: the simulation spares the last replica of a state; tests/protocol/test_poison.py tells of it",
     "slot-moves-while-busy": "superfluous for safety: the heir asks the successors like after a failure; it costs executions",
 }
 """Mutants that the simulation has not caught, and why. `--mutants` leaves them out unless a number of histories is asked for."""

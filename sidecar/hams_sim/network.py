@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from hams_protocol.events import Received
 from hams_protocol.messages import (
+    Attempt,
+    AttemptAck,
     ClientForward,
     ClientForwardAnswer,
     Deliver,
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from hams_sim.world import World
 
 PAYLOAD = frozenset((Deliver, StateRecord, StateCopy, LogAppend, LogCopy, SlotAnswer, ClientForward, ClientForwardAnswer))
+
+ATTEMPTS = frozenset((Attempt, AttemptAck))
 
 
 class Link:
@@ -62,6 +66,7 @@ class Network:
         self.slow_records = 0.0
         self.slow_of = ""
         self.echo = 0.0
+        self.mute = 0.0
 
     def link(self, sender: "Node", receiver: "Node") -> Link:
         """The link, made at the first use."""
@@ -91,6 +96,8 @@ class Network:
             self._refused(link)
             return
         now, rng = self.world.now, self.rng
+        if self.mute and type(message) in ATTEMPTS and rng.random() < self.mute:
+            return
         if self.echo and rng.random() < self.echo:
             self._push(link, message, now + link.delay + limits.echo_s * rng.random())
         if self.loss:

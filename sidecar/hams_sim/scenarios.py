@@ -357,6 +357,11 @@ def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def innocents(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Poison takes whole instances with it, and what is said of suspects gets lost: nobody else may get the error."""
+    return [Fault(0.0, "deadly", span_s=span + 0.3, amount=0.5)]
+
+
 CHAINS = ("chain", "pair", "sandwich")
 SCENARIOS: dict[str, Scenario] = {
     "F1": Scenario("primary dies after its output, before its record", CHAINS, f1),
@@ -402,6 +407,7 @@ MOMENTS: dict[str, Scenario] = {
     "lost-race": Scenario("a set that cannot be shrunk", ("single", "pair"), lost_race),
     "shards": Scenario("shards back each other", ("single", "pair"), shards, frontends=2, shards=2),
     "shards-3": Scenario("logs of unequal length", ("single", "pair"), shards, frontends=3),
+    "innocents": Scenario("nobody else gets a poison request's error", CHAINS, innocents),
     "kept-alone": Scenario("what a former primary kept is all there is", ("pair", "sandwich"), kept_alone, backups=1),
 }
 """What single rules are there for, where the catalogue's rows seldom lead."""

@@ -12,7 +12,7 @@ from random import Random
 from hams_protocol.graph import FRONTEND, Graph, Join, WhenUnprotected
 from hams_sim import limits
 from hams_sim.checks import compare_states, converged, final_line, is_promised, what_is_open
-from hams_sim.clients import Call, Client, draw_calls
+from hams_sim.clients import Call, Client, draw_calls, gather
 from hams_sim.errors import Broken
 from hams_sim.faults import Fault, Faults, draw
 from hams_sim.history.checker import check
@@ -114,6 +114,11 @@ def make_plan(spec: Spec) -> Plan:
         faults = sorted(scene.make(rng, graph, span), key=lambda item: item.at)
         if spec.fault == "F4":
             calls[rng.randrange(len(calls))].poison = rng.choice(list(graph.operators))
+        if spec.fault == "innocents":
+            taken = rng.choice([op.name for op in graph.data.operators if op.stateful])
+            for number in rng.sample(range(len(calls)), 2):
+                calls[number].poison = taken
+            gather(calls)
     else:
         faults = draw(rng, rng.randint(2, 5), span, list(graph.operators), spec.fault)
     return Plan(graph, vertices, behaviours, calls, faults, rng.random() < 0.9, span)

@@ -81,6 +81,7 @@ class World:
         self.fan_outs = frozenset(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
         self.healing = False
         self.heirs_die = False
+        self.deadly = False
         self.trace: Callable[[float, Node, Event, Sequence[Effect]], None] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._ties = 0

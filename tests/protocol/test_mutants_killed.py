@@ -23,6 +23,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     "apply-before-upstream-durable": backup.test_a_record_is_held_until_its_deps_on_others_are_durable,
     "apply-orphan": backup.test_a_record_with_an_orphan_dep_is_discarded_with_all_that_follow_it,
     "apply-with-gap": backup.test_records_are_applied_in_order_whatever_order_they_come_in,
+    "attempt-not-awaited": poison.test_a_suspect_runs_alone_only_after_its_upstream_has_acknowledged_what_was_said,
+    "suspect-without-backup": poison.test_a_suspect_of_which_an_instance_died_waits_for_a_backup_in_sync_and_others_are_served,
     "complete-request-taken": vertex.test_a_complete_request_is_refused_for_ever,
     "complete-without-close": findings.test_a_first_whose_loser_becomes_orphan_does_not_run_again,
     "consumed-not-restored": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,

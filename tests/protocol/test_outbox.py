@@ -6,7 +6,7 @@ from kit import R0, R1, dep, graph, of, op, rset, table, topo, value
 from hams_protocol import limits
 from hams_protocol.graph import FRONTEND
 from hams_protocol.knowledge import Knowledge
-from hams_protocol.messages import Deliver, TokenAck
+from hams_protocol.messages import Attempt, Deliver, TokenAck
 from hams_protocol.outbox import Outbox
 
 
@@ -48,9 +48,27 @@ def test_a_new_owner_has_acknowledged_nothing(wire):
     knowledge, outbox = wire
     outbox.put("q", value("p", R0, "p-1:1"), 0.0)
     outbox.acknowledge("q-1", ack())
-    knowledge.learn(topo(2, rset("p", "p-1"), rset("q", "q-2", epoch=2, ends=((1, 0),))), 2)
+    knowledge.learn(topo(2, rset("p", "p-1"), rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",)), 2)
     (sent,) = of(outbox.owners_changed(1.0), Deliver, "q-2")
     assert sent.attempts == 1, "an owner died that had it"
+
+
+def test_who_has_not_acknowledged_is_suspected_of_nothing_the_first_time(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    knowledge.learn(topo(2, rset("p", "p-1"), rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",)), 2)
+    (sent,) = of(outbox.owners_changed(1.0), Deliver, "q-2")
+    assert sent.attempts == 0, "most acknowledgements are still on their way"
+    knowledge.learn(topo(3, rset("p", "p-1"), rset("q", "q-3", epoch=3, ends=((1, 0), (2, 0))), revoked=("q-1", "q-2")), 3)
+    (sent,) = of(outbox.owners_changed(1.0), Deliver, "q-3")
+    assert sent.attempts == 1, "two in a row are suspicious"
+
+
+def test_what_is_said_of_a_token_yet_to_come_is_remembered(wire):
+    _, outbox = wire
+    assert outbox.attempted("q-1", Attempt("p", "q", R0, (), 2, 7))
+    (sent,) = of(outbox.put("q", value("p", R0, "p-1:1"), 0.0), Deliver)
+    assert sent.attempts == 2
 
 
 def test_the_same_owner_in_a_new_epoch_has_acknowledged_nothing(wire):

@@ -2,10 +2,11 @@
 
 from kit import R0, R1, active_of, graph, of, op, primary_of, rset, table, topo, value
 
-from hams_protocol.effects import NoteExec, StartBatch
+from hams_protocol import limits
+from hams_protocol.effects import NoteExec, Send, StartBatch
 from hams_protocol.events import ModelDied
 from hams_protocol.graph import FRONTEND
-from hams_protocol.messages import Attempt, Deliver
+from hams_protocol.messages import Attempt, AttemptAck, Deliver
 
 
 def pair():
@@ -19,6 +20,15 @@ def counts(effects):
     return [(item.request.n, item.attempts) for item in of(effects, Attempt)]
 
 
+def heard(rig, effects):
+    """The owners upstream acknowledge what was said."""
+    said = [item for item in effects if isinstance(item, Send) and isinstance(item.message, Attempt)]
+    for word in said:
+        message = word.message
+        effects = rig.get(word.target, AttemptAck(message.source, message.request, message.lane, message.serial))
+    return effects
+
+
 def test_a_batch_that_dies_runs_again_one_unit_per_batch_and_nobody_is_blamed_yet():
     rig = primary_of(pair(), "q", AT)
     rig.token("p-1", value("p", R1._replace(n=9), "p:9"))
@@ -28,7 +38,8 @@ def test_a_batch_that_dies_runs_again_one_unit_per_batch_and_nobody_is_blamed_ye
     assert rig.units == (R0, R1)
     effects = rig.step(ModelDied("killed"))
     assert counts(effects) == [(0, 1), (1, 1)], "their owners upstream are told"
-    rig.loaded(rig.ready(None))
+    heard(rig, effects)
+    heard(rig, rig.loaded(rig.ready(None)))
     assert rig.units == (R0,)
 
 
@@ -36,27 +47,83 @@ def test_before_a_suspect_runs_alone_it_is_said_upstream_what_its_death_would_me
     rig = primary_of(pair(), "q", AT)
     effects = rig.token("p-1", value("p", R0, "p:0"), attempts=1)
     assert counts(effects) == [(0, 2)]
+    heard(rig, effects)
     rig.want()
     assert counts(rig.done()) == [(0, 1)], "and that it came through"
+
+
+def test_a_suspect_runs_alone_only_after_its_upstream_has_acknowledged_what_was_said():
+    rig = primary_of(pair(), "q", AT)
+    effects = rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    assert not of(effects, StartBatch), "if it died now, nobody would know of what"
+    again = rig.after(limits.resend_after_s)
+    assert counts(again) == [(0, 2)], "the word may have been lost"
+    assert of(heard(rig, again), StartBatch)
+    rig.want()
+    through = rig.done()
+    rig.capture(through)
+    assert counts(rig.token("p-1", value("p", R1, "p:1"), attempts=1)) == [], "the next one waits for the all-clear of the one before"
+    assert counts(heard(rig, through)) == [(1, 2)]
+
+
+def test_others_wait_for_an_acknowledgement_for_a_while_only():
+    rig = primary_of(pair(), "q", AT)
+    rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    assert not of(rig.token("p-1", value("p", R1, "p:1")), StartBatch)
+    rig.after(limits.attempt_wait_s)
+    assert rig.units == (R1,)
+    rig.run()
+    effects = rig.after(limits.resend_after_s)
+    heard(rig, effects)
+    assert rig.units == (R0,)
+
+
+def test_a_suspect_of_which_an_instance_died_waits_for_a_backup_in_sync_and_others_are_served():
+    alone = topo(1, table("p", ("p-1", 1)), rset("q", "q-1"))
+    rig = primary_of(pair(), "q", alone)
+    assert counts(rig.token("p-1", value("p", R0, "p:0"), attempts=1)) == [], "its death could lose the state"
+    assert of(rig.token("p-1", value("p", R1, "p:1")), StartBatch)
+    rig.run()
+    effects = rig.learn(topo(2, table("p", ("p-1", 1)), rset("q", "q-1", "q-2")))
+    assert counts(effects) == [(0, 2)]
+
+
+def test_a_suspect_that_this_proxy_has_outlived_may_run_without_a_backup():
+    rig = primary_of(pair(), "q", topo(1, table("p", ("p-1", 1)), rset("q", "q-1")))
+    rig.token("p-1", value("p", R0, "p:0"))
+    heard(rig, rig.step(ModelDied("killed")))
+    assert counts(rig.loaded(rig.ready(None))) == [(0, 2)]
 
 
 def test_after_max_attempts_the_request_gets_a_typed_error_and_others_are_served():
     rig = primary_of(pair(), "q", AT)
     rig.token("p-1", value("p", R0, "p:0"))
     for _ in range(3):
-        rig.step(ModelDied("killed"))
+        heard(rig, rig.step(ModelDied("killed")))
         effects = rig.loaded(rig.ready(None))
+        heard(rig, effects)
     (sent,) = of(effects, Deliver, "F-1")
     assert sent.token.error.op == "q"
     assert "2 times" in sent.token.error.message
     assert of(rig.token("p-1", value("p", R1, "p:1")), StartBatch)
 
 
+def test_who_is_not_the_owner_any_more_is_not_heard():
+    rig = active_of(pair(), "p", "p-1", AT)
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.done(updated=False)
+    assert not of(rig.get("q-2", Attempt("p", "q", R0, (), 3, 1)), AttemptAck)
+    assert of(rig.get("q-1", Attempt("p", "q", R0, (), 2, 2)), AttemptAck)
+    assert of(rig.get("q-1", Attempt("p", "q", R0, (), 3, 1)), AttemptAck), "said before, come late: nothing new"
+    effects = rig.learn(topo(2, table("p", ("p-1", 1)), rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",)))
+    assert of(effects, Deliver, "q-2")[0].attempts == 2
+
+
 def test_the_owner_upstream_hands_the_count_to_a_successor():
     rig = active_of(pair(), "p", "p-1", AT)
     rig.token("F-1", value("F", R0, "0/0"))
     rig.done(updated=False)
-    rig.get("q-1", Attempt("p", "q", R0, (), 3))
+    rig.get("q-1", Attempt("p", "q", R0, (), 3, 1))
     effects = rig.learn(topo(2, table("p", ("p-1", 1)), rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",)))
     assert of(effects, Deliver, "q-2")[0].attempts == 3
 

@@ -8,7 +8,20 @@ from hams_protocol.deps import Dep
 from hams_protocol.effects import AbandonBatch, Capture, EnterUpdate, LoadState, NoteDurable, NoteExec, Propose, Send, StartBatch
 from hams_protocol.events import BatchFailed, CasDone, CasUnknown, Drain, ModelDied, PeerDown, PeerUp
 from hams_protocol.graph import FRONTEND, RecoverySpec, WhenUnprotected
-from hams_protocol.messages import AskDurable, Completion, Deliver, Durable, Fence, Health, Probe, ProbeAnswer, RecordAck, StateRecord
+from hams_protocol.messages import (
+    AskDurable,
+    Attempt,
+    AttemptAck,
+    Completion,
+    Deliver,
+    Durable,
+    Fence,
+    Health,
+    Probe,
+    ProbeAnswer,
+    RecordAck,
+    StateRecord,
+)
 
 
 def line(window=4, block=False, rows=1):
@@ -205,7 +218,9 @@ def test_units_of_a_batch_that_raised_run_one_per_batch():
     feed(rig, R2)
     rig.run()
     assert rig.units == (R1, R2)
-    rig.step(BatchFailed(rig.batch, "no", False))
+    effects = rig.step(BatchFailed(rig.batch, "no", False))
+    assert of(effects, Attempt)[0].request == R1, "should it die of this one, its successor knows"
+    rig.get("F-1", AttemptAck("p", R1, (), of(effects, Attempt)[0].serial))
     assert rig.units == (R1,)
 
 

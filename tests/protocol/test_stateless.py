@@ -8,7 +8,7 @@ from hams_protocol import limits
 from hams_protocol.effects import NoteExec, Propose, StartBatch, Stop
 from hams_protocol.events import Drain, ModelDied
 from hams_protocol.graph import FEEDBACK, FRONTEND, Feedback
-from hams_protocol.messages import Completion, Deliver, Kind, SlotAnswer, SlotQuery, Suspect, TokenAcks, TopologyNews
+from hams_protocol.messages import Attempt, AttemptAck, Completion, Deliver, Kind, SlotAnswer, SlotQuery, Suspect, TokenAcks, TopologyNews
 
 
 def fan_out():
@@ -137,7 +137,10 @@ def test_a_model_that_dies_names_its_requests_upstream_and_itself_to_the_manager
     effects = rig.step(ModelDied("killed"))
     assert of(effects, Suspect, "m-1")
     assert not of(rig.token("F-1", value("F", R1, "0/1")), StartBatch)
-    assert of(rig.ready(), StartBatch)
+    (named,) = of(effects, Attempt)
+    rig.get("F-1", AttemptAck("F", R0, (), named.serial))
+    (announced,) = of(rig.ready(), Attempt)
+    assert of(rig.get("F-1", AttemptAck("F", R0, (), announced.serial)), StartBatch)
     assert rig.units == (R0,), "the suspect runs alone"
 
 

@@ -43,6 +43,7 @@ from hams_protocol.messages import (
     AskCopy,
     AskTopology,
     Attempt,
+    AttemptAck,
     ClientForward,
     ClientForwardAnswer,
     ClientForwardHeld,
@@ -316,7 +317,9 @@ class FrontendMachine:
 
     def _on_attempt(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Attempt)
-        self._outbox.attempted(message.source, message.target, message.request, message.lane, message.attempts)
+        owns = message.request.shard in self._owners
+        if self._outbox.attempted(sender, message) or owns:  # what an owner has not retained is complete, or has its reply
+            self._ctx.send(sender, AttemptAck(message.source, message.request, message.lane, message.serial))
 
     def _on_durable(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Durable)

@@ -78,6 +78,11 @@ class Durability:
         return self._m.store.count_after(self.durable)
 
     @property
+    def is_protected(self) -> bool:
+        """Whether a backup in sync is within reach."""
+        return self._followers.some_in_reach(self._m.knowledge.set_of(self._m.operator.name).in_sync)
+
+    @property
     def window_open(self) -> bool:
         """Whether one more version may be executed; where states are large the window shrinks, to 1 at least."""
         if not self._m.mode.replicates:

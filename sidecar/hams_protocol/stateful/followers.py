@@ -65,6 +65,10 @@ class Followers:
         """Whether every in-sync backup is in the ack set."""
         return all(instance in self.all and self.all[instance].ack for instance in in_sync)
 
+    def some_in_reach(self, in_sync: Iterable[InstanceId]) -> bool:
+        """Whether the connection to one of these stands, as far as is known."""
+        return any(instance in self.all and self.all[instance].down_since == FOREVER for instance in in_sync)
+
     @property
     def ack_set(self) -> list[Follower]:
         """Whose apply makes a version durable."""

@@ -100,6 +100,8 @@ class StatefulMachine(Vertex):
             effects = self._own_event(event, now)
         if self.is_over():
             return up_to_stop(effects)
+        if isinstance(event, Tick):
+            effects += self.attempts.tick(now)
         if self.primary is not None:
             effects += self.primary.pump(now)
         effects += self.flush_acks(now)
@@ -436,6 +438,7 @@ class StatefulMachine(Vertex):
         self.joins.clear()
         self.queue.clear()
         self.outbox.clear()
+        self.attempts.clear()
 
     def _stop(self, reason: str, keep: bool = False) -> list[Effect]:
         """`keep`: the state may be needed yet, if the topology names this instance in its epoch."""

@@ -37,7 +37,7 @@ from hams_protocol.messages import (
     Message,
     Suspect,
 )
-from hams_protocol.poison import Attempts, managers_of
+from hams_protocol.poison import managers_of
 from hams_protocol.stateful.durability import Durability
 from hams_protocol.stateful.execution import Execution
 from hams_protocol.stateful.fences import Fences, others
@@ -58,7 +58,6 @@ class Primary:
         self._durability = Durability(machine, found, now)
         self._execution = Execution(machine, found.epoch, self._durability)
         self._fences = Fences(machine, found.epoch)
-        self._attempts = Attempts(machine.graph, machine.operator.name)
         self._batch = 0
         self._running: list[Unit] = []
         self._wanted = False
@@ -152,11 +151,14 @@ class Primary:
         m = self._m
         if self.draining:
             return effects if self._running or self.loading else effects + self._durability.hand_over(now)
-        if self._running or self.loading or not m.model_ready or not len(m.queue):
+        if self._running or self.loading or not m.model_ready:
+            return effects
+        effects += m.attempts.turn(m.queue, self._may_run_alone, now)
+        if m.attempts.holds or not len(m.queue):
             return effects
         if m.mode.replicates and self.undurable > m.operator.window and not mutants.on("no-window"):
             return effects
-        while not self._running:
+        while not (self._running or m.attempts.holds):
             units = m.queue.take(now)
             if not units:
                 return effects
@@ -167,7 +169,10 @@ class Primary:
                     continue
                 forward = self._passed_on(unit)
                 if forward is None:
-                    runnable.append(unit)
+                    runs, said = m.attempts.may_run(unit, m.queue, self._may_run_alone, now) if unit.attempts else (True, ())
+                    effects += said
+                    if runs:
+                        runnable.append(unit)
                 elif self._durability.window_open:
                     effects += self._execution.record_forward(unit, forward, now)
                 else:
@@ -179,9 +184,17 @@ class Primary:
         return effects
 
     def _passed_on(self, unit: Unit) -> Forward | None:
-        if unit.attempts and self._attempts.is_poison(unit):
-            return Forward(Kind.ERROR, self._attempts.error(unit))
+        if unit.attempts and self._m.attempts.is_poison(unit):
+            return Forward(Kind.ERROR, self._m.attempts.error(unit))
         return self._m.joins.forward(unit)
+
+    def _may_run_alone(self, unit: Unit) -> bool:
+        """Whether the death of a suspect could not lose the state: a backup has it, or this proxy, which came through before, has it on record."""
+        m = self._m
+        if self._durability.is_protected or not m.operator.backups or not m.mode.replicates or mutants.on("suspect-without-backup"):
+            return True
+        retained = m.store.at_or_below(self.settled)
+        return m.attempts.outlived(unit) and retained is not None and retained.state is not None
 
     def _set_aside(self, unit: Unit) -> None:
         """Fenced out for now: it comes back with the next topology."""
@@ -207,9 +220,8 @@ class Primary:
         for unit in units:
             unit.stage = Stage.RUNNING
             unit.batch = self._batch
-        effects: list[Effect] = self._attempts.announce(units[0], m.knowledge) if units[0].attempts else []
         batch = tuple(BatchUnit(unit.id, m.joins.meta(unit), m.joins.inputs(unit), m.joins.renamed(unit)) for unit in units)
-        return [*effects, StartBatch(self._batch_id(), batch, enter)]
+        return [StartBatch(self._batch_id(), batch, enter)]
 
     def _batch_id(self) -> int:
         """Batches of earlier epochs must not be taken for this one's."""
@@ -246,7 +258,7 @@ class Primary:
         if event.batch != self._batch_id() or not self._running:
             return []
         m = self._m
-        effects = self._attempts.survived(self._running, m.knowledge)
+        effects = m.attempts.survived(self._running, now)
         running = {unit.id: unit for unit in self._running}
         valid = all(self._still_runs(unit) for unit in self._running)
         fenced = any(m.is_fenced(m.joins.deps(unit)) for unit in self._running if unit.stage is Stage.RUNNING)
@@ -294,7 +306,7 @@ class Primary:
         alone = len(self._running) == 1 and not self._abandoning
         unit = self._running[0]
         if alone and self._still_runs(unit):
-            effects = self._attempts.survived(self._running, self._m.knowledge)
+            effects = self._m.attempts.survived(self._running, now)
             effects += self.load_newest() if event.updated else []
             self._running = []
             if self._m.is_fenced(self._m.joins.deps(unit)):
@@ -305,7 +317,7 @@ class Primary:
             return [*effects, *self._execution.execute([(unit, result)], deps, False, now)]
         if not self._abandoning:
             for other in self._running:
-                self._attempts.isolate(other)
+                self._m.attempts.isolate(other)
         if event.updated:
             return self._undo(now)
         self._run_again(now)
@@ -314,7 +326,7 @@ class Primary:
     def model_died(self, event: ModelDied, now: float) -> list[Effect]:
         """Say which requests were in it, tell the managers; what was captured survives in this proxy."""
         m = self._m
-        effects = self._attempts.died(self._running, m.knowledge)
+        effects = m.attempts.died(self._running, now)
         for unit in reversed(self._running):
             if self._still_runs(unit):
                 unit.stage = Stage.READY
@@ -333,7 +345,6 @@ class Primary:
 
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         """What followers, waiting proxies and owners downstream say."""
-        self._attempts.message(message, self._m.outbox)
         return self._durability.message(sender, message, now)
 
     def is_fenced(self, deps: Deps) -> bool:
@@ -364,7 +375,8 @@ class Primary:
         """When `tick` has something to do."""
         m = self._m
         due = min(self._durability.deadline(), self._suspected_at + limits.suspect_again_after_s)
-        return min(due, m.queue.deadline()) if not self._running and not self.loading and m.model_ready else due
+        idle = not self._running and not self.loading and m.model_ready and not m.attempts.holds
+        return min(due, m.queue.deadline()) if idle else due
 
 
 BATCHES_PER_EPOCH = 1 << 40
