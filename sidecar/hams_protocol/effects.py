@@ -79,6 +79,15 @@ class LoadState:
 
 
 @frozen
+class Rehearse:
+    """Have the model of a backup take this state over, though nothing waits for it: what is loaded once is loaded fast, and a model that
+    refuses it says so now (LoadFailed with token 0), not in the middle of a failover. May be left out.
+    """
+
+    state: Payload
+
+
+@frozen
 class WriteCheckpoint:
     """Write this durable version to disk, whole or not at all; nothing waits for it. If one is being written still, it is left out."""
 
@@ -240,6 +249,7 @@ Effect = (
     | AbandonBatch
     | Capture
     | LoadState
+    | Rehearse
     | WriteCheckpoint
     | ReadCheckpoint
     | RestartModel

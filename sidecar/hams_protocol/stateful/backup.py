@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits, mutants
-from hams_protocol.effects import Effect, NoteApply, Propose, Send
+from hams_protocol.effects import Effect, NoteApply, Propose, Rehearse, Send
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import AskCopy, AskDurable, Consumed, Message, RecordAck, StateCopy, StateRecord
@@ -73,7 +73,14 @@ class Backup:
         m.lineage.add(copy.units, m.knowledge.completed)
         self.applied = copy.version
         note = NoteApply(copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True)
-        return [note, *self._adopt_early(now), *self._acknowledge(now)]
+        return [note, *self.rehearse(), *self._adopt_early(now), *self._acknowledge(now)]
+
+    def rehearse(self) -> list[Effect]:
+        """Warm the model, which until a failover is not asked for anything."""
+        newest = self._m.store.newest
+        if newest is None or newest.state is None or not self._m.model_ready:
+            return []
+        return [Rehearse(newest.state)]
 
     # -- records -----------------------------------------------------------------------------------------------------------------
 

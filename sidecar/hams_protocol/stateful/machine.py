@@ -265,6 +265,8 @@ class StatefulMachine(Vertex):
             return []
         if isinstance(event, Captured):
             self.captures_open = max(self.captures_open - 1, 0)  # of an earlier epoch, perhaps: its copy must not be torn either
+        if isinstance(event, LoadFailed):
+            return self._stop(f"the model refused the state: {event.message}")
         if self.primary is None:
             return [AbandonBatch(event.batch)] if isinstance(event, UpdateWanted) else []
         if isinstance(event, UpdateWanted):
@@ -277,8 +279,6 @@ class StatefulMachine(Vertex):
             return self.primary.captured(event, now)
         if isinstance(event, Loaded):
             return self.primary.loaded(event, now)
-        if isinstance(event, LoadFailed):
-            return self._stop(f"the model refused the state: {event.message}")
         return []
 
     def _model_ready(self, event: ModelReady, now: float) -> list[Effect]:
@@ -289,7 +289,8 @@ class StatefulMachine(Vertex):
             return self.refuse_layout(self.layout)
         if self.primary is not None:
             return self.primary.model_ready(event, now)
-        effects = self._take_role(now)
+        effects = self.backup.rehearse() if self.backup is not None else []
+        effects += self._take_role(now)
         self.checkpoints.roles_changed(now)
         return [*effects, *self.judge_stash(now)]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from hams_protocol.effects import AbandonBatch, BatchUnit, Capture, EnterUpdate, LoadState, RestartModel, StartBatch
+from hams_protocol.effects import AbandonBatch, BatchUnit, Capture, EnterUpdate, LoadState, Rehearse, RestartModel, StartBatch
 from hams_protocol.events import BatchDone, BatchFailed, Captured, Loaded, LoadFailed, ModelDied, ModelReady, UnitResult, UpdateWanted
 from hams_protocol.graph import Graph
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
@@ -30,10 +30,13 @@ from hams_sidecar.payload import Payload, Tensor
 
 log = logging.getLogger(__name__)
 
-ModelEffect: TypeAlias = StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | RestartModel
+ModelEffect: TypeAlias = StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | Rehearse | RestartModel
 ModelEvent: TypeAlias = ModelReady | ModelDied | UpdateWanted | BatchDone | BatchFailed | Captured | Loaded | LoadFailed
 
 INITIAL_VERSION = 0
+
+REHEARSAL = 0
+"""Token of a load that nothing waits for."""
 
 
 class LinkStats(NamedTuple):
@@ -120,6 +123,8 @@ class ModelLink:
                     self._capture(session)
             case LoadState():
                 self._load(session, effect)
+            case Rehearse():
+                self._load(session, LoadState(REHEARSAL, effect.state))
 
     # Batches
 
