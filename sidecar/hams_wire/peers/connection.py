@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Message
-from hams_wire import limits
+from hams_wire import limits, mortality
 from hams_wire.peers import handshake
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.errors import BadFrame, Turned, Why
@@ -69,12 +69,13 @@ class SendingOwner(Protocol):
 class Sending(asyncio.BufferedProtocol):
     """The dialling side of a connection. `welcomed` is done when messages may be sent; its exception is Turned, BadFrame or OSError.
 
-    `closed` is done when the connection is gone, or will never be made.
+    `closed` is done when the connection is gone, or will never be made. `pid` is the peer's process, 0 if it cannot be seen.
     """
 
     def __init__(self, owner: SendingOwner, peer: InstanceId, hello: handshake.Hello, codec: Codec, loop: asyncio.AbstractEventLoop) -> None:
         self.peer = peer
         self.outbox = Outbox()
+        self.pid = 0
         self.writable = True
         self.welcomed: asyncio.Future[int] = loop.create_future()
         self.welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody is left to look at it
@@ -159,6 +160,7 @@ class Sending(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         tune(self._transport)
+        self.pid = mortality.peer_pid(self._transport)
         self._transport.set_write_buffer_limits(high=1, low=0)  # paused unless all is gone; with 0, TLS pauses for ever
         self._transport.write(handshake.frame(self._hello))
 

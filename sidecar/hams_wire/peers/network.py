@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Message
-from hams_wire import limits
+from hams_wire import limits, mortality
 from hams_wire.peers import addresses, handshake
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.connection import Receiving, Sending
@@ -57,10 +57,11 @@ class Stats:
 class _Peer:
     """What is known of one wanted peer."""
 
-    __slots__ = ("address", "member", "nudge", "receiving", "sending", "task", "up")
+    __slots__ = ("address", "ending", "member", "nudge", "receiving", "sending", "task", "up")
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.ending = False
         self.member = False
         self.receiving: Receiving | None = None
         self.sending: Sending | None = None
@@ -73,9 +74,9 @@ class PeerNetwork:
     """Sends to and receives from the instances of one graph.
 
     `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
-    on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (dialled, and nobody
-    listens at its address, or somebody else), `on_writable(peer, writable)`. `eager(peer)`: whether to find out at once why a connection
-    broke; to others a pause comes first, so that those who act upon it find the machine free.
+    on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (its process is ending, or it
+    was dialled and nobody listens at its address, or somebody else), `on_writable(peer, writable)`. `eager(peer)`: whether to find out at
+    once why a connection broke; to others a pause comes first, so that those who act upon it find the machine free.
     """
 
     def __init__(
@@ -277,9 +278,13 @@ class PeerNetwork:
                 await asyncio.shield(sending.closed)
                 log.debug("connection to %s at %s is gone", instance, peer.address)
                 eager = self._eager(instance)
-                pause_s = limits.reconnect_eager_s if eager else limits.reconnect_s
-                if eager and self._loop.time() - stood_s > limits.steady_s:
+                if peer.ending:
+                    pause_s = limits.reconnect_refused_s
+                elif eager and self._loop.time() - stood_s > limits.steady_s:
+                    pause_s = limits.reconnect_eager_s
                     continue  # one attempt at once tells whether it was the connection or the peer
+                else:
+                    pause_s = limits.reconnect_eager_s if eager else limits.reconnect_s
             try:
                 async with asyncio.timeout(pause_s * random.uniform(0.5, 1.5)):
                     await peer.nudge.wait()  # not wait_for: it may swallow a cancellation
@@ -342,8 +347,11 @@ class PeerNetwork:
         if peer.up:
             peer.up = False
             self.stats.breaks += 1
+            peer.ending = mortality.is_ending(sending.pid)
             if not self._closing:
                 self._on_down(sending.peer)
+                if peer.ending and self._on_refused is not None:
+                    self._on_refused(sending.peer)
 
     def pressed(self, sending: Sending) -> None:
         """Pass on whether the peer's queue is over its bound."""
