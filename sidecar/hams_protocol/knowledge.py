@@ -17,12 +17,12 @@ from hams_protocol.topology import ReplicaSet, Slot, Topology, slot_number
 
 
 class Status(enum.IntEnum):
-    """Of a dependency; of a vector, the worst of its entries."""
+    """Of a dependency; of a vector, the worst of its entries: what is orphan is so for ever, whatever else it depends on."""
 
     DURABLE = 0
     PENDING = 1
-    ORPHAN = 2
-    UNKNOWN = 3
+    UNKNOWN = 2
+    ORPHAN = 3
 
 
 class Knowledge:
@@ -150,6 +150,8 @@ class Knowledge:
             found = self.status_of(dep)
             if found > worst:
                 worst = found
+        if mutants.on("unknown-hides-orphan") and any(self.status_of(dep) is Status.UNKNOWN for dep in deps):
+            return Status.UNKNOWN
         return worst
 
     def prune(self, deps: Deps) -> Deps:

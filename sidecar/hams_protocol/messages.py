@@ -178,6 +178,14 @@ class RecordAck:
 
 
 @frozen
+class AskApplied:
+    """The acknowledgement of an apply may be lost: how far is the follower in `epoch`?"""
+
+    op: str
+    epoch: int
+
+
+@frozen
 class Durable:
     """Durable watermarks, coalesced: each `Dep` says that this version, and all before it in that epoch, are durable."""
 
@@ -526,6 +534,7 @@ PeerMessage = (
     | RecordAck
     | Durable
     | AskDurable
+    | AskApplied
     | AskCopy
     | StateCopy
     | Completion

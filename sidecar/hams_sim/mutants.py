@@ -110,6 +110,7 @@ NOT_CAUGHT: dict[str, str] = {
     "rollback-to-pending": "rare: a primary alone goes back, and then what it went back to is lost upstream",
     "route-not-kept": "rare: the heir of a router's slot finds skips only",
     "shrink-from-outside": "superfluous for safety: the primary counts on the member until it learns better; it gives redundancy away",
+    "unknown-hides-orphan": "superfluous for safety: what is orphan waits in a stash instead of being dropped",
     "suspect-without-backup": "not judged: the simulation spares the last replica of a state; tests/protocol/test_poison.py tells of it",
     "slot-moves-while-busy": "superfluous for safety: the heir asks the successors like after a failure; it costs executions",
 }

@@ -106,12 +106,6 @@ tensor_rank_max = 64
 streams_open_max = 8
 """Messages of one connection whose payload is still arriving: one per lane, and room for lanes to come."""
 
-lane_bytes_high = 64 * 1024 * 1024
-"""A peer's lane holding more than this is reported as not writable."""
-
-lane_bytes_low = 16 * 1024 * 1024
-"""It is writable again below this."""
-
 lane_bytes_max = 256 * 1024 * 1024
 """A message that would raise a lane above this is dropped, as if the connection had lost it; one message always fits."""
 

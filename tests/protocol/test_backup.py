@@ -11,6 +11,7 @@ from hams_protocol.events import ModelDied, ModelReady
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import UnitId
 from hams_protocol.messages import (
+    AskApplied,
     AskCopy,
     AskDurable,
     Completion,
@@ -130,11 +131,11 @@ def test_a_record_without_state_shares_the_one_before():
     assert rig.machine.store.newest.state == P("state 1")
 
 
-def test_a_bare_record_makes_it_say_again_how_far_it_is():
+def test_asked_again_it_says_how_far_it_is():
     rig = backup()
     rig.get("q-1", record(1))
-    assert said(rig.get("q-1", replace(record(1), units=(), state=None))) == [(1, 1)]
-    assert rig.machine.store.newest.state == P("state 1")
+    assert said(rig.get("q-1", AskApplied("q", 1))) == [(1, 1)]
+    assert not rig.get("q-1", AskApplied("q", 2)), "not for another epoch"
 
 
 def test_it_keeps_the_newest_window_and_one_to_go_back_to():

@@ -6,7 +6,7 @@ from hams_protocol import limits
 from hams_protocol.effects import NoteDurable, Propose
 from hams_protocol.events import CasFailed
 from hams_protocol.graph import FRONTEND
-from hams_protocol.messages import AskCopy, RecordAck, StateCopy, StateRecord
+from hams_protocol.messages import AskApplied, AskCopy, RecordAck, StateCopy, StateRecord
 from hams_protocol.stateful.followers import Followers
 
 DATA = graph(op("q", FRONTEND, stateful=True))
@@ -104,8 +104,7 @@ def test_lost_acknowledgements_of_an_apply_are_asked_for():
     rig.get("q-2", RecordAck("q", 1, 0, 0))
     feed(rig, 0)
     rig.get("q-2", RecordAck("q", 1, 1, 0))
-    (bare,) = of(rig.after(2 * limits.resend_after_s), StateRecord, "q-2")
-    assert (bare.version, bare.units, bare.state) == (1, (), None)
+    assert of(rig.after(2 * limits.resend_after_s), AskApplied, "q-2") == [AskApplied("q", 1)]
 
 
 def test_what_is_held_back_for_large_streams_is_not_sent_again_too_soon():
@@ -116,3 +115,21 @@ def test_what_is_held_back_for_large_streams_is_not_sent_again_too_soon():
     assert of(effects, StateRecord, "q-2")
     assert not of(rig.after(limits.resend_after_s / 2), StateRecord)
     assert of(rig.after(limits.resend_after_s), StateRecord, "q-2")
+
+
+def test_a_joiner_that_has_said_nothing_yet_is_not_thrown_out_for_a_refused_connection():
+    followers = Followers()
+    followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 0.0)
+    followers.down("q-2", True, 0.1)
+    assert followers.gone(["q-2"], 0.15, 1.0) == [], "it may be starting still"
+    assert followers.gone([], 0.15, 1.0) == ["q-2"], "its lease would have told"
+    assert followers.gone(["q-2"], 0.15, limits.backup_lag_max_s) == ["q-2"]
+    assert followers.deadline(0.15) == limits.backup_lag_max_s
+
+
+def test_a_joiner_that_was_heard_and_refuses_a_connection_is_gone():
+    followers = Followers()
+    followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 0.0)
+    followers.acknowledge("q-2", 0, 0, 0.05)
+    followers.down("q-2", True, 0.1)
+    assert followers.gone(["q-2"], 0.15, 0.1) == ["q-2"]

@@ -37,9 +37,11 @@ def test_an_epoch_above_the_known_one_is_unknown():
     assert knowledge(rset("p", "p-1")).status(dep("p", 2, 1)) is Status.UNKNOWN
 
 
-def test_an_unknown_entry_is_the_worst_of_a_vector():
+def test_an_orphan_entry_is_the_worst_of_a_vector_whatever_else_is_unknown():
     k = knowledge(rset("p", "p-2", epoch=2, ends=((1, 9),)))
-    assert k.status((*dep("p", 1, 10), *dep("q", 1, 1))) is Status.UNKNOWN
+    assert k.status((*dep("p", 1, 9), *dep("q", 1, 1))) is Status.UNKNOWN
+    assert k.status((*dep("p", 1, 10), *dep("q", 1, 1))) is Status.ORPHAN
+    assert k.status((*dep("q", 1, 1), *dep("p", 1, 10))) is Status.ORPHAN
 
 
 def test_an_epoch_whose_end_was_dropped_is_unknown():

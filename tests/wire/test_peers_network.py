@@ -47,7 +47,6 @@ class Peer:
             lambda peer: self._tell("up", peer),
             lambda peer: self._tell("down", peer),
             on_refused=self._refused_at,
-            on_writable=lambda peer, writable: self._tell("writable" if writable else "full", peer),
             tls=tls,
         )
         self.refused: list[str] = []
@@ -402,8 +401,6 @@ async def test_a_second_connection_of_an_instance_replaces_the_first(make: Make)
 
 
 async def test_F38_a_peer_that_never_reads_fills_its_own_queue_and_hurts_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "lane_bytes_high", 8 * MIB)
-    monkeypatch.setattr(limits, "lane_bytes_low", 2 * MIB)
     monkeypatch.setattr(limits, "lane_bytes_max", 32 * MIB)
     a, b = await make("a"), await make("b")
     reads = asyncio.Event()
@@ -425,13 +422,9 @@ async def test_F38_a_peer_that_never_reads_fills_its_own_queue_and_hurts_nobody(
         a.network.send("deaf", token(n, payload))
         a.network.send("b", token(n, payload))
         await b.got(n + 1)
-    assert ("full", "deaf") in a.told
-    assert not a.network.writable("deaf")
-    assert a.network.writable("b")
     assert a.network.stats.lost_full > 0
     assert a.network.queued_bytes("deaf") <= limits.lane_bytes_max + MIB
     reads.set()
-    await a.until(lambda: ("writable", "deaf") in a.told)
     server.close()
 
 

@@ -324,7 +324,7 @@ class ShardOwner:
             for number, token in enumerate(live.tokens):
                 if token is None or live.durable[number]:
                     continue
-                if knowledge.status(token.deps) >= Status.ORPHAN and not mutants.on("sink-keeps-orphan"):
+                if knowledge.status(token.deps) >= Status.UNKNOWN and not mutants.on("sink-keeps-orphan"):
                     live.tokens[number] = None
                 else:
                     self.settle(live, number, token)

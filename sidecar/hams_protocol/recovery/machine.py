@@ -62,6 +62,7 @@ class ManagerMachine:
         self._known = False
         self._registered_at: dict[InstanceId, float] = {}
         self._down: dict[InstanceId, bool] = {}
+        self._met: set[InstanceId] = set()
         self._answered_at: dict[InstanceId, float] = {}
         self._inquests: dict[InstanceId, Inquest] = {}
         self._nonces = 0
@@ -166,6 +167,7 @@ class ManagerMachine:
             return self._peer_down(event, now)
         if isinstance(event, PeerUp):
             self._down.pop(event.peer, None)
+            self._met.add(event.peer)
             return []
         return []
 
@@ -184,6 +186,7 @@ class ManagerMachine:
         for instance in self.members:
             self._registered_at.setdefault(instance, now)
         self._registered_at = {item: at for item, at in self._registered_at.items() if item in self.members}
+        self._met &= {*self.members, *assign.named(self.knowledge.topology)}
         if self._began_at == FOREVER:
             self._began_at = now
         return self._suspect_missing(now)
@@ -198,14 +201,20 @@ class ManagerMachine:
         return effects
 
     def _peer_down(self, event: PeerDown, now: float) -> list[Effect]:
-        self._down[event.peer] = event.refused or self._down.get(event.peer, False)
+        """A refused connection proves that nobody is there, but for a joiner that was never met and is registered: it may be starting."""
+        starting = (
+            event.peer in self.members and event.peer not in self._met and any(event.peer in item.joining for item in self.knowledge.topology.sets)
+        )
+        refused = event.refused and not starting
+        self._down[event.peer] = refused or self._down.get(event.peer, False)
         effects = self._suspect(event.peer, "its connection broke", now)
         inquest = self._inquests.get(event.peer)
-        if event.refused and inquest is not None:
+        if refused and inquest is not None:
             effects += self._confirm(inquest, None, now)
         return effects
 
     def _message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+        self._met.add(sender)
         if isinstance(message, Suspect):
             return self._suspect(message.suspect, message.reason, now)
         if isinstance(message, Probe):

@@ -11,7 +11,7 @@ from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, NoteApply, Propose, Rehearse, Send
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
-from hams_protocol.messages import AskCopy, AskDurable, Consumed, Message, RecordAck, StateCopy, StateRecord
+from hams_protocol.messages import AskApplied, AskCopy, AskDurable, Consumed, Message, RecordAck, StateCopy, StateRecord
 from hams_protocol.topology import ReplicaSet
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class Backup:
             return self._record(sender, message, now)
         if isinstance(message, StateCopy) and message.epoch == self._epoch:
             return self._copied(message, now)
+        if isinstance(message, AskApplied) and message.epoch == self._epoch:
+            return self._acknowledge(now, again=True)
         return []
 
     def _record(self, sender: InstanceId, record: StateRecord, now: float) -> list[Effect]:

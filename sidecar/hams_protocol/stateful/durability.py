@@ -5,7 +5,6 @@ a joiner copies only what is durable, and is counted on before it is declared in
 compare-and-swap alone, and a member counts until the topology without it is known.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits, mutants
@@ -24,6 +23,7 @@ from hams_protocol.graph import WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import (
+    AskApplied,
     AskCopy,
     AskDurable,
     Consumed,
@@ -144,14 +144,11 @@ class Durability:
         return effects
 
     def _ask_applied(self, follower: Follower, now: float) -> list[Effect]:
-        """The acknowledgement of an apply may be lost: the bare record of a version it has received makes a follower say it again."""
+        """The acknowledgement of an apply may be lost."""
         if now < follower.ask_at:
             return []
         follower.asked_at = now
-        version = self._m.store.find(follower.received)
-        if version is None:
-            return []
-        return [Send(follower.instance, replace(version.record, epoch=self._epoch, units=(), state=None))]
+        return [Send(follower.instance, AskApplied(self._m.operator.name, self._epoch))]
 
     def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
         """A follower is back: what it has not acknowledged goes out again."""
@@ -300,6 +297,7 @@ class Durability:
         follower = self._followers.all.get(sender)
         if ask.epoch != self._epoch or follower is None or follower.ack:
             return []
+        follower.heard = True
         m = self._m
         alone = self._blocked and not m.knowledge.set_of(m.operator.name).in_sync
         number = self._settled() if alone else self.durable

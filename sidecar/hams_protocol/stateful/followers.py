@@ -14,9 +14,27 @@ FOREVER = float("inf")
 
 
 class Follower:
-    """One backup or joiner. `sent`, `received`, `applied` are versions, -1 for none; `copying` until it was sent a copy to follow from."""
+    """One backup or joiner. `sent`, `received`, `applied` are versions, -1 for none; `copying` until it was sent a copy to follow from.
 
-    __slots__ = ("ack", "applied", "asked", "asked_at", "copying", "down_since", "instance", "progress_at", "received", "refused", "sent")
+    `heard`: it has said something in this epoch. A joiner that has not may be starting still: it cannot be told from a dead one by a refused
+    connection, only by its lease, or by its taking too long.
+    """
+
+    __slots__ = (
+        "ack",
+        "applied",
+        "asked",
+        "asked_at",
+        "copying",
+        "down_since",
+        "heard",
+        "instance",
+        "named_at",
+        "progress_at",
+        "received",
+        "refused",
+        "sent",
+    )
 
     def __init__(self, instance: InstanceId, ack: bool, now: float) -> None:
         self.instance = instance
@@ -28,6 +46,8 @@ class Follower:
         self.received = -1
         self.applied = -1
         self.progress_at = now
+        self.named_at = now
+        self.heard = ack
         self.down_since = FOREVER
         self.refused = False
 
@@ -84,6 +104,7 @@ class Followers:
         follower = self.all.get(instance)
         if follower is None:
             return None
+        follower.heard = True
         if received > follower.received or applied > follower.applied:
             follower.progress_at = now
         follower.received = max(follower.received, received)
@@ -114,6 +135,8 @@ class Followers:
 
     @staticmethod
     def _is_gone(follower: Follower, living: set[InstanceId], suspect_after_s: float, now: float) -> bool:
+        if not follower.heard and follower.instance in living and now < follower.named_at + limits.backup_lag_max_s:
+            return False
         if follower.refused or now >= follower.down_since + suspect_after_s:
             return True
         stalled_s = now - follower.progress_at if follower.received < follower.sent else 0.0
@@ -126,7 +149,8 @@ class Followers:
         due = FOREVER
         for follower in self.all.values():
             if follower.down_since != FOREVER:
-                due = min(due, follower.down_since + suspect_after_s)
+                patience_s = follower.down_since + suspect_after_s
+                due = min(due, patience_s if follower.heard else max(patience_s, follower.named_at + limits.backup_lag_max_s))
             if follower.received < follower.sent:
                 due = min(due, follower.progress_at + limits.resend_after_s)
             due = min(due, follower.ask_at)

@@ -209,7 +209,7 @@ class ModelLink:
         """The model is free of its batch."""
         session.batch = None
         session.running_since = None
-        for effect, buffer in session.loads:
+        for effect, buffer in list(session.loads)[session.loads_sent :]:
             self._send_load(session, effect, buffer)
 
     def _fail(self, session: Session, batch: Batch, message: str) -> None:
@@ -263,6 +263,7 @@ class ModelLink:
                 self._send_load(session, effect, buffer)
 
     def _send_load(self, session: Session, effect: LoadState, buffer: Buffer) -> None:
+        session.loads_sent += 1
         session.run.send(frames.LOAD, {"token": effect.token, "image": self._place(buffer)})
 
     # Frames of the model
@@ -283,10 +284,12 @@ class ModelLink:
                 session.later(self._grant_outputs(session, session.batch, frame))
             case frames.LoadDone() if session.loads and session.loads[0][0].token == frame.token:
                 session.loads.popleft()
+                session.loads_sent -= 1
                 self._load_s = frame.seconds
                 self._emit(Loaded(frame.token))
             case frames.LoadRefused() if session.loads and session.loads[0][0].token == frame.token:
                 session.loads.popleft()
+                session.loads_sent -= 1
                 self._emit(LoadFailed(frame.token, frame.message[: limits.MESSAGE_CHARS_MAX]))
             case frames.Ready() if session.ready is None:
                 session.ready = frame

@@ -51,6 +51,8 @@ class Session:
         """Memory granted to the capture under way."""
         self.loads: deque[tuple[LoadState, Buffer]] = deque()
         """States to load, in order; those that came during a batch wait for its end."""
+        self.loads_sent = 0
+        """How many of them, from the first on, the model has been told of."""
         self.pings = 0
         self.pinged: float | None = None
         """Loop time of the ping that has not been answered yet."""

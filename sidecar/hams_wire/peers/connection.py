@@ -61,10 +61,6 @@ class SendingOwner(Protocol):
         """The connection is gone, welcomed or not. Called once."""
         ...
 
-    def pressed(self, sending: "Sending") -> None:
-        """`sending.writable` has changed."""
-        ...
-
 
 class Sending(asyncio.BufferedProtocol):
     """The dialling side of a connection. `welcomed` is done when messages may be sent; its exception is Turned, BadFrame or OSError.
@@ -76,7 +72,6 @@ class Sending(asyncio.BufferedProtocol):
         self.peer = peer
         self.outbox = Outbox()
         self.pid = 0
-        self.writable = True
         self.welcomed: asyncio.Future[int] = loop.create_future()
         self.welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody is left to look at it
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -98,9 +93,6 @@ class Sending(asyncio.BufferedProtocol):
         if not self._scheduled and not self._paused:
             self._scheduled = True
             self._owner.dirty(self)
-        if self.writable and self.outbox.lane_bytes(message.lane) > limits.lane_bytes_high:
-            self.writable = False
-            self._owner.pressed(self)
         return True
 
     def flush(self) -> None:
@@ -115,9 +107,6 @@ class Sending(asyncio.BufferedProtocol):
                 transport.write(pieces[0])
             else:
                 transport.writelines(pieces)
-        if not self.writable and self.outbox.fullest_bytes < limits.lane_bytes_low:
-            self.writable = True
-            self._owner.pressed(self)
         self._go_on()
 
     def _go_on(self) -> None:

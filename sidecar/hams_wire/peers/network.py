@@ -75,7 +75,7 @@ class PeerNetwork:
 
     `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
     on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (its process is ending, or it
-    was dialled and nobody listens at its address, or somebody else), `on_writable(peer, writable)`. `eager(peer)`: whether to find out at
+    was dialled and nobody listens at its address, or somebody else). `eager(peer)`: whether to find out at
     once why a connection broke; to others a pause comes first, so that those who act upon it find the machine free.
     """
 
@@ -89,7 +89,6 @@ class PeerNetwork:
         on_up: Callable[[InstanceId], None],
         on_down: Callable[[InstanceId], None],
         *,
-        on_writable: Callable[[InstanceId, bool], None] | None = None,
         on_refused: Callable[[InstanceId], None] | None = None,
         advertise: str | None = None,
         tls: Certificates | None = None,
@@ -107,7 +106,6 @@ class PeerNetwork:
         self._on_message = on_message
         self._on_up = on_up
         self._on_down = on_down
-        self._on_writable = on_writable
         self._on_refused = on_refused
         self._tls = tls
         self._loop = asyncio.get_running_loop()
@@ -193,11 +191,6 @@ class PeerNetwork:
         """Whether messages to this peer can leave."""
         found = self._peers.get(peer)
         return found is not None and found.up
-
-    def writable(self, peer: InstanceId) -> bool:
-        """False while one of this peer's lanes holds more than `lane_bytes_high`."""
-        found = self._peers.get(peer)
-        return found is None or found.sending is None or found.sending.writable
 
     def queued_bytes(self, peer: InstanceId) -> int:
         """Bytes that wait for this peer."""
@@ -352,11 +345,6 @@ class PeerNetwork:
                 self._on_down(sending.peer)
                 if peer.ending and self._on_refused is not None:
                     self._on_refused(sending.peer)
-
-    def pressed(self, sending: Sending) -> None:
-        """Pass on whether the peer's queue is over its bound."""
-        if self._on_writable is not None and not self._closing:
-            self._on_writable(sending.peer, sending.writable)
 
     # ---- ReceivingOwner ----
 
