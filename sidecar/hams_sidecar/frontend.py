@@ -206,8 +206,9 @@ async def serve(
     kept: KeptLogs | None = None
 
     async def begin(name: InstanceId, life: int) -> Node:
+        machine = FrontendMachine(graph, name, kept)
         return Node(
-            FrontendMachine(graph, name, kept),
+            machine,
             name,
             FRONTEND,
             graph_uid,
@@ -220,6 +221,7 @@ async def serve(
             suspect_after_s=graph.data.recovery.suspect_after_s,
             kept=None if kept is None else kept.former,
             reply_digest=port.reply_digest,
+            steps=machine.steps,
         )
 
     async def start(node: Node) -> None:

@@ -35,3 +35,6 @@ client_attempts_max = 400
 
 echo_s = 0.5
 """A message that a hostile network repeats comes again within this long."""
+
+turns_share = 0.3
+"""Share of the histories in which frontends take several events in one step, as their shell does under load."""

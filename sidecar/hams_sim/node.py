@@ -61,6 +61,7 @@ class Node:
         "spins",
         "timer_at",
         "trigger",
+        "turn",
         "watch_slow",
     )
 
@@ -73,6 +74,7 @@ class Node:
         self.leaving = False
         self.paused = 0
         self.backlog: list[Event] = []
+        self.turn: list[Event] = []
         self.links: dict[str, Link] = {}
         self.links_in: dict[str, Link] = {}
         self.skew = skew

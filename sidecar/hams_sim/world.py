@@ -85,6 +85,8 @@ class World:
         self.deadly = False
         self.trace: Callable[[float, Node, Event, Sequence[Effect]], None] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        turns = Random(f"{seed}/turns")
+        self._turns = turns if turns.random() < limits.turns_share else None
         self._ties = 0
         self._handles = 0
         self._nonces = 0
@@ -181,10 +183,34 @@ class World:
             node.backlog.append(event)
             return
         self.events += 1
-        machine = node.machine
-        effects = machine.step(event, self.now + node.skew)
+        if self._turns is not None and node.of == FRONTEND:
+            node.turn.append(event)
+            if len(node.turn) == 1:
+                self.after(self._turns.choice((0.0, 0.0, 0.0005, 0.003)), self._turn, node)
+            return
+        effects = node.machine.step(event, self.now + node.skew)
         if self.trace is not None:
             self.trace(self.now, node, event, effects)
+        self._performed(node, effects)
+
+    def _turn(self, node: Node) -> None:
+        """A frontend takes what has come in one turn of its loop together."""
+        events, node.turn = node.turn, []
+        if not node.alive or not events:
+            return
+        if node.paused:
+            node.backlog += events
+            return
+        assert isinstance(node.machine, FrontendMachine)
+        effects = node.machine.steps(events, self.now + node.skew)
+        if self.trace is not None:
+            for event in events[:-1]:
+                self.trace(self.now, node, event, ())
+            self.trace(self.now, node, events[-1], effects)
+        self._performed(node, effects)
+
+    def _performed(self, node: Node, effects: Sequence[Effect]) -> None:
+        machine = node.machine
         if effects:
             if node.trigger is None:
                 send, perform = self.network.send, self._perform

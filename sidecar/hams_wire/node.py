@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from hams_protocol.effects import (
@@ -83,7 +83,7 @@ class Node:
     """One instance on one event loop.
 
     `perform` gets the effects that only this kind of process understands (model effects, answers). `reply_digest` makes the digest of a
-    reply for the history, if wanted.
+    reply for the history, if wanted. `steps`: the machine's way to take several events in one step, if it has one.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class Node:
         suspect_after_s: float = 0.15,
         kept: InstanceId | None = None,
         reply_digest: Callable[[NoteReply], str | None] | None = None,
+        steps: Callable[[Sequence[Event], float], list[Effect]] | None = None,
     ) -> None:
         self.machine = machine
         self.instance = instance
@@ -117,7 +118,8 @@ class Node:
         self._reply_digest = reply_digest
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
-        self._stepping = False
+        self._turning = False
+        self._steps = steps
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._due = float("inf")
@@ -188,34 +190,51 @@ class Node:
     # -- events in ---------------------------------------------------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
-        """Give the machine an event; events that arise meanwhile follow in order."""
+        """Give the machine an event. All events of one turn of the loop are taken at its end, in their order, and what they cause to be sent
+        leaves together."""
         self._events.append(event)
-        if self._stepping:
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        events = self._events
+        if not events:
+            self._turning = False
             return
-        self._stepping = True
+        self._turning = True
+        self.network.hold()
         try:
-            while self._events and not self.stopped.done():
-                self._take(self._events.popleft(), self._loop.time())
+            while events and not self.stopped.done():
+                if self._steps is None:
+                    self._take((events.popleft(),), self._loop.time())
+                else:
+                    together = tuple(events)
+                    events.clear()
+                    self._take(together, self._loop.time())
         finally:
-            self._stepping = False
+            self._turning = False
+            self.network.release()
         self._arm()
 
-    def _take(self, event: Event, now: float) -> None:
+    def _take(self, events: tuple[Event, ...], now: float) -> None:
         """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone: neither may be passed over,
         so the instance ends and another takes over."""
         trace = self._trace
         try:
             if trace is not None:
-                trace.event(event)
-            for effect in self.machine.step(event, now):
+                for event in events:
+                    trace.event(event)
+            for effect in self.machine.step(events[0], now) if self._steps is None else self._steps(events, now):
                 if trace is not None:
                     trace.effect(effect)
                 self._do(effect, now)
                 if self.stopped.done():
                     break
         except Exception as error:
-            log.critical("this instance failed on %s", type(event).__name__, exc_info=True)
-            self._stop(Stop(f"failed on {type(event).__name__}: {type(error).__name__}: {error}"))
+            kinds = ", ".join(sorted({type(event).__name__ for event in events}))
+            log.critical("this instance failed on %s", kinds, exc_info=True)
+            self._stop(Stop(f"failed on {kinds}: {type(error).__name__}: {error}"))
 
     def _arm(self) -> None:
         """Deadlines move with almost every event, mostly further away: a timer that fires early and looks again costs less than moving it."""
@@ -241,7 +260,8 @@ class Node:
             self._timer = self._loop.call_later(limits.timer_again_s, self._tick)
         else:
             self._yielded = False
-            self.feed(Tick())
+            self._events.append(Tick())
+            self._turn()
 
     def _on_message(self, sender: InstanceId, message: Message) -> None:
         self.feed(Received(sender, message))

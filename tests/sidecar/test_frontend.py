@@ -64,6 +64,7 @@ def request() -> InferenceRequest:
 async def test_an_instance_that_has_stopped_is_not_ready_and_turns_requests_away_at_once(port: GraphPort) -> None:
     assert port.ready()
     port.node.feed(Tick())
+    await asyncio.sleep(0)
     assert not port.ready()
     assert not port.live()
     assert isinstance(await outcome_of(port, request()), NotReady)

@@ -1,7 +1,7 @@
 """The shell around a core: every effect in order, and an end where one cannot be performed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -58,8 +58,28 @@ async def test_events_that_arise_while_effects_are_performed_follow_in_order() -
     core = Scripted(lambda event: {ClientGone(1): [answer(1), Send("a-1", Heartbeat(7)), answer(10)], ClientGone(2): [answer(2)]}.get(event, []))
     shell = node(core, perform)
     shell.feed(ClientGone(1))
+    await asyncio.sleep(0)
     assert handles(performed) == [1, 10, 2]
     assert core.events == [ClientGone(1), ClientGone(2), Received("a-1", Heartbeat(7))]
+
+
+async def test_a_machine_that_can_is_given_the_events_of_one_turn_together() -> None:
+    performed: list[Effect] = []
+    taken: list[tuple[Event, ...]] = []
+
+    def steps(events: Sequence[Event], now: float) -> list[Effect]:
+        taken.append(tuple(events))
+        return [Send("a-1", Heartbeat(7)), answer(len(events))] if len(taken) == 1 else []
+
+    core = Scripted(lambda event: [])
+    shell = Node(core, "a-1", "a", "uid", MemoryStore().client(), HeapFactory(), performed.append, steps=steps)
+    for handle in range(3):
+        shell.feed(ClientGone(handle))
+    assert not taken
+    await asyncio.sleep(0)
+    assert taken == [(ClientGone(0), ClientGone(1), ClientGone(2)), (Received("a-1", Heartbeat(7)),)]
+    assert handles(performed) == [3]
+    assert not core.events
 
 
 @pytest.mark.parametrize("where", ["core", "effect"])
@@ -80,6 +100,7 @@ async def test_what_raises_ends_the_instance_and_nothing_is_done_after_it(where:
     shell = node(core, perform)
     shell.feed(Tick())
     shell.feed(Tick())
+    await asyncio.sleep(0)
     assert handles(performed) == ([] if where == "core" else [1])
     assert len(core.events) == 1
     assert "failed on Tick" in shell.stopped.result().reason
@@ -89,6 +110,7 @@ async def test_a_stop_is_the_last_effect_that_is_performed() -> None:
     performed: list[Effect] = []
     shell = node(Scripted(lambda event: [answer(1), Stop("over"), answer(2)]), performed.append)
     shell.feed(Tick())
+    await asyncio.sleep(0)
     assert handles(performed) == [1]
     assert shell.stopped.result() == Stop("over")
 
@@ -167,6 +189,7 @@ async def test_two_nodes_find_each_other_and_who_is_over_gives_no_sign_of_life()
         await beats.get()
         assert [type(event) for event in talker.events[:2]] == [TopologyLearnt, MembersChanged]
         one.feed(Tick())
+        await one.stopped
         one._beat()
         assert one.stopped.done()
         assert not one._sent

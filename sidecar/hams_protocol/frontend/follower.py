@@ -26,6 +26,7 @@ class ShardFollower:
         self.frozen = -1
         self._parts: dict[int, LogCopy] = {}
         self._ask_at = FOREVER
+        self._owed: InstanceId | None = None
         if joining:
             self.ask()
 
@@ -68,7 +69,13 @@ class ShardFollower:
                 pass
             log.trim(log.committed)
         if message.entries:
-            self._ctx.send(sender, LogAck(self.shard, self.epoch, log.last))
+            self._owed = sender
+
+    def acknowledge(self) -> None:
+        """Say once how far the log goes, after all entries that have come together."""
+        if self._owed is not None and self.log is not None:
+            self._ctx.send(self._owed, LogAck(self.shard, self.epoch, self.log.last))
+            self._owed = None
 
     def tick(self) -> None:
         """A joiner whose copy or admission makes no progress asks again."""

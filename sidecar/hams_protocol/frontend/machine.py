@@ -7,7 +7,7 @@ Never: it decides nothing about other instances' roles (it changes its own shard
 log does not fit the topology (it stops and says so), and it acts on nothing while frozen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, NoteFailover, NotServed, Propose, Stop
@@ -134,24 +134,29 @@ class FrontendMachine:
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
+        return self.steps((event,), now)
+
+    def steps(self, events: Sequence[Event], now: float) -> list[Effect]:
+        """Events that have come together, in their order; entries for followers, acknowledgements and commitment follow once, after all of them."""
         ctx = self._ctx
         if self._stopped:
             return []
         ctx.now = now
         ctx.out = []
-        if isinstance(event, Received):
-            handler = self._handlers.get(type(event.message))
-            if handler is not None:
-                handler(event.sender, event.message)
-            always = False
-        elif isinstance(event, ClientRequest):
-            self._gateway.request(event)
-            always = False
-        else:
-            self._rare(event)
-            always = True
-        if not self._stopped:
-            self._after(always)
+        always = False
+        for event in events:
+            if isinstance(event, Received):
+                handler = self._handlers.get(type(event.message))
+                if handler is not None:
+                    handler(event.sender, event.message)
+            elif isinstance(event, ClientRequest):
+                self._gateway.request(event)
+            else:
+                self._rare(event)
+                always = True
+            if self._is_over():
+                return ctx.out
+        self._after(always)
         return ctx.out
 
     def deadline(self) -> float:
@@ -258,6 +263,8 @@ class FrontendMachine:
             self._timers()
         for owner in self._owners.values():
             owner.pump()
+        for follower in self._followers.values():
+            follower.acknowledge()
         if timers or self._ctx.wishing:
             self._propose()
         if self._draining and not len(self._gateway):
@@ -545,6 +552,9 @@ class FrontendMachine:
         self._kept = None
         if not (self._owners or self._followers):
             self._stop("the logs it kept are of no use any more")
+
+    def _is_over(self) -> bool:
+        return self._stopped
 
     def _is_named(self, shard: int, log: ShardLog, holder: InstanceId) -> bool:
         roles = self.knowledge.set_of(self.graph.shard_names[shard])

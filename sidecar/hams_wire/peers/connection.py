@@ -219,11 +219,7 @@ class ReceivingOwner(Protocol):
         ...
 
     def heard(self, peer: InstanceId, nbytes: int) -> None:
-        """Bytes of a known peer have arrived; what they hold is delivered now, then `settled` is called."""
-        ...
-
-    def settled(self) -> None:
-        """Everything that `heard` spoke of has been delivered."""
+        """Bytes have arrived, of a known peer or (empty) of a stranger; what they hold is delivered now."""
         ...
 
     def deliver(self, peer: InstanceId, message: Message) -> None:
@@ -277,8 +273,6 @@ class Receiving(asyncio.BufferedProtocol):
             self.inbox.received(nbytes)
         except (BadFrame, Turned) as error:
             self._refuse(error)
-        finally:
-            self._owner.settled()
 
     def _greeted(self, kind: int, metadata: bytes) -> None:
         if self.peer:

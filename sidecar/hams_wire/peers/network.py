@@ -116,7 +116,7 @@ class PeerNetwork:
         self._closing = False
         self._last: tuple[Message, Encoded] | None = None
         self._dirty: list[Sending] = []
-        self._delivering = False
+        self._holding = False
 
     # ---- life ----
 
@@ -322,9 +322,19 @@ class PeerNetwork:
 
     def dirty(self, sending: Sending) -> None:
         """All connections that got something to write in this turn are served together."""
-        if not self._dirty and not self._delivering:
+        if not self._dirty and not self._holding:
             self._loop.call_soon(self._flush)
         self._dirty.append(sending)
+
+    def hold(self) -> None:
+        """What is sent from now on leaves together at `release`."""
+        self._holding = True
+
+    def release(self) -> None:
+        """Write what was sent since `hold`, without waiting for the next turn of the loop."""
+        self._holding = False
+        if self._dirty:
+            self._flush()
 
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
@@ -371,17 +381,10 @@ class PeerNetwork:
         return welcome
 
     def heard(self, peer: InstanceId, nbytes: int) -> None:
-        """Remember when. What the callbacks send while they are being served leaves together at the end."""
-        self._delivering = True
+        """Remember when."""
         self.stats.received_bytes += nbytes
         if peer:
             self.heard_s[peer] = self._loop.time()
-
-    def settled(self) -> None:
-        """Write what was sent in the meantime, without waiting for the next turn of the loop."""
-        self._delivering = False
-        if self._dirty:
-            self._flush()
 
     def deliver(self, peer: InstanceId, message: Message) -> None:
         """Pass a message on."""
