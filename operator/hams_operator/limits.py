@@ -234,3 +234,59 @@ port_highest = 65_536
 
 port_tries_max = 200
 """Ports tried before a run says that there is none."""
+
+# ---- the controller ----
+
+kube_request_s = 15.0
+"""The API server answers a request within this time, or the outcome is unknown."""
+
+kube_watch_s = 300
+"""The API server ends a watch after this long; it is begun anew where it ended."""
+
+kube_page_items = 500
+"""Objects in one page of a list."""
+
+kube_pause_s = 0.5
+kube_pause_max_s = 30.0
+"""Pause before a broken watch is begun again, doubled each time up to the second."""
+
+etcd_look_s = 2.0
+"""Between two looks at an etcd that does not answer."""
+
+etcd_clear_keys = 100
+"""Keys removed in one transaction."""
+
+workers_max = 16
+"""Graphs worked on at a time."""
+
+debounce_s = 0.05
+"""A graph is looked at this long after something has changed about it: what changes together is seen together."""
+
+again_s = 0.5
+again_max_s = 60.0
+"""Pause before work that failed is tried again, doubled each time up to the second."""
+
+lease_s = 15
+"""A controller that has not renewed its lease for this long is taken for dead."""
+
+lease_renew_s = 10.0
+"""One that could not renew it for this long ends itself: nobody else can have it by then."""
+
+lease_pause_s = 2.0
+"""Between two looks at the lease."""
+
+pods_gone_s = 90.0
+"""Of a deleted graph, pods that have not gone after this long (their node is away) hold the etcd keys no longer."""
+
+delete_grace_s = 5
+"""Pods of a deleted graph, and pods whose instances are over, have nothing to hand over."""
+
+certificate_days = 90
+certificate_renew_days = 30
+"""The webhook's certificate holds this long, and is replaced when less than the second is left."""
+
+certificate_look_s = 3600.0
+"""Between two looks at it."""
+
+webhook_body_bytes_max = 4 << 20
+"""A question to the webhook: the object as it was and as it shall be."""

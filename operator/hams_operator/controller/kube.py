@@ -1,0 +1,212 @@
+"""The port through which the controller talks to Kubernetes, and its one real implementation, on the `kubernetes` client.
+
+Every failure is a `KubeError`: the API server's own word (`status` is its HTTP code), or `status` 0 where none came. Nothing is repeated here:
+the controller looks again at everything and decides anew, so an unknown outcome needs no case of its own.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from hams_operator import limits
+from hams_operator.plan.names import FIELD_MANAGER, Json
+
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind: where its objects lie. `path`: of the API group, such as `apis/apps/v1`."""
+
+    kind: str
+    path: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """As objects name it."""
+        return self.path.split("/", 1)[1]
+
+    def url(self, namespace: str = "", name: str = "", sub: str = "") -> str:
+        """The path of all objects, those of a namespace, or one."""
+        parts = [self.path, *(["namespaces", namespace] if namespace else []), self.plural, *([name] if name else []), *([sub] if sub else [])]
+        return "/" + "/".join(parts)
+
+
+GRAPHS = Resource("ServiceGraph", "apis/hams.dev/v1alpha1", "servicegraphs")
+PODS = Resource("Pod", "api/v1", "pods")
+EVENTS = Resource("Event", "api/v1", "events")
+SECRETS = Resource("Secret", "api/v1", "secrets")
+LEASES = Resource("Lease", "apis/coordination.k8s.io/v1", "leases")
+WEBHOOKS = Resource("ValidatingWebhookConfiguration", "apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")
+OWNED = {
+    item.kind: item
+    for item in (
+        Resource("ConfigMap", "api/v1", "configmaps"),
+        Resource("Service", "api/v1", "services"),
+        Resource("Deployment", "apis/apps/v1", "deployments"),
+        Resource("PodDisruptionBudget", "apis/policy/v1", "poddisruptionbudgets"),
+        Resource("NetworkPolicy", "apis/networking.k8s.io/v1", "networkpolicies"),
+    )
+}
+"""Kinds of the objects of a graph."""
+
+
+class KubeError(Exception):
+    """The API server's refusal (`status`: its HTTP code), or no answer (`status` 0: the outcome is not known)."""
+
+    def __init__(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+    @property
+    def permanent(self) -> bool:
+        """Whether asking for the same again is of no use until something changes."""
+        return self.status in (400, 403, 405, 422)
+
+
+class Kube(Protocol):
+    """What the controller asks of Kubernetes."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """One object; None if there is none."""
+        ...
+
+    async def create(self, resource: Resource, namespace: str, item: Json) -> Json:
+        """A new object; status 409 if there is one of that name."""
+        ...
+
+    async def replace(self, resource: Resource, namespace: str, name: str, item: Json) -> Json:
+        """The object as a whole; status 409 if it has changed since it was read."""
+        ...
+
+    async def apply(self, resource: Resource, namespace: str, name: str, item: Json, sub: str = "") -> Json:
+        """Server-side apply under our field manager; what others own by force becomes ours."""
+        ...
+
+    async def merge(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
+        """A JSON merge patch."""
+        ...
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None) -> None:
+        """Delete, if it is still the one with this `uid`. What is gone already, or another by now, is fine. Dependents go in the background."""
+        ...
+
+    async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
+        """A page of a list; `after`: the `continue` of the one before."""
+        ...
+
+    def watch(self, resource: Resource, namespace: str, selector: str, version: str) -> AsyncIterator[Json]:
+        """Changes since `version`, bookmarks included, until the API server ends it."""
+        ...
+
+
+class KubeClient:
+    """`Kube` on the `kubernetes` client."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+        self.requests = 0
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._client.rest_client.close()
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """See `Kube.get`."""
+        try:
+            return await self._ask("GET", resource.url(namespace, name))
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def create(self, resource: Resource, namespace: str, item: Json) -> Json:
+        """See `Kube.create`."""
+        return await self._ask("POST", resource.url(namespace), body=item, query={"fieldManager": FIELD_MANAGER})
+
+    async def replace(self, resource: Resource, namespace: str, name: str, item: Json) -> Json:
+        """See `Kube.replace`."""
+        return await self._ask("PUT", resource.url(namespace, name), body=item, query={"fieldManager": FIELD_MANAGER})
+
+    async def apply(self, resource: Resource, namespace: str, name: str, item: Json, sub: str = "") -> Json:
+        """See `Kube.apply`."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._ask("PATCH", resource.url(namespace, name, sub), body=item, query=query, content_type=APPLY)
+
+    async def merge(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
+        """See `Kube.merge`."""
+        return await self._ask("PATCH", resource.url(namespace, name), body=patch, query={"fieldManager": FIELD_MANAGER}, content_type=MERGE)
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None) -> None:
+        """See `Kube.delete`."""
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        try:
+            await self._ask("DELETE", resource.url(namespace, name), body=body)
+        except KubeError as error:
+            if error.status not in (404, 409):
+                raise
+
+    async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
+        """See `Kube.page`."""
+        query = {"labelSelector": selector, "limit": str(limits.kube_page_items), **({"continue": after} if after else {})}
+        return await self._ask("GET", resource.url(namespace), query=query)
+
+    async def watch(self, resource: Resource, namespace: str, selector: str, version: str) -> AsyncIterator[Json]:
+        """See `Kube.watch`."""
+        query = {"labelSelector": selector, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
+        query["timeoutSeconds"] = str(limits.kube_watch_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.kube_request_s, sock_read=limits.kube_watch_s + limits.kube_request_s)
+        response = await self._send("GET", resource.url(namespace), query, None, "", timeout)
+        try:
+            async for line in response.content:
+                if line.strip():
+                    yield json.loads(line)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise KubeError(0, f"the watch of {resource.plural} broke: {error}") from None
+        finally:
+            response.close()
+
+    async def _ask(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json | None = None, content_type: str = "application/json"
+    ) -> Json:
+        timeout = aiohttp.ClientTimeout(total=limits.kube_request_s)
+        response = await self._send(method, path, query, body, content_type, timeout)
+        try:
+            found: Json = json.loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise KubeError(0, f"{method} {path}: no answer: {error}") from None
+        return found
+
+    async def _send(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None, content_type: str, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        self.requests += 1
+        headers = {"Accept": "application/json", **({"Content-Type": content_type} if body is not None else {})}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = self._client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        try:
+            found = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+            response: aiohttp.ClientResponse = found.response
+            if response.status < 300:
+                return response
+            text = await response.text()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise KubeError(0, f"{method} {path}: no answer: {str(error) or type(error).__name__}") from None
+        try:
+            message = str(json.loads(text).get("message", text))
+        except ValueError:
+            message = text
+        retry = response.headers.get("Retry-After", "0")
+        raise KubeError(response.status, f"{method} {path}: {message.strip()[:2000]}", float(retry) if retry.isdigit() else 0.0)

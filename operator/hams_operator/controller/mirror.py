@@ -1,0 +1,165 @@
+"""What etcd holds of all graphs, read once and then followed by one watch: topologies, registrations, compiled graphs.
+
+Nothing here is needed for a failover. While etcd is away, what was last known stands, and says so.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hams_operator import limits
+from hams_operator.plan.names import Json
+from hams_protocol.ids import InstanceId
+from hams_protocol.topology import Topology
+from hams_wire import records
+from hams_wire.coordination.port import ABSENT, Coordination, Delete, Deleted, Put, Restored
+from hams_wire.errors import CoordinationError, NotApplied, Unknown
+
+log = logging.getLogger("hams.controller")
+
+ROOT = "/hams/v1/"
+
+
+@dataclass(slots=True)
+class Known:
+    """What etcd holds of one graph. `registered`: whose each instance is."""
+
+    topology: Topology = field(default_factory=Topology)
+    registered: dict[InstanceId, str] = field(default_factory=dict)
+    spec: bytes = b""
+    spec_revision: int = ABSENT
+    version: int = 0
+
+
+class Mirror:
+    """`changed(graph_uid)` is called after each change."""
+
+    def __init__(self, coordination: Coordination, changed: Callable[[str], None]) -> None:
+        self.read = asyncio.Event()
+        self.away = "etcd has not been read yet"
+        self._coordination = coordination
+        self._changed = changed
+        self._known: dict[str, Known] = {}
+
+    def of(self, graph_uid: str) -> Known:
+        """What is known of a graph."""
+        return self._known.get(graph_uid) or Known()
+
+    def uids(self, prefix: str) -> list[str]:
+        """All graphs whose uid begins so: the incarnations of one resource."""
+        return [uid for uid in self._known if uid.startswith(prefix)]
+
+    async def run(self) -> None:
+        """Follow etcd until cancelled."""
+        while True:
+            try:
+                snapshot = await self._coordination.get_prefix(ROOT)
+            except CoordinationError as error:
+                self._set_away(str(error) or type(error).__name__)
+                await asyncio.sleep(limits.etcd_look_s)
+                continue
+            before = set(self._known)
+            self._known = {}
+            for entry in snapshot.entries:
+                self._put(entry.key, entry.value, entry.mod_revision)
+            self._set_away("")
+            self.read.set()
+            for uid in before | set(self._known):
+                self._changed(uid)
+            try:
+                await self._follow(snapshot)
+            except CoordinationError as error:
+                self._set_away(str(error) or type(error).__name__)
+                await asyncio.sleep(limits.etcd_look_s)
+
+    async def _follow(self, snapshot: object) -> None:
+        async with self._coordination.watch(ROOT, snapshot) as watch:  # type: ignore[arg-type]
+            looking = asyncio.ensure_future(self._look_alive(watch))
+            try:
+                async for event in watch:
+                    if isinstance(event, Put):
+                        self._changed(self._put(event.entry.key, event.entry.value, event.entry.mod_revision))
+                    elif isinstance(event, Deleted):
+                        self._changed(self._drop(event.key))
+                    elif isinstance(event, Restored):
+                        log.error("etcd's history went back from revision %d to %d", event.seen_revision, event.found_revision)
+            finally:
+                looking.cancel()
+
+    async def _look_alive(self, watch: object) -> None:
+        """A watch outlives etcd's absence without a word; status must not."""
+        while True:
+            await asyncio.sleep(limits.etcd_look_s)
+            self._set_away("" if getattr(watch, "live", True) else "etcd does not answer")
+
+    def _set_away(self, why: str) -> None:
+        if bool(why) != bool(self.away):
+            self.away = why
+            for uid in list(self._known):
+                self._known[uid].version += 1
+                self._changed(uid)
+        self.away = why
+
+    def _put(self, key: str, value: bytes, revision: int) -> str:
+        uid, _, name = key.removeprefix(ROOT).partition("/")
+        known = self._known.setdefault(uid, Known())
+        known.version += 1
+        try:
+            if name == "spec":
+                known.spec, known.spec_revision = value, revision
+            elif name == "topology":
+                known.topology = records.decode_topology(value)
+            elif name.startswith("members/"):
+                instance = name.removeprefix("members/")
+                known.registered[instance] = records.decode_member(instance, value)[1].of
+        except records.MalformedRecord as error:
+            log.error("%s: %s", key, error)
+        return uid
+
+    def _drop(self, key: str) -> str:
+        uid, _, name = key.removeprefix(ROOT).partition("/")
+        known = self._known.setdefault(uid, Known())
+        known.version += 1
+        if name == "spec":
+            known.spec, known.spec_revision = b"", ABSENT
+        elif name == "topology":
+            known.topology = Topology()
+        elif name.startswith("members/"):
+            known.registered.pop(name.removeprefix("members/"), None)
+        if not (known.spec or known.registered or known.topology.generation):
+            del self._known[uid]
+        return uid
+
+    async def ensure_spec(self, graph_uid: str, compiled: bytes) -> None:
+        """Have etcd hold this compiled graph. Raises CoordinationError; after `Unknown` or `NotApplied` the watch tells, and it is tried anew."""
+        known = self.of(graph_uid)
+        if known.spec == compiled:
+            return
+        try:
+            revision = await self._coordination.compare_and_swap(records.spec_key(graph_uid), known.spec_revision, compiled)
+        except NotApplied:  # a manager brought it in the meantime
+            entry = await self._coordination.get(records.spec_key(graph_uid))
+            if entry is not None:
+                self._put(entry.key, entry.value, entry.mod_revision)
+            if entry is None or entry.value != compiled:
+                raise
+            return
+        self._put(records.spec_key(graph_uid), compiled, revision)
+
+    async def clear(self, graph_uid: str) -> None:
+        """Remove all that etcd holds of a graph. Raises CoordinationError; removing again does no harm."""
+        prefix = records.prefix_of(graph_uid)
+        found = await self._coordination.get_prefix(prefix)
+        for start in range(0, len(found.entries), limits.etcd_clear_keys):
+            part = found.entries[start : start + limits.etcd_clear_keys]
+            try:
+                await self._coordination.transact((), tuple(Delete(entry.key) for entry in part))
+            except Unknown:
+                log.info("whether keys below %s were removed is not known; they are removed again", prefix)
+                raise
+
+
+def describe(known: Known) -> Json:
+    """For the log."""
+    return {"generation": known.topology.generation, "registered": len(known.registered)}

@@ -1,0 +1,43 @@
+"""What the controller is told by its environment (images/README.md lists it)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`namespaces`: those looked at, none means all. The webhook is off without a Service."""
+
+    settings: Settings
+    pod: str
+    namespace: str
+    namespaces: tuple[str, ...] = ()
+    webhook_service: str = ""
+    webhook_configuration: str = ""
+    webhook_secret: str = ""
+    webhook_port: int = 9443
+    health_port: int = 8080
+    log_level: str = "info"
+
+
+def options_from(environment: Mapping[str, str]) -> Options:
+    """Read them. Raises ValueError for a port that is none."""
+    return Options(
+        settings=Settings(
+            etcd=environment.get("HAMS_ETCD") or DEFAULT_ETCD,
+            image=environment.get("HAMS_SIDECAR_IMAGE") or DEFAULT_IMAGE,
+            pull_policy=environment.get("HAMS_IMAGE_PULL_POLICY") or "IfNotPresent",
+            history=environment.get("HAMS_HISTORY_HOST_PATH", ""),
+        ),
+        pod=environment.get("POD_NAME") or "hams-controller",
+        namespace=environment.get("POD_NAMESPACE") or "hams-system",
+        namespaces=tuple(item.strip() for item in environment.get("HAMS_WATCH_NAMESPACES", "").split(",") if item.strip()),
+        webhook_service=environment.get("HAMS_WEBHOOK_SERVICE", ""),
+        webhook_configuration=environment.get("HAMS_WEBHOOK_CONFIGURATION", ""),
+        webhook_secret=environment.get("HAMS_WEBHOOK_SECRET", ""),
+        webhook_port=int(environment.get("HAMS_WEBHOOK_PORT") or 9443),
+        health_port=int(environment.get("HAMS_HEALTH_PORT") or 8080),
+        log_level=environment.get("HAMS_LOG_LEVEL") or "info",
+    )

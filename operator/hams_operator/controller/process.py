@@ -1,0 +1,177 @@
+"""The controller as a process: `python -m hams_operator.controller`.
+
+The webhook, health and metrics serve from the start, on every replica. Who holds the Lease works; who loses it ends, and is started again.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from functools import partial
+
+from aiohttp import web
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from hams_operator.controller.election import Election
+from hams_operator.controller.kube import OWNED, PODS, Kube, KubeClient
+from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.options import Options, options_from
+from hams_operator.controller.reconcile import Reconciler
+from hams_operator.controller.registrations import watch_graphs
+from hams_operator.controller.store import GraphKey, Store
+from hams_operator.controller.watching import Follower
+from hams_operator.controller.webhook import Webhook
+from hams_operator.controller.workers import Workers
+from hams_operator.plan.names import GRAPH
+from hams_wire.coordination.etcd import EtcdCoordination
+
+log = logging.getLogger("hams.controller")
+
+SELECTOR = f"app.kubernetes.io/managed-by=hams,{GRAPH}"
+
+
+class Controller:
+    """Everything that the leading replica does. `run` until cancelled, or until something of it ends that never should."""
+
+    def __init__(self, kube: Kube, coordination: EtcdCoordination, options: Options) -> None:
+        self._options = options
+        self.workers: Workers[GraphKey] = Workers(self._work)
+        self.store = Store(self.workers.enqueue)
+        self.mirror = Mirror(coordination, self._etcd_changed)
+        self._reconciler = Reconciler(kube, self.store, self.mirror, options.settings)
+        self._keys: dict[str, GraphKey] = {}
+        self._followers = [
+            Follower(kube, resource, namespace, SELECTOR, self.store.put, partial(self.store.drop, resource.kind))
+            for namespace in (options.namespaces or ("",))
+            for resource in (*OWNED.values(), PODS)
+        ]
+
+    def _etcd_changed(self, graph_uid: str) -> None:
+        key = self._keys.get(graph_uid) or self._keys.get(graph_uid.rpartition("-r")[0])  # a later incarnation
+        if key is not None:
+            self.workers.enqueue(key)
+
+    async def _work(self, key: GraphKey) -> None:
+        item = self.store.graph(key)
+        if item is not None:
+            self._keys[item["metadata"]["uid"]] = key
+        await self._reconciler.look(key)
+        if self.store.graph(key) is None:
+            self._keys = {uid: other for uid, other in self._keys.items() if other != key}
+
+    async def run(self) -> None:
+        """See the class."""
+        stop, ready = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for follower in self._followers:
+                group.create_task(follower.run())
+            group.create_task(self.mirror.run())
+            for follower in self._followers:
+                await follower.synced.wait()
+            try:
+                async with asyncio.timeout(10):
+                    await self.mirror.read.wait()
+            except TimeoutError:
+                log.warning("etcd does not answer: %s", self.mirror.away)
+            group.create_task(watch_graphs(self.store, self._options.namespaces, stop, ready))
+            self.workers.begin()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stop.set()
+                await self.workers.close()
+
+
+async def client_of() -> KubeClient:
+    """A client, from the pod's account or, outside a cluster, from the user's kubeconfig."""
+    configuration = Configuration()
+    if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    else:
+        await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    return KubeClient(ApiClient(configuration))
+
+
+async def serve(options: Options, asked: asyncio.Event) -> int:
+    """Run one replica until `asked` is set (0) or its lease is lost (1)."""
+    kube = await client_of()
+    coordination = EtcdCoordination(options.settings.etcd)
+    election = Election(kube, options.namespace, options.pod)
+    controller = Controller(kube, coordination, options)
+    runner = await _health(options, election, controller, kube)
+    loop = asyncio.get_running_loop()
+    ended = loop.create_task(asked.wait())
+    elected = loop.create_task(election.run())
+    tasks = [ended, elected]
+    if options.webhook_service:
+        tasks.append(loop.create_task(Webhook(kube, options).run()))
+
+    async def lead() -> None:
+        await election.won.wait()
+        await controller.run()
+
+    tasks.append(loop.create_task(lead()))
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        return 0 if ended in done else 1
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await election.resign()
+        await runner.cleanup()
+        await coordination.close()
+        await kube.close()
+
+
+async def _health(options: Options, election: Election, controller: Controller, kube: KubeClient) -> web.AppRunner:
+    async def alive(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def metrics(_: web.Request) -> web.Response:
+        lines = {
+            "hams_controller_leads": int(election.won.is_set()),
+            "hams_controller_graphs": controller.store.graphs,
+            "hams_controller_rounds_total": controller.workers.rounds,
+            "hams_controller_failures_total": controller.workers.failures,
+            "hams_controller_kube_requests_total": kube.requests,
+            "hams_controller_etcd_away": int(bool(controller.mirror.away) and election.won.is_set()),
+        }
+        text = "".join(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n{name} {value}\n" for name, value in lines.items())
+        return web.Response(text=text)
+
+    app = web.Application()
+    app.router.add_get("/healthz", alive)
+    app.router.add_get("/readyz", alive)
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, None, options.health_port).start()
+    return runner
+
+
+def main() -> int:
+    """Entry point."""
+    try:
+        options = options_from(os.environ)
+    except ValueError as error:
+        sys.stderr.write(f"hams-controller: {error}\n")
+        return 2
+    logging.basicConfig(
+        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S"
+    )
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("hams.wire").setLevel(logging.WARNING)
+
+    async def work() -> int:
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, asked.set)
+        return await serve(options, asked)
+
+    return asyncio.run(work())

@@ -1,0 +1,298 @@
+"""One look at one graph: what it should be, what is, the difference applied, the truth told.
+
+Nothing is remembered from one look to the next but what can be read again: a controller that dies at any await leaves nothing that the next
+one would double or forget. Kubernetes is written before status, and status says only what was read.
+"""
+
+import datetime
+import hashlib
+import logging
+from dataclasses import dataclass, replace
+
+from hams_operator import limits
+from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, KubeError
+from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.store import GraphKey, Store
+from hams_operator.controller.workers import Again
+from hams_operator.graph import InvalidGraph, load_object
+from hams_operator.plan.change import Decision, decide
+from hams_operator.plan.desired import desired
+from hams_operator.plan.difference import Difference, difference
+from hams_operator.plan.names import (
+    FIELD_MANAGER,
+    FINALIZER,
+    GRAPH_UID,
+    INCARNATION,
+    ROLE,
+    SPEC_FILE,
+    Json,
+    Place,
+    Settings,
+)
+from hams_operator.plan.news import News, news
+from hams_operator.plan.pods_seen import pods_over, roles_of
+from hams_operator.plan.status import Missing, World, is_true, refusal, status_of
+from hams_protocol.graph import Graph
+from hams_wire.errors import CoordinationError
+from hams_wire.spec import MalformedSpec, decode_spec, encode_spec
+
+log = logging.getLogger("hams.controller")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A resource as it stands: where, and what it asks for; `problem` if it asks for something that cannot be."""
+
+    item: Json
+    place: Place
+    decision: Decision | None
+    problem: Missing | None
+
+    @property
+    def generation(self) -> int:
+        return int(self.item["metadata"].get("generation", 0))
+
+
+class Reconciler:
+    """`look(key)` does what there is to do for one graph. Raises `Again` where that could not be done now."""
+
+    def __init__(self, kube: Kube, store: Store, mirror: Mirror, settings: Settings) -> None:
+        self._kube = kube
+        self._store = store
+        self._mirror = mirror
+        self._settings = settings
+
+    async def look(self, key: GraphKey) -> None:
+        """One look."""
+        item = self._store.graph(key)
+        if item is None:
+            self._store.forget(key)
+            return
+        try:
+            if item["metadata"].get("deletionTimestamp"):
+                await self._end(key, item)
+            else:
+                await self._tend(key, item)
+        except KubeError as error:
+            raise Again(str(error), error.retry_after_s) from None
+        except CoordinationError as error:
+            raise Again(f"etcd: {error}", limits.etcd_look_s) from None
+
+    # -- a graph that shall run ------------------------------------------------------------------------------------------------------
+
+    async def _tend(self, key: GraphKey, item: Json) -> None:
+        if FINALIZER not in (item["metadata"].get("finalizers") or []):
+            await self._hold(key, item)
+        asked = self._asked(key, item)
+        if asked.decision is None:
+            assert asked.problem is not None, "no decision without a problem"
+            await self._tell(key, asked, refusal(item.get("status") or {}, asked.problem, asked.generation, _now()), None)
+            return
+        decision = asked.decision
+        failed: KubeError | CoordinationError | None = None
+        problem: Missing | None = None
+        try:
+            problem = await self._have(key, decision)
+        except (KubeError, CoordinationError) as error:
+            failed = error
+            if isinstance(error, KubeError) and error.permanent:
+                problem = ("Rejected", str(error))
+        world = self._world(key, decision, asked.problem, problem)
+        await self._tend_pods(key, world)
+        before = item.get("status") or {}
+        status = status_of(decision.graph, decision.place, world, before, asked.generation, _now())
+        await self._tell(key, asked, status, decision.graph)
+        if failed is not None:
+            raise failed
+
+    def _asked(self, key: GraphKey, item: Json) -> _Asked:
+        metadata = item["metadata"]
+        place = Place(metadata["name"], metadata["namespace"], metadata["uid"])
+        running = self._running(key, place)
+        try:
+            graph = load_object({name: value for name, value in item.items() if name != "status"}, uid=place.graph_uid())
+        except InvalidGraph as error:  # the webhook is off, or was
+            problem = ("Invalid", "\n".join(map(str, error.problems)))
+            if not running:
+                return _Asked(item, place, None, problem)
+            incarnation = max(running)
+            as_before = Decision(running[incarnation], replace(place, incarnation=incarnation), f"{problem[1]}\nUntil then it runs as before")
+            return _Asked(item, place, as_before, None)
+        return _Asked(item, place, decide(graph.data, place, running, metadata.get("annotations") or {}), None)
+
+    def _running(self, key: GraphKey, place: Place) -> dict[int, Graph]:
+        """The graphs that were begun, by incarnation, out of their ConfigMaps; what this version cannot read counts as not there."""
+        found: dict[int, Graph] = {}
+        for held in self._store.objects(key):
+            metadata = held["metadata"]
+            uid = (metadata.get("annotations") or {}).get(GRAPH_UID)
+            if held["kind"] != "ConfigMap" or uid is None:
+                continue
+            incarnation = int(metadata["labels"].get(INCARNATION, "0"))
+            try:
+                graph = decode_spec((held.get("data") or {}).get(SPEC_FILE, "").encode())
+            except MalformedSpec as error:
+                log.error("%s: ConfigMap %s: %s", key, metadata["name"], error)
+                continue
+            if uid == graph.data.uid == replace(place, incarnation=incarnation).graph_uid():
+                found[incarnation] = graph
+        return found
+
+    async def _have(self, key: GraphKey, decision: Decision) -> Missing | None:
+        """Have Kubernetes and etcd hold what the decision says; a problem that only a person can solve."""
+        place = decision.place
+        compiled = encode_spec(decision.graph)
+        if not self._mirror.away:
+            await self._mirror.ensure_spec(place.graph_uid(), compiled)
+        wanted = desired(decision.graph, compiled.decode(), place, self._settings)
+        serves = is_true(status_of(decision.graph, place, self._world(key, decision, None, None), {}, 0, ""), "Ready")
+        found = difference(wanted, self._store.objects(key), place.owner_uid, replaceable=serves)
+        if found.foreign:
+            return "NameTaken", f"{', '.join(found.foreign)}: there already, and not of this graph"
+        await self._apply(place, found)
+        if place.incarnation and serves and not found.delete:
+            await self._clear_past(key, place)
+        if self._mirror.away:
+            raise Again(f"etcd: {self._mirror.away}", limits.etcd_look_s)
+        return None
+
+    async def _apply(self, place: Place, found: Difference) -> None:
+        for item in found.apply:
+            kind, name = item["kind"], item["metadata"]["name"]
+            log.info("%s/%s: apply %s %s", place.namespace, place.name, kind, name)
+            held = await self._kube.apply(OWNED[kind], place.namespace, name, item)
+            self._store.put(held)
+        for item in found.delete:
+            kind, metadata = item["kind"], item["metadata"]
+            log.info("%s/%s: delete %s %s", place.namespace, place.name, kind, metadata["name"])
+            await self._kube.delete(OWNED[kind], place.namespace, metadata["name"], metadata["uid"])
+
+    async def _clear_past(self, key: GraphKey, place: Place) -> None:
+        """Etcd keys of earlier incarnations, once none of their pods is left."""
+        alive = {replace(place, incarnation=pod.incarnation).graph_uid() for pod in self._store.pods(key)}
+        for uid in self._mirror.uids(place.owner_uid):
+            if uid != place.graph_uid() and uid not in alive:
+                await self._mirror.clear(uid)
+
+    def _world(self, key: GraphKey, decision: Decision, invalid: Missing | None, problem: Missing | None) -> World:
+        known = self._mirror.of(decision.place.graph_uid())
+        return World(
+            topology=known.topology,
+            registered=dict(known.registered),
+            pods=self._store.pods(key),
+            etcd_away=self._mirror.away,
+            refused=decision.refused,
+            problem=problem or invalid,
+        )
+
+    async def _tend_pods(self, key: GraphKey, world: World) -> None:
+        """Pods whose instances are over go, others are labelled with their role. Without etcd nobody knows."""
+        if world.etcd_away:
+            return
+        for pod in pods_over(world.topology, world.registered, world.pods):
+            log.info("%s/%s: delete pod %s: its instance was revoked", *key, pod.name)
+            await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
+        labels = {pod.name: pod.role for pod in world.pods if not pod.deleting}
+        for name, role in roles_of(world.topology, world.registered, world.pods).items():
+            if labels.get(name, role) != role:
+                try:
+                    await self._kube.merge(PODS, key[0], name, {"metadata": {"labels": {ROLE: role}}})
+                except KubeError as error:
+                    if error.status != 404:
+                        raise
+
+    async def _hold(self, key: GraphKey, item: Json) -> None:
+        """Before anything is written to etcd: the resource goes only after its keys."""
+        metadata = item["metadata"]
+        finalizers = [*(metadata.get("finalizers") or []), FINALIZER]
+        held = await self._kube.merge(GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}})
+        self._store.put_graph(held)
+
+    # -- a graph that shall go -------------------------------------------------------------------------------------------------------
+
+    async def _end(self, key: GraphKey, item: Json) -> None:
+        """Objects and pods first, then the etcd keys, then the resource itself."""
+        metadata = item["metadata"]
+        if FINALIZER not in (metadata.get("finalizers") or []):
+            return
+        place = Place(metadata["name"], metadata["namespace"], metadata["uid"])
+        for held in self._store.objects(key):
+            mine = any(owner.get("uid") == place.owner_uid for owner in held["metadata"].get("ownerReferences") or [])
+            if mine and not held["metadata"].get("deletionTimestamp"):
+                await self._kube.delete(OWNED[held["kind"]], place.namespace, held["metadata"]["name"], held["metadata"]["uid"])
+        for pod in self._store.pods(key):
+            if not pod.deleting:
+                await self._kube.delete(PODS, place.namespace, pod.name, pod.uid, limits.delete_grace_s)
+        if self._store.pods(key) and _age_s(metadata["deletionTimestamp"]) < limits.pods_gone_s:
+            raise Again("its pods are going", 1.0)
+        await self._mirror.clear(place.owner_uid)
+        for uid in self._mirror.uids(f"{place.owner_uid}-r"):
+            await self._mirror.clear(uid)
+        finalizers = [name for name in metadata["finalizers"] if name != FINALIZER]
+        try:
+            await self._kube.merge(GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}})
+        except KubeError as error:
+            if error.status not in (404, 409):  # gone, or another one of that name by now
+                raise
+        log.info("%s/%s has ended", *key)
+
+    # -- telling ---------------------------------------------------------------------------------------------------------------------
+
+    async def _tell(self, key: GraphKey, asked: _Asked, status: Json, graph: Graph | None) -> None:
+        """Write the status if it is another one, and first what a person wants to see of the change: an Event too many is better than one lost."""
+        before = asked.item.get("status") or {}
+        if status == before:
+            return
+        found = news(graph, before, status) if graph is not None else _refused(before, status)
+        for entry in found:
+            await self._publish(asked, entry, status)
+        same = {"apiVersion": asked.item["apiVersion"], "kind": asked.item["kind"]}
+        body = {**same, "metadata": {"name": key[1], "namespace": key[0]}, "status": status}
+        held = await self._kube.apply(GRAPHS, key[0], key[1], body, "status")
+        self._store.put_graph(held)
+
+    async def _publish(self, asked: _Asked, entry: News, status: Json) -> None:
+        """Its name is made of what it says, so that it is not said twice."""
+        metadata = asked.item["metadata"]
+        said = f"{metadata['uid']} {entry.reason} {entry.message} {status.get('generation')}"
+        now = _now()
+        event: Json = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{metadata['name']}.{hashlib.sha256(said.encode()).hexdigest()[:16]}", "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "apiVersion": asked.item["apiVersion"],
+                "kind": asked.item["kind"],
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+                "resourceVersion": metadata.get("resourceVersion", ""),
+            },
+            "reason": entry.reason,
+            "message": entry.message[:1000],
+            "type": "Warning" if entry.warning else "Normal",
+            "source": {"component": FIELD_MANAGER},
+            "reportingComponent": FIELD_MANAGER,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._kube.create(EVENTS, metadata["namespace"], event)
+        except KubeError as error:
+            if error.status != 409:
+                log.warning("an event is not published: %s", error)
+
+
+def _refused(before: Json, status: Json) -> tuple[News, ...]:
+    ready = status["conditions"][0]
+    known = any(item.get("reason") == ready["reason"] and item.get("message") == ready["message"] for item in before.get("conditions", []))
+    return () if known else (News(ready["reason"], ready["message"], warning=True),)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _age_s(since: str) -> float:
+    return (datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(since)).total_seconds()

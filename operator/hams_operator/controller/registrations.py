@@ -1,0 +1,51 @@
+"""kopf's part: it watches ServiceGraphs and tells the store. Handlers decide nothing, keep nothing, and never write to the resource."""
+
+import asyncio
+
+import kopf
+
+from hams_operator.controller.kube import GRAPHS
+from hams_operator.controller.store import Store
+from hams_operator.plan.names import Json
+
+GROUP, VERSION = GRAPHS.api_version.split("/")
+
+
+def registry_of(store: Store) -> kopf.OperatorRegistry:
+    """Handlers that feed `store`."""
+    registry = kopf.OperatorRegistry()
+
+    async def on_event(event: kopf.RawEvent, **_: object) -> None:
+        item: Json = dict(event["object"])
+        key = item["metadata"]["namespace"], item["metadata"]["name"]
+        if event["type"] == "DELETED":
+            store.drop_graph(key)
+        else:
+            store.put_graph({"apiVersion": GRAPHS.api_version, "kind": GRAPHS.kind, **item})
+
+    kopf.on.event(GROUP, VERSION, GRAPHS.plural, registry=registry)(on_event)
+    return registry
+
+
+def settings_of() -> kopf.OperatorSettings:
+    """kopf as a watcher only: no annotations, no Events, no peering of its own."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.queueing.idle_timeout = 1.0
+    return settings
+
+
+async def watch_graphs(store: Store, namespaces: tuple[str, ...], stop: asyncio.Event, ready: asyncio.Event) -> None:
+    """Until `stop` is set."""
+    await kopf.operator(
+        registry=registry_of(store),
+        settings=settings_of(),
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        stop_flag=stop,
+        ready_flag=ready,
+    )

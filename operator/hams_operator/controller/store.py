@@ -1,0 +1,121 @@
+"""What Kubernetes holds, as last heard: ServiceGraphs, their objects, their pods. Kept as bytes without what nobody asks for: of a thousand
+graphs that is some tens of megabytes, of parsed objects some hundreds.
+
+Its rule: a change that matters raises the graph's `version` and tells `changed`; one that does not (a status that others keep) does neither.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hams_operator.plan.difference import Key
+from hams_operator.plan.names import GRAPH, Json
+from hams_operator.plan.pods_seen import Pod, pod_seen
+
+GraphKey = tuple[str, str]
+"""Namespace and name of a graph."""
+
+
+@dataclass(slots=True)
+class _Known:
+    graph: bytes = b""
+    objects: dict[Key, bytes] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    version: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return not (self.graph or self.objects or self.pods)
+
+
+class Store:
+    """`changed(key)` is called after each change that matters."""
+
+    def __init__(self, changed: Callable[[GraphKey], None]) -> None:
+        self._changed = changed
+        self._known: defaultdict[GraphKey, _Known] = defaultdict(_Known)
+
+    @property
+    def graphs(self) -> int:
+        """How many ServiceGraphs there are."""
+        return sum(1 for known in self._known.values() if known.graph)
+
+    def version(self, key: GraphKey) -> int:
+        """Rises with every change that matters."""
+        return self._known[key].version if key in self._known else -1
+
+    def graph(self, key: GraphKey) -> Json | None:
+        """The ServiceGraph, or None."""
+        found = self._known[key].graph if key in self._known else b""
+        return msgspec.json.decode(found) if found else None
+
+    def objects(self, key: GraphKey) -> list[Json]:
+        """All labelled objects but pods."""
+        return [msgspec.json.decode(item) for item in self._known[key].objects.values()] if key in self._known else []
+
+    def pods(self, key: GraphKey) -> tuple[Pod, ...]:
+        """All labelled pods."""
+        return tuple(self._known[key].pods.values()) if key in self._known else ()
+
+    def put_graph(self, item: Json) -> None:
+        """A ServiceGraph as it is now. Its status is ours: it is kept, and is no news."""
+        key = item["metadata"]["namespace"], item["metadata"]["name"]
+        known = self._known[key]
+        before: Json = msgspec.json.decode(known.graph) if known.graph else {}
+        item = _lean(item)
+        known.graph = msgspec.json.encode(item)
+        if {**before, "status": None} != {**item, "status": None} or not before:
+            self._news(key, known)
+
+    def drop_graph(self, key: GraphKey) -> None:
+        """A ServiceGraph is gone."""
+        if key in self._known:
+            self._known[key].graph = b""
+            self._news(key, self._known[key])
+
+    def put(self, item: Json) -> None:
+        """An object or pod as it is now."""
+        name = (item["metadata"].get("labels") or {}).get(GRAPH)
+        if name is None:
+            return
+        key = item["metadata"]["namespace"], name
+        known = self._known[key]
+        if item["kind"] == "Pod":
+            pod = pod_seen(item)
+            if known.pods.get(pod.name) != pod:
+                known.pods[pod.name] = pod
+                self._news(key, known)
+            return
+        lean = _lean(item)
+        lean.pop("status", None)
+        found = msgspec.json.encode(lean)
+        place = item["kind"], item["metadata"]["name"]
+        if known.objects.get(place) != found:
+            known.objects[place] = found
+            self._news(key, known)
+
+    def drop(self, kind: str, namespace: str, name: str) -> None:
+        """An object or pod is gone."""
+        for key, known in list(self._known.items()):
+            if key[0] != namespace:
+                continue
+            there: bool = known.pods.pop(name, None) is not None if kind == "Pod" else known.objects.pop((kind, name), None) is not None
+            if there:
+                self._news(key, known)
+                return
+
+    def _news(self, key: GraphKey, known: _Known) -> None:
+        known.version += 1
+        self._changed(key)
+
+    def forget(self, key: GraphKey) -> None:
+        """Let go of a graph of which nothing is left."""
+        if key in self._known and self._known[key].empty:
+            del self._known[key]
+
+
+def _lean(item: Json) -> Json:
+    metadata = {name: value for name, value in item["metadata"].items() if name not in ("managedFields", "resourceVersion", "selfLink")}
+    return {**item, "metadata": metadata}

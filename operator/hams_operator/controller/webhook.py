@@ -1,0 +1,186 @@
+"""The validating webhook: a wrong ServiceGraph is refused by `kubectl apply` with the words of `hams validate`.
+
+Every replica answers, leading or not. The certificate lies in a Secret that they share; who finds it missing or near its end makes another
+one. The controller is safe without all this: what it cannot run it says in the status.
+"""
+
+import asyncio
+import base64
+import datetime
+import logging
+import ssl
+import tempfile
+from pathlib import Path
+
+from aiohttp import web
+
+from hams_operator import limits
+from hams_operator.controller.certificates import Pair, fresh_pair, holds
+from hams_operator.controller.kube import SECRETS, WEBHOOKS, Kube, KubeError
+from hams_operator.controller.options import Options
+from hams_operator.graph import InvalidGraph, load_object
+from hams_operator.plan.change import differing
+from hams_operator.plan.names import ALLOW_STATE_LOSS, Json
+
+log = logging.getLogger("hams.controller")
+
+
+def review(question: Json) -> Json:
+    """The answer to an AdmissionReview: allowed, or every problem at once."""
+    request = question.get("request") or {}
+    problems = refusals(request)
+    answer: Json = {"uid": request.get("uid", ""), "allowed": not problems}
+    if problems:
+        answer["status"] = {"code": 422, "reason": "Invalid", "message": "\n".join(problems)}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+
+
+def refusals(request: Json) -> list[str]:
+    """What is wrong with the object, or with the change; nothing for an object that is going."""
+    item, old = request.get("object") or {}, request.get("oldObject") or {}
+    metadata = item.get("metadata") or {}
+    if request.get("operation") not in ("CREATE", "UPDATE") or metadata.get("deletionTimestamp"):
+        return []
+    if old and old.get("spec") == item.get("spec"):
+        return []  # an object that was let in before is not held up for its labels
+    try:
+        asked = load_object({name: value for name, value in item.items() if name != "status"})
+    except InvalidGraph as error:
+        return [str(problem) for problem in error.problems]
+    if not old or (metadata.get("annotations") or {}).get(ALLOW_STATE_LOSS) == "true":
+        return []
+    try:
+        before = load_object({name: value for name, value in old.items() if name != "status"})
+    except InvalidGraph:
+        return []
+    lost = [op.name for op in before.data.operators if op.stateful]
+    return [
+        f'spec: {what}; this would lose the state of {", ".join(lost)}: annotate the graph with {ALLOW_STATE_LOSS}: "true" if it may'
+        for what in differing(before.data, asked.data)
+        if lost
+    ]
+
+
+class Webhook:
+    """The HTTPS server, and its certificate."""
+
+    def __init__(self, kube: Kube, options: Options) -> None:
+        self._kube = kube
+        self._options = options
+        service, namespace = options.webhook_service, options.namespace
+        self._names = (f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", service)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._loaded: Pair | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def run(self) -> None:
+        """Serve until cancelled; the certificate is looked at again and again."""
+        pause_s = limits.kube_pause_s
+        try:
+            while True:
+                try:
+                    await self._refresh()
+                    await self._listen()
+                    pause_s = limits.certificate_look_s
+                except KubeError as error:
+                    log.warning("the webhook's certificate: %s", error)
+                    pause_s = min(2 * pause_s, limits.kube_pause_max_s)
+                await asyncio.sleep(pause_s)
+        finally:
+            if self._runner is not None:
+                await self._runner.cleanup()
+
+    async def _listen(self) -> None:
+        if self._runner is not None:
+            return
+        app = web.Application(client_max_size=limits.webhook_body_bytes_max)
+        app.router.add_post("/validate", _validate)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, None, self._options.webhook_port, ssl_context=self._context).start()
+        log.info("the webhook listens on port %d", self._options.webhook_port)
+
+    async def _refresh(self) -> None:
+        """Have a certificate, load it, and have the API server trust it."""
+        pair = await self._pair()
+        if pair != self._loaded:
+            _load(self._context, pair)
+            self._loaded = pair
+        if self._options.webhook_configuration:
+            await self._trust(pair)
+
+    async def _pair(self) -> Pair:
+        namespace, name = self._options.namespace, self._options.webhook_secret
+        now = datetime.datetime.now(datetime.UTC)
+        while True:
+            secret = await self._kube.get(SECRETS, namespace, name)
+            found = _read(secret)
+            if found is not None and holds(found, self._names, now):
+                return found
+            made = fresh_pair(self._names, now)
+            data = {"ca.crt": made.authority, "tls.crt": made.certificate, "tls.key": made.key}
+            item: Json = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "type": "kubernetes.io/tls",
+                "metadata": secret["metadata"] if secret is not None else {"name": name},
+                "data": {field: base64.b64encode(value).decode() for field, value in data.items()},
+            }
+            try:
+                if secret is None:
+                    await self._kube.create(SECRETS, namespace, item)
+                else:
+                    await self._kube.replace(SECRETS, namespace, name, item)
+            except KubeError as error:
+                if error.status != 409:  # the other replica was faster: its certificate will do
+                    raise
+
+    async def _trust(self, pair: Pair) -> None:
+        name = self._options.webhook_configuration
+        found = await self._kube.get(WEBHOOKS, "", name)
+        if found is None:
+            log.warning("there is no ValidatingWebhookConfiguration %s: nobody asks the webhook", name)
+            return
+        hooks = found.get("webhooks") or []
+        changed = False
+        for hook in hooks:
+            there = base64.b64decode((hook.get("clientConfig") or {}).get("caBundle") or "")
+            if pair.authority not in there:
+                kept = _authorities(there)[-1:]
+                hook["clientConfig"]["caBundle"] = base64.b64encode(b"".join([*kept, pair.authority])).decode()
+                changed = True
+        if changed:
+            await self._kube.merge(WEBHOOKS, "", name, {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "webhooks": hooks})
+
+
+def _load(context: ssl.SSLContext, pair: Pair) -> None:
+    """Handshakes from now on are made with this pair. The ssl module reads files only."""
+    with tempfile.TemporaryDirectory() as folder:  # its mode is 700
+        certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
+        certificate.write_bytes(pair.certificate)
+        key.write_bytes(pair.key)
+        context.load_cert_chain(certificate, key)
+
+
+def _authorities(bundle: bytes) -> list[bytes]:
+    end = b"-----END CERTIFICATE-----\n"
+    return [part + end for part in bundle.split(end) if part.strip().startswith(b"-----BEGIN CERTIFICATE-----")]
+
+
+def _read(secret: Json | None) -> Pair | None:
+    data = (secret or {}).get("data") or {}
+    try:
+        return Pair(*(base64.b64decode(data[name]) for name in ("ca.crt", "tls.crt", "tls.key")))
+    except (KeyError, ValueError):
+        return None
+
+
+async def _validate(request: web.Request) -> web.Response:
+    try:
+        question = await request.json()
+        if not isinstance(question, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        return web.Response(status=400, text=f"expected an AdmissionReview: {error}\n")
+    return web.json_response(review(question))

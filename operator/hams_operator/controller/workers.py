@@ -1,0 +1,84 @@
+"""Level-triggered work: a key is enqueued by whatever happens, and worked on by one worker at a time, as often as something has changed.
+
+A key that is enqueued while it is worked on is worked on once more; ten events in between are one. A failure is tried again after a pause that
+doubles up to a bound; anything that happens meanwhile ends the pause no sooner than the debounce.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from hams_operator import limits
+
+log = logging.getLogger("hams.controller")
+
+K = TypeVar("K")
+
+
+class Again(Exception):
+    """The work could not be finished now; the text says why. `after_s`: not before."""
+
+    def __init__(self, why: str, after_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.after_s = after_s
+
+
+class Workers(Generic[K]):
+    """`work(key)` may raise `Again`; any other exception is a bug, is logged as one, and is tried again with the longest pause."""
+
+    def __init__(self, work: Callable[[K], Awaitable[None]]) -> None:
+        self._work = work
+        self._dirty: set[K] = set()
+        self._tasks: dict[K, asyncio.Task[None]] = {}
+        self._hands = asyncio.Semaphore(limits.workers_max)
+        self._paused = True
+        self.rounds = 0
+        self.failures = 0
+
+    def enqueue(self, key: K) -> None:
+        """Something about `key` has changed."""
+        self._dirty.add(key)
+        if not self._paused and key not in self._tasks:
+            task = self._tasks[key] = asyncio.get_running_loop().create_task(self._serve(key))
+            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    def begin(self) -> None:
+        """Start to work; until then keys are only collected."""
+        self._paused = False
+        for key in list(self._dirty):
+            self.enqueue(key)
+
+    async def close(self) -> None:
+        """Stop, wherever work is."""
+        self._paused = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def idle(self) -> None:
+        """Until nothing is left to do (for tests)."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _serve(self, key: K) -> None:
+        pause_s = 0.0
+        while key in self._dirty:
+            await asyncio.sleep(max(pause_s, limits.debounce_s))
+            async with self._hands:
+                self._dirty.discard(key)
+                self.rounds += 1
+                try:
+                    await self._work(key)
+                except Again as again:
+                    log.info("%s: again in a moment: %s", key, again)
+                    pause_s = max(again.after_s, min(max(2 * pause_s, limits.again_s), limits.again_max_s))
+                except Exception:
+                    log.exception("%s: the work failed in a way nobody foresaw", key)
+                    pause_s = limits.again_max_s
+                else:
+                    pause_s = 0.0
+                    continue
+            self.failures += 1
+            self._dirty.add(key)
