@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
@@ -19,7 +20,7 @@ from hams_operator.controller.kube import OWNED, PODS, Kube, KubeClient
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import Options, options_from
 from hams_operator.controller.reconcile import Reconciler
-from hams_operator.controller.registrations import watch_graphs
+from hams_operator.controller.registrations import WatchEnded, watch_graphs
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.watching import Follower
 from hams_operator.controller.webhook import Webhook
@@ -35,8 +36,10 @@ SELECTOR = f"app.kubernetes.io/managed-by=hams,{GRAPH}"
 class Controller:
     """Everything that the leading replica does. `run` until cancelled, or until something of it ends that never should."""
 
-    def __init__(self, kube: Kube, coordination: EtcdCoordination, options: Options) -> None:
+    def __init__(self, kube: Kube, coordination: EtcdCoordination, options: Options, listen: Callable[[], None]) -> None:
+        """`listen` is called once kopf has taken the signals of the process for itself: to take them back."""
         self._options = options
+        self._listen = listen
         self.workers: Workers[GraphKey] = Workers(self._work)
         self.store = Store(self.workers.enqueue)
         self.mirror = Mirror(coordination, self._etcd_changed)
@@ -76,6 +79,8 @@ class Controller:
             except TimeoutError:
                 log.warning("etcd does not answer: %s", self.mirror.away)
             group.create_task(watch_graphs(self.store, self._options.namespaces, stop, ready))
+            await ready.wait()
+            self._listen()
             self.workers.begin()
             try:
                 await asyncio.Event().wait()
@@ -94,14 +99,21 @@ async def client_of() -> KubeClient:
     return KubeClient(ApiClient(configuration))
 
 
-async def serve(options: Options, asked: asyncio.Event) -> int:
-    """Run one replica until `asked` is set (0) or its lease is lost (1)."""
+async def serve(options: Options) -> int:
+    """Run one replica until it is asked to end (0) or its lease is lost (1)."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def listen() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, asked.set)
+
+    listen()
     kube = await client_of()
     coordination = EtcdCoordination(options.settings.etcd)
     election = Election(kube, options.namespace, options.pod)
-    controller = Controller(kube, coordination, options)
+    controller = Controller(kube, coordination, options, listen)
     runner = await _health(options, election, controller, kube)
-    loop = asyncio.get_running_loop()
     ended = loop.create_task(asked.wait())
     elected = loop.create_task(election.run())
     tasks = [ended, elected]
@@ -148,7 +160,7 @@ async def _health(options: Options, election: Election, controller: Controller, 
     app.router.add_get("/healthz", alive)
     app.router.add_get("/readyz", alive)
     app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, None, options.health_port).start()
     return runner
@@ -167,11 +179,14 @@ def main() -> int:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("hams.wire").setLevel(logging.WARNING)
 
-    async def work() -> int:
-        asked = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, asked.set)
-        return await serve(options, asked)
-
-    return asyncio.run(work())
+    try:
+        return asyncio.run(serve(options))
+    except OSError as error:
+        log.error("%s", error)
+    except ExceptionGroup as group:
+        known, others = group.split((WatchEnded, OSError))
+        if others is not None:
+            raise others from None
+        assert known is not None, "not an empty group"
+        log.error("%s", known.exceptions[0])
+    return 1

@@ -104,6 +104,8 @@ class Reconciler:
         await self._tell(key, asked, status, decision.graph)
         if failed is not None:
             raise failed
+        if self._mirror.away and self._mirror.of(decision.place.graph_uid()).spec != encode_spec(decision.graph):
+            raise Again(f"etcd: {self._mirror.away}", limits.etcd_look_s)
 
     def _asked(self, key: GraphKey, item: Json) -> _Asked:
         metadata = item["metadata"]
@@ -152,8 +154,6 @@ class Reconciler:
         await self._apply(place, found)
         if place.incarnation and serves and not found.delete:
             await self._clear_past(key, place)
-        if self._mirror.away:
-            raise Again(f"etcd: {self._mirror.away}", limits.etcd_look_s)
         return None
 
     async def _apply(self, place: Place, found: Difference) -> None:

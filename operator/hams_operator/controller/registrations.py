@@ -1,6 +1,7 @@
 """kopf's part: it watches ServiceGraphs and tells the store. Handlers decide nothing, keep nothing, and never write to the resource."""
 
 import asyncio
+from typing import cast
 
 import kopf
 
@@ -9,6 +10,10 @@ from hams_operator.controller.store import Store
 from hams_operator.plan.names import Json
 
 GROUP, VERSION = GRAPHS.api_version.split("/")
+
+
+class WatchEnded(Exception):
+    """Ours: ServiceGraphs are not seen any more."""
 
 
 def registry_of(store: Store) -> kopf.OperatorRegistry:
@@ -23,6 +28,11 @@ def registry_of(store: Store) -> kopf.OperatorRegistry:
         else:
             store.put_graph({"apiVersion": GRAPHS.api_version, "kind": GRAPHS.kind, **item})
 
+    async def on_login(**found: object) -> kopf.ConnectionInfo | None:
+        settings = cast(kopf.OperatorSettings, found["settings"])
+        return kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
+
+    kopf.on.login(registry=registry)(on_login)
     kopf.on.event(GROUP, VERSION, GRAPHS.plural, registry=registry)(on_event)
     return registry
 
@@ -39,7 +49,7 @@ def settings_of() -> kopf.OperatorSettings:
 
 
 async def watch_graphs(store: Store, namespaces: tuple[str, ...], stop: asyncio.Event, ready: asyncio.Event) -> None:
-    """Until `stop` is set."""
+    """Until `stop` is set. Raises WatchEnded if kopf gives up before: a controller that sees no graphs must not go on as if there were none."""
     await kopf.operator(
         registry=registry_of(store),
         settings=settings_of(),
@@ -49,3 +59,5 @@ async def watch_graphs(store: Store, namespaces: tuple[str, ...], stop: asyncio.
         stop_flag=stop,
         ready_flag=ready,
     )
+    if not stop.is_set():
+        raise WatchEnded("kopf has stopped to watch ServiceGraphs")

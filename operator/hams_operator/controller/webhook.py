@@ -96,7 +96,7 @@ class Webhook:
             return
         app = web.Application(client_max_size=limits.webhook_body_bytes_max)
         app.router.add_post("/validate", _validate)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, None, self._options.webhook_port, ssl_context=self._context).start()
         log.info("the webhook listens on port %d", self._options.webhook_port)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from hams_operator.plan.names import CONTENT, INCARNATION, Json
 
+WHOLE = frozenset(("selector", "matchLabels"))
+"""Mappings to which nobody may add: they would mean something else."""
+
 Key = tuple[str, str]
 """Kind and name, within one namespace."""
 
@@ -66,7 +69,10 @@ def covers(found: object, wanted: object) -> bool:
     """Whether everything in `wanted` is in `found`. Lists of mappings may have more fields in each item, not more items."""
     if isinstance(wanted, dict):
         # The API server leaves out what is empty.
-        return isinstance(found, dict) and all(covers(found.get(key), value) for key, value in wanted.items() if value not in ({}, [], "", None))
+        asked = {key: value for key, value in wanted.items() if value not in ({}, [], "", None)}
+        return isinstance(found, dict) and all(
+            found.get(key) == value if key in WHOLE else covers(found.get(key), value) for key, value in asked.items()
+        )
     if isinstance(wanted, list):
         return isinstance(found, list) and len(found) == len(wanted) and all(map(covers, found, wanted))
     return found == wanted

@@ -39,7 +39,7 @@ def test_what_is_missing_is_applied() -> None:
 def test_what_somebody_changed_is_applied_again() -> None:
     there = held()
     service = next(item for item in there if item["kind"] == "Service")
-    service["spec"]["selector"] = {"app": "other"}
+    service["spec"]["selector"] |= {"app": "other"}
     assert names(difference(objects().values(), there, UID, replaceable=True).apply) == {"Service pair"}
 
 

@@ -1,0 +1,304 @@
+"""One look at one graph, against an API server and an etcd in memory."""
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from hams_operator.controller.kube import KubeError
+from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.reconcile import Reconciler
+from hams_operator.controller.store import Store
+from hams_operator.controller.workers import Again
+from hams_operator.plan.names import ALLOW_STATE_LOSS, FINALIZER, ROLE
+from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
+from hams_wire import records
+from hams_wire.coordination.memory import MemoryStore
+from hams_wire.coordination.port import Write
+from hams_wire.spec import decode_spec
+
+from ..plan.kit import PAIR, SETTINGS, with_change
+from .fakes import FakeKube
+
+Json = dict[str, Any]
+KEY = ("shop", "pair")
+UID = "0a1b2c3d-0000-4000-8000-000000000001"
+
+
+class Scene:
+    """A controller that has just been started, as often as one likes, on one API server and one etcd."""
+
+    def __init__(self, text: str = PAIR) -> None:
+        self.kube = FakeKube()
+        self.etcd = MemoryStore()
+        self.ask(text)
+
+    def ask(self, text: str, annotations: dict[str, str] | None = None) -> None:
+        """`kubectl apply`."""
+        item = yaml.safe_load(text)
+        there = self.kube.items.get(("ServiceGraph", *KEY), {"metadata": {"generation": 0}})
+        metadata = {**there["metadata"], "name": "pair", "namespace": "shop", "uid": UID, "annotations": annotations or {}}
+        metadata["generation"] = there["metadata"]["generation"] + 1
+        self.kube.put({**there, **item, "metadata": metadata})
+
+    async def look(self) -> Mirror:
+        """A fresh controller reads everything and looks once."""
+        store = Store(lambda key: None)
+        for item in list(self.kube.items.values()):
+            item = copy.deepcopy(item)
+            if item["kind"] == "ServiceGraph":
+                store.put_graph(item)
+            elif item["kind"] not in ("Event", "Lease"):
+                store.put(item)
+        mirror = Mirror(self.etcd.client(), lambda uid: None)
+        for entry in self.etcd.snapshot("/hams/v1/").entries:
+            mirror._put(entry.key, entry.value, entry.mod_revision)
+        mirror.away = ""
+        await Reconciler(self.kube, store, mirror, SETTINGS).look(KEY)
+        return mirror
+
+    async def settle(self) -> None:
+        for _ in range(4):
+            await self.look()
+
+    @property
+    def graph(self) -> Json:
+        return self.kube.items["ServiceGraph", *KEY]
+
+    def condition(self, kind: str) -> Json:
+        found: Json = next(item for item in self.graph["status"]["conditions"] if item["type"] == kind)
+        return found
+
+    def events(self) -> dict[str, str]:
+        return {item["reason"]: item["message"] for item in self.kube.of("Event")}
+
+    def pod(self, name: str, role: dict[str, str], ready: bool = True, **more: Any) -> None:
+        labels = {"hams.dev/graph": "pair", "hams.dev/incarnation": "0", **role}
+        status = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}], **more}
+        self.kube.put({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name, "namespace": "shop", "labels": labels}, "status": status})
+
+    def write(self, key: str, value: bytes) -> None:
+        self.etcd.transact((), (Write(key, value),))
+
+    def register(self, instance: str, of: str) -> None:
+        self.write(records.member_key(UID, instance), records.encode_member(records.MemberRecord(of, "tcp:10.0.0.1:7070")))
+
+    def topology(self, topology: Topology) -> None:
+        self.write(records.topology_key(UID), records.encode_topology(topology))
+
+    async def serving(self) -> None:
+        """All parts up: two shards, `pass` with two slots and a standby, `count` with a backup."""
+        await self.settle()
+        for number in (1, 2):
+            self.pod(f"pair-frontend-{number}", {ROLE: "frontend"})
+            self.register(f"pair-frontend-{number}-aa", "F")
+            self.pod(f"pair-count-{number}", {"hams.dev/operator": "count"})
+            self.register(f"pair-count-{number}-aa", "count")
+        for number in (1, 2, 3):
+            self.pod(f"pair-pass-{number}", {"hams.dev/operator": "pass"})
+            self.register(f"pair-pass-{number}-aa", "pass")
+        self.topology(TOPOLOGY)
+        await self.settle()
+
+
+TOPOLOGY = Topology(
+    generation=5,
+    sets=(
+        ReplicaSet("F/0", 1, "pair-frontend-1-aa", ("pair-frontend-2-aa",)),
+        ReplicaSet("F/1", 1, "pair-frontend-2-aa", ("pair-frontend-1-aa",)),
+        ReplicaSet("count", 1, "pair-count-1-aa", ("pair-count-2-aa",)),
+    ),
+    tables=(SlotTable("pass", (Slot(1, "pair-pass-1-aa"), Slot(1, "pair-pass-2-aa"))),),
+)
+
+
+async def test_a_graph_becomes_objects_an_etcd_key_and_a_status() -> None:
+    scene = Scene()
+    await scene.look()
+    assert len(scene.kube.of("Deployment")) == 4
+    entry = scene.etcd.read(records.spec_key(UID))
+    assert entry is not None
+    assert decode_spec(entry.value).data.uid == UID
+    assert scene.graph["metadata"]["finalizers"] == [FINALIZER]
+    assert scene.condition("Ready")["status"] == "False"
+    assert scene.graph["status"]["url"] == "http://pair.shop.svc:8080"
+
+
+async def test_a_second_look_writes_nothing() -> None:
+    scene = Scene()
+    await scene.settle()
+    before = len(scene.kube.calls)
+    await scene.settle()
+    assert scene.kube.calls[before:] == []
+
+
+async def test_ready_and_redundant_are_true_only_when_the_topology_and_the_pods_say_so() -> None:
+    scene = Scene()
+    await scene.serving()
+    assert (scene.condition("Ready")["status"], scene.condition("Redundant")["status"]) == ("True", "True")
+    assert scene.graph["status"]["inSync"] == "3/3"
+    scene.pod("pair-count-1", {"hams.dev/operator": "count"}, ready=False)
+    await scene.look()
+    assert scene.condition("Ready")["reason"] == "NotServing"
+    assert "pair-count-1-aa" in scene.condition("Ready")["message"]
+
+
+async def test_pods_carry_the_role_that_their_instance_has() -> None:
+    scene = Scene()
+    await scene.serving()
+    roles = {item["metadata"]["name"]: item["metadata"]["labels"].get(ROLE) for item in scene.kube.of("Pod")}
+    assert roles["pair-count-1"], roles["pair-count-2"] == ("primary", "backup")
+    assert sorted(roles[f"pair-pass-{number}"] for number in (1, 2, 3)) == ["active", "active", "standby"]
+
+
+async def test_a_failover_is_an_event_and_the_pod_of_the_revoked_instance_goes() -> None:
+    scene = Scene()
+    await scene.serving()
+    moved = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
+    after = Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",))
+    scene.topology(after)
+    await scene.settle()
+    assert ("Pod", "shop", "pair-count-1") not in scene.kube.items
+    assert "pair-count-2-aa is primary of count in epoch 2: pair-count-1-aa was revoked" in scene.events()["Promoted"]
+    assert scene.condition("Redundant")["reason"] == "Degraded"
+    assert scene.graph["status"]["lastFailoverTime"]
+
+
+async def test_the_pod_of_a_revoked_instance_stays_while_the_topology_names_it() -> None:
+    """F13: its kept state may be the last copy."""
+    scene = Scene()
+    await scene.serving()
+    scene.topology(Topology(6, TOPOLOGY.sets, TOPOLOGY.tables, ("pair-count-1-aa", "pair-pass-1-aa")))
+    await scene.settle()
+    assert ("Pod", "shop", "pair-count-1") in scene.kube.items
+    assert ("Pod", "shop", "pair-pass-1") in scene.kube.items
+    scene.register("pair-count-1-aa-0badcafe", "count")  # it goes on under a fresh id
+    moved = ReplicaSet("count", 2, "pair-count-2-aa", (), ("pair-count-1-aa-0badcafe",))
+    scene.topology(Topology(7, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
+    await scene.settle()
+    assert ("Pod", "shop", "pair-count-1") in scene.kube.items
+
+
+async def test_a_graph_that_nobody_can_run_says_so_with_the_words_of_validate() -> None:
+    scene = Scene(with_change("inputs: [pass.y]", "inputs: [pas.y]"))
+    await scene.look()
+    ready = scene.condition("Ready")
+    assert ready["reason"] == "Invalid"
+    assert 'no operator "pas"; did you mean "pass"?' in ready["message"]
+    assert scene.kube.of("Deployment") == []
+    assert "Invalid" in scene.events()
+
+
+async def test_a_graph_that_runs_goes_on_when_its_resource_becomes_wrong() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.ask(with_change("inputs: [pass.y]", "inputs: [pas.y]"))
+    await scene.settle()
+    assert scene.condition("Ready")["status"] == "True"
+    assert scene.condition("Progressing")["reason"] == "ChangeRefused"
+    assert len(scene.kube.of("Deployment")) == 4
+
+
+async def test_another_shape_comes_up_beside_the_old_one_which_goes_when_it_serves() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.ask(with_change("name: count", "name: counter", with_change("count.y", "counter.y")), {ALLOW_STATE_LOSS: "true"})
+    await scene.settle()
+    names = {item["metadata"]["name"] for item in scene.kube.of("Deployment")}
+    assert {"pair-count", "pair-counter-r1", "pair-frontend", "pair-frontend-r1"} <= names
+    assert scene.etcd.read(records.spec_key(f"{UID}-r1")) is not None
+
+
+async def test_a_change_of_an_image_changes_what_etcd_holds_before_pods_are_replaced() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.ask(with_change('"m:Count", image: "m:1"', '"m:Count", image: "m:2"'))
+    await scene.settle()
+    entry = scene.etcd.read(records.spec_key(UID))
+    assert entry is not None
+    assert decode_spec(entry.value).operators["count"].model.image == "m:2"
+    deployment = scene.kube.items["Deployment", "shop", "pair-count"]
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "m:2"
+
+
+async def test_a_deleted_graph_takes_its_objects_its_pods_and_its_etcd_keys_along() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.graph["metadata"]["deletionTimestamp"] = "2999-01-01T00:00:00Z"
+    with pytest.raises(Again):
+        await scene.look()
+    assert scene.etcd.snapshot("/hams/v1/").entries != ()  # processes may still live
+    await scene.look()
+    assert scene.etcd.snapshot("/hams/v1/").entries == ()
+    assert [item for item in scene.kube.items.values() if item["kind"] not in ("Event",)] == []
+
+
+async def test_an_object_of_somebody_else_is_not_taken() -> None:
+    scene = Scene()
+    metadata = {"name": "pair", "namespace": "shop", "labels": {"hams.dev/graph": "pair"}}
+    scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": []}})
+    await scene.look()
+    assert scene.condition("Ready")["reason"] == "NameTaken"
+    assert scene.kube.items["Service", "shop", "pair"]["spec"] == {"ports": []}
+
+
+async def test_a_model_in_a_crash_loop_is_told_with_its_last_words() -> None:
+    scene = Scene()
+    await scene.settle()
+    ended = {"exitCode": 1, "message": "Traceback\nImportError: no torch", "finishedAt": "2026-01-01T00:00:00Z"}
+    state = {"name": "model", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    scene.pod("pair-count-1", {"hams.dev/operator": "count"}, ready=False, containerStatuses=[state])
+    await scene.look()
+    assert scene.condition("Ready")["reason"] == "ModelCrashLoop"
+    assert scene.graph["status"]["lastFailureInfo"] == {
+        "operator": "count", "instance": "pair-count-1", "exitCode": 1, "log": "Traceback\nImportError: no torch", "at": "2026-01-01T00:00:00Z"
+    }  # fmt: skip
+    assert scene.events()["ModelCrashLoop"].endswith("exit code 1): ImportError: no torch")
+
+
+async def test_a_pod_that_no_node_can_take_says_why() -> None:
+    scene = Scene()
+    await scene.settle()
+    message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+    scene.pod("pair-count-1", {"hams.dev/operator": "count"}, conditions=conditions)
+    await scene.look()
+    assert scene.condition("Ready")["reason"] == "Unschedulable"
+    assert message in scene.graph["status"]["message"]
+
+
+STORM = [KubeError(status, "storm") for status in (0, 409, 410, 429, 500, 503)]
+
+
+@pytest.mark.parametrize("error", STORM, ids=lambda error: str(error.status))
+async def test_f31_a_controller_that_dies_or_is_refused_anywhere_leaves_nothing_doubled_and_nothing_out(error: KubeError) -> None:
+    calm = Scene()
+    await calm.settle()
+    wanted = {key: value.get("spec") for key, value in calm.kube.items.items() if key[0] != "Event"}
+    calls = calm.kube.asked
+    assert calls >= 14
+    for number in range(1, calls + 1):
+        scene = Scene()
+        scene.kube.fail(number, error)
+        for _ in range(6):  # each look is a fresh controller: what the one before remembered is lost
+            try:
+                await scene.look()
+            except Again:
+                continue
+        assert {key: value.get("spec") for key, value in scene.kube.items.items() if key[0] != "Event"} == wanted
+        assert scene.graph["metadata"]["finalizers"] == [FINALIZER]
+        for kind in ("Ready", "Redundant", "Progressing"):
+            assert scene.condition(kind)["reason"] == calm.condition(kind)["reason"]
+        assert scene.etcd.read(records.spec_key(UID)) is not None
+
+
+async def test_without_etcd_the_objects_are_there_all_the_same_and_the_status_says_it() -> None:
+    scene = Scene()
+    store = Store(lambda key: None)
+    store.put_graph(copy.deepcopy(scene.graph))
+    mirror = Mirror(scene.etcd.client(), lambda uid: None)
+    with pytest.raises(Again):
+        await Reconciler(scene.kube, store, mirror, SETTINGS).look(KEY)
+    assert len(scene.kube.of("Deployment")) == 4
+    assert scene.condition("Redundant")["reason"] == "EtcdAway"

@@ -1,0 +1,87 @@
+"""The webhook says what `hams validate` says."""
+
+import datetime
+import ssl
+from typing import Any
+
+import pytest
+import yaml
+
+from hams_operator.controller.certificates import Pair, fresh_pair, holds
+from hams_operator.controller.webhook import _load, review
+from hams_operator.graph import InvalidGraph, load_text
+from hams_operator.plan.names import ALLOW_STATE_LOSS
+
+from ..plan.kit import PAIR, with_change
+
+Json = dict[str, Any]
+WRONG = with_change("inputs: [pass.y]", "inputs: [pas.y]", with_change("shape: [4]}]\n    replicas", "shape: [0]}]\n    replicas"))
+
+
+def question(text: str, old: str = "", annotations: dict[str, str] | None = None, **metadata: Any) -> Json:
+    item = yaml.safe_load(text)
+    item["metadata"] |= {"annotations": annotations or {}, **metadata}
+    request = {"uid": "7", "operation": "UPDATE" if old else "CREATE", "object": item, "oldObject": yaml.safe_load(old) if old else None}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+def answer(*args: Any, **more: Any) -> Json:
+    found: Json = review(question(*args, **more))["response"]
+    return found
+
+
+def test_a_right_graph_is_let_in() -> None:
+    assert answer(PAIR) == {"uid": "7", "allowed": True}
+
+
+def test_a_wrong_one_is_refused_with_all_that_is_wrong_in_the_words_of_validate() -> None:
+    with pytest.raises(InvalidGraph) as told:
+        load_text(WRONG, on_kubernetes=True)
+    found = answer(WRONG)
+    said = [f"{problem.path}: {problem.message}" for problem in told.value.problems]
+    assert len(said) >= 2
+    assert (found["allowed"], sorted(found["status"]["message"].split("\n"))) == (False, sorted(said))
+
+
+def test_a_change_that_loses_state_is_refused_unless_it_is_allowed() -> None:
+    other = with_change("name: count", "name: counter", with_change("count.y", "counter.y"))
+    assert answer(other, PAIR)["allowed"] is False
+    assert "the state of count" in answer(other, PAIR)["status"]["message"]
+    assert answer(other, PAIR, annotations={ALLOW_STATE_LOSS: "true"})["allowed"] is True
+    assert answer(with_change("{backups: 1}", "{backups: 2}"), PAIR)["allowed"] is True
+
+
+def test_what_was_let_in_before_or_is_going_is_not_held_up() -> None:
+    assert answer(WRONG, WRONG)["allowed"] is True
+    assert answer(WRONG, PAIR, deletionTimestamp="2026-01-01T00:00:00Z")["allowed"] is True
+
+
+def test_an_empty_question_is_answered() -> None:
+    assert review({})["response"]["allowed"] is True
+
+
+NAMES = ("hams-webhook.hams-system.svc", "hams-webhook")
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def test_a_certificate_holds_for_its_names_until_it_is_time_to_renew_it() -> None:
+    pair = fresh_pair(NAMES, NOW)
+    assert holds(pair, NAMES, NOW)
+    assert not holds(pair, ("other.svc",), NOW)
+    assert not holds(pair, NAMES, NOW + datetime.timedelta(days=61))
+    assert not holds(Pair(b"", b"not a certificate", b""), NAMES, NOW)
+
+
+def test_a_client_that_trusts_the_authority_accepts_the_certificate() -> None:
+    pair = fresh_pair(NAMES, datetime.datetime.now(datetime.UTC))
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=pair.authority.decode())
+    _load(server, pair)
+    ways = [ssl.MemoryBIO() for _ in range(2)]
+    one = client.wrap_bio(ways[0], ways[1], server_hostname=NAMES[0])
+    other = server.wrap_bio(ways[1], ways[0], server_side=True)
+    for side in (one, other, one, other):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    assert one.getpeercert()["subjectAltName"] == (("DNS", NAMES[0]), ("DNS", NAMES[1]))
