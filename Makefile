@@ -5,7 +5,7 @@ PYTHON    ?= python3
 BIN       := .venv/bin
 PROJECTS  := pyproject.toml model-sdk/pyproject.toml requirements.lock tools/venv.py
 SOURCES   := sidecar operator model-sdk
-LINTED    := $(wildcard $(SOURCES) tests e2e tools benchmarks examples)
+LINTED    := $(wildcard $(SOURCES) tests e2e images tools benchmarks examples)
 
 # What the doors take from the command line, e.g. `make test T=tests/protocol`, `make sim HISTORIES=100000`.
 T         ?= tests

@@ -5,9 +5,12 @@ FROM ${MODEL} AS build
 ARG EXAMPLE
 USER 0:0
 COPY out/wheels/example-${EXAMPLE} /wheels
-RUN mkdir /extra && for wheel in /wheels/*.whl; do [ ! -e "$wheel" ] || /opt/hams/bin/python3 -m pip install --no-index --no-deps --no-cache-dir --compile --quiet --target /extra "$wheel"; done
+RUN mkdir /extra; for wheel in /wheels/*.whl; do \
+      [ ! -e "$wheel" ] || /opt/hams/bin/python3 -m pip install --no-index --no-deps --no-cache-dir --no-compile --quiet --target /extra "$wheel"; \
+    done
+COPY examples/${EXAMPLE} /app
+RUN /opt/hams/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /extra /app
 
 FROM ${MODEL}
-ARG EXAMPLE
 COPY --from=build /extra /opt/hams/lib/python3.11/site-packages
-COPY examples/${EXAMPLE} /app
+COPY --from=build /app /app

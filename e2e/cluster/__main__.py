@@ -1,0 +1,81 @@
+"""`python -m e2e.cluster`: the cluster by hand."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from e2e.cluster.cluster import Cluster, NotPossible
+from e2e.cluster.commands import CommandFailed, NotInTime
+from e2e.cluster.layout import node_name
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands."""
+    top = argparse.ArgumentParser(prog="python -m e2e.cluster", description="A real Kubernetes of one to three nodes on this machine.")
+    commands = top.add_subparsers(dest="command", required=True)
+    commands.add_parser("build", help="build what is not cached")
+    up = commands.add_parser("up", help="start; images in the cache are in every node")
+    up.add_argument("--nodes", type=int, default=3)
+    up.add_argument("--image", type=Path, action="append", default=[], help="an image archive, besides those in the cache")
+    commands.add_parser("down", help="end everything; the cache stays")
+    commands.add_parser("status", help="what runs")
+    load = commands.add_parser("load", help="import image archives into every node")
+    load.add_argument("archive", type=Path, nargs="+")
+    inside = commands.add_parser("exec", help="run a command in a node's network")
+    inside.add_argument("--node", type=int, default=0)
+    inside.add_argument("words", nargs=argparse.REMAINDER)
+    for name, about in (("stop", "SIGKILL a node, or one of its programs"), ("start", "start it again")):
+        one = commands.add_parser(name, help=about)
+        one.add_argument("node", type=int)
+        one.add_argument("component", nargs="?", default="")
+    for name, about in (("cut", "cut a node off"), ("heal", "mend it")):
+        commands.add_parser(name, help=about).add_argument("node", type=int)
+    commands.add_parser("env", help="print what a shell needs: eval $(python -m e2e.cluster env)")
+    return top
+
+
+def act(cluster: Cluster, options: argparse.Namespace) -> None:
+    """Do what was asked."""
+    match options.command:
+        case "build":
+            cluster.build()
+        case "up":
+            cluster.build()
+            found = sorted(cluster.folders.images.glob("*.tar"), key=lambda path: (path.name.startswith("hams-example"), path.name))
+            cluster.up(options.nodes, [*found, *(path.resolve() for path in options.image)])
+        case "down":
+            cluster.down()
+        case "status":
+            for number in cluster.running():
+                print(node_name(number))
+        case "load":
+            cluster.load([path.resolve() for path in options.archive])
+        case "exec":
+            words = [word for word in options.words if word != "--"] if options.words[:1] == ["--"] else options.words
+            command = cluster.command_in(options.node, *words)
+            os.execvpe(command[0], command, cluster.environment())
+        case "stop":
+            cluster.stop(options.node, options.component)
+        case "start":
+            cluster.start(options.node, options.component)
+        case "cut":
+            cluster.cut(options.node)
+        case "heal":
+            cluster.heal(options.node)
+        case "env":
+            print(f"export KUBECONFIG={cluster.folders.kubeconfig} PATH={cluster.folders.bin}:$PATH")
+
+
+def main() -> int:
+    """Returns the exit code."""
+    try:
+        act(Cluster(), parser().parse_args())
+    except (NotPossible, NotInTime, CommandFailed) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

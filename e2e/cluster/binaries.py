@@ -1,0 +1,63 @@
+"""Kubernetes, etcd and CoreDNS from their Go modules, built once and kept.
+
+One static binary holds etcd and all components of Kubernetes, linked under their names: linking them together takes a fifth of the space and
+of the time of seven programs. From an empty Go cache the build takes about six minutes on two cores, later ones seconds.
+"""
+
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from e2e.cluster.commands import run
+from e2e.cluster.layout import TOOLS
+
+LINKS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
+PROGRAMS = {"kube": "kubebox", "coredns": "coredns", "etcd": "image/etcd", "etcdctl": "image/etcdctl"}
+"""Go package in tools/, and its program. Those under `image` go into the image `hams-etcd`."""
+DEBIAN_PACKAGES = "containerd runc containernetworking-plugins debootstrap iptables conntrack nftables iproute2 procps kmod"
+NEEDED = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "nsenter", "openssl", "gcc", "tar")
+
+
+def stamp() -> str:
+    """What the binaries are built from, as one hash."""
+    files = ["go.mod", "go.sum", *(f"{package}/main.go" for package in PROGRAMS)]
+    return hashlib.sha256(b"\0".join((TOOLS / name).read_bytes() for name in files)).hexdigest()
+
+
+def version() -> str:
+    """The version of Kubernetes that tools/go.mod names."""
+    return next(line.split()[1] for line in (TOOLS / "go.mod").read_text().splitlines() if "k8s.io/kubernetes v" in line)
+
+
+def linker_flags() -> str:
+    """Without a version the components call themselves v0.0.0-master, and version checks fail."""
+    number = version()
+    facts = {
+        "gitVersion": number,
+        "gitMajor": "1",
+        "gitMinor": number.split(".")[1],
+        "gitCommit": "e2e",
+        "gitTreeState": "clean",
+        "buildDate": "2026-01-01T00:00:00Z",
+    }
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return "-s -w " + " ".join(f"-X {package}.{key}={value}" for package in packages for key, value in facts.items())
+
+
+def build(folder: Path) -> None:
+    """Bring `folder` up to date with tools/. Raises CommandFailed; needs `go` only when something changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted, note = stamp(), folder / "stamp"
+    if note.exists() and note.read_text() == wanted:
+        return
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    for package, program in PROGRAMS.items():
+        started = time.monotonic()
+        run("go", "build", "-trimpath", "-ldflags", linker_flags(), "-o", folder / program, f"./{package}", cwd=TOOLS, env=environment)
+        print(f"go build {program}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    for name in LINKS:
+        (folder / name).unlink(missing_ok=True)
+        os.link(folder / "kubebox", folder / name)
+    note.write_text(wanted)

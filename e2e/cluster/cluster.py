@@ -1,0 +1,186 @@
+"""A whole cluster: up, down, and what tests do to it.
+
+`Cluster` is the one that this package makes; scenarios know it as `TestCluster` (e2e/cluster/choice.py), so that they run on others too.
+"""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from e2e.cluster import baked, binaries, certificates, door, network, node, settings
+from e2e.cluster.commands import CommandFailed, Word, entered, run, succeeds, until
+from e2e.cluster.layout import CGROUP, NODES_MAX, SERVICE_NETWORK, Folders, node_name
+
+PAUSE = "pause.tar"
+"""The image that every pod begins with; images/build.py writes it like all others."""
+
+
+class NotPossible(RuntimeError):
+    """What was asked cannot be done on this machine, or in this state of the cluster; says what is missing."""
+
+
+class Cluster:
+    """One cluster, found again by its folders: another process may have made it."""
+
+    def __init__(self, folders: Folders | None = None, say: Callable[[str], None] = print) -> None:
+        self.folders = folders or Folders.default()
+        self._say = say
+
+    # -- life --------------------------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Binaries, if they are not there. Raises NotPossible, CommandFailed."""
+        missing = [name for name in binaries.NEEDED if shutil.which(name) is None]
+        if missing or not Path("/usr/lib/cni/bridge").exists():
+            what = ", ".join(missing) or "CNI plugins"
+            raise NotPossible(f"not installed here: {what}. On Debian: apt-get install --no-install-recommends {binaries.DEBIAN_PACKAGES}")
+        if os.geteuid() != 0:
+            raise NotPossible("nodes are made of namespaces and control groups: run as root, or set CLUSTER=kind or CLUSTER=existing")
+        binaries.build(self.folders.bin)
+
+    def up(self, nodes: int, archives: Sequence[Path]) -> None:
+        """Start with these images in every node; returns when all nodes are Ready. Raises NotPossible, NotInTime, CommandFailed."""
+        if not 1 <= nodes <= NODES_MAX:
+            raise NotPossible(f"a cluster has 1 to {NODES_MAX} nodes; asked for {nodes}")
+        if self.running():
+            raise NotPossible(f"a cluster is up in {self.folders.state}; take it down first")
+        began = time.monotonic()
+
+        def mark(what: str) -> None:
+            self._say(f"{time.monotonic() - began:6.2f} s  {what}")
+
+        self.down()
+        folders = self.folders
+        folders.state.mkdir(parents=True)
+        authority = certificates.make_control_plane(folders.pki, folders.state)
+        settings.write_control_plane(folders)
+        for number in range(nodes):
+            settings.write_node(folders, authority, number)
+        mark("certificates and settings")
+        linked = baked.fits(folders.cache, folders.state)
+        if linked:
+            root = baked.bake(folders.cache / "baked", archives)
+            for number in range(nodes):
+                baked.use(root, folders.node(number) / "lib/containerd")
+            mark("images")
+        for number in range(nodes):
+            self._boot(number)
+        mark("nodes booted")
+        if not linked:
+            self.load(archives)
+            mark("images")
+        until(lambda: self.kubectl_succeeds("get", "--raw=/readyz"), 90, "API server", 0.1)
+        mark("API server ready")
+        self.kubectl("apply", "-f", "-", stdin=settings.DNS_OBJECTS)
+        (folders.state / "dns-objects").touch()
+        names = [node_name(number) for number in range(nodes)]
+        until(lambda: self.kubectl_succeeds("get", "node", *names), 60, "nodes registered", 0.1)
+        self.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "node", *names)
+        mark(f"{nodes} nodes Ready")
+        until(lambda: self.kubectl_succeeds("get", "serviceaccount", "default"), 30, "default service account", 0.1)
+        mark("default service account")
+
+    def down(self) -> None:
+        """Nothing is left but the cache. Harmless when nothing is up, or half of it."""
+        if not self.folders.state.exists():
+            return
+        door.stop(self.folders)
+        for number in self.folders.nodes():
+            node.kill(self.folders, number)
+            network.remove_cgroups(f"{CGROUP}/{node_name(number)}")
+        network.remove_cgroups(CGROUP)
+        shutil.rmtree(self.folders.state)
+
+    def running(self) -> list[int]:
+        """The nodes that run."""
+        return [number for number in self.folders.nodes() if node.node_pid(self.folders, number) is not None]
+
+    def _boot(self, number: int) -> None:
+        ready = self.folders.node(number) / "net-ready"
+        ready.unlink(missing_ok=True)
+        network.make_cgroups(number)
+        pid = node.start(self.folders, number)
+        until(ready.exists, 10, f"network of node {number}")
+        if number:
+            network.attach(self.folders, number)
+            return
+        run(*entered(pid, ["-n"], "ip", "route", "add", SERVICE_NETWORK, "dev", "nodes"))  # Services need some route in node 0 as well
+        for other in self.running():
+            if other:
+                network.attach(self.folders, other)
+        door.start(self.folders)
+
+    # -- use ---------------------------------------------------------------------------------------------------------------------
+
+    def environment(self) -> dict[str, str]:
+        """For programs that talk to the cluster: KUBECONFIG, and kubectl on PATH."""
+        return {**os.environ, "KUBECONFIG": str(self.folders.kubeconfig), "PATH": f"{self.folders.bin}:{os.environ.get('PATH', '')}"}
+
+    def kubectl(self, *words: Word, stdin: str = "") -> str:
+        """What kubectl printed. Raises CommandFailed."""
+        return run(self.folders.bin / "kubectl", *words, stdin=stdin.encode(), env=self.environment())
+
+    def kubectl_succeeds(self, *words: Word) -> bool:
+        """Whether kubectl ends with 0."""
+        return succeeds(self.folders.bin / "kubectl", *words, env=self.environment())
+
+    def load(self, archives: Sequence[Path]) -> None:
+        """Import images into every running node."""
+        with ThreadPoolExecutor(NODES_MAX) as pool:
+            list(pool.map(lambda number: self._load(number, archives), self.running()))
+
+    def _load(self, number: int, archives: Sequence[Path]) -> None:
+        pid = node.node_pid(self.folders, number)
+        assert pid is not None, f"node {number} runs"
+        until(lambda: succeeds(*entered(pid, ["-m"], "ctr", "version")), 20, f"containerd of node {number}")
+        for archive in archives:
+            run(*entered(pid, ["-m"], "ctr", "-n", "k8s.io", "images", "import", archive))
+
+    def command_in(self, number: int, *words: Word) -> list[str]:
+        """The command line that runs a program in a node's network: from there pods and Services are reached."""
+        pid = node.node_pid(self.folders, number)
+        if pid is None:
+            raise NotPossible(f"node {number} does not run")
+        return entered(pid, ["-n"], *words)
+
+    # -- faults ------------------------------------------------------------------------------------------------------------------
+
+    def stop(self, number: int, component: str = "") -> None:
+        """SIGKILL a node, or one of its programs, which then stays down."""
+        if not component:
+            if number == 0:
+                door.stop(self.folders)
+            node.kill(self.folders, number)
+            network.remove_cgroups(f"{CGROUP}/{node_name(number)}")
+            return
+        (self.folders.node(number) / "stop" / component).touch()
+        pid = node.component_pid(self.folders, number, component)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+
+    def start(self, number: int, component: str = "") -> None:
+        """Start what `stop` stopped: for a node this is a reboot, /var/lib stays."""
+        if component:
+            (self.folders.node(number) / "stop" / component).unlink(missing_ok=True)
+        else:
+            self._boot(number)
+
+    def cut(self, number: int) -> None:
+        """Cut a node off; everything in it runs on. Node 0 has no link of its own."""
+        self._link(number, False)
+
+    def heal(self, number: int) -> None:
+        """Mend what `cut` cut."""
+        self._link(number, True)
+
+    def _link(self, number: int, up: bool) -> None:
+        if number == 0:
+            raise NotPossible("node 0 holds the bridge and the control plane: it cannot be cut off; take another")
+        network.set_link(self.folders, number, up)
+
+
+__all__ = ["Cluster", "CommandFailed", "NotPossible"]

@@ -1,0 +1,53 @@
+"""Running other programs, and waiting for what they bring about."""
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+Word = str | Path | int
+
+
+class CommandFailed(RuntimeError):
+    """A program ended with an error; the message holds its command line and the end of what it said."""
+
+
+class NotInTime(RuntimeError):
+    """What was waited for did not come."""
+
+
+def run(*words: Word, stdin: bytes | None = None, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    """What the program printed. Raises CommandFailed."""
+    command = [str(word) for word in words]
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=cwd, env=env)
+    if done.returncode:
+        said = (done.stderr or done.stdout).decode(errors="replace")[-2000:]
+        raise CommandFailed(f"{' '.join(command)}: exit code {done.returncode}\n{said}")
+    return done.stdout.decode()
+
+
+def succeeds(*words: Word, env: dict[str, str] | None = None) -> bool:
+    """Whether the program ends with 0. What it says is dropped."""
+    command = [str(word) for word in words]
+    return (
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, env=env).returncode == 0
+    )
+
+
+def until(look: Callable[[], T], limit_s: float, what: str, pause_s: float = 0.05) -> T:
+    """The first true thing that `look` returns. Raises NotInTime. For what offers nothing to wait on: sockets of other programs, kernel objects."""
+    end = time.monotonic() + limit_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise NotInTime(f"{what}: not within {limit_s:g} s")
+        time.sleep(pause_s)
+
+
+def entered(pid: int, namespaces: Sequence[str], *words: Word) -> list[str]:
+    """The command line that runs a program in namespaces of another process: `-n` network, `-m` mounts."""
+    return ["nsenter", "-t", str(pid), *namespaces, "--", *(str(word) for word in words)]

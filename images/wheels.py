@@ -1,0 +1,100 @@
+"""The wheels that Dockerfiles take, in `out/wheels/IMAGE`: versions of requirements.lock, for CPython 3.11 on Linux x86_64, whatever runs here.
+
+Only this step needs a package index; builds of images need no network. An image whose wheels are made from the same files is left alone.
+
+Usage: `python images/wheels.py IMAGE...`, with the Python of `.venv`.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "out" / "wheels"
+LOCK = ROOT / "requirements.lock"
+TARGET = ["--python-version", "3.11", "--implementation", "cp", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64"]
+TARGET += ["--platform", "manylinux_2_17_x86_64", "--only-binary", ":all:"]
+
+OWN = {"sidecar": (".", "frontend"), "controller": (".", "operator"), "model": ("./model-sdk", "")}
+"""Project and extra of each image."""
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "chain": (),
+    "digits": ("torch", "scikit-learn"),
+    "semantic-cache": ("scikit-learn",),
+    "stocks": ("scikit-learn",),
+}
+"""What an example's models import besides NumPy."""
+
+
+def pip(*words: str | Path) -> None:
+    """Raises CalledProcessError."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *(str(word) for word in words)]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+def sources(project: str) -> str:
+    """What a project's wheel is made from, as one hash."""
+    folders = {".": ["sidecar", "operator"], "./model-sdk": ["model-sdk"]}[project]
+    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    found = hashlib.sha256()
+    for path in [ROOT / "pyproject.toml", LOCK, Path(__file__), *files]:
+        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def fresh(folder: Path, key: str) -> bool:
+    """Whether the folder was made from `key`; otherwise it is empty now."""
+    note = folder / "made-from"
+    if note.exists() and note.read_text() == key:
+        return True
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return False
+
+
+def make(image: str) -> None:
+    """Fill the folder of one image. Raises CalledProcessError, KeyError."""
+    if image.startswith("example-"):
+        _make_example(image)
+        return
+    project, extra = OWN[image]
+    folder = OUT / image
+    if fresh(folder, key := sources(project)):
+        return
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, project)
+    own = next(folder.glob("hams*.whl"))
+    pip("download", *TARGET, "--constraint", LOCK, "--dest", folder, f"{own}[{extra}]" if extra else own)
+    (folder / "made-from").write_text(key)
+
+
+def _make_example(image: str) -> None:
+    needs = EXAMPLES[image.removeprefix("example-")]
+    folder = OUT / image
+    if fresh(folder, key := hashlib.sha256(repr(needs).encode() + LOCK.read_bytes()).hexdigest()):
+        return
+    if needs:
+        pip("download", *TARGET, "--constraint", LOCK, "--dest", folder, *needs)
+        for path in folder.glob("numpy-*.whl"):  # the base has it
+            path.unlink()
+    (folder / "made-from").write_text(key)
+
+
+def main(images: list[str]) -> int:
+    """Returns 0; 1 when pip failed; 2 on a wrong call."""
+    known = [*OWN, *(f"example-{name}" for name in EXAMPLES)]
+    if not images or any(image not in known for image in images):
+        print(f"usage: images/wheels.py IMAGE...; images: {', '.join(known)}; found: {images}", file=sys.stderr)
+        return 2
+    try:
+        for image in images:
+            make(image)
+    except subprocess.CalledProcessError as error:
+        print(f"wheels: pip failed with exit code {error.returncode}, see above", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
