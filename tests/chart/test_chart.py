@@ -1,0 +1,204 @@
+"""What the chart installs, by what helm renders."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "hams"
+Objects = list[dict[str, Any]]
+Render = Callable[..., Objects]
+
+
+def one(objects: Objects, kind: str, name: str) -> dict[str, Any]:
+    found = [item for item in objects if item["kind"] == kind and item["metadata"]["name"] == name]
+    assert len(found) == 1, [(item["kind"], item["metadata"]["name"]) for item in objects]
+    return found[0]
+
+
+def containers(objects: Objects) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Every container with its pod's spec."""
+    found = []
+    for item in objects:
+        spec = item.get("spec", {})
+        if item["kind"] == "CronJob":
+            spec = spec["jobTemplate"]["spec"]
+        pod = spec if item["kind"] == "Pod" else spec.get("template", {}).get("spec")
+        if pod:
+            found += [(item["metadata"]["name"], pod, container) for container in pod["containers"]]
+    return found
+
+
+def environment(objects: Objects) -> dict[str, str]:
+    pod = one(objects, "Deployment", "hams-controller")["spec"]["template"]["spec"]
+    return {item["name"]: item.get("value", "") for item in pod["containers"][0]["env"]}
+
+
+def test_the_charts_copy_of_the_crd_is_the_crd() -> None:
+    name = "hams.dev_servicegraphs.yaml"
+    assert (CHART / "crds" / name).read_bytes() == (ROOT / "crds" / name).read_bytes()
+
+
+def test_the_charts_version_is_that_of_the_wheels() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert project is not None
+    assert chart["version"] == chart["appVersion"] == project.group(1)
+
+
+def test_helm_lints_the_chart(helm: str) -> None:
+    done = subprocess.run([helm, "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_key_of_values_is_in_the_schema_and_the_other_way_round() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def compare(value: Any, described: dict[str, Any], path: str) -> None:
+        if described.get("type") != "object" or "properties" not in described:
+            return
+        assert described["additionalProperties"] is False, path
+        assert set(value) == set(described["properties"]) - {"global"}, path
+        for name, item in value.items():
+            compare(item, described["properties"][name], f"{path}.{name}")
+
+    compare(values, schema, "values")
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"controler": {}}, "controler"),
+        ({"etcd": {"replicas": 2}}, "replicas"),
+        ({"etcd": {"endpoints": ["etcd:2379"]}}, "endpoints"),
+        ({"webhook": {"failurePolicy": "Maybe"}}, "failurePolicy"),
+        ({"controller": {"replicas": "two"}}, "replicas"),
+        ({"history": {"hostPath": "relative"}}, "hostPath"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_place(render: Render, values: dict[str, Any], path: str) -> None:
+    with pytest.raises(ValueError, match=path):
+        render(values)
+
+
+def test_all_pods_meet_the_restricted_profile(render: Render) -> None:
+    found = containers(render())
+    assert {name for name, _, _ in found} >= {"hams-controller", "hams-etcd", "hams-etcd-defragmentation", "hams-test-controller", "hams-test-etcd"}
+    for name, pod, container in found:
+        assert pod["securityContext"]["runAsNonRoot"] is True, name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False, name
+        assert context["capabilities"] == {"drop": ["ALL"]}, name
+        assert context["readOnlyRootFilesystem"] is True, name
+
+
+def test_only_the_controller_has_a_token(render: Render) -> None:
+    with_token = {name for name, pod, _ in containers(render()) if pod.get("automountServiceAccountToken") is not False}
+    assert with_token == {"hams-controller"}
+
+
+def test_the_controller_is_told_of_every_member_of_etcd(render: Render) -> None:
+    told = environment(render())["HAMS_ETCD"].split(",")
+    assert told == [f"http://hams-etcd-{number}.hams-etcd-peers.hams-system.svc:2379" for number in range(3)]
+
+
+def test_an_etcd_of_ones_own_replaces_the_installed_one(render: Render) -> None:
+    objects = render({"etcd": {"endpoints": ["http://one:2379", "http://two:2379"]}})
+    assert environment(objects)["HAMS_ETCD"] == "http://one:2379,http://two:2379"
+    assert not [item["metadata"]["name"] for item in objects if "etcd" in item["metadata"]["name"]]
+
+
+def test_members_of_etcd_know_each_other_by_names_that_the_headless_service_publishes_early(render: Render) -> None:
+    objects = render()
+    arguments = one(objects, "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]["containers"][0]["args"]
+    cluster = next(word for word in arguments if word.startswith("--initial-cluster=")).removeprefix("--initial-cluster=")
+    assert cluster.split(",") == [f"hams-etcd-{n}=http://hams-etcd-{n}.hams-etcd-peers.hams-system.svc:2380" for n in range(3)]
+    service = one(objects, "Service", "hams-etcd-peers")["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+
+
+def test_a_majority_of_etcd_is_never_evicted(render: Render) -> None:
+    for replicas, unavailable in ((1, 0), (3, 1), (5, 2)):
+        budget = one(render({"etcd": {"replicas": replicas}}), "PodDisruptionBudget", "hams-etcd")
+        assert budget["spec"]["maxUnavailable"] == unavailable
+
+
+def test_the_webhook_is_wired_to_what_the_controller_is_told(render: Render) -> None:
+    objects = render()
+    told = environment(objects)
+    hook = one(objects, "ValidatingWebhookConfiguration", told["HAMS_WEBHOOK_CONFIGURATION"])["webhooks"][0]
+    assert hook["clientConfig"]["service"] == {
+        "name": told["HAMS_WEBHOOK_SERVICE"],
+        "namespace": "hams-system",
+        "path": "/validate",
+        "port": 443,
+    }
+    service = one(objects, "Service", told["HAMS_WEBHOOK_SERVICE"])["spec"]
+    ports = one(objects, "Deployment", "hams-controller")["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert {"name": service["ports"][0]["targetPort"], "containerPort": 9443} in ports
+
+
+def test_without_the_webhook_nothing_of_it_is_left(render: Render) -> None:
+    objects = render({"webhook": {"enabled": False}})
+    assert {value for name, value in environment(objects).items() if name.startswith("HAMS_WEBHOOK")} == {""}
+    text = yaml.safe_dump_all(objects)
+    assert "webhooks" not in text
+    assert "secrets" not in text
+
+
+def test_the_controller_may_read_no_secret_but_its_own(render: Render) -> None:
+    for item in render():
+        for rule in item.get("rules", ()) if item["kind"] in ("Role", "ClusterRole") else ():
+            if "secrets" in rule["resources"]:
+                assert item["kind"] == "Role"
+                assert rule["verbs"] == ["create"] or rule["resourceNames"] == ["hams-webhook"]
+            assert "*" not in [*rule["resources"], *rule["verbs"], *rule["apiGroups"]]
+
+
+def test_named_namespaces_are_all_that_the_controller_may_touch(render: Render) -> None:
+    objects = render({"controller": {"watchNamespaces": ["red", "blue"]}})
+    bindings = {item["metadata"]["namespace"] for item in objects if item["kind"] == "RoleBinding" and "namespace" in item["metadata"]}
+    assert bindings >= {"red", "blue"}
+    assert [item["roleRef"]["name"] for item in objects if item["kind"] == "ClusterRoleBinding"] == ["hams-controller-cluster"]
+    assert environment(objects)["HAMS_WATCH_NAMESPACES"] == "red,blue"
+
+
+def test_monitors_and_dashboard_come_when_asked_for(render: Render) -> None:
+    monitors = ("ServiceMonitor", "PodMonitor")
+    assert not [item for item in render() if item["kind"] in monitors]
+    objects = render({"metrics": {"serviceMonitor": {"enabled": True, "labels": {"team": "ml"}}, "dashboard": {"enabled": True}}})
+    assert sorted(item["kind"] for item in objects if item["kind"] in monitors) == sorted(monitors)
+    board = json.loads(one(objects, "ConfigMap", "hams-dashboard")["data"]["hams.json"])
+    assert board["panels"]
+
+
+def test_the_dashboard_asks_for_metrics_that_frontends_have() -> None:
+    board = (CHART / "dashboards" / "hams.json").read_text()
+    asked = set(re.findall(r"hams_frontend_([a-z_]+?)(?:_total|_bucket)?\b", board))
+    source = "\n".join(path.read_text() for path in Path(ROOT / "sidecar" / "hams_sidecar" / "endpoint").glob("*.py"))
+    assert asked
+    assert not [name for name in asked if f'"{name}"' not in source]
+
+
+def test_every_object_bears_the_labels_of_its_release(render: Render) -> None:
+    for item in render():
+        labels = item["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "hams", item["metadata"]["name"]
+
+
+def test_images_come_from_the_registry_with_the_tag(render: Render) -> None:
+    objects = render({"image": {"registry": "registry.example:5000/team", "tag": "7"}})
+    assert {container["image"] for _, _, container in containers(objects)} == {
+        "registry.example:5000/team/hams-controller:7",
+        "registry.example:5000/team/hams-etcd:7",
+    }
+    assert environment(objects)["HAMS_SIDECAR_IMAGE"] == "registry.example:5000/team/hams-sidecar:7"

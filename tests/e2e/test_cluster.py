@@ -1,0 +1,118 @@
+"""The cluster's own parts, as far as they go without root: names, files, command lines, certificates."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from e2e.cluster import binaries, certificates, components, node, settings
+from e2e.cluster.cluster import Cluster, NotPossible
+from e2e.cluster.commands import CommandFailed, NotInTime, run, until
+from e2e.cluster.layout import NODES_MAX, TOOLS, Folders, node_address, node_name, pod_network
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    (tmp_path / "state").mkdir()
+    return Folders(tmp_path / "cache", tmp_path / "state")
+
+
+def test_nodes_share_no_address() -> None:
+    numbers = range(NODES_MAX)
+    assert len({node_address(number) for number in numbers} | {pod_network(number) for number in numbers}) == 2 * NODES_MAX
+
+
+def test_what_a_node_reads_is_well_formed_and_names_the_node(folders: Folders) -> None:
+    authority = certificates.make_control_plane(folders.pki, folders.state)
+    settings.write_control_plane(folders)
+    settings.write_node(folders, authority, 1)
+    conf = folders.node(1) / "conf"
+    kubelet = yaml.safe_load((conf / "kubelet.yaml").read_text())
+    assert kubelet["cgroupRoot"].endswith("/node1")
+    assert Path(kubelet["tlsCertFile"]).exists()
+    proxy = yaml.safe_load((conf / "kube-proxy.yaml").read_text())
+    assert proxy["hostnameOverride"] == "node1"
+    assert Path(proxy["clientConnection"]["kubeconfig"]).exists()
+    assert json.loads((conf / "cni/10-bridge.conflist").read_text())["plugins"][0]["ipam"]["ranges"] == [[{"subnet": pod_network(1)}]]
+    assert certificates.verifies(folders.pki, "node1")
+    assert not certificates.verifies(folders.pki, "node1", "front-proxy-ca")
+    assert (folders.kubeconfig.stat().st_mode & 0o077) == 0
+
+
+def test_only_node_0_has_the_control_plane(folders: Folders) -> None:
+    first, second = ({item.name for item in components.components(folders, number)} for number in (0, 1))
+    assert second == {"containerd", "kubelet", "kube-proxy"}
+    assert first - second == {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns"}
+
+
+def test_no_component_waits_for_itself_or_for_what_nobody_brings(folders: Folders) -> None:
+    for item in components.components(folders, 0):
+        assert set(item.after) <= {"api", "tcp:127.0.0.1:2379", "unix:/run/containerd/containerd.sock", f"file:{folders.state}/dns-objects"}
+        assert not (item.name == "kube-apiserver" and "api" in item.after)
+
+
+def test_objects_of_dns_are_well_formed() -> None:
+    kinds = [item["kind"] for item in yaml.safe_load_all(settings.DNS_OBJECTS)]
+    assert kinds == ["ClusterRole", "ClusterRoleBinding", "Service", "EndpointSlice"]
+
+
+def test_the_linker_is_told_the_version_of_the_module() -> None:
+    assert binaries.version().startswith("v1.34.")
+    assert f"k8s.io/component-base/version.gitVersion={binaries.version()}" in binaries.linker_flags()
+
+
+def test_binaries_that_are_up_to_date_are_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stamp").write_text(binaries.stamp())
+    monkeypatch.setenv("PATH", "")
+    binaries.build(tmp_path)
+    (tmp_path / "stamp").write_text("another")
+    with pytest.raises(OSError, match="go"):
+        binaries.build(tmp_path)
+
+
+def test_every_program_has_its_package() -> None:
+    assert all((TOOLS / package / "main.go").exists() for package in binaries.PROGRAMS)
+
+
+def test_a_pid_that_is_another_process_now_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    node.write_pid(file, os.getpid())
+    assert node.read_pid(file) == os.getpid()
+    file.write_text(f"{os.getpid()} 1")
+    assert node.read_pid(file) is None
+    file.write_text("nonsense")
+    assert node.read_pid(file) is None
+    assert node.read_pid(tmp_path / "none") is None
+
+
+def test_what_fails_says_what_it_was(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="sh -c echo no >&2; exit 3: exit code 3\nno"):
+        run("sh", "-c", "echo no >&2; exit 3")
+    with pytest.raises(NotInTime, match="a thing: not within 0 s"):
+        until(lambda: False, 0, "a thing", 0)
+
+
+@pytest.mark.parametrize("nodes", [0, NODES_MAX + 1])
+def test_a_cluster_of_too_many_or_no_nodes_is_refused(folders: Folders, nodes: int) -> None:
+    with pytest.raises(NotPossible, match=f"asked for {nodes}"):
+        Cluster(folders).up(nodes, [])
+
+
+def test_node_0_cannot_be_cut_off(folders: Folders) -> None:
+    with pytest.raises(NotPossible, match="node 0"):
+        Cluster(folders).cut(0)
+
+
+def test_down_of_nothing_is_harmless_and_leaves_the_cache(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / "cache", tmp_path / "state")
+    folders.cache.mkdir()
+    Cluster(folders).down()
+    assert folders.cache.exists()
+    assert Cluster(folders).running() == []
+
+
+def test_names_of_nodes_are_those_of_their_folders(folders: Folders) -> None:
+    folders.node(2).mkdir()
+    assert folders.nodes() == [2]
+    assert folders.node(2).name == node_name(2)
