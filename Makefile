@@ -13,6 +13,8 @@ HISTORIES ?= 2000
 SEED      ?= 1
 DEMO      ?=
 BENCH     ?= chain
+BUILDER   ?= auto
+REGISTRY  ?= hams.local
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -80,16 +82,19 @@ bench-ci: .venv/.core ## the short form of `make bench` that CI runs
 	@mkdir -p out
 	$(BIN)/hams bench chain --short --out out/bench-ci.json
 
-# ---- Kubernetes: nothing behind these doors yet ----
+# ---- Kubernetes ----
 
-e2e: ## (not there yet: issue Kubernetes) the fault suite on a cluster
-	@echo "make e2e: not there yet: issue Kubernetes" >&2; exit 1
+e2e: .venv/.core images ## scenarios of the fault catalogue on a cluster made for them (root; CLUSTER=existing uses the current context; FULL=1: full length)
+	$(BIN)/pytest -p no:cacheprovider --timeout 1800 e2e/scenarios
 
-images: ## (not there yet: issue Kubernetes) the container images
-	@echo "make images: not there yet: issue Kubernetes" >&2; exit 1
+images: .venv/.core ## the container images, with docker, podman, buildah, or a builder of our own (BUILDER=, REGISTRY=)
+	$(BIN)/python -m images.build --builder $(BUILDER) --registry $(REGISTRY)
 
-chart: ## (not there yet: issue Kubernetes) package and check the Helm chart
-	@echo "make chart: not there yet: issue Kubernetes" >&2; exit 1
+chart: .venv/.core ## check the Helm chart and package it into out/ (builds helm if there is none)
+	$(BIN)/python -m e2e.cluster helm > /dev/null
+	$(BIN)/pytest -q tests/chart
+	@mkdir -p out
+	$$($(BIN)/python -m e2e.cluster helm) package charts/hams --destination out
 
 # ---- upkeep ----
 

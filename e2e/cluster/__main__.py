@@ -5,9 +5,10 @@ import os
 import sys
 from pathlib import Path
 
+from e2e.cluster import binaries
 from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.commands import CommandFailed, NotInTime
-from e2e.cluster.layout import node_name
+from e2e.cluster.layout import ROOT, node_name
 
 
 def parser() -> argparse.ArgumentParser:
@@ -15,9 +16,9 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m e2e.cluster", description="A real Kubernetes of one to three nodes on this machine.")
     commands = top.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="build what is not cached")
-    up = commands.add_parser("up", help="start; images in the cache are in every node")
+    up = commands.add_parser("up", help="start; those of `make images` are in every node")
     up.add_argument("--nodes", type=int, default=3)
-    up.add_argument("--image", type=Path, action="append", default=[], help="an image archive, besides those in the cache")
+    up.add_argument("--image", type=Path, action="append", default=[], help="an image archive, besides those of `make images`")
     commands.add_parser("down", help="end everything; the cache stays")
     commands.add_parser("status", help="what runs")
     load = commands.add_parser("load", help="import image archives into every node")
@@ -31,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("component", nargs="?", default="")
     for name, about in (("cut", "cut a node off"), ("heal", "mend it")):
         commands.add_parser(name, help=about).add_argument("node", type=int)
+    commands.add_parser("helm", help="build helm if there is none, and print where it is")
     commands.add_parser("env", help="print what a shell needs: eval $(python -m e2e.cluster env)")
     return top
 
@@ -42,7 +44,7 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
             cluster.build()
         case "up":
             cluster.build()
-            found = sorted(cluster.folders.images.glob("*.tar"), key=lambda path: (path.name.startswith("hams-example"), path.name))
+            found = sorted((ROOT / "out" / "images").glob("*.tar"))
             cluster.up(options.nodes, [*found, *(path.resolve() for path in options.image)])
         case "down":
             cluster.down()
@@ -63,6 +65,8 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
             cluster.cut(options.node)
         case "heal":
             cluster.heal(options.node)
+        case "helm":
+            print(binaries.build_helm(cluster.folders.bin))
         case "env":
             print(f"export KUBECONFIG={cluster.folders.kubeconfig} PATH={cluster.folders.bin}:$PATH")
 

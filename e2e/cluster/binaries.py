@@ -6,6 +6,7 @@ of the time of seven programs. From an empty Go cache the build takes about six 
 
 import hashlib
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -61,3 +62,22 @@ def build(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
         os.link(folder / "kubebox", folder / name)
     note.write_text(wanted)
+
+
+def build_helm(folder: Path) -> Path:
+    """helm, from its own module (its requirements would pull Kubernetes' apart), or the one on PATH. Raises CommandFailed."""
+    built = folder / "helm"
+    module = TOOLS / "helm"
+    wanted = hashlib.sha256((module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()).hexdigest()
+    note = folder / "helm.stamp"
+    if built.exists() and note.exists() and note.read_text() == wanted:
+        return built
+    found = shutil.which("helm")
+    if found is not None:
+        return Path(found)
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    version = "-X helm.sh/helm/v3/internal/version.version=v3.19.0"
+    run("go", "build", "-trimpath", "-ldflags", f"-s -w {version}", "-o", built, "helm.sh/helm/v3/cmd/helm", cwd=module, env=environment)
+    note.write_text(wanted)
+    return built

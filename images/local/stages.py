@@ -4,6 +4,7 @@ Every step runs in a mount namespace of its own process, which takes its mounts 
 from is in the build context. Needs root.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,21 +28,40 @@ class BuildFailed(RuntimeError):
 def build(file: Path, context: Path, given: Mapping[str, str], work: Path, find: Callable[[str], Image]) -> Image:
     """Build the last stage of a Dockerfile. `find` knows the images that FROM names; `work` is emptied first and holds the layers afterwards.
 
-    Raises BuildFailed, BadDockerfile, KeyError.
+    What was built from the same before is taken as it is. Raises BuildFailed, BadDockerfile, KeyError.
     """
-    shutil.rmtree(work, ignore_errors=True)
-    done: dict[str, Image] = {}
     stages = parse(file.read_text(), given)
+    key, note = _made_from(stages, context, find), work / "made-from"
+    reuse = note.exists() and note.read_text() == key
+    if not reuse:
+        shutil.rmtree(work, ignore_errors=True)
+    done: dict[str, Image] = {}
     for position, stage in enumerate(stages):
         base = done.get(stage.base) or find(stage.base)
-        done[stage.name] = _stage(stage, base, context, work / str(position), done, position == len(stages) - 1)
+        done[stage.name] = _stage(stage, base, context, work / str(position), done, position == len(stages) - 1, reuse)
+    note.write_text(key)
     return done[stages[-1].name]
 
 
-def _stage(stage: Stage, base: Image, context: Path, work: Path, others: Mapping[str, Image], last: bool) -> Image:
+def _made_from(stages: list[Stage], context: Path, find: Callable[[str], Image]) -> str:
+    """All that the result depends on, as one hash: steps, layers below, and what is copied from the context."""
+    found = hashlib.sha256(repr(stages).encode())
+    own = {stage.name for stage in stages}
+    for stage in stages:
+        if stage.base not in own:
+            found.update(repr(find(stage.base)).encode())
+        for step in stage.steps:
+            for source in step.sources if isinstance(step, Copy) and not step.stage else ():
+                top = context / source
+                for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+                    if path.is_file() and "__pycache__" not in path.parts:
+                        found.update(f"{path.relative_to(context)} {path.stat().st_mode}".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def _stage(stage: Stage, base: Image, context: Path, work: Path, others: Mapping[str, Image], last: bool, reuse: bool) -> Image:
     config = base.config
     written = work / "layer"
-    written.mkdir(parents=True)
     acts = []
     for step in stage.steps:
         match step:
@@ -57,6 +77,10 @@ def _stage(stage: Stage, base: Image, context: Path, work: Path, others: Mapping
         acts.append({"mkdir": config.folder})
     if not acts:
         return replace(base, config=config)
+    if reuse:
+        digest = (work / "digest").read_text() if last else ""
+        return Image((*base.layers, Layer(written, work / "layer.tar", digest)), config)
+    written.mkdir(parents=True)
     plan = {"lower": [str(layer.folder) for layer in base.layers], "context": str(context), "acts": acts}
     (work / "plan.json").write_text(json.dumps(plan))
     root = Path(__file__).resolve().parents[2]
@@ -67,7 +91,10 @@ def _stage(stage: Stage, base: Image, context: Path, work: Path, others: Mapping
     gone = [path for path in written.rglob("*") if path.is_char_device()]
     if gone and last:
         raise BuildFailed(f"stage {stage.name} removes files of its base ({gone[0].relative_to(written)}): the local builder keeps no such layers")
-    layer = pack(written, work / "layer.tar") if last else Layer(written, work / "none", "")
+    if not last:
+        return Image((*base.layers, Layer(written, work / "layer.tar", "")), config)
+    layer = pack(written, work / "layer.tar")
+    (work / "digest").write_text(layer.digest)
     return Image((*base.layers, layer), config)
 
 
@@ -124,13 +151,17 @@ def _copy(act: dict[str, Any], context: Path, root: Path, work: Path, number: in
             into.parent.mkdir(parents=True, exist_ok=True)
             words = ["cp", "-a", "--no-preserve=ownership", str(found), str(into)]
         subprocess.run(words, check=True)
+    if not step.stage:  # as .dockerignore says
+        for junk in [*target.rglob("__pycache__")]:
+            shutil.rmtree(junk)
     if step.owner:
         subprocess.run(["chown", "-R", step.owner, str(target)], check=True)
 
 
 def _run(act: dict[str, Any], root: Path) -> None:
     identity = ["--userspec", act["user"]] if act["user"] else []
-    words = ["chroot", *identity, str(root), "/bin/sh", "-ec", f"cd {act['folder']}; {act['run']}"]
+    program = shutil.which("chroot", path=os.environ["PATH"] + ":/usr/sbin") or "chroot"
+    words = [program, *identity, str(root), "/bin/sh", "-ec", f"cd {act['folder']}; {act['run']}"]
     done = subprocess.run(words, env=act["environment"], check=False)
     if done.returncode:
         raise BuildFailed(f"RUN {act['run']}: exit code {done.returncode}")

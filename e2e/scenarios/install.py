@@ -1,0 +1,117 @@
+"""A cluster with the chart in it: images loaded, volumes for etcd, `helm install`, and everything Ready.
+
+The chart is installed by helm itself; `helm` is built from its Go module by `make chart`, or any on PATH.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from e2e.cluster import binaries
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.commands import run, until
+from e2e.cluster.layout import ROOT
+
+NAMESPACE = "hams-system"
+RELEASE = "hams"
+CHART = ROOT / "charts" / "hams"
+IMAGES = ROOT / "out" / "images"
+USER_ID = 65532
+ETCD_MEMBERS = 3
+
+
+class Installation:
+    """The chart on a cluster of this package. `history` is where every process of every graph records what it did."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.history = cluster.folders.state / "history"
+
+    def install(self) -> None:
+        """Install and wait until controller and etcd are Ready. Raises CommandFailed, NotInTime."""
+        self.history.mkdir(exist_ok=True)
+        self.history.chmod(0o1777)
+        self._volumes()
+        values = {
+            "history": {"hostPath": str(self.history)},
+            "etcd": {"persistence": {"storageClassName": "hams-e2e", "size": "1Gi"}, "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}},
+            "controller": {"resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}},
+        }
+        file = self.cluster.folders.state / "values.json"
+        file.write_text(json.dumps(values))
+        words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--values", str(file)]
+        run(helm(self.cluster), *words, env=self.cluster.environment())
+        self.cluster.kubectl("wait", "--for=condition=Established", "crd/servicegraphs.hams.dev", "--timeout=30s")
+        self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"statefulset/{RELEASE}-etcd", "--timeout=120s")
+        self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"deployment/{RELEASE}-controller", "--timeout=120s")
+
+    def test(self) -> str:
+        """`helm test`; what it said. Raises CommandFailed."""
+        return run(helm(self.cluster), "test", RELEASE, "--namespace", NAMESPACE, "--timeout", "60s", env=self.cluster.environment())
+
+    def etcd(self) -> str:
+        """Where processes in a node's network reach etcd."""
+        address = self.cluster.kubectl("get", "service", "-n", NAMESPACE, f"{RELEASE}-etcd", "-o", "jsonpath={.spec.clusterIP}")
+        return f"http://{address}:2379"
+
+    def _volumes(self) -> None:
+        """A folder each: the cluster makes no volumes by itself. They can be mounted from every node, as all nodes see the machine's disk."""
+        self.cluster.kubectl("apply", "-f", "-", stdin=_objects({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))
+        volumes = []
+        for number in range(ETCD_MEMBERS):
+            folder = self.cluster.folders.state / f"etcd-{number}"
+            folder.mkdir(exist_ok=True)
+            shutil.chown(folder, USER_ID, USER_ID)
+            volumes.append(
+                {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolume",
+                    "metadata": {"name": f"hams-etcd-{number}"},
+                    "spec": {
+                        "storageClassName": "hams-e2e",
+                        "capacity": {"storage": "1Gi"},
+                        "accessModes": ["ReadWriteOnce"],
+                        "persistentVolumeReclaimPolicy": "Retain",
+                        "hostPath": {"path": str(folder)},
+                    },
+                }
+            )
+        self.cluster.kubectl("apply", "-f", "-", stdin=_objects(*volumes))
+
+
+def inner_etcd() -> str:
+    """Where pods reach etcd: each member by its own name, as the chart tells the controller."""
+    return ",".join(f"http://{RELEASE}-etcd-{number}.{RELEASE}-etcd-peers.{NAMESPACE}.svc:2379" for number in range(ETCD_MEMBERS))
+
+
+def helm(cluster: Cluster) -> Path:
+    """The one in the cache, or on PATH; built if there is none. Raises CommandFailed."""
+    return binaries.build_helm(cluster.folders.bin)
+
+
+def archives(cluster: Cluster) -> list[Path]:
+    """Images of `make images`, in the order of loading. Raises CommandFailed by way of the caller when there are none."""
+    found = sorted(IMAGES.glob("*.tar"))
+    if not found:
+        raise FileNotFoundError(f"no images in {IMAGES.relative_to(ROOT)}: make images")
+    return found
+
+
+def ready(cluster: Cluster, selector: str, count: int, namespace: str = "default", within_s: float = 120) -> None:
+    """Until so many pods are Ready. Raises NotInTime."""
+    until(lambda: len(ready_pods(cluster, selector, namespace)) >= count, within_s, f"{count} pods of {selector} Ready", 0.1)
+
+
+def ready_pods(cluster: Cluster, selector: str, namespace: str = "default") -> list[str]:
+    """Names of Ready pods that are not about to go."""
+    items = json.loads(cluster.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json"))["items"]
+    return [
+        item["metadata"]["name"]
+        for item in items
+        if "deletionTimestamp" not in item["metadata"]
+        and any(condition["type"] == "Ready" and condition["status"] == "True" for condition in item.get("status", {}).get("conditions", ()))
+    ]
+
+
+def _objects(*objects: object) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

@@ -1,0 +1,336 @@
+"""What scenarios are written in: one graph on a cluster, under verified load, with its pods by role.
+
+    with graph_on(installation, "chain") as run:
+        with run.load(clients=4):
+            run.delete(run.pod_of("b", "primary"), force=True)
+            run.redundant()
+    run.verify()
+
+After a run: one reply per key, counts that are exactly 1..n, and a history that the independent checker accepts.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.commands import CommandFailed, until
+from e2e.cluster.layout import ROOT
+from e2e.scenarios.install import Installation, inner_etcd
+from hams_operator.graph import load as load_graph
+from hams_operator.plan.desired import desired
+from hams_operator.plan.names import Place, Settings
+from hams_operator.plan.pods_seen import pod_of
+from hams_sim.history import check_directory
+from hams_wire import history
+from hams_wire.spec import encode_spec
+
+NAMESPACE = "default"
+READY_S = 120.0
+REDUNDANT_S = 120.0
+LOOK_S = 0.05
+STATELESS = "active"
+
+
+class Agent:
+    """The process in node 0's network, see `agent`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        path = os.pathsep.join(str(ROOT / part) for part in (".", "sidecar", "operator"))
+        words = cluster.command_in(0, sys.executable, "-m", "e2e.scenarios.agent")
+        self._log = (cluster.folders.state / "agent.log").open("ab")
+        environment = {**os.environ, "PYTHONPATH": path}
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, cwd=ROOT, env=environment)
+
+    def ask(self, do: str, **order: object) -> Any:
+        """One command and its answer. Raises CommandFailed when the process has ended."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None, "a pipe"
+        assert stdout is not None, "a pipe"
+        _write(stdin, {"do": do, **order})
+        line = stdout.readline()
+        if not line:
+            raise CommandFailed(f"the agent in node 0's network has ended, see {self._log.name}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End it."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(10)
+        self._log.close()
+
+
+def _write(stream: IO[bytes], order: object) -> None:
+    stream.write(json.dumps(order).encode() + b"\n")
+    stream.flush()
+
+
+@dataclass
+class GraphRun:
+    """One graph that runs. `faults`: when (monotonic) and what was done to it; `replies`: what clients got."""
+
+    installation: Installation
+    name: str
+    uid: str
+    history: Path
+    tensor: str
+    wanted: dict[str, int]
+    agent: Agent
+    replies: list[dict[str, Any]] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
+    troubles: dict[str, int] = field(default_factory=dict)
+    faults: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that it runs on."""
+        return self.installation.cluster
+
+    # -- looking -----------------------------------------------------------------------------------------------------------------
+
+    def resource(self) -> dict[str, Any]:
+        """The ServiceGraph as the API server has it."""
+        found: dict[str, Any] = json.loads(self.cluster.kubectl("get", "servicegraph", self.name, "-n", NAMESPACE, "-o", "json"))
+        return found
+
+    def condition(self, kind: str) -> dict[str, str]:
+        """A condition of its status; {} when it has none yet."""
+        conditions = self.resource().get("status", {}).get("conditions", ())
+        return next((item for item in conditions if item["type"] == kind), {})
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """Its pods by name."""
+        items = json.loads(self.cluster.kubectl("get", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={self.name}", "-o", "json"))["items"]
+        return {item["metadata"]["name"]: item for item in items}
+
+    def topology(self) -> dict[str, Any]:
+        """Roles by instance, from etcd."""
+        found: dict[str, Any] = self.agent.ask("look", etcd=self.installation.etcd(), uid=self.uid)
+        return found
+
+    def instance_of(self, operator: str, role: str) -> str:
+        """An instance id. Roles: primary, backup, active; frontend and manager by their own name."""
+        topology = self.topology()
+        members = {name: of for name, of in topology["members"].items() if name not in topology["revoked"]}
+        if operator in ("frontend", "manager"):
+            kind = {"frontend": "F", "manager": "manager"}[operator]
+            found = sorted(name for name, of in members.items() if of in (kind, operator))
+        elif role == STATELESS:
+            found = [name for name in topology["tables"][operator] if name]
+        else:
+            one = topology["sets"][operator]
+            found = [one["primary"]] if role == "primary" else one["inSync"]
+        assert found, f"no {role} of {operator} in {topology}"
+        return str(found[0])
+
+    def pod_of(self, operator: str, role: str) -> str:
+        """The pod in which that instance runs."""
+        instance = self.instance_of(operator, role)
+        pod = pod_of(instance, list(self.pods()))
+        assert pod is not None, f"no pod for {instance}"
+        return str(pod)
+
+    def why_not_redundant(self) -> str:
+        """What is missing until every set has its backups in sync and every pod is Ready; empty: nothing."""
+        topology = self.topology()
+        if "error" in topology:
+            return str(topology["error"])
+        gone = set(topology["revoked"])
+        for name, backups in self.wanted.items():
+            found = topology["sets"].get(name, {"primary": None, "inSync": []})
+            if found["primary"] is None or found["primary"] in gone or len(set(found["inSync"]) - gone) < backups:
+                return f"{name}: {found}"
+        for name, owners in topology["tables"].items():
+            if None in owners or len(set(owners)) < len(owners):
+                return f"{name}: {owners}"
+        pods = self.pods()
+        for pod, item in pods.items():
+            conditions = item.get("status", {}).get("conditions", ())
+            if "deletionTimestamp" in item["metadata"] or not any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
+                return f"pod {pod} is not Ready"
+        for name in self.wanted:
+            found = topology["sets"][name]
+            for instance in (found["primary"], *found["inSync"]):
+                if pod_of(instance, list(pods)) is None:
+                    return f"{instance} has no pod any more"
+        return ""
+
+    def redundant(self, within_s: float = REDUNDANT_S) -> None:
+        """Until nothing is missing. Raises AssertionError with what is."""
+        last = ""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            last = self.why_not_redundant()
+            if not last:
+                return
+            time.sleep(LOOK_S)
+        raise AssertionError(f"not redundant within {within_s:g} s: {last}")
+
+    # -- hurting -----------------------------------------------------------------------------------------------------------------
+
+    def delete(self, pod: str, *, force: bool = False) -> None:
+        """Delete a pod: gracefully, or with `--force --grace-period=0`. Does not wait for its end."""
+        self.note(f"{'force ' if force else ''}delete {pod}")
+        how = ["--force", "--grace-period=0"] if force else ["--wait=false"]
+        self.cluster.kubectl("delete", "pod", pod, "-n", NAMESPACE, *how)
+
+    def note(self, what: str) -> None:
+        """Remember a fault and when it was."""
+        self.faults.append((time.monotonic(), what))
+
+    # -- load --------------------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def load(self, clients: int = 4, *, keep: bool = False) -> Iterator[None]:
+        """Clients that ask one request after another until the block ends; each request that they began is answered before it does."""
+        url = f"http://{self.cluster.kubectl('get', 'service', self.name, '-n', NAMESPACE, '-o', 'jsonpath={.spec.clusterIP}')}:8080"
+        self.agent.ask("load", url=url, graph=self.name, history=str(self.history), tensors=[self.tensor], clients=clients, keep=keep)
+        try:
+            self.answered(20)
+            yield
+            self.answered(20)
+        finally:
+            found = self.agent.ask("end")
+            self.replies += found["done"]
+            self.unanswered += found["unanswered"]
+            for what, count in found["troubles"].items():
+                self.troubles[what] = self.troubles.get(what, 0) + count
+
+    def answered(self, count: int, within_s: float = 60) -> None:
+        """Until so many more requests have been answered."""
+        target = int(self.agent.ask("answered")) + count
+        until(lambda: int(self.agent.ask("answered")) >= target, within_s, f"{count} more replies", LOOK_S)
+
+    # -- judging -----------------------------------------------------------------------------------------------------------------
+
+    def gap_s(self, around_s: float = 10.0) -> float:
+        """The longest time without any reply that began within `around_s` after the last fault."""
+        times = sorted(float(reply["answered"]) for reply in self.replies)
+        struck = self.faults[-1][0]
+        return max((later - earlier for earlier, later in itertools.pairwise(times) if struck - 1 < later < struck + around_s + 60), default=0.0)
+
+    def latencies_ms(self) -> list[float]:
+        """Of every reply, sorted."""
+        return sorted(1000 * (reply["answered"] - reply["asked"]) for reply in self.replies)
+
+    def executed_again(self, of: str) -> int:
+        """How often an operator executed a request that had been executed before, by its history."""
+        seen: set[str] = set()
+        again = 0
+        for line in self.lines("exec"):
+            if line.get("op") == of:
+                again += line["req"] in seen
+                seen.add(line["req"])
+        return again
+
+    def lines(self, kind: str) -> list[dict[str, Any]]:
+        """Lines of the history so far."""
+        found = []
+        for file in sorted(self.history.glob("*.jsonl")):
+            for text in file.read_text().splitlines():
+                with contextlib.suppress(ValueError):  # the last one may be half written
+                    if (line := json.loads(text))["t"] == kind:
+                        found.append(line)
+        return found
+
+    def verify(self) -> None:
+        """One reply per key, nothing failed, counts exactly 1..n, and a history without violation."""
+        assert self.replies, "there was no load"
+        assert not self.unanswered, f"{len(self.unanswered)} requests were never answered; troubles {self.troubles}"
+        failed = [reply for reply in self.replies if reply["status"] != 200]
+        assert not failed, f"{len(failed)} of {len(self.replies)} requests failed, the first: {failed[0]}"
+        assert len({reply["key"] for reply in self.replies}) == len(self.replies)
+        counts = sorted(int(reply["tensors"][self.tensor]) for reply in self.replies)
+        assert counts == list(range(1, len(counts) + 1)), f"effects lost or doubled: {_odd(counts)}"
+        report = check_directory(self.history)
+        assert report.ok, report.render()
+
+
+def _odd(counts: list[int]) -> str:
+    missing = sorted(set(range(1, len(counts) + 1)) - set(counts))[:10]
+    doubled = sorted({count for count in counts if counts.count(count) > 1})[:10]
+    return f"{len(counts)} replies, missing counts {missing}, doubled {doubled}"
+
+
+@contextlib.contextmanager
+def graph_on(installation: Installation, file: Path, tensor: str = "count", *, controller: bool = True) -> Iterator[GraphRun]:
+    """A graph, applied and redundant, its history recorded; deleted afterwards. Its file names its images.
+
+    `controller` False: the objects of `hams render` are applied by hand, and nothing follows what happens to them.
+    """
+    document = yaml.safe_load(file.read_text())
+    name = document["metadata"]["name"]
+    cluster = installation.cluster
+    for old in installation.history.glob("*"):
+        old.unlink()
+    if controller:
+        cluster.kubectl("apply", "-n", NAMESPACE, "-f", file)
+        uid = cluster.kubectl("get", "servicegraph", name, "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}")
+    else:
+        place = Place(name, NAMESPACE)
+        compiled = load_graph(file, uid=place.graph_uid())
+        settings = Settings(etcd=inner_etcd(), history=str(installation.history))
+        items = list(desired(compiled, encode_spec(compiled).decode(), place, settings))
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        uid = place.graph_uid()
+    graph = load_graph(file, uid=uid)
+    wanted = {op.name: op.backups for op in graph.data.operators if op.stateful}
+    wanted |= dict.fromkeys(graph.shard_names, graph.data.frontend.replicas - 1)
+    _header(installation.history, graph.data.operators, uid)
+    agent = Agent(cluster)
+    run = GraphRun(installation, name, uid, installation.history, tensor, wanted, agent)
+    try:
+        run.redundant()
+        yield run
+        run.redundant()
+        settle(run)
+    finally:
+        agent.close()
+        if controller:
+            cluster.kubectl("delete", "servicegraph", name, "-n", NAMESPACE, "--wait=true", "--timeout=90s")
+        else:
+            kinds = "deployment,service,configmap,poddisruptionbudget,networkpolicy"
+            cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--wait=true")
+        until(lambda: not run.pods(), 90, f"end of the pods of {name}", 0.2)
+
+
+def settle(run: GraphRun, within_s: float = 60) -> None:
+    """Every request complete, so that the history may be judged to its end."""
+
+    def unfinished() -> set[str]:
+        return {line["req"] for line in run.lines("log")} - {line["req"] for line in run.lines("complete")}
+
+    until(lambda: not unfinished(), within_s, "all requests complete", 0.2)
+
+
+def _header(folder: Path, operators: tuple[Any, ...], uid: str) -> None:
+    """The first line of a history: the graph."""
+    entries = {
+        op.name: history.OperatorEntry(
+            kind="stateful" if op.stateful else "stateless",
+            join=op.join.value.lower(),
+            inputs=tuple(edge.source for edge in op.in_edges),
+            outputs=op.targets,
+        )
+        for op in operators
+    }
+    writer = history.HistoryWriter(folder, history.HEADER_NAME)
+    writer.write(history.GraphLine(id=uid, operators=entries, want={op.name: op.backups for op in operators if op.stateful}))
+    writer.close()
+
+
+def keep_history(run: GraphRun, target: Path) -> None:
+    """Copy a history for whoever wants to know what happened."""
+    shutil.copytree(run.history, target, dirs_exist_ok=True)
