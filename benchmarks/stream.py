@@ -28,6 +28,7 @@ from hams_protocol.deps import Dep
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Deliver, Durable, Kind, Message, Meta, Payload, Probe, StateRecord, Suspect, Token
 from hams_sidecar.arena import Arena, Buffer
+from hams_sidecar.limits import unmap_bytes_min
 from hams_sidecar.payload import Payload as ArenaPayload
 from hams_sidecar.payload import Tensor
 from hams_wire.peers.network import PeerNetwork
@@ -55,6 +56,10 @@ class Factory:
         """Descriptors and slot."""
         assert isinstance(payload, ArenaPayload)
         return payload.tensors, payload.buffer.view  # type: ignore[return-value] # the same fields
+
+    def sent(self, view: memoryview) -> None:
+        """As a proxy does with a large state."""
+        self.arena.unmap(view, unmap_bytes_min)
 
     def make(self, nbytes: int) -> ArenaPayload:
         """One tensor of zeros."""

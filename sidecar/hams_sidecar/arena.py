@@ -169,6 +169,16 @@ class Arena:
         self._serve_waiters()  # a slot may have been freed before the waiter was listed
         return await future
 
+    def unmap(self, view: memoryview, slot_nbytes_min: int) -> None:
+        """Forget where the pages of `view` lie, if it is part of a slot of at least that size. The bytes stay: the mapping is shared memory,
+        and whoever reads them maps them again."""
+        slot = view.obj
+        if not isinstance(slot, _Slot) or slot.size < slot_nbytes_min or slot.arena is not self:
+            return
+        begin = slot.offset + np.frombuffer(view, np.uint8).ctypes.data - slot.ctypes.data
+        start = begin - begin % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, start, begin + len(view) - start)
+
     def stats(self) -> ArenaStats:
         """What is in use now."""
         self._collect()

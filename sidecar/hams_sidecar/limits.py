@@ -18,5 +18,9 @@ return_pause_s = 0.5
 propagation_s = 0.2
 """Time a local frontend serves on after readiness is refused; `--propagation-s` says otherwise (a Service on Kubernetes takes longer)."""
 
+unmap_bytes_min = 64 << 20
+"""States from this size on are not kept mapped in the proxy: a process that is killed closes its sockets only after unmapping its memory, 12 ms
+for 100 MB, and that is when others notice."""
+
 descriptors_max = 256
 """Descriptions of payloads (names, datatypes, shapes, places of their tensors) kept to be shared."""

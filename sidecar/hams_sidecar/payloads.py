@@ -41,3 +41,7 @@ class ArenaFactory:
         """Descriptors and bytes in place."""
         assert isinstance(payload, Payload), f"not a payload of the sidecar: {payload!r}"
         return payload.tensors, payload.buffer.view
+
+    def sent(self, view: memoryview) -> None:
+        """What is part of a large state is unmapped."""
+        self._arena.unmap(view, limits.unmap_bytes_min)

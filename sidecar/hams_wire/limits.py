@@ -79,6 +79,9 @@ chunk_bytes = 512 * 1024
 staging_bytes = 64 * 1024
 """Read buffer of one connection; what of a payload lands in it is copied once."""
 
+let_go_bytes = 128 * 1024
+"""Pieces of payload above this are reported to their owner when they have left."""
+
 join_bytes_max = 16 * 1024
 """Pieces up to this size are joined before they are handed to the transport: cheaper than one more piece of a gathering write."""
 

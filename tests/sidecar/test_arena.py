@@ -144,6 +144,25 @@ def test_two_mappings_of_the_file_are_the_same_memory(tmp_path: Path) -> None:
     assert not (tmp_path / "arena").exists()
 
 
+def _resident(arena: Arena, path: Path) -> int:
+    """Bytes of the arena's file that this process has mapped now."""
+    sections = Path("/proc/self/smaps").read_text().split(str(path))[1:]
+    return sum(int(section.split("Rss:")[1].split()[0]) for section in sections) * 1024
+
+
+def test_what_is_unmapped_keeps_its_bytes_and_costs_a_dying_process_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "arena"
+    arena = Arena(1 << 22, path=path)
+    before = arena.allocate(100)
+    large = arena.allocate(1 << 21)
+    large.view[:] = b"x" * (1 << 21)
+    mapped = _resident(arena, path)
+    arena.unmap(large.view[1 << 20 :], 1 << 20)
+    assert _resident(arena, path) <= mapped - (1 << 20) + 4096
+    arena.unmap(before.view, 1 << 20)  # too small to matter
+    assert bytes(large.view) == b"x" * (1 << 21)
+
+
 def test_payloads_give_back_what_was_packed() -> None:
     arena = Arena(1 << 16)
     words = np.array([[b"", b"\xff\x00"], [b"a" * 300, "grün".encode()]], dtype=object)

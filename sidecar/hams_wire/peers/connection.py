@@ -83,6 +83,8 @@ class Sending(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._scheduled = False
+        self._factory = codec.factory
+        self._written: list[memoryview] = []
 
     # ---- sending ----
 
@@ -107,7 +109,17 @@ class Sending(asyncio.BufferedProtocol):
                 transport.write(pieces[0])
             else:
                 transport.writelines(pieces)
+            last = pieces[-1]
+            if len(last) > limits.let_go_bytes and type(last) is memoryview:
+                self._written.append(last)
+                if not self._paused:  # all of it has left
+                    self._let_go()
         self._go_on()
+
+    def _let_go(self) -> None:
+        for view in self._written:
+            self._factory.sent(view)
+        self._written.clear()
 
     def _go_on(self) -> None:
         """After a write: the next turn of the outbox, unless the kernel has had enough."""
@@ -136,6 +148,7 @@ class Sending(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """All that was written has gone."""
         self._paused = False
+        self._let_go()
         if not self._scheduled:
             self.flush()
 
@@ -185,6 +198,7 @@ class Sending(asyncio.BufferedProtocol):
         if self.closed.done():
             return
         self.closed.set_result(None)
+        self._written.clear()
         if self._idle is not None:
             self._idle.set_result(None)
             self._idle = None

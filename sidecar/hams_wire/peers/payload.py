@@ -45,6 +45,10 @@ class PayloadFactory(Protocol):
         """Descriptors of a payload, and its bytes in place."""
         ...
 
+    def sent(self, view: memoryview) -> None:
+        """These bytes of a payload (a large piece) have been given to the kernel: this process need not look at them for a while."""
+        ...
+
 
 class HeapRoom:
     """Room in ordinary memory."""
@@ -109,3 +113,6 @@ class HeapFactory:
         """Only its own payloads."""
         assert isinstance(payload, HeapPayload), f"not a payload of this factory: {payload!r}"
         return payload.tensors, payload.data
+
+    def sent(self, view: memoryview) -> None:
+        """Ordinary memory stays as it is."""
