@@ -1,22 +1,29 @@
-"""The disk side of checkpoints: one thread beside the event loop, one file at a time (`hams_wire.checkpoints` has the format).
+"""The disk side of checkpoints: threads beside the event loop, one file at a time each way (`hams_wire.checkpoints` has the format).
 
-A checkpoint that cannot be written (disk full, no permission) is an error in the log and nothing else: nothing acknowledged depends on it.
+A state of 500 MB takes seconds to read, check and write; the loop, which has heartbeats to send, sees nothing of that but the allocation of
+its memory, which is the loop's alone. A checkpoint that cannot be written (disk full, no permission) is an error in the log and nothing
+else: nothing acknowledged depends on it.
 """
 
 import asyncio
+import concurrent.futures
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from hams_protocol.effects import WriteCheckpoint
 from hams_protocol.graph import Graph
-from hams_protocol.messages import StateCopy
+from hams_protocol.messages import Payload, StateCopy
 from hams_sidecar.arena import Arena
 from hams_sidecar.payloads import ArenaFactory
 from hams_wire.checkpoints import CheckpointFolder
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.errors import NoRoom, NotSendable
+from hams_wire.peers.payload import PayloadFactory, Room, TensorInfo
 
 log = logging.getLogger("hams.checkpoints")
+
+Result = TypeVar("Result")
 
 
 class CheckpointWriter:
@@ -39,8 +46,9 @@ class CheckpointWriter:
         """The newest valid one, None if there is none."""
         if self._folder is None:
             return None
+        codec = Codec(_OnLoop(self._codec.factory, asyncio.get_running_loop()))
         try:
-            found = self._folder.newest(self._codec)
+            found = await asyncio.to_thread(self._folder.newest, codec)
         except NoRoom as error:
             log.error("the newest checkpoint does not fit: %s", error)
             return None
@@ -49,7 +57,7 @@ class CheckpointWriter:
         return found
 
     def read(self, tell: Callable[[StateCopy | None], None]) -> None:
-        """Read in a turn of the loop of its own, then `tell`."""
+        """Read in the background, then `tell`."""
 
         async def work() -> None:
             tell(await self.newest())
@@ -72,3 +80,38 @@ class CheckpointWriter:
             log.error("no checkpoint of version %d of %s: %s", copy.version, copy.op, error)
         else:
             log.info("checkpoint of version %d of %s: %s", copy.version, copy.op, path)
+
+
+class _OnLoop:
+    """A factory for a thread beside the loop that the true one belongs to: memory is given out there."""
+
+    def __init__(self, factory: PayloadFactory, loop: asyncio.AbstractEventLoop) -> None:
+        self._factory = factory
+        self._loop = loop
+
+    def allocate(self, nbytes: int) -> Room:
+        """See `PayloadFactory.allocate`."""
+        return self._ask(lambda: self._factory.allocate(nbytes))
+
+    def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
+        """See `PayloadFactory.build`."""
+        return self._ask(lambda: self._factory.build(tensors, room))
+
+    def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
+        """See `PayloadFactory.describe`."""
+        return self._factory.describe(payload)
+
+    def sent(self, view: memoryview) -> None:
+        """See `PayloadFactory.sent`."""
+
+    def _ask(self, work: Callable[[], Result]) -> Result:
+        answer: concurrent.futures.Future[Result] = concurrent.futures.Future()
+
+        def on_loop() -> None:
+            try:
+                answer.set_result(work())
+            except (NoRoom, ValueError) as error:
+                answer.set_exception(error)
+
+        self._loop.call_soon_threadsafe(on_loop)
+        return answer.result()

@@ -1,0 +1,58 @@
+"""Checkpoints are read and written beside the event loop; only memory is given out on it."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+from hams_protocol.effects import WriteCheckpoint
+from hams_protocol.messages import Completion, StateCopy
+from hams_sidecar.arena import Arena
+from hams_sidecar.checkpoints import CheckpointWriter
+from hams_sidecar.payload import image
+from hams_wire import checkpoints
+
+
+def writer(folder: Path, arena: Arena) -> CheckpointWriter:
+    policy = SimpleNamespace(dir=str(folder), keep=2)
+    graph = SimpleNamespace(operators={"p": SimpleNamespace(checkpoint=policy)}, data=SimpleNamespace(name="g"))
+    return CheckpointWriter(graph, "p", arena, "p-1")
+
+
+class Watched(Arena):
+    """An arena that notes which threads ask it for memory."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 20)
+        self.threads = set()
+
+    def allocate(self, nbytes: int, *, urgent: bool = False):
+        self.threads.add(threading.current_thread())
+        return super().allocate(nbytes, urgent=urgent)
+
+
+async def test_a_checkpoint_is_read_beside_the_loop_into_memory_given_out_on_it(tmp_path, monkeypatch):
+    first = writer(tmp_path, Arena(1 << 20))
+    first.write(WriteCheckpoint(StateCopy("p", 3, 7, (), Completion(()), "chain", image(Arena(1 << 20), b"state"), "layout")))
+    await first.close()
+
+    verified = []
+    verify = checkpoints._verify
+    monkeypatch.setattr(checkpoints, "_verify", lambda path: (verified.append(threading.current_thread()), verify(path)))
+    arena = Watched()
+    second = writer(tmp_path, arena)
+    told = []
+    second.read(told.append)
+    await second.close()
+    (copy,) = told
+    assert (copy.epoch, copy.version, bytes(copy.state.buffer.view)) == (3, 7, b"state")
+    assert verified
+    assert threading.main_thread() not in verified
+    assert arena.threads == {threading.main_thread()}
+
+
+async def test_one_that_does_not_fit_is_said_and_left(tmp_path, caplog):
+    first = writer(tmp_path, Arena(1 << 20))
+    first.write(WriteCheckpoint(StateCopy("p", 3, 7, (), Completion(()), "chain", image(Arena(1 << 20), bytes(100_000)), "layout")))
+    await first.close()
+    assert await writer(tmp_path, Arena(4096)).newest() is None
+    assert "does not fit" in caplog.text
