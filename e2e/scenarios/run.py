@@ -10,14 +10,13 @@ After a run: one reply per key, counts that are exactly 1..n, and a history that
 """
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -178,6 +177,54 @@ class GraphRun:
             time.sleep(LOOK_S)
         raise AssertionError(f"not redundant within {within_s:g} s: {last}")
 
+    def until(self, holds: Callable[[dict[str, Any]], bool], within_s: float = REDUNDANT_S) -> None:
+        """Until the topology is as wanted. Raises NotInTime."""
+
+        def look() -> bool:
+            topology = self.topology()
+            return "error" not in topology and holds(topology)
+
+        until(look, within_s, "topology", LOOK_S)
+
+    def changed(self, within_s: float = 30.0) -> None:
+        """Until the pod that was deleted last is Ready no more: from then on `redundant` speaks of what came after."""
+        pod = self.faults[-1][1].rpartition(" ")[2]
+
+        def gone() -> bool:
+            found = self.pods().get(pod)
+            return found is None or "deletionTimestamp" in found["metadata"]
+
+        until(gone, within_s, f"end of {pod}", LOOK_S)
+
+    def spare_pods(self) -> list[str]:
+        """Pods whose end loses no state: of every set to which they belong another member is in sync, and lives."""
+        topology = self.topology()
+        if "error" in topology:
+            return []
+        pods = self.pods()
+        well = [
+            name
+            for name, item in pods.items()
+            if "deletionTimestamp" not in item["metadata"]
+            and any(one["type"] == "Ready" and one["status"] == "True" for one in item.get("status", {}).get("conditions", ()))
+        ]
+        gone = set(topology["revoked"])
+        needed: set[str] = set()
+        for found in topology["sets"].values():
+            holders = [pod_of(name, well) for name in (found["primary"], *found["inSync"]) if name and name not in gone]
+            living = {pod for pod in holders if pod is not None}
+            if len(living) < 2:
+                needed |= living
+        return [name for name in well if name not in needed]
+
+    def failed(self) -> list[dict[str, Any]]:
+        """Requests whose final answer is no reply of the graph."""
+        return [reply for reply in self.replies if reply["status"] != 200]
+
+    def stalled(self, span_s: float) -> None:
+        """Let a fault last. Progress is not asked for."""
+        time.sleep(span_s)
+
     # -- hurting -----------------------------------------------------------------------------------------------------------------
 
     def delete(self, pod: str, *, force: bool = False) -> None:
@@ -214,12 +261,6 @@ class GraphRun:
         until(lambda: int(self.agent.ask("answered")) >= target, within_s, f"{count} more replies", LOOK_S)
 
     # -- judging -----------------------------------------------------------------------------------------------------------------
-
-    def gap_s(self, around_s: float = 10.0) -> float:
-        """The longest time without any reply that began within `around_s` after the last fault."""
-        times = sorted(float(reply["answered"]) for reply in self.replies)
-        struck = self.faults[-1][0]
-        return max((later - earlier for earlier, later in itertools.pairwise(times) if struck - 1 < later < struck + around_s + 60), default=0.0)
 
     def latencies_ms(self) -> list[float]:
         """Of every reply, sorted."""

@@ -1,25 +1,77 @@
-"""F11 and F12: pods of each role are deleted, gracefully and by force, under load. Nothing is lost, doubled or answered wrongly."""
+"""F11, F12, F14: pods are deleted, gracefully and by force, one role after another and at random, under load.
+
+Nothing is lost, doubled or answered wrongly; `chain` checks that at the end of each.
+"""
+
+import os
+import random
+import time
 
 import pytest
 
+from e2e.scenarios.install import NAMESPACE, Installation, ready
+from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun
 
 ROLES = [("b", "primary"), ("b", "backup"), ("frontend", "frontend"), ("manager", "manager")]
+FULL = os.environ.get("FULL") == "1"
+RANDOM_S = 600.0 if FULL else 120.0
+EVERY_S = 5.0
+TIMES = 10 if FULL else 2
+"""How often a role is hit: a gap is measured each time."""
 
 
 @pytest.mark.parametrize(("operator", "role"), ROLES, ids=[role for _, role in ROLES])
 def test_F11_a_pod_is_deleted_gracefully(chain: GraphRun, operator: str, role: str) -> None:
     with chain.load():
-        chain.delete(chain.pod_of(operator, role))
-        chain.redundant()
-    failed = [reply for reply in chain.replies if reply["status"] != 200]
-    assert not failed
+        for _ in range(TIMES):
+            chain.delete(chain.pod_of(operator, role))
+            chain.changed()
+            chain.redundant()
+    report(chain, f"F11 {role}")
+    assert not chain.failed()
     assert chain.executed_again("b") == 0, "a handoff executes nothing again"
 
 
 @pytest.mark.parametrize(("operator", "role"), ROLES, ids=[role for _, role in ROLES])
 def test_F12_a_pod_is_deleted_by_force(chain: GraphRun, operator: str, role: str) -> None:
     with chain.load():
-        chain.delete(chain.pod_of(operator, role), force=True)
+        for _ in range(TIMES):
+            chain.delete(chain.pod_of(operator, role), force=True)
+            chain.changed()
+            chain.redundant()
+    report(chain, f"F12 {role}")
+    assert not chain.failed()
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["gracefully", "by-force"])
+def test_F11_F12_the_controllers_are_deleted(chain: GraphRun, installation: Installation, force: bool) -> None:
+    """Nothing that answers requests notices."""
+    how = ["--force", "--grace-period=0"] if force else []
+    with chain.load():
+        chain.note("delete the controllers")
+        installation.cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=controller", *how)
+        chain.answered(50)
+        ready(installation.cluster, "app.kubernetes.io/component=controller", 2, NAMESPACE)
+    report(chain, f"{'F12' if force else 'F11'} controller")
+    assert not chain.failed()
+
+
+def test_F14_pods_are_deleted_at_random(chain: GraphRun) -> None:
+    """By force every few seconds, but never the last replica in sync of a set; the graph need not be whole again in between."""
+    seeded = random.Random(14)
+    hit = 0
+    with chain.load():
+        end = time.monotonic() + RANDOM_S
+        while time.monotonic() < end:
+            began = time.monotonic()
+            spare = chain.spare_pods()
+            if spare:
+                chain.delete(seeded.choice(spare), force=seeded.random() < 0.7)
+                hit += 1
+            chain.stalled(max(0.0, EVERY_S - (time.monotonic() - began)))
         chain.redundant()
-    assert not [reply for reply in chain.replies if reply["status"] != 200]
+    within = report(chain, "F14", deletions=hit)
+    assert hit > 0
+    assert not chain.failed()
+    assert within >= 0.999

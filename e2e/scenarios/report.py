@@ -1,0 +1,51 @@
+"""Numbers of a scenario, printed and kept in `out/e2e/numbers.jsonl`: what the documents quote."""
+
+import itertools
+import json
+import statistics
+import time
+
+from e2e.cluster.layout import ROOT
+from e2e.scenarios.run import GraphRun
+
+FILE = ROOT / "out" / "e2e" / "numbers.jsonl"
+DEADLINE_S = 30.0
+"""Of a request, `frontend.requestTimeout` of the graph: later replies count as unavailability."""
+AFTER_S = 10.0
+"""Replies this long after a fault are looked at for its gap."""
+
+
+def gaps_ms(run: GraphRun) -> list[float]:
+    """Per fault, the longest time without any reply that ended within AFTER_S of it."""
+    times = sorted(float(reply["answered"]) for reply in run.replies)
+    pairs = list(itertools.pairwise(times))
+    found = []
+    for struck, _ in run.faults:
+        near = [later - earlier for earlier, later in pairs if struck < later and earlier < struck + AFTER_S]
+        found.append(round(1000 * max(near, default=0.0), 1))
+    return found
+
+
+def report(run: GraphRun, scenario: str, **more: object) -> float:
+    """Write one line; the share of requests that were answered in time."""
+    latencies = run.latencies_ms()
+    in_time = sum(1 for value in latencies if value <= 1000 * DEADLINE_S)
+    share = in_time / max(1, len(latencies) + len(run.unanswered))
+    gaps = gaps_ms(run)
+    line = {
+        "scenario": scenario,
+        "at": int(time.time()),
+        "requests": len(latencies),
+        "failed": len(run.failed()),
+        "unanswered": len(run.unanswered),
+        "inTime": round(share, 5),
+        "latencyMs": {name: round(latencies[min(len(latencies) - 1, int(at * len(latencies)))], 1) for name, at in (("p50", 0.5), ("p99", 0.99))},
+        "gapMs": {"median": round(statistics.median(gaps), 1), "max": max(gaps), "all": gaps} if gaps else {},
+        "troubles": run.troubles,
+        **more,
+    }
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    with FILE.open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+    print(json.dumps(line))
+    return share

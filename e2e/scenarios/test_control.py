@@ -1,0 +1,62 @@
+"""F30, F27: what the data plane needs not: the API server, the controller, a member of etcd."""
+
+import time
+
+from e2e.scenarios.install import NAMESPACE, RELEASE, Installation, ready
+from e2e.scenarios.report import report
+from e2e.scenarios.run import GraphRun
+from e2e.scenarios.test_deletions import FULL
+
+AWAY_S = 600.0 if FULL else 30.0
+
+
+def test_F30_the_api_server_is_away_and_a_primary_dies(chain: GraphRun) -> None:
+    """The graph fails over by itself; pods and status catch up when the API server is back."""
+    pod = chain.pod_of("b", "primary")
+    uid = chain.pods()[pod]["metadata"]["uid"]
+    epoch = chain.topology()["sets"]["b"]["epoch"]
+    with chain.load():
+        chain.cluster.stop(0, "kube-apiserver")
+        try:
+            chain.note(f"kill the processes of {pod}")
+            chain.cluster.kill_pod(uid)
+            chain.until(lambda topology: topology["sets"]["b"]["epoch"] > epoch)
+            chain.answered(50)
+            chain.stalled(AWAY_S)
+        finally:
+            chain.cluster.start(0, "kube-apiserver")
+        chain.cluster.wait_for_api()
+        chain.redundant(within_s=180)
+    report(chain, "F30 API server")
+    assert not chain.failed()
+
+
+def test_F30_the_controller_is_dead_and_a_primary_dies(chain: GraphRun, installation: Installation) -> None:
+    installation.cluster.kubectl("scale", "-n", NAMESPACE, f"deployment/{RELEASE}-controller", "--replicas=0")
+    try:
+        with chain.load():
+            chain.delete(chain.pod_of("b", "primary"), force=True)
+            chain.changed()
+            chain.redundant()
+            assert not chain.failed()
+    finally:
+        installation.cluster.kubectl("scale", "-n", NAMESPACE, f"deployment/{RELEASE}-controller", "--replicas=2")
+    ready(installation.cluster, "app.kubernetes.io/component=controller", 2, NAMESPACE)
+    report(chain, "F30 controller")
+    deadline = time.monotonic() + 60
+    while chain.condition("Ready").get("status") != "True":
+        assert time.monotonic() < deadline, "the status did not catch up"
+        chain.stalled(0.2)
+
+
+def test_F27_a_member_of_etcd_is_lost_and_a_primary_dies(chain: GraphRun, installation: Installation) -> None:
+    """Two of three serve on; the third finds its data again."""
+    with chain.load():
+        chain.note("force delete a member of etcd")
+        installation.cluster.kubectl("delete", "pod", "-n", NAMESPACE, f"{RELEASE}-etcd-0", "--force", "--grace-period=0")
+        chain.delete(chain.pod_of("b", "primary"), force=True)
+        chain.changed()
+        chain.redundant()
+        ready(installation.cluster, "app.kubernetes.io/component=etcd", 3, NAMESPACE)
+    report(chain, "F27")
+    assert not chain.failed()

@@ -1,0 +1,66 @@
+"""F15, F16, F17: a node is drained, dies, is cut off and returns, under load."""
+
+from e2e.scenarios.report import report
+from e2e.scenarios.run import GraphRun
+
+
+def node_of_primary(run: GraphRun, operator: str) -> str:
+    """Where an operator's primary runs; moved away from node 0, which holds the control plane, by deleting it there."""
+    for _ in range(3):
+        node = str(run.pods()[run.pod_of(operator, "primary")]["spec"]["nodeName"])
+        if node != "node0":
+            return node
+        run.delete(run.pod_of(operator, "primary"))
+        run.changed()
+        run.redundant()
+    raise AssertionError(f"the primary of {operator} stays on node 0")
+
+
+def test_F15_a_node_is_drained(chain: GraphRun) -> None:
+    """The budgets hold evictions up until states are in sync elsewhere; no pair is evicted together."""
+    node = node_of_primary(chain, "b")
+    try:
+        with chain.load():
+            chain.note(f"drain {node}")
+            chain.cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s", "--pod-selector=hams.dev/graph")
+            chain.redundant()
+            assert not [name for name, pod in chain.pods().items() if pod["spec"].get("nodeName") == node]
+    finally:
+        chain.cluster.kubectl("uncordon", node)
+    report(chain, "F15")
+    assert not chain.failed()
+    assert chain.executed_again("b") == 0, "a drain hands over"
+
+
+def test_F16_F17_a_node_is_cut_off_and_returns(chain: GraphRun) -> None:
+    """Failover does not wait for Kubernetes to notice; what the cut-off instances say when they are back is refused."""
+    node = node_of_primary(chain, "b")
+    epoch = chain.topology()["sets"]["b"]["epoch"]
+    number = int(node.removeprefix("node"))
+    with chain.load():
+        chain.note(f"cut {node}")
+        chain.cluster.cut(number)
+        try:
+            chain.until(lambda topology: topology["sets"]["b"]["epoch"] > epoch)
+            chain.answered(50)
+        finally:
+            chain.cluster.heal(number)
+        chain.note(f"heal {node}")
+        chain.redundant(within_s=180)
+    report(chain, "F16")
+    assert not chain.failed()
+
+
+def test_F16_F17_a_node_dies_and_returns(chain: GraphRun) -> None:
+    node = node_of_primary(chain, "b")
+    number = int(node.removeprefix("node"))
+    with chain.load():
+        chain.note(f"kill {node}")
+        chain.cluster.stop(number)
+        try:
+            chain.answered(100)
+        finally:
+            chain.cluster.start(number)
+        chain.redundant(within_s=180)
+    report(chain, "F16 node dies")
+    assert not chain.failed()
