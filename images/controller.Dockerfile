@@ -6,6 +6,7 @@ COPY out/wheels/controller /wheels
 RUN python3 -m venv /opt/hams
 RUN /opt/hams/bin/python3 -m pip install --no-index --no-deps --no-cache-dir --no-compile --quiet /wheels/*.whl
 RUN /opt/hams/bin/python3 -m pip uninstall --yes --quiet setuptools pip
+RUN find /opt/hams/lib -type d -name tests -prune -exec rm -rf {} +
 # Compiled files that ask no clock: an image sets all times alike, and nothing is compiled at a start.
 RUN /opt/hams/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /opt/hams/lib
 
