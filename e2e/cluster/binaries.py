@@ -17,6 +17,9 @@ from e2e.cluster.layout import TOOLS
 LINKS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 PROGRAMS = {"kube": "kubebox", "coredns": "coredns", "etcd": "image/etcd", "etcdctl": "image/etcdctl"}
 """Go package in tools/, and its program. Those under `image` go into the image `hams-etcd`."""
+HELM_FLAGS = "-s -w -X helm.sh/helm/v3/internal/version.version=v3.19.0"
+HELM_FLAGS += " -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34"
+"""Without a version of Kubernetes, `helm template` takes 1.20 for it."""
 DEBIAN_PACKAGES = "containerd runc containernetworking-plugins debootstrap iptables conntrack nftables iproute2 procps kmod"
 NEEDED = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "nsenter", "openssl", "gcc", "tar")
 
@@ -68,7 +71,7 @@ def build_helm(folder: Path) -> Path:
     """helm, from its own module (its requirements would pull Kubernetes' apart), or the one on PATH. Raises CommandFailed."""
     built = folder / "helm"
     module = TOOLS / "helm"
-    wanted = hashlib.sha256((module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()).hexdigest()
+    wanted = hashlib.sha256(HELM_FLAGS.encode() + (module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()).hexdigest()
     note = folder / "helm.stamp"
     if built.exists() and note.exists() and note.read_text() == wanted:
         return built
@@ -77,7 +80,6 @@ def build_helm(folder: Path) -> Path:
         return Path(found)
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
-    version = "-X helm.sh/helm/v3/internal/version.version=v3.19.0"
-    run("go", "build", "-trimpath", "-ldflags", f"-s -w {version}", "-o", built, "helm.sh/helm/v3/cmd/helm", cwd=module, env=environment)
+    run("go", "build", "-trimpath", "-ldflags", HELM_FLAGS, "-o", built, "helm.sh/helm/v3/cmd/helm", cwd=module, env=environment)
     note.write_text(wanted)
     return built

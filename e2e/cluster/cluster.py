@@ -1,6 +1,6 @@
 """A whole cluster: up, down, and what tests do to it.
 
-`Cluster` is the one that this package makes; scenarios know it as `TestCluster` (e2e/cluster/choice.py), so that they run on others too.
+`Cluster` is the one that this package makes; `choice` has those that stand in for it.
 """
 
 import contextlib
@@ -25,7 +25,9 @@ class NotPossible(RuntimeError):
 
 
 class Cluster:
-    """One cluster, found again by its folders: another process may have made it."""
+    """One cluster, found again by its folders: another process may have made it. `recorded`: histories of all nodes lie on this machine's disk."""
+
+    recorded = True
 
     def __init__(self, folders: Folders | None = None, say: Callable[[str], None] = print) -> None:
         self.folders = folders or Folders.default()

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.cluster import Cluster
+from e2e.cluster.choice import chosen
+from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.layout import ROOT
 from e2e.scenarios.install import Installation, archives
 from e2e.scenarios.run import GraphRun, graph_on, keep_history
@@ -17,12 +18,12 @@ KEPT = ROOT / "out" / "e2e"
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    found = Cluster()
+    found = chosen()
     found.build()
     if found.running():
         yield found
         return
-    found.up(NODES, archives(found))
+    found.up(NODES, archives() if found.recorded else [])
     try:
         yield found
     finally:
@@ -36,6 +37,15 @@ def installation(cluster: Cluster) -> Installation:
     return found
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """What the chosen cluster cannot do skips the scenario, by name."""
+    try:
+        return (yield)
+    except NotPossible as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
 def chain(installation: Installation, request: pytest.FixtureRequest) -> Iterator[GraphRun]:
     """Three operators with state, one backup each."""
@@ -44,6 +54,8 @@ def chain(installation: Installation, request: pytest.FixtureRequest) -> Iterato
         with graph_on(installation, Path(ROOT / "examples" / "chain" / "graph.yaml")) as run:
             yield run
         run.verify()
+    except NotPossible as error:
+        pytest.skip(str(error))
     except BaseException:
         if run is not None:
             keep_history(run, KEPT / request.node.name)

@@ -4,6 +4,7 @@ The chart is installed by helm itself; `helm` is built from its Go module by `ma
 """
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -31,11 +32,16 @@ class Installation:
         """Install and wait until controller and etcd are Ready. Raises CommandFailed, NotInTime."""
         self.history.mkdir(exist_ok=True)
         self.history.chmod(0o1777)
-        self._volumes()
+        few = {"requests": {"cpu": "20m", "memory": "64Mi"}}
+        persistence: dict[str, object] = {"enabled": False}
+        if self.cluster.recorded:
+            self._volumes()
+            persistence = {"storageClassName": "hams-e2e", "size": "1Gi"}
         values = {
-            "history": {"hostPath": str(self.history)},
-            "etcd": {"persistence": {"storageClassName": "hams-e2e", "size": "1Gi"}, "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}},
-            "controller": {"resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}},
+            "image": {"registry": os.environ.get("REGISTRY", "hams.local")},
+            "history": {"hostPath": str(self.history) if self.cluster.recorded else ""},
+            "etcd": {"persistence": persistence, "resources": few},
+            "controller": {"resources": few},
         }
         file = self.cluster.folders.state / "values.json"
         file.write_text(json.dumps(values))
@@ -89,8 +95,8 @@ def helm(cluster: Cluster) -> Path:
     return binaries.build_helm(cluster.folders.bin)
 
 
-def archives(cluster: Cluster) -> list[Path]:
-    """Images of `make images`, in the order of loading. Raises CommandFailed by way of the caller when there are none."""
+def archives() -> list[Path]:
+    """Images of `make images`, in the order of loading. Raises FileNotFoundError when there are none."""
     found = sorted(IMAGES.glob("*.tar"))
     if not found:
         raise FileNotFoundError(f"no images in {IMAGES.relative_to(ROOT)}: make images")

@@ -243,7 +243,15 @@ class GraphRun:
     def load(self, clients: int = 4, *, keep: bool = False) -> Iterator[None]:
         """Clients that ask one request after another until the block ends; each request that they began is answered before it does."""
         url = f"http://{self.cluster.kubectl('get', 'service', self.name, '-n', NAMESPACE, '-o', 'jsonpath={.spec.clusterIP}')}:8080"
-        self.agent.ask("load", url=url, graph=self.name, history=str(self.history), tensors=[self.tensor], clients=clients, keep=keep)
+        self.agent.ask(
+            "load",
+            url=url,
+            graph=self.name,
+            history=str(self.history) if self.cluster.recorded else "",
+            tensors=[self.tensor],
+            clients=clients,
+            keep=keep,
+        )
         try:
             self.answered(20)
             yield
@@ -295,8 +303,9 @@ class GraphRun:
         assert len({reply["key"] for reply in self.replies}) == len(self.replies)
         counts = sorted(int(reply["tensors"][self.tensor]) for reply in self.replies)
         assert counts == list(range(1, len(counts) + 1)), f"effects lost or doubled: {_odd(counts)}"
-        report = check_directory(self.history)
-        assert report.ok, report.render()
+        if self.cluster.recorded:
+            report = check_directory(self.history)
+            assert report.ok, report.render()
 
 
 def _odd(counts: list[int]) -> str:
@@ -336,7 +345,8 @@ def graph_on(installation: Installation, file: Path, tensor: str = "count", *, c
         run.redundant()
         yield run
         run.redundant()
-        settle(run)
+        if cluster.recorded:
+            settle(run)
     finally:
         agent.close()
         if controller:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 from e2e.cluster import binaries, certificates, components, node, settings
+from e2e.cluster.choice import AGENT_SOURCES, ExistingCluster, chosen
 from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.commands import CommandFailed, NotInTime, run, until
-from e2e.cluster.layout import NODES_MAX, TOOLS, Folders, node_address, node_name, pod_network
+from e2e.cluster.layout import NODES_MAX, ROOT, TOOLS, Folders, node_address, node_name, pod_network
 
 
 @pytest.fixture
@@ -116,3 +117,23 @@ def test_names_of_nodes_are_those_of_their_folders(folders: Folders) -> None:
     folders.node(2).mkdir()
     assert folders.nodes() == [2]
     assert folders.node(2).name == node_name(2)
+
+
+def test_an_unknown_kind_of_cluster_is_refused() -> None:
+    with pytest.raises(NotPossible, match="own, kind, existing; found minikube"):
+        chosen("minikube")
+
+
+def test_an_existing_cluster_says_what_it_cannot_do() -> None:
+    existing = ExistingCluster()
+    for act in (lambda: existing.cut(1), lambda: existing.stop(1), lambda: existing.kill_pod("x"), lambda: existing.load([])):
+        with pytest.raises(NotPossible):
+            act()
+
+
+def test_the_agents_files_are_all_that_it_imports() -> None:
+    own = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in AGENT_SOURCES}
+    for path in AGENT_SOURCES:
+        for line in (ROOT / path).read_text().splitlines():
+            if line.startswith(("from e2e", "import e2e")):
+                assert line.split()[1] in own, f"{path}: {line}"
