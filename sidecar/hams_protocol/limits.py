@@ -48,6 +48,9 @@ ends_kept_max = 64
 revoked_kept_max = 256
 """Revoked ids a topology lists."""
 
+leave_wait_s = 4.0
+"""A backup that is to end is let go without a substitute after this long."""
+
 backup_lag_max_s = 5.0
 """A backup that does not receive for this long leaves the set by its primary's compare-and-swap."""
 

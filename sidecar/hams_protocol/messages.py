@@ -186,6 +186,14 @@ class AskApplied:
 
 
 @frozen
+class Leave:
+    """A backup that is to end asks its primary to let it go: it stays in sync, and may be promoted, until the topology names it no more."""
+
+    op: str
+    epoch: int
+
+
+@frozen
 class Durable:
     """Durable watermarks, coalesced: each `Dep` says that this version, and all before it in that epoch, are durable."""
 
@@ -535,6 +543,7 @@ PeerMessage = (
     | Durable
     | AskDurable
     | AskApplied
+    | Leave
     | AskCopy
     | StateCopy
     | Completion

@@ -131,6 +131,15 @@ def admit(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner
     return topology.with_set(replace(found, in_sync=(*found.in_sync, joiner), joining=tuple(item for item in found.joining if item != joiner))).next()
 
 
+def call(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId) -> Topology | None:
+    """The living primary names a joiner: somebody in its set is to end, and shall be replaced before."""
+    found = topology.find(name)
+    known = joiner in (*found.members, *found.joining)
+    if found.primary != primary or found.epoch != epoch or known or joiner in topology.revoked:
+        return None
+    return topology.with_set(replace(found, joining=(*found.joining, joiner))).next()
+
+
 def pass_on(topology: Topology, op: str, number: int, owner: InstanceId, epoch: int, heir: InstanceId) -> Topology | None:
     """The active instance hands a slot to its heir. Safe only when nothing it executed for the slot is incomplete."""
     slots = topology.table(op).slots

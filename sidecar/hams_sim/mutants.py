@@ -42,6 +42,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "kept-without-consumed": ("kept-alone",),
     "key-table-not-derived": ("F39", "shards"),
     "leave-ack-set-before-shrink": ("lost-race",),
+    "leaves-at-once": ("node-drain",),
     "longest-log-wins": ("shards-3",),
     "mix-fan-out-values": ("torn-fan",),
     "no-fence": ("F6",),
@@ -82,6 +83,7 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
 
 HISTORIES_FOR: dict[str, int] = {
     "attempt-not-awaited": 300,
+    "leaves-at-once": 200,
     "kept-pending": 200,
     "deps-not-transitive": 200,
     "reply-before-replicate": 200,

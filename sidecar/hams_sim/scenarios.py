@@ -328,6 +328,16 @@ def drains(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [Fault(rng.uniform(0, span), "drain", rng.choice(names)) for _ in range(3)] + [_kill(rng.uniform(0, span), rng.choice(names))]
 
 
+def node_drain(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A primary and its backup are to end together, or the backup just when its primary dies."""
+    op = _stateful(rng, graph)
+    at = rng.uniform(0, span / 2)
+    if rng.random() < 0.5:
+        return [Fault(at, "drain", f"primary:{op}"), Fault(at + 0.002 * rng.random(), "drain", f"backup:{op}")]
+    found = [Fault(at, "drain", f"backup:{op}"), _kill(at + rng.choice((0.0, 0.001, 0.1)) * rng.random(), f"primary:{op}")]
+    return [*sorted(found, key=lambda item: rng.random()), _kill(at + rng.uniform(0.1, span), f"primary:{op}")]
+
+
 def lost_race(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A primary without etcd wants its silent backup out of the set, cannot say so, and dies as soon as that one is back."""
     name = rng.choice([op.name for op in graph.data.operators if op.stateful] + ["F", "F"])
@@ -404,6 +414,7 @@ MOMENTS: dict[str, Scenario] = {
     "late-news": Scenario("tokens overtake topologies", ("sandwich", "pair", "siblings"), late_news),
     "uneven": Scenario("backups differ", ("single", "pair"), uneven, backups=2),
     "drains": Scenario("graceful ends", ("chain", "pair", "fan-stateless", "fan-stateful"), drains),
+    "node-drain": Scenario("primary and backup are to end together", ("chain", "pair", "single"), node_drain, backups=1),
     "lost-race": Scenario("a set that cannot be shrunk", ("single", "pair"), lost_race),
     "shards": Scenario("shards back each other", ("single", "pair"), shards, frontends=2, shards=2),
     "shards-3": Scenario("logs of unequal length", ("single", "pair"), shards, frontends=3),

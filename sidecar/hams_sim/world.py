@@ -553,15 +553,15 @@ class World:
             for item in topology.sets:
                 if node.id in item.members:
                     others = [self.nodes[name] for name in item.members if name != node.id]
-                    if not any(other.sound and not other.leaving and self.model_ready(other) for other in others):
+                    if not any(other.sound and not (other.leaving and other.is_frontend) and self.model_ready(other) for other in others):
                         return False
                 if node.kept is not None and node.kept in item.members:
                     return False
         return True
 
     def follows(self, node: Node) -> bool:
-        """Whether it is a backup of some set: who is drained as one stops at once."""
-        return any(node.id in item.in_sync for item in self.etcd.topology.sets)
+        """Whether it is a frontend that backs a shard: who is drained as one stops at once."""
+        return node.is_frontend and any(node.id in item.in_sync for item in self.etcd.topology.sets)
 
     def model_ready(self, node: Node) -> bool:
         """Whether its model is up."""

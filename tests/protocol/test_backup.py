@@ -7,7 +7,7 @@ from kit import R0, P, Rig, dep, graph, of, op, rset, topo, value
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import LoadState, NoteApply, Send, Stop
-from hams_protocol.events import ModelDied, ModelReady
+from hams_protocol.events import Drain, ModelDied, ModelReady
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import UnitId
 from hams_protocol.messages import (
@@ -20,6 +20,7 @@ from hams_protocol.messages import (
     Durable,
     Freeze,
     FreezeAnswer,
+    Leave,
     RecordAck,
     Refused,
     SlotAnswer,
@@ -216,3 +217,13 @@ def test_a_new_epoch_starts_the_copy_again():
     effects = rig.learn(at(2, (), ("q-2",), primary="q-3", epoch=2, ends=((1, 5),), revoked=("q-1",)))
     assert of(effects, AskCopy, "q-3") == [AskCopy("q", 2)]
     assert rig.machine.version == -1
+
+
+def test_a_backup_that_is_to_end_asks_to_be_let_go_and_may_be_promoted_meanwhile():
+    rig = backup()
+    effects = rig.step(Drain())
+    assert of(effects, Leave, "q-1") == [Leave("q", 1)]
+    assert not of(effects, Stop), "its primary may just have died"
+    assert of(rig.after(limits.resend_after_s), Leave, "q-1")
+    rig.learn(at(3, primary="q-2", epoch=2, ends=((1, 0),), revoked=("q-1",)))
+    assert rig.machine.role == "primary"

@@ -17,6 +17,7 @@ from hams_protocol.messages import (
     Freeze,
     FreezeAnswer,
     Health,
+    Leave,
     Probe,
     ProbeAnswer,
     RecordAck,
@@ -301,12 +302,18 @@ def test_a_draining_primary_that_has_to_roll_back_goes_on_draining():
     after = (rset("p", "p-2", epoch=2, ends=((1, 6),)), rset("r", "r-1"))
     rig.loaded(rig.learn(topo(2, *after, rset("q", "q-1", epoch=2, ends=((1, 0),)), revoked=("p-1",))))
     rig.token("p-2", value("p", R0, "p-2:0", dep("p", 2, 7)), epoch=2)
-    assert not of(rig.token("r-1", value("r", R0, "r:0")), StartBatch), "its queue is stopped"
+    rig.learn(topo(3, *after, rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),)), revoked=("p-1",)))
+    rig.get("q-2", RecordAck("q", 2, 0, 0))
+    effects = rig.token("r-1", value("r", R0, "r:0"))
+    assert not of(effects, StartBatch), "its queue is stopped: somebody can take over"
+    assert of(rig.all, Propose)[-1].topology.find("q").primary == "q-2"
 
 
-def test_a_draining_primary_that_becomes_a_backup_leaves():
+def test_a_draining_primary_that_becomes_a_backup_asks_to_be_let_go():
     rig = downstream("q-2")
     rig.step(Drain())
     rest = (rset("p", "p-1", "p-2"), rset("r", "r-1"))
     effects = rig.learn(topo(2, *rest, rset("q", "q-2", "q-1", epoch=2, ends=((1, 0),))))
+    assert of(effects, Leave, "q-2") == [Leave("q", 2)], "it may be needed yet"
+    effects = rig.learn(topo(3, *rest, rset("q", "q-2", epoch=2, ends=((1, 0),))))
     assert isinstance(effects[-1], Stop)

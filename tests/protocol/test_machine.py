@@ -156,7 +156,7 @@ def test_a_model_that_refuses_its_state_ends_the_instance():
     assert of(primary("q-2").step(LoadFailed(1, "another layout")), Stop)
 
 
-def test_a_draining_backup_leaves_at_once():
+def test_a_draining_standby_ends_at_once():
     rig = Rig(StatefulMachine(DATA, "q", "q-2"))
     rig.ready(P("fresh"))
     assert of(rig.step(Drain()), Stop)

@@ -42,6 +42,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "kept-pending": kept.test_a_former_primary_reports_its_newest_record_with_only_durable_deps,
     "kept-without-consumed": kept.test_it_goes_on_as_primary_with_the_record_of_the_end_and_what_that_has_consumed,
     "leave-ack-set-before-shrink": primary.test_a_set_is_shrunk_by_its_primary_alone_and_its_member_counts_until_that_is_known,
+    "leaves-at-once": backup.test_a_backup_that_is_to_end_asks_to_be_let_go_and_may_be_promoted_meanwhile,
     "merge-unknown-epoch": vertex.test_a_dependency_on_an_unknown_epoch_is_neither_accepted_nor_acknowledged_until_the_topology_is_learnt,
     "mix-fan-out-values": joins.test_values_of_two_executions_of_one_fan_out_are_not_mixed,
     "newest-fence-only": findings.test_an_older_fence_that_comes_late_does_not_relax_a_stricter_one,

@@ -17,6 +17,7 @@ from hams_protocol.messages import (
     Durable,
     Fence,
     Health,
+    Leave,
     Probe,
     ProbeAnswer,
     RecordAck,
@@ -294,6 +295,45 @@ def test_a_draining_primary_finishes_its_window_before_it_hands_over():
     (proposed,) = of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Propose)
     found = proposed.topology.find("q")
     assert (found.primary, found.ends) == ("q-2", ((1, 1),)), "nothing is an orphan"
+
+
+def test_a_draining_primary_without_a_backup_serves_on_and_calls_a_substitute():
+    rig = primary()
+    rig.members(q_3="q")
+    (proposed,) = of(rig.step(Drain()), Propose)
+    assert proposed.topology.find("q").joining == ("q-3",)
+    assert of(feed(rig, R0), StartBatch), "nobody could take over yet"
+
+
+def test_a_backup_that_is_to_end_is_let_go_once_it_is_replaced():
+    rig = primary("q-2")
+    rig.members(q_2="q", q_3="q")
+    (called,) = of(rig.get("q-2", Leave("q", 1)), Propose)
+    assert called.topology.find("q") == rset("q", "q-1", "q-2", joining=("q-3",))
+    rig.step(CasDone(called.topology, 2))
+    assert not of(rig.after(1.0), Propose), "not before"
+    (let_go,) = of(rig.learn(at(3, "q-2", "q-3")), Propose)
+    assert let_go.topology.find("q").in_sync == ("q-3",)
+
+
+def test_a_backup_that_is_to_end_is_let_go_in_the_end_though_nobody_replaces_it():
+    rig = primary("q-2")
+    rig.members(q_2="q")
+    assert not of(rig.get("q-2", Leave("q", 1)), Propose)
+    (let_go,) = of(rig.after(limits.leave_wait_s), Propose)
+    assert let_go.topology.find("q").in_sync == ()
+
+
+def test_a_primary_hands_over_to_somebody_who_stays():
+    rig = primary("q-2", "q-3")
+    rig.members(q_2="q", q_3="q")
+    feed(rig, R0)
+    rig.run()
+    assert not of(rig.step(Drain()), Propose), "its window is not flushed"
+    assert not of(rig.get("q-2", Leave("q", 1)), Propose), "who ends first is not known"
+    rig.get("q-2", RecordAck("q", 1, 1, 1))
+    (proposed,) = of(rig.get("q-3", RecordAck("q", 1, 1, 1)), Propose)
+    assert proposed.topology.find("q").primary == "q-3"
 
 
 def test_consumed_units_of_complete_requests_are_forgotten():

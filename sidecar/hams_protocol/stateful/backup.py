@@ -11,7 +11,7 @@ from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, NoteApply, Propose, Rehearse, Send
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
-from hams_protocol.messages import AskApplied, AskCopy, AskDurable, Consumed, Message, RecordAck, StateCopy, StateRecord
+from hams_protocol.messages import AskApplied, AskCopy, AskDurable, Consumed, Leave, Message, RecordAck, StateCopy, StateRecord
 from hams_protocol.topology import ReplicaSet
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Backup:
         self._said = (-1, -1)
         self._waiting_since = FOREVER
         self._asked_copy_at = FOREVER
+        self._leave_due = FOREVER
 
     @property
     def received(self) -> int:
@@ -172,6 +173,11 @@ class Backup:
             self._frozen_in = -1
             self._thaw_at = FOREVER
 
+    def leave(self, now: float) -> list[Effect]:
+        """This instance is to end: it says so again and again, and is a backup like any other until the topology names it no more."""
+        self._leave_due = now + limits.resend_after_s
+        return [] if self._primary is None else [Send(self._primary, Leave(self._m.operator.name, self._epoch))]
+
     # -- time ----------------------------------------------------------------------------------------------------------------------
 
     def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
@@ -182,7 +188,7 @@ class Backup:
 
     def tick(self, now: float) -> list[Effect]:
         """Ask again for a copy (a joiner that hears nothing may have been dropped and named again), or for notices that may be lost."""
-        effects: list[Effect] = []
+        effects: list[Effect] = self.leave(now) if now >= self._leave_due else []
         if not self.in_sync and now >= self._asked_copy_at + limits.copy_again_after_s:
             effects += self.ask_copy(now)
         if now >= self._waiting_since + limits.ask_after_s and self._held:
@@ -201,7 +207,7 @@ class Backup:
     def deadline(self) -> float:
         """When `tick` has something to do."""
         copy_due = FOREVER if self.in_sync else self._asked_copy_at + limits.copy_again_after_s
-        return min(copy_due, self._waiting_since + limits.ask_after_s, self._thaw_at)
+        return min(copy_due, self._waiting_since + limits.ask_after_s, self._thaw_at, self._leave_due)
 
 
 FOREVER_VERSION = 1 << 62

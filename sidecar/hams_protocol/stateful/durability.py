@@ -28,12 +28,14 @@ from hams_protocol.messages import (
     AskDurable,
     Consumed,
     Durable,
+    Leave,
     Message,
     RecordAck,
     StateCopy,
 )
 from hams_protocol.stateful.fences import others
 from hams_protocol.stateful.followers import Follower, Followers
+from hams_protocol.stateful.leaving import Leaving
 from hams_protocol.topology import ReplicaSet, admit, hand_over, shrink
 from hams_protocol.versions import Version
 
@@ -55,6 +57,7 @@ class Durability:
         self.durable = -1
         self._followers = Followers()
         self._followers.sync(found, self.base, now)
+        self.leaving = Leaving(machine, found.epoch, self._followers)
         self._proposed_at = -FOREVER
         self._reconsider_at = FOREVER
         self._waiting_backups, self._shard_owners = self._who_waits()
@@ -280,6 +283,9 @@ class Durability:
             return self._record_ack(sender, message, now)
         if isinstance(message, AskCopy):
             return self._copy_to(sender, message, now)
+        if isinstance(message, Leave):
+            self.leaving.asked(sender, message.epoch, now)
+            return []
         if isinstance(message, AskDurable):
             return self._asked(sender, now)
         return []
@@ -348,14 +354,22 @@ class Durability:
                 return [Propose(m.knowledge.revision, changed)]
         return []
 
+    def arrange(self, draining: bool, now: float) -> list[Effect]:
+        """Somebody in the set is to end: the next step."""
+        changed = None if now < self._proposed_at + limits.propose_retry_s else self.leaving.change(draining, now)
+        if changed is None:
+            return []
+        self._proposed_at = now
+        self._reconsider_at = now + limits.propose_retry_s
+        return [Propose(self._m.knowledge.revision, changed)]
+
     def hand_over(self, now: float) -> list[Effect]:
         """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the last version, a backup takes over."""
         m = self._m
-        found = m.knowledge.set_of(m.operator.name)
         unflushed = self._seq > self.durable and not mutants.on("hand-over-unflushed")
         if unflushed or now < self._proposed_at + limits.propose_retry_s:
             return []
-        heir = next((item for item in found.in_sync if item in m.members), None)
+        heir = self.leaving.heir
         if heir is None:
             return []
         changed = hand_over(m.knowledge.topology, m.operator.name, m.instance, self._epoch, heir, self._seq)
@@ -396,7 +410,7 @@ class Durability:
     def deadline(self) -> float:
         """When `tick` has something to do."""
         due = min(self._followers.deadline(self._m.graph.data.recovery.suspect_after_s), self._waiting_since + limits.ask_after_s)
-        return min(due, self._reconsider_at)
+        return min(due, self._reconsider_at, self.leaving.due)
 
 
 def size_of(version: Version) -> int:

@@ -17,7 +17,7 @@ class Follower:
     """One backup or joiner. `sent`, `received`, `applied` are versions, -1 for none; `copying` until it was sent a copy to follow from.
 
     `heard`: it has said something in this epoch. A joiner that has not may be starting still: it cannot be told from a dead one by a refused
-    connection, only by its lease, or by its taking too long.
+    connection, only by its lease, or by its taking too long. `leaves_at`: it has asked to be let go, and this is how long it is kept for.
     """
 
     __slots__ = (
@@ -29,6 +29,7 @@ class Follower:
         "down_since",
         "heard",
         "instance",
+        "leaves_at",
         "named_at",
         "progress_at",
         "received",
@@ -48,6 +49,7 @@ class Follower:
         self.progress_at = now
         self.named_at = now
         self.heard = ack
+        self.leaves_at = FOREVER
         self.down_since = FOREVER
         self.refused = False
 

@@ -256,10 +256,7 @@ class StatefulMachine(Vertex):
         if isinstance(event, CasUnknown):
             return self.primary.proposal_unknown(now) if self.primary is not None else []
         if isinstance(event, Drain):
-            if self.primary is None:
-                return self._stop("drained")
-            self.primary.draining = self._draining = True
-            return []
+            return self._drain(now)
         if isinstance(event, CheckpointRead):
             self.checkpoints.read(event.copy)
             return []
@@ -280,6 +277,16 @@ class StatefulMachine(Vertex):
         if isinstance(event, Loaded):
             return self.primary.loaded(event, now)
         return []
+
+    def _drain(self, now: float) -> list[Effect]:
+        """A primary hands its set over, a backup in sync asks to be let go; whose state is needed by nobody ends at once."""
+        self._draining = True
+        if self.primary is not None:
+            self.primary.draining = True
+            return []
+        if self.backup is not None and self.backup.in_sync and not mutants.on("leaves-at-once"):
+            return self.backup.leave(now)
+        return self._stop("drained") if self._kept is None else []
 
     def _model_ready(self, event: ModelReady, now: float) -> list[Effect]:
         self.model_ready = True
@@ -330,6 +337,8 @@ class StatefulMachine(Vertex):
             return self._as_backup(found, now)
         if self.instance in found.joining:
             return self._as_joiner(found, now)
+        if self._draining and (self.primary is not None or self.backup is not None):
+            return self._stop("drained: the topology has let it go", keep=True)
         if self.primary is not None or self.backup is not None:
             return self._stop("deposed: the topology gives this instance no role any more", keep=True)
         return []
@@ -405,7 +414,8 @@ class StatefulMachine(Vertex):
         self._begin_epoch(found.epoch)
         retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = None, Backup(self, found, in_sync=True, now=now)
-        return [*retired, *self.backup.resumed(end, now), *(self._stop("drained") if self._draining else ())]
+        leave = self.backup.leave(now) if self._draining else []
+        return [*retired, *self.backup.resumed(end, now), *leave]
 
     def _as_joiner(self, found: ReplicaSet, now: float) -> list[Effect]:
         if not self.model_ready or found.primary is None:

@@ -149,7 +149,10 @@ class Primary:
         if self._wanted:
             effects += self._try_update(now)
         m = self._m
-        if self.draining:
+        leaving = self._durability.leaving
+        if self.draining or leaving.some:
+            effects += self._durability.arrange(self.draining, now)
+        if self.draining and leaving.heir is not None:
             return effects if self._running or self.loading else effects + self._durability.hand_over(now)
         if self._running or self.loading or not m.model_ready:
             return effects

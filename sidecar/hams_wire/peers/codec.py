@@ -54,6 +54,7 @@ CODES: dict[type, tuple[int, Lane]] = {
     messages.ClientForwardAnswer: (36, Lane.TOKENS),
     messages.AttemptAck: (37, Lane.URGENT),
     messages.AskApplied: (38, Lane.URGENT),
+    messages.Leave: (39, Lane.URGENT),
     messages.Suspect: (48, Lane.URGENT),
     messages.Probe: (49, Lane.URGENT),
     messages.ProbeAnswer: (50, Lane.URGENT),
