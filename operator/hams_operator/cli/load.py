@@ -5,7 +5,9 @@ import json
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hams_operator.cli.inference import Answer, Client, Tensor
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
@@ -15,12 +17,18 @@ from hams_operator.graph import InvalidGraph
 from hams_operator.graph import load as load_graph
 from hams_operator.limits import load_request_s, problems_shown_max
 from hams_operator.local.home import GraphHome
+from hams_operator.plan.names import HTTP_PORT
 from hams_protocol.graph import Graph
 from hams_wire.history import HistoryError, HistoryWriter
 
+if TYPE_CHECKING:
+    from hams_operator.cli.cluster import Target
 
-def load(file: Path, url: str | None, data: Path | None, rate: float, duration: str, verify: bool, output: Output) -> int:
-    """Load it; 0 only if nothing is off."""
+
+def load(
+    file: Path, url: str | None, data: Path | None, rate: float, duration: str, verify: bool, output: Output, target: "Target | None" = None
+) -> int:
+    """Load it; 0 only if nothing is off. `target`: the cluster where it runs, if that is meant."""
     if not 0 < rate <= 100_000:
         complain(f"--rate: expected requests per second above 0, found {rate:g}", 2)
     count = max(1, round(rate * seconds(duration)))
@@ -29,7 +37,7 @@ def load(file: Path, url: str | None, data: Path | None, rate: float, duration: 
     except InvalidGraph as error:
         complain(f"{file}: {error.problems[0]}; hams validate {file} tells all")
     history = None
-    if url is None:
+    if url is None and target is None:
         run = GraphHome(graph.data.name).read()
         if run is None:
             complain(f'graph "{graph.data.name}" does not run here; start it with: hams up {file}, or say where it is with --url')
@@ -41,7 +49,14 @@ def load(file: Path, url: str | None, data: Path | None, rate: float, duration: 
                 complain(str(error))
 
     async def work() -> Tally:
-        async with Client(url, graph.data.name, load_request_s) as client:
+        async with AsyncExitStack() as stack:
+            at = url
+            if at is None:
+                assert target is not None, "else the local run's"
+                from hams_operator.cli.cluster import forwarded  # noqa: PLC0415 - the Kubernetes client, only where it is used
+
+                at = await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
+            client = await stack.enter_async_context(Client(at, graph.data.name, load_request_s))
             judge = shape_judge(graph) if verify else None
             traffic = Traffic(client, samples(graph, file, data), rate, count, judge=judge, resend=verify, history=history)
             return await with_progress(traffic, count, "load", shown=output is Output.TEXT)

@@ -31,6 +31,12 @@ _RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_n
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The graph: a ServiceGraph in YAML.", show_default=False)]
 GraphOption = Annotated[str | None, typer.Option("--graph", metavar="NAME", help="Which graph; without it the one that runs.", show_default=False)]
 OutputOption = Annotated[Output, typer.Option("--output", help="How to print.")]
+ContextOption = Annotated[
+    str | None, typer.Option("--context", metavar="NAME", help="A cluster of the kubeconfig, instead of this machine.", show_default=False)
+]
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="A namespace of the cluster, instead of this machine.", show_default=False)
+]
 Code = typer.Exit
 
 
@@ -85,9 +91,15 @@ def up(
 def status(
     graph: GraphOption = None,
     every: Annotated[bool, typer.Option("--all", help="All graphs that run here.")] = False,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """What runs, who has which role, and whether it is ready and redundant."""
+    if context is not None or namespace is not None:
+        from hams_operator.cli import cluster  # noqa: PLC0415
+
+        raise Code(cluster.status(cluster.Target(context, namespace), graph, every, output))
     from hams_operator.cli import inspect  # noqa: PLC0415
 
     raise Code(inspect.status(graph, every, output))
@@ -99,9 +111,15 @@ def logs(
     graph: GraphOption = None,
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many last lines of each process.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """What an operator's processes said."""
+    if context is not None or namespace is not None:
+        from hams_operator.cli import cluster  # noqa: PLC0415
+
+        raise Code(cluster.logs(cluster.Target(context, namespace), operator, graph, lines, follow, output))
     from hams_operator.cli import inspect  # noqa: PLC0415
 
     raise Code(inspect.logs(operator, graph, lines, follow, output))
@@ -128,9 +146,16 @@ def kill(
     instance: Annotated[str | None, typer.Option(metavar="ID", help="This very instance.", show_default=False)] = None,
     process: Annotated[str, typer.Option(help="model, proxy or both.")] = "both",
     number: Annotated[str, typer.Option("--signal", help="KILL, STOP, CONT or TERM.")] = "KILL",
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Chaos by hand: a signal to the processes of an instance, of several to one at random."""
+    if context is not None or namespace is not None:
+        from hams_operator.cli import cluster  # noqa: PLC0415
+
+        where = cluster.Target(context, namespace)
+        raise Code(cluster.kill(where, target, graph, role, leader, instance, process, number.upper(), output))
     from hams_operator.cli import kill as work  # noqa: PLC0415
 
     raise Code(work.kill(target, graph, role, leader, instance, process, number.upper(), output))
@@ -146,12 +171,19 @@ def load(
     rate: Annotated[float, typer.Option(help="Requests per second, whether answers come or not.")] = 50.0,
     duration: Annotated[str, typer.Option(help="How long.")] = "10s",
     verify: Annotated[bool, typer.Option("--verify", help="Check every reply; send every tenth key again.")] = False,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Open-loop load with percentiles; --verify proves one reply per key."""
     from hams_operator.cli import load as work  # noqa: PLC0415
 
-    raise Code(work.load(file, url, data, rate, duration, verify, output))
+    where = None
+    if context is not None or namespace is not None:
+        from hams_operator.cli import cluster  # noqa: PLC0415
+
+        where = cluster.Target(context, namespace)
+    raise Code(work.load(file, url, data, rate, duration, verify, output, where))
 
 
 @app.command()

@@ -5,13 +5,16 @@ the controller looks again at everything and decides anew, so an unknown outcome
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlencode
 
 import aiohttp
-from kubernetes.aio.client import ApiClient
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import ConfigException
 
 from hams_operator import limits
 from hams_operator.plan.names import FIELD_MANAGER, Json
@@ -178,6 +181,32 @@ class KubeClient:
         finally:
             response.close()
 
+    async def lines(self, path: str, query: Mapping[str, str]) -> AsyncIterator[str]:
+        """What a path answers, line by line, for as long as it goes on: logs."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.kube_request_s)
+        response = await self._send("GET", path, query, None, "", timeout)
+        try:
+            async for line in response.content:
+                yield line.decode("utf-8", "replace").rstrip("\n")
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise KubeError(0, f"{path} broke: {error}") from None
+        finally:
+            response.close()
+
+    async def socket(self, path: str, query: Sequence[tuple[str, str]]) -> aiohttp.ClientWebSocketResponse:
+        """A WebSocket into a pod: exec or portforward. Only after another request."""
+        session = self._client.rest_client.pool_manager
+        assert session is not None, "made by the first request"
+        headers: dict[str, str] = {}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
+        url = f"{self._client.configuration.host}{path}?{urlencode(query)}"
+        try:
+            return await session.ws_connect(url, headers=headers, protocols=("v4.channel.k8s.io",), max_msg_size=0)
+        except aiohttp.WSServerHandshakeError as error:
+            raise KubeError(error.status, f"{path}: {error.message}") from None
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise KubeError(0, f"{path}: {error}") from None
+
     async def _ask(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json | None = None, content_type: str = "application/json"
     ) -> Json:
@@ -210,3 +239,20 @@ class KubeClient:
             message = text
         retry = response.headers.get("Retry-After", "0")
         raise KubeError(response.status, f"{method} {path}: {message.strip()[:2000]}", float(retry) if retry.isdigit() else 0.0)
+
+
+class NoCluster(Exception):
+    """No cluster is configured here; the text says why."""
+
+
+async def client_of(context: str | None = None) -> KubeClient:
+    """A client, from the pod's account or, outside a cluster, from the user's kubeconfig. Raises NoCluster."""
+    configuration = Configuration()
+    try:
+        if context is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            await config.load_kube_config(context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except ConfigException as error:
+        raise NoCluster(f"no cluster to talk to: {error}") from None
+    return KubeClient(ApiClient(configuration))

@@ -12,11 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
-from kubernetes.aio import config
-from kubernetes.aio.client import ApiClient, Configuration
 
 from hams_operator.controller.election import Election
-from hams_operator.controller.kube import OWNED, PODS, Kube, KubeClient
+from hams_operator.controller.kube import OWNED, PODS, Kube, KubeClient, NoCluster, client_of
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import Options, options_from
 from hams_operator.controller.reconcile import Reconciler
@@ -87,16 +85,6 @@ class Controller:
             finally:
                 stop.set()
                 await self.workers.close()
-
-
-async def client_of() -> KubeClient:
-    """A client, from the pod's account or, outside a cluster, from the user's kubeconfig."""
-    configuration = Configuration()
-    if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    else:
-        await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    return KubeClient(ApiClient(configuration))
 
 
 async def serve(options: Options) -> int:
@@ -181,7 +169,7 @@ def main() -> int:
 
     try:
         return asyncio.run(serve(options))
-    except OSError as error:
+    except (OSError, NoCluster) as error:
         log.error("%s", error)
     except ExceptionGroup as group:
         known, others = group.split((WatchEnded, OSError))

@@ -161,7 +161,7 @@ class Reconciler:
             kind, name = item["kind"], item["metadata"]["name"]
             log.info("%s/%s: apply %s %s", place.namespace, place.name, kind, name)
             held = await self._kube.apply(OWNED[kind], place.namespace, name, item)
-            self._store.put(held)
+            self._store.put(held, ours=True)
         for item in found.delete:
             kind, metadata = item["kind"], item["metadata"]
             log.info("%s/%s: delete %s %s", place.namespace, place.name, kind, metadata["name"])
@@ -206,7 +206,7 @@ class Reconciler:
         metadata = item["metadata"]
         finalizers = [*(metadata.get("finalizers") or []), FINALIZER]
         held = await self._kube.merge(GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}})
-        self._store.put_graph(held)
+        self._store.put_graph(held, ours=True)
 
     # -- a graph that shall go -------------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Reconciler:
         same = {"apiVersion": asked.item["apiVersion"], "kind": asked.item["kind"]}
         body = {**same, "metadata": {"name": key[1], "namespace": key[0]}, "status": status}
         held = await self._kube.apply(GRAPHS, key[0], key[1], body, "status")
-        self._store.put_graph(held)
+        self._store.put_graph(held, ours=True)
 
     async def _publish(self, asked: _Asked, entry: News, status: Json) -> None:
         """Its name is made of what it says, so that it is not said twice."""

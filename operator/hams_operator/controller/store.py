@@ -59,14 +59,14 @@ class Store:
         """All labelled pods."""
         return tuple(self._known[key].pods.values()) if key in self._known else ()
 
-    def put_graph(self, item: Json) -> None:
-        """A ServiceGraph as it is now. Its status is ours: it is kept, and is no news."""
+    def put_graph(self, item: Json, *, ours: bool = False) -> None:
+        """A ServiceGraph as it is now. Its status is ours: it is kept, and is no news; nor is anything that we have just written (`ours`)."""
         key = item["metadata"]["namespace"], item["metadata"]["name"]
         known = self._known[key]
         before: Json = msgspec.json.decode(known.graph) if known.graph else {}
         item = _lean(item)
         known.graph = msgspec.json.encode(item)
-        if {**before, "status": None} != {**item, "status": None} or not before:
+        if not ours and ({**before, "status": None} != {**item, "status": None} or not before):
             self._news(key, known)
 
     def drop_graph(self, key: GraphKey) -> None:
@@ -75,8 +75,8 @@ class Store:
             self._known[key].graph = b""
             self._news(key, self._known[key])
 
-    def put(self, item: Json) -> None:
-        """An object or pod as it is now."""
+    def put(self, item: Json, *, ours: bool = False) -> None:
+        """An object or pod as it is now; `ours`: we have just written it."""
         name = (item["metadata"].get("labels") or {}).get(GRAPH)
         if name is None:
             return
@@ -94,7 +94,8 @@ class Store:
         place = item["kind"], item["metadata"]["name"]
         if known.objects.get(place) != found:
             known.objects[place] = found
-            self._news(key, known)
+            if not ours:
+                self._news(key, known)
 
     def drop(self, kind: str, namespace: str, name: str) -> None:
         """An object or pod is gone."""
