@@ -11,7 +11,7 @@ from hams_protocol.stateful import StatefulMachine
 from hams_sim.errors import Broken
 from hams_sim.history.report import Violation
 from hams_sim.payload import SimPayload, SimState
-from hams_wire.history import FinalLine, FinalOperator
+from hams_wire.history import ExecLine, FinalLine, FinalOperator
 
 if TYPE_CHECKING:
     from hams_sim.world import World
@@ -22,9 +22,14 @@ def _sets_wanted(world: "World") -> list[tuple[str, int]]:
     return wanted + [(name, world.graph.data.frontend.replicas - 1) for name in world.graph.shard_names]
 
 
+def served(world: "World") -> bool:
+    """Whether nothing is open."""
+    return not world.calls_open and len(world.recorder.complete) >= len(world.recorder.logged)
+
+
 def converged(world: "World") -> bool:
     """Whether nothing is open and everything is protected."""
-    if world.calls_open or len(world.recorder.complete) < len(world.recorder.logged):
+    if not served(world):
         return False
     topology, nodes = world.etcd.topology, world.nodes
     for name, backups in _sets_wanted(world):
@@ -144,11 +149,22 @@ def _compare_reply(world: "World", client: str, outcome: Replied, nonces: dict[s
         for item in payload.ancestry():
             if not item.op:
                 continue
-            if seen.setdefault((item.op, item.unit), item.nonce) != item.nonce and (item.unit is None or str(item.unit.request) not in world.torn):
+            if seen.setdefault((item.op, item.unit), item.nonce) != item.nonce:
                 raise Broken("I2", f"{client} got a reply that mixes two values of {item.op} for {item.unit}")
             of = nonces.get(item.op)
             if of is not None and (item.unit, item.nonce) not in of and (item.op, item.unit) not in world.unwritten:
                 raise Broken("I1", f"{client} got a reply that stems from {item.op}'s execution of {item.unit}, which its state does not have")
+
+
+def nothing_twice(world: "World") -> None:
+    """A planned handoff executes nothing again (section 7)."""
+    seen: set[tuple[object, ...]] = set()
+    for line in world.recorder.lines:
+        if isinstance(line, ExecLine):
+            unit = (line.op, line.req, *line.lane)
+            if unit in seen:
+                raise Broken("I4", f"{line.i} executes {line.req} in {line.op} again, though everybody left gracefully")
+            seen.add(unit)
 
 
 def is_promised(world: "World", violation: Violation) -> bool:

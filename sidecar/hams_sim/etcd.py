@@ -36,6 +36,7 @@ class Etcd:
         self.epochs: dict[tuple[str, int], tuple[str | None, int]] = {}
         self._proposal = 0
         self._watch_at = 0.0
+        self._members_at = 0
         self.unknown_used = 0
 
     def _delay(self) -> float:
@@ -109,7 +110,7 @@ class Etcd:
         self._check(before, topology, node)
         self.topology = topology
         self.revision += 1
-        self.world.committed(before, topology, node)
+        self.world.truth.committed(before, topology, node)
         for other in self.world.living():
             if not other.etcd_cut:
                 self.world.after(self._delay() * other.watch_slow, self._tell, other, topology, self.revision)
@@ -190,13 +191,16 @@ class Etcd:
         self.world.after(0.001, self._members_out)
 
     def _members_out(self) -> None:
+        self._members_at += 1
         event = MembersChanged(tuple(self.members.values()))
         for node in self.world.living():
             if not node.etcd_cut and not self.away:
-                self.world.after(self._delay() * node.watch_slow, self._members_to, node, event)
+                self.world.after(self._delay() * node.watch_slow, self._members_to, node, event, self._members_at)
 
-    def _members_to(self, node: "Node", event: MembersChanged) -> None:
-        if not node.etcd_cut and not self.away:
+    def _members_to(self, node: "Node", event: MembersChanged, at: int) -> None:
+        """A watch may be late, but it never goes back."""
+        if not node.etcd_cut and not self.away and at >= node.members_seen:
+            node.members_seen = at
             self.world.feed(node, event)
 
     def resync(self, node: "Node") -> None:
@@ -205,4 +209,4 @@ class Etcd:
             return
         self.register(node)
         self.world.after(self._delay(), self._tell, node, self.topology, self.revision)
-        self.world.after(self._delay(), self._members_to, node, MembersChanged(tuple(self.members.values())))
+        self.world.after(self._delay(), self._members_to, node, MembersChanged(tuple(self.members.values())), self._members_at)

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 from hams_protocol import effects as core_effects
 from hams_protocol import messages as core_messages
+from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND
+from hams_protocol.stateful import StatefulMachine
+from hams_sim.adversary import Chosen, Rule, kinds_of
 from hams_sim.network import Link
 from hams_sim.node import MANAGER, Node, Trigger
 from hams_wire.history import FaultLine
@@ -47,7 +50,10 @@ TRIGGERS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Fault:
-    """`at` seconds, `kind`, `victim` and `other` by role, for how long, and details. `trigger`: strike before the n-th such effect or message."""
+    """`at` seconds, `kind`, `victim` and `other` by role, for how long, and details. `trigger`: strike before the n-th such effect or message.
+
+    `what`: kinds of messages, for `hold` and `lose`. `also`: what follows this fault once it has struck, their `at` counted from then.
+    """
 
     at: float
     kind: str
@@ -58,10 +64,13 @@ class Fault:
     count: int = 1
     amount: float = 0.0
     way: int = 3
+    what: str = ""
+    also: tuple["Fault", ...] = ()
 
     def say(self) -> str:
         """For people and for the history."""
-        return " ".join(f"{name}={value}" for name, value in asdict(self).items() if value not in ("", 0.0) and name != "count")
+        fields = {name: value for name, value in asdict(self).items() if value not in ("", 0.0, ()) and name not in ("count", "also")}
+        return " ".join(f"{name}={value}" for name, value in fields.items()) + "".join(f" also=({fault.say()})" for fault in self.also)
 
 
 def trigger_type(name: str) -> type:
@@ -157,7 +166,7 @@ def _one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
 
 DANGEROUS = frozenset(("kill", "kill-flushed", "pause", "isolate", "kill-model", "pause-late", "isolate-late", "cut-managers"))
 """Kinds that may end in the victim's revocation."""
-OF_ONE = DANGEROUS | {"cut-etcd", "drain", "slow", "slow-watch", "kill-model-alone"}
+OF_ONE = DANGEROUS | {"cut-etcd", "drain", "slow", "slow-watch", "kill-model-alone", "isolate-last", "pause-last", "deaf-to-managers", "none"}
 """Kinds that have a victim."""
 
 
@@ -202,6 +211,8 @@ class Faults:
             names += [slot.instance for slot in topology.table(of).slots if slot.instance is not None]
         elif kind == "backup":
             names = [name for item in sets for name in (*item.in_sync, *item.joining)]
+        elif kind == "lowest":
+            return min((world.nodes[name] for item in sets for name in item.in_sync if world.nodes[name].alive), key=_held, default=None)
         found = [world.nodes[name] for name in names if world.nodes[name].alive]
         if not found:
             found = [node for node in world.living() if node.of == of]
@@ -218,7 +229,7 @@ class Faults:
             if node is not None and node.trigger is None:
                 node.trigger = Trigger(trigger_type(fault.trigger), fault.count, lambda: self._do(fault, node))
             return
-        self._do(fault, self.find(fault.victim) if fault.victim else None)
+        self._do(fault, self.find(fault.victim) if fault.victim and not fault.what else None)
 
     def _note(self, fault: Fault, node: Node | None) -> None:
         name = fault.kind if not fault.trigger else f"{fault.kind} before {fault.trigger}"
@@ -243,42 +254,52 @@ class Faults:
         if kind in OF_ONE:
             if node is None or not node.alive:
                 return
-            if (kind in DANGEROUS or (kind == "drain" and self.world.follows(node))) and not self.world.may_hurt(node):
+            if (kind in DANGEROUS or (kind == "drain" and self.world.truth.follows(node))) and not self.world.truth.may_hurt(node):
                 self.spared += 1
                 return
             self._note(fault, node)
             self._hurt(kind, fault, node)
-            return
-        self._note(fault, node)
-        self._hurt_world(kind, fault, node)
+        else:
+            self._note(fault, node)
+            self._hurt_world(kind, fault, node)
+        for other in fault.also:
+            if other.at:
+                self.world.after(other.at, self.strike, other)
+            else:
+                self.strike(other)
 
     def _hurt(self, kind: str, fault: Fault, node: Node) -> None:
         world = self.world
         if kind == "kill":
-            world.kill(node, "fault", restart=True)
+            world.lives.kill(node, "fault", restart=True)
         elif kind == "kill-flushed":
-            world.kill(node, "fault", restart=True, flushed=True)
+            world.lives.kill(node, "fault", restart=True, flushed=True)
         elif kind == "kill-model":
             if node.model is not None:
                 node.model.kill()
-        elif kind == "pause":
-            world.pause(node)
-            self._later(fault.span_s, lambda: world.resume(node))
+        elif kind in ("pause", "pause-last"):
+            world.lives.pause(node)
+            self._later(fault.span_s, lambda: world.lives.resume(node))
         elif kind == "pause-late":
-            world.pause(node)
-            self._later(fault.span_s, lambda: world.resume(node, self._late()))
+            world.lives.pause(node)
+            self._later(fault.span_s, lambda: world.lives.resume(node, self._late()))
         elif kind in ("isolate", "isolate-late"):
             self._isolate(node, fault.way, fault.span_s, late=kind == "isolate-late")
+        elif kind == "isolate-last":
+            self._isolate(node, fault.way, fault.span_s, late=False)
         elif kind == "cut-managers":
+            self._cut_managers(node, fault.span_s)
+            self._etcd_for(node, fault.span_s)
+        elif kind == "deaf-to-managers":
             self._cut_managers(node, fault.span_s)
         elif kind == "kill-model-alone":
             if node.model is not None and node.sound:
                 node.model.kill()
         elif kind == "cut-etcd":
-            world.cut_etcd(node)
-            self._later(fault.span_s, lambda: world.heal_etcd(node))
+            world.lives.cut_etcd(node)
+            self._later(fault.span_s, lambda: world.lives.heal_etcd(node))
         elif kind == "drain":
-            world.drain(node)
+            world.lives.drain(node)
         elif kind == "slow":
             node.slow = node.slow_net = fault.amount
             self._later(fault.span_s, lambda: _set(node, 1.0))
@@ -291,10 +312,9 @@ class Faults:
         return 0.0 if self.world.healing else 0.3 * self.rng.random()
 
     def _cut_managers(self, node: Node, span_s: float) -> None:
-        """Neither managers nor etcd are within reach, all peers are: it may be revoked and go on for a while."""
+        """No manager is within reach, all peers are; without etcd it may be revoked and go on for a while."""
         links = [link for other in self.world.living() if other.of == MANAGER for link in self._both(node, other)]
         self._cut_for(links, span_s)
-        self._etcd_for(node, span_s)
 
     def _both(self, a: Node, b: Node) -> tuple[Link, Link]:
         return self.world.network.link(a, b), self.world.network.link(b, a)
@@ -313,20 +333,20 @@ class Faults:
         node.host_cut = way
         for link in links:
             self._cut(link, stalls=True)
-        world.cut_etcd(node)
+        world.lives.cut_etcd(node)
 
         def heal() -> None:
             node.host_cut = 0
             for link in {id(item): item for item in (*node.links.values(), *node.links_in.values())}.values():
                 if link.cut and ((link.sender is node and way & 1) or (link.receiver is node and way & 2)):
                     world.network.heal(link)
-            world.after(self._late() if late else 0.0, world.heal_etcd, node)
+            world.after(self._late() if late else 0.0, world.lives.heal_etcd, node)
 
         self._later(span_s, heal)
 
     def _cut(self, link: Link, stalls: bool) -> None:
         self.world.network.cut(link, stalls)
-        self.world.watch_silence(link)
+        self.world.watching.watch_silence(link)
 
     def _hurt_world(self, kind: str, fault: Fault, node: Node | None) -> None:
         world, network = self.world, self.world.network
@@ -337,8 +357,8 @@ class Faults:
             links = [network.link(node, other), network.link(other, node)]
             if kind == "reset":
                 network.give_up(links[0])
-                world.after(0.001, world.peer_down, node, other.id, False)
-                world.after(0.001, world.peer_down, other, node.id, False)
+                world.after(0.001, world.watching.peer_down, node, other.id, False)
+                world.after(0.001, world.watching.peer_down, other, node.id, False)
                 self._later(0.01 + 0.1 * self.rng.random(), lambda: network.mend(links[0]))
             elif kind == "cut":
                 self._cut_for([link for number, link in enumerate(links) if fault.way & (1 << number)], fault.span_s)
@@ -368,8 +388,10 @@ class Faults:
         elif kind == "etcd-unknown":
             world.etcd.lose_request = world.etcd.lose_reply = fault.amount
             self._later(fault.span_s, lambda: _etcd_calm(world))
+        elif kind in ("hold", "lose", "lose-replaced"):
+            self._rule(kind, fault)
         elif kind == "heirs-die":
-            world.heirs_die = True
+            world.truth.heirs_die = True
         elif kind == "deadly":
             world.deadly = True
             network.mute = fault.amount
@@ -384,9 +406,27 @@ class Faults:
             network.slow_records, network.slow_of = fault.amount, "" if ":" in fault.other else fault.other
             self._later(fault.span_s, lambda: _records(world))
 
+    def _rule(self, kind: str, fault: Fault) -> None:
+        rules = self.world.network.adversary.rules
+        delay_s = fault.amount if kind == "hold" else -1.0
+        sender, receiver = self._chosen(fault.victim), self._chosen(fault.other)
+        rule = Rule(kinds_of(fault.what), sender, receiver, delay_s, replaced=kind == "lose-replaced")
+        rules.append(rule)
+        self._later(fault.span_s, lambda: rules.remove(rule))
+
+    def _chosen(self, role: str) -> Chosen:
+        """`op:x`: all instances of x; any other role: who has it now; everybody if there is none."""
+        kind, _, of = role.partition(":")
+        if not role:
+            return lambda node: True
+        if kind == "op":
+            return lambda node: node.of == of
+        found = self.find(role)
+        return lambda node: node is found
+
     def _etcd_for(self, node: Node, span_s: float) -> None:
-        self.world.cut_etcd(node)
-        self._later(span_s, lambda: self.world.heal_etcd(node))
+        self.world.lives.cut_etcd(node)
+        self._later(span_s, lambda: self.world.lives.heal_etcd(node))
 
     def _cut_for(self, links: list[Link], span_s: float) -> None:
         stalls = self.rng.random() < 0.6
@@ -405,6 +445,14 @@ class Faults:
         self._cut_for(links, 0.1)
         if times > 1:
             self.world.after(0.2, self._flap, links, times - 1)
+
+
+def _held(node: Node) -> int:
+    """How far the state goes that an instance holds."""
+    machine = node.machine
+    if isinstance(machine, StatefulMachine):
+        return machine.version
+    return max((shard.last for shard in machine.shards()), default=-1) if isinstance(machine, FrontendMachine) else -1
 
 
 def _set(node: Node, value: float) -> None:

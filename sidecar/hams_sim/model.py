@@ -134,8 +134,8 @@ class SimModel:
                     self.world.seen("poison")
                     self.world.errored.add(unit.unit.request)
                     self._batch = -1
-                    if (self.world.deadly or self.rng.random() < 0.3) and self.world.may_hurt(self.node):
-                        self.world.kill(self.node, "poison took the proxy too", restart=True)
+                    if (self.world.deadly or self.rng.random() < 0.3) and self.world.truth.may_hurt(self.node):
+                        self.world.lives.kill(self.node, "poison took the proxy too", restart=True)
                     else:
                         self.kill()
                     return

@@ -22,6 +22,7 @@ from hams_protocol.messages import (
     StateRecord,
 )
 from hams_sim import limits
+from hams_sim.adversary import Adversary
 
 if TYPE_CHECKING:
     from hams_sim.node import Node
@@ -67,6 +68,7 @@ class Network:
         self.slow_of = ""
         self.echo = 0.0
         self.mute = 0.0
+        self.adversary = Adversary(rng)
 
     def link(self, sender: "Node", receiver: "Node") -> Link:
         """The link, made at the first use."""
@@ -98,6 +100,13 @@ class Network:
         now, rng = self.world.now, self.rng
         if self.mute and type(message) in ATTEMPTS and rng.random() < self.mute:
             return
+        if self.adversary.rules:
+            held = self.adversary.delay(sender, link.receiver, message)
+            if held is not None:
+                if held >= 0:
+                    self._note(message)
+                    self._push(link, message, now + link.delay + held)
+                return
         if self.echo and rng.random() < self.echo:
             self._push(link, message, now + link.delay + limits.echo_s * rng.random())
         if self.loss:
@@ -110,8 +119,7 @@ class Network:
                 return
         at = now + link.delay * (1 + self.jitter * rng.random()) + (self.extra * rng.random() if self.extra else 0.0)
         if type(message) in PAYLOAD:
-            if type(message) is Deliver and message.token.error is not None:
-                self.world.errored.add(message.token.request)
+            self._note(message)
             if type(message) is StateRecord and self.slow_records and self.slow_of in ("", message.op):
                 at += self.slow_records * rng.random()
             at += 0.0001 * link.sender.slow_net * link.receiver.slow_net
@@ -124,6 +132,10 @@ class Network:
             link.last_control = at
         self._push(link, message, at)
 
+    def _note(self, message: Message) -> None:
+        if type(message) is Deliver and message.token.error is not None:
+            self.world.errored.add(message.token.request)
+
     def _push(self, link: Link, message: Message, at: float) -> None:
         self.world.at(at, self._arrive, link, link.life, message)
 
@@ -134,15 +146,15 @@ class Network:
             if link.stalls and not link.broken:
                 link.kept.append(message)
             return
-        if type(message) is Deliver and message.token.source in self.world.fan_outs and not message.token.kind:
-            self.world.received.setdefault(message.token.value_id, []).append(link.receiver.id)
+        if type(message) is Deliver and message.token.source in self.world.fan_outs:
+            self.world.received.setdefault(message.token.value_id.rstrip("!"), []).append(link.receiver.id)
         self.world.feed(link.receiver, Received(link.sender.id, message))
 
     def _refused(self, link: Link) -> None:
         now = self.world.now
         if now >= link.refused_at:
             link.refused_at = now + limits.refused_again_s
-            self.world.after(link.delay * 2, self.world.peer_down, link.sender, link.receiver.id, True)
+            self.world.after(link.delay * 2, self.world.watching.peer_down, link.sender, link.receiver.id, True)
 
     # -- faults ----------------------------------------------------------------------------------------------------------------------
 
@@ -179,5 +191,5 @@ class Network:
             return
         link.broken = back.broken = False
         link.last_payload = link.last_control = back.last_payload = back.last_control = self.world.now
-        self.world.after(link.delay, self.world.peer_up, link.sender, link.receiver.id)
-        self.world.after(link.delay, self.world.peer_up, link.receiver, link.sender.id)
+        self.world.after(link.delay, self.world.watching.peer_up, link.sender, link.receiver.id)
+        self.world.after(link.delay, self.world.watching.peer_up, link.receiver, link.sender.id)

@@ -50,6 +50,7 @@ class Node:
         "links",
         "links_in",
         "machine",
+        "members_seen",
         "model",
         "of",
         "paused",
@@ -82,6 +83,7 @@ class Node:
         self.slow_net = 1.0
         self.watch_slow = 1.0
         self.revision_seen = -1
+        self.members_seen = -1
         self.generation = 0
         self.etcd_cut = 0
         self.host_cut = 0

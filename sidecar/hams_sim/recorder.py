@@ -57,16 +57,19 @@ class Recorder:
             self._fan_out(note)
         if note.seq is not None:
             self.execs.setdefault(note.op, {})[note.epoch, note.seq] = note
-            self.world.check_window(node)
+            self.world.truth.check_window(node)
         self.lines.append(line_of(note, node.id))
 
     def _fan_out(self, note: NoteExec) -> None:
-        """Section 4 does not promise one value if an owner dies together with every stateless receiver of its first one: note such requests."""
+        """Section 4 does not promise one value if an owner dies together with every stateless receiver of its first one: note such requests.
+
+        What nobody has received is seen by nobody: its owner's late messages are fenced.
+        """
         world = self.world
         earlier = self.fan_values.setdefault((note.op, note.unit), [])
         for value in earlier:
             holders = [world.nodes[name] for name in world.received.get(value, ())]
-            if not any(self.can_tell(holder) for holder in holders):
+            if holders and not any(self.can_tell(holder) for holder in holders):
                 world.torn.add(str(note.unit.request))
                 world.seen("fan-out owner lost with every receiver")
         assert note.out is not None
@@ -82,7 +85,7 @@ class Recorder:
 
     def made_durable(self, node: "Node", note: NoteDurable) -> None:
         """A version is called durable: every in-sync backup, as etcd knows them, has applied it."""
-        self.world.check_durable(node, note)
+        self.world.truth.check_durable(node, note)
         key = (note.op, note.epoch)
         self.durable[key] = max(note.version, self.durable.get(key, -1))
         self.lines.append(line_of(note, node.id))
@@ -96,7 +99,7 @@ class Recorder:
         """A reply is about to be released: everything it depends on is durable."""
         for token in note.tokens:
             for dep in token.deps:
-                if not self.world.is_durable(dep):
+                if not self.world.truth.is_durable(dep):
                     raise Broken("I3", f"{node.id} replies to {note.request} with {token.value_id}, whose {dep} is not durable")
         self.replies[note.request] = note
         failed = any(token.kind is Kind.ERROR for token in note.tokens)

@@ -66,6 +66,16 @@ def sandwich(rng: Random) -> list[Vertex]:
     return [Vertex("a", (F,), True), Vertex("b", ("a",)), Vertex("c", ("b",), True, reply=True)]
 
 
+def relay(rng: Random) -> list[Vertex]:
+    """A stateful operator, and two stateless ones in a row behind it."""
+    return [Vertex("a", (F,), True), Vertex("b", ("a",)), Vertex("c", ("b",), reply=True)]
+
+
+def prism(rng: Random) -> list[Vertex]:
+    """A stateful fan-out over two stateless operators that join."""
+    return [Vertex("a", (F,), True), Vertex("b", ("a",)), Vertex("c", ("a",)), Vertex("d", ("b", "c"), rng.random() < 0.5, reply=True)]
+
+
 def _diamond(rng: Random, join: Join) -> list[Vertex]:
     return [
         Vertex("a", (F,), rng.random() < 0.5),
@@ -172,6 +182,8 @@ SHAPES: dict[str, Callable[[Random], list[Vertex]]] = {
     "first": first,
     "feedback": feedback,
     "random": random_dag,
+    "relay": relay,
+    "prism": prism,
 }
 
 

@@ -41,6 +41,7 @@ class Replication:
         self._ctx = ctx
         self._shard = shard
         self._log = log
+        self._base = log.last
         self._roles = roles
         self._followers: dict[InstanceId, Follower] = {}
         self._in_sync = frozenset(roles.in_sync)
@@ -135,8 +136,11 @@ class Replication:
         self._count(follower)
 
     def _count(self, follower: Follower) -> None:
-        """A joiner that holds everything committed is taken into the ack set; only then may it be admitted."""
-        if not follower.counted and follower.acked >= self._log.committed and not mutants.on("admit-before-ack-set"):
+        """A joiner that holds everything committed is taken into the ack set; only then may it be admitted.
+
+        What the log held when this epoch began is committed, though an owner alone may not call it so yet (Block).
+        """
+        if not follower.counted and follower.acked >= max(self._log.committed, self._base) and not mutants.on("admit-before-ack-set"):
             follower.counted = True
             self._ctx.wishing = True
 

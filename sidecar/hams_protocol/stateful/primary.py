@@ -86,6 +86,11 @@ class Primary:
         """Versions executed but not yet durable."""
         return self._durability.undurable
 
+    @property
+    def deps(self) -> Deps:
+        """What the newest state depends on."""
+        return self._execution.deps
+
     def begun(self, now: float) -> list[Effect]:
         """The set begins with this primary alone, at a version that the model holds already."""
         return self.advance(now)

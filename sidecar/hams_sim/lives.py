@@ -1,0 +1,125 @@
+"""How processes begin to fail and end: killed, stopped and continued, drained, cut off from etcd, started again.
+
+Nothing here looks at what a machine is about; a process that ends is gone at once, and what the others see of it is theirs (`watching`).
+"""
+
+from typing import TYPE_CHECKING
+
+from hams_protocol.effects import Stop
+from hams_protocol.events import Drain, MembersChanged, Tick, TopologyLearnt
+from hams_sim import limits
+from hams_sim.node import Node
+
+if TYPE_CHECKING:
+    from hams_sim.world import World
+
+TICK = Tick()
+
+
+class Lives:
+    """Ends processes and starts their successors."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def _end(self, node: Node, flushed: bool = False) -> None:
+        """The process is gone; whoever is connected and reachable sees it at once. `flushed`: what it had said still arrives, mostly."""
+        node.alive = False
+        node.backlog.clear()
+        if node.model is not None:
+            node.model.life += 1
+        for link in list(node.links.values()):
+            link.broken = True
+            if not flushed or self._world.fault_rng.random() < 0.3:
+                link.life += 1
+        for link in list(node.links_in.values()):
+            link.kept.clear()
+        for peer in dict.fromkeys((*node.links, *node.links_in)):
+            other = self._world.nodes.get(peer)
+            if other is None or not other.alive:
+                continue
+            link = self._world.network.link(node, other)
+            if link.cut:
+                self._world.watching.watch_silence(link)
+            else:
+                self._world.after(link.delay * (1 + self._world.shell_rng.random()), self._world.watching.peer_down, other, node.id, True)
+        if node.is_frontend:
+            for handle, client in list(self._world.clients.items()):
+                if client.frontend is node and client.attempt == handle and not client.done:
+                    self._world.after(0.001, client.broken)
+
+    def kill(self, node: Node, why: str, restart: bool, flushed: bool = False) -> None:
+        """SIGKILL: nothing is said, the lease runs out by itself, a fresh instance comes later."""
+        if not node.alive:
+            return
+        self._end(node, flushed)
+        node.silent_since = self._world.now
+        self._world.after(limits.lease_ttl_s * (0.6 + 0.4 * self._world.shell_rng.random()), self._world.etcd.lapse, node, self._world.now)
+        if restart:
+            self._world.after(0.05 + 0.3 * self._world.shell_rng.random(), self.respawn, node)
+
+    def pause(self, node: Node) -> None:
+        """SIGSTOP of the proxy."""
+        node.paused += 1
+        if node.paused == 1:
+            node.silent_since = self._world.now
+            self._world.after(limits.lease_ttl_s * (0.7 + 0.3 * self._world.shell_rng.random()), self._world.etcd.lapse, node, self._world.now)
+            for link in list(node.links.values()):
+                self._world.watching.watch_silence(link)
+
+    def resume(self, node: Node, late_s: float = 0.0) -> None:
+        """SIGCONT: what has piled up is handled first. `late_s`: its connection to etcd is lost, and stands again only then."""
+        node.paused = max(0, node.paused - 1)
+        if node.paused or not node.alive:
+            return
+        node.silent_since = -1.0
+        backlog, node.backlog = node.backlog, []
+        if late_s:
+            backlog = [event for event in backlog if not isinstance(event, TopologyLearnt | MembersChanged)]
+            self.cut_etcd(node)
+            self._world.after(late_s, self.heal_etcd, node)
+        for event in backlog:
+            self._world.feed(node, event)
+        if not self._world.nodes[node.id].alive:
+            return
+        for link in list(node.links.values()):
+            self._world.network.mend(link)
+        self._world.etcd.resync(node)
+        self._world.feed(node, TICK)
+
+    def cut_etcd(self, node: Node) -> None:
+        """The instance does not reach etcd."""
+        node.etcd_cut += 1
+        if node.etcd_cut == 1:
+            node.silent_since = self._world.now
+            self._world.after(limits.lease_ttl_s * (0.7 + 0.3 * self._world.shell_rng.random()), self._world.etcd.lapse, node, self._world.now)
+
+    def heal_etcd(self, node: Node) -> None:
+        """It does again."""
+        node.etcd_cut = max(0, node.etcd_cut - 1)
+        if node.etcd_cut == 0 and node.alive:
+            node.silent_since = -1.0
+            self._world.etcd.resync(node)
+
+    def respawn(self, node: Node, keeps: bool = False) -> None:
+        """The process is started again, under a fresh id; one that was to leave has its substitute already."""
+        if not node.leaving:
+            self._world.spawn(node.of, node if keeps else None)
+
+    def drain(self, node: Node) -> None:
+        """A graceful deletion: a substitute starts at once, the instance hands over what it has and stops."""
+        if node.leaving or node.paused:
+            return
+        self._world.feed(node, Drain())
+        self._world.after(0.05 + 0.2 * self._world.fault_rng.random(), self._substitute, node.of)
+        node.leaving = True
+
+    def _substitute(self, of: str) -> None:
+        self._world.spawn(of)
+
+    def stopped(self, node: Node, effect: Stop) -> None:
+        self._world.seen(f"stop: {effect.reason.split(':')[0].split(' of epoch')[0]}")
+        self._end(node)
+        if self._world.etcd.reachable(node) or not node.etcd_cut:
+            self._world.after(0.001, self._world.etcd.drop, node.id)
+        self._world.after(0.02, self.respawn, node, effect.keep is not None)

@@ -1,0 +1,165 @@
+"""What is true, whatever any single instance believes: what was committed, what is durable, whose loss the protocol tolerates.
+
+Single steps are judged here by the truth, at the moment at which they happen; whole histories are judged by `checks` and the checker.
+"""
+
+from typing import TYPE_CHECKING
+
+from hams_protocol.deps import Dep
+from hams_protocol.effects import NoteDurable
+from hams_protocol.graph import WhenUnprotected
+from hams_protocol.stateful import StatefulMachine
+from hams_protocol.topology import ReplicaSet, Topology
+from hams_sim.errors import Broken
+from hams_sim.node import MANAGER, Node
+
+if TYPE_CHECKING:
+    from hams_sim.world import World
+
+
+class Truth:
+    """The judge of single steps. `heirs_die`: whoever answered for a revoked instance that lives dies at once."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.heirs_die = False
+
+    def committed(self, before: Topology, after: Topology, node: Node) -> None:
+        """A topology was committed."""
+        for item in after.sets:
+            self._moved(before.find(item.name), item, after.generation)
+        for table in after.tables:
+            old_slots = before.table(table.op).slots
+            for number, slot in enumerate(table.slots):
+                if old_slots and old_slots[number].epoch and slot.epoch > old_slots[number].epoch:
+                    self._world.seen("slot moved")
+        self._check_replicas(before, after, node)
+        self._check_taint(before, after, node)
+        if self.heirs_die and not self._world.healing:
+            for instance in set(after.revoked) - set(before.revoked):
+                self._kill_heirs(after, self._world.nodes[instance])
+
+    def _moved(self, old: ReplicaSet, item: ReplicaSet, generation: int) -> None:
+        """Note what became of one set."""
+        world = self._world
+        if item.epoch > old.epoch > 0:
+            world.recorder.moved(item, generation)
+            kind = "takeover" if item.name.startswith("F/") else ("rollback" if item.primary == old.primary else "failover")
+            world.seen(kind)
+            kept = None if item.primary is None else world.nodes[item.primary].kept
+            if kept is not None and kept in old.members:
+                world.seen("went on with a kept state")
+            if item.restarted_in == item.epoch:
+                world.seen("began again after a loss")
+            if item.name not in world.graph.operators:
+                return
+            if kind == "failover" and old.primary in item.in_sync:
+                world.seen("tainted primary went back as a backup")
+            if world.graph.operators[item.name].backups == 2:
+                world.seen("failover with two backups")
+        elif len(item.in_sync) < len(old.in_sync):
+            world.seen("shrink")
+        elif len(item.in_sync) > len(old.in_sync):
+            world.seen("join")
+        if item.lost and not old.lost:
+            world.seen("lost")
+
+    def _check_replicas(self, before: Topology, after: Topology, node: Node) -> None:
+        """Who is revoked counts as lost: no commit may revoke the last replica of a state (section 6)."""
+        fresh = set(after.revoked) - set(before.revoked)
+        if not fresh:
+            return
+        kept = {member.kept for member in self._world.etcd.members.values() if member.kept is not None and member.instance not in after.revoked}
+        for item in after.sets:
+            if not fresh.isdisjoint(item.members) and all(name in after.revoked and name not in kept for name in item.members):
+                raise Broken("I1", f"{node.id} revoked {sorted(fresh)}: nobody is left who holds {item.name}, in sync {list(item.in_sync)}")
+
+    def _check_taint(self, before: Topology, after: Topology, node: Node) -> None:
+        """A recovery is one transaction: when an end is committed, no primary that stays depends on what it makes orphan (section 7.3)."""
+        for item in after.sets:
+            old = before.find(item.name)
+            if not item.epoch > old.epoch > 0 or item.restarted_in == item.epoch or item.name not in self._world.graph.operators:
+                continue
+            end = item.end_of(old.epoch)
+            for name in self._world.graph.stateful_downstream[item.name]:
+                found = after.find(name)
+                if found.epoch != before.find(name).epoch or found.primary is None or found.primary in after.revoked or found.lost:
+                    continue
+                machine = self._world.nodes[found.primary].machine
+                assert isinstance(machine, StatefulMachine)
+                if machine.primary is None or machine.epoch != found.epoch or not self._world.nodes[found.primary].alive:
+                    continue
+                for dep in machine.primary.deps:
+                    if dep.op == item.name and end is not None and dep.epoch == old.epoch and dep.seq > end:
+                        raise Broken("I3", f"{node.id} ended epoch {old.epoch} of {item.name} at {end}, but {found.primary} stays with {dep}")
+
+    def _kill_heirs(self, topology: Topology, revoked: Node) -> None:
+        """Who answered for a revoked, living instance dies at once: what that one has kept is all that is left of the state."""
+        world = self._world
+        if not revoked.alive:
+            return
+        mine = [item for item in topology.sets if revoked.id in item.members]
+        for name in sorted({name for item in mine for name in item.members} - {revoked.id}):
+            if all(item in mine for item in topology.sets if name in item.members) and world.nodes[name].alive:
+                world.seen("an heir died")
+                world.lives.kill(world.nodes[name], "heir", restart=True)
+
+    def is_durable(self, dep: Dep) -> bool:
+        """Whether a dependency is durable in truth: called so by its primary, or kept by a committed end."""
+        if dep.op in self._world.lost:
+            return True
+        found = self._world.etcd.topology.find(dep.op)
+        if dep.epoch < found.epoch:
+            end = self._world.etcd.ends.get(dep.op, {}).get(dep.epoch, -1)
+            return dep.seq <= end
+        return dep.seq <= self._world.recorder.durable.get((dep.op, dep.epoch), -1)
+
+    def check_window(self, node: Node) -> None:
+        """At most `window` versions are not yet durable; one more where a request fails by itself."""
+        machine = node.machine
+        assert isinstance(machine, StatefulMachine)
+        if machine.primary is not None and machine.primary.undurable > machine.operator.window + 1:
+            raise Broken("I6", f"{node.id} has {machine.primary.undurable} versions not yet durable; its window is {machine.operator.window}")
+
+    def check_durable(self, node: Node, note: NoteDurable) -> None:
+        """What is called durable is applied by every in-sync backup that etcd names, or lies within the end that has ended its epoch."""
+        found = self._world.etcd.topology.find(note.op)
+        if note.op in self._world.lost:
+            return
+        if found.epoch > note.epoch:
+            end = self._world.etcd.ends[note.op].get(note.epoch, -1)
+            if note.version > end:
+                raise Broken("I1", f"{node.id} calls version {note.version} of epoch {note.epoch} of {note.op} durable, but that ended at {end}")
+            return
+        for peer in found.in_sync:
+            self._check_holds(node, note, found, self._world.nodes[peer])
+        if not found.in_sync and self._world.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK:
+            raise Broken("I1", f"{node.id} calls version {note.version} of {note.op} durable alone under Block")
+
+    def _check_holds(self, node: Node, note: NoteDurable, found: ReplicaSet, peer: Node) -> None:
+        machine = peer.machine
+        assert isinstance(machine, StatefulMachine)
+        if machine.version < note.version and machine.epoch == note.epoch:
+            raise Broken("I1", f"{node.id} calls version {note.version} of {note.op} durable; {peer.id}, in sync, has {machine.version}")
+
+    def may_hurt(self, node: Node) -> bool:
+        """Whether the protocol tolerates the loss of this instance now: every state it holds has another sound holder."""
+        if node.of == MANAGER:
+            return any(other.sound and not other.etcd_cut and other is not node for other in self._world.living() if other.of == MANAGER)
+        for topology in (self._world.etcd.topology, *self._world.etcd.proposed.values()):
+            for item in topology.sets:
+                if node.id in item.members:
+                    others = [self._world.nodes[name] for name in item.members if name != node.id]
+                    if not any(other.sound and not (other.leaving and other.is_frontend) and self.model_ready(other) for other in others):
+                        return False
+                if node.kept is not None and node.kept in item.members:
+                    return False
+        return True
+
+    def follows(self, node: Node) -> bool:
+        """Whether it is a frontend that backs a shard: who is drained as one stops at once."""
+        return node.is_frontend and any(node.id in item.in_sync for item in self._world.etcd.topology.sets)
+
+    def model_ready(self, node: Node) -> bool:
+        """Whether its model is up."""
+        return node.model is None or node.model.up
