@@ -120,6 +120,12 @@ def test_a_proxy_that_answers_with_a_dead_model_fails_its_probe():
     assert set(freezes(rig.all)) == {"p-2", "p-3"}
 
 
+def test_a_proxy_that_reports_its_own_models_death_needs_no_probe():
+    rig = manager(P, Q, S)
+    rig.get("p-1", Suspect("p-1", "the model process has ended"))
+    assert set(freezes(rig.all)) == {"p-2", "p-3"}
+
+
 def test_the_second_manager_waits_its_turn():
     rig = manager(P, Q, S, instance="m-2", managers=("m_1", "m_2"))
     assert not of(rig.step(PeerDown("s-1", refused=True)), Propose)

@@ -216,7 +216,11 @@ class ManagerMachine:
     def _message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         self._met.add(sender)
         if isinstance(message, Suspect):
-            return self._suspect(message.suspect, message.reason, now)
+            effects = self._suspect(message.suspect, message.reason, now)
+            inquest = self._inquests.get(sender)
+            if sender == message.suspect and inquest is not None and inquest.confirmed_at == FOREVER:
+                effects += self._confirm(inquest, Health.MODEL_DEAD, now)  # it says so itself: as good as the answer to a probe
+            return effects
         if isinstance(message, Probe):
             return [Send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self.knowledge.topology.generation))]
         if isinstance(message, ProbeAnswer):
