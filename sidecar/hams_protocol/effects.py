@@ -80,8 +80,8 @@ class LoadState:
 
 @frozen
 class Rehearse:
-    """Have the model of a backup take this state over, though nothing waits for it: what is loaded once is loaded fast, and a model that
-    refuses it says so now (LoadFailed with token 0), not in the middle of a failover. May be left out.
+    """Have the model of a joiner take this state over: what is loaded once is loaded fast, and a model that refuses it says so now, not in
+    the middle of a failover. Answered by Loaded or LoadFailed with token 0.
     """
 
     state: Payload

@@ -6,8 +6,8 @@ from kit import R0, P, Rig, dep, graph, of, op, rset, topo, value
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
-from hams_protocol.effects import LoadState, NoteApply, Send, Stop
-from hams_protocol.events import Drain, ModelDied, ModelReady
+from hams_protocol.effects import LoadState, NoteApply, Rehearse, Send, Stop
+from hams_protocol.events import Drain, Loaded, LoadFailed, ModelDied, ModelReady
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import UnitId
 from hams_protocol.messages import (
@@ -66,8 +66,26 @@ def test_a_joiner_asks_for_a_copy_and_says_when_it_has_it():
     rig, effects = joiner()
     assert of(effects, AskCopy, "q-1") == [AskCopy("q", 1)]
     effects = rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7")))
-    assert said(effects) == [(7, 7)]
+    assert said(effects) == [(7, -1)], "received; its model is yet to take it over"
     assert of(effects, NoteApply)[0].snapshot
+    assert of(effects, Rehearse) == [Rehearse(P("state 7"))]
+    assert said(rig.step(Loaded(0))) == [(7, 7)]
+
+
+def test_a_joiner_whose_model_dies_in_its_rehearsal_rehearses_again():
+    rig, _ = joiner()
+    rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7")))
+    rig.step(ModelDied("gone"))
+    effects = rig.ready(P("fresh"))
+    assert of(effects, Rehearse)
+    assert not said(effects)
+    assert said(rig.step(Loaded(0))) == [(7, 7)]
+
+
+def test_a_joiner_whose_model_refuses_the_state_stops():
+    rig, _ = joiner()
+    rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7")))
+    assert of(rig.step(LoadFailed(0, "no")), Stop)
 
 
 def test_a_joiner_whose_model_has_another_state_layout_stops_and_acknowledges_nothing():
@@ -83,7 +101,7 @@ def test_a_backup_whose_fresh_model_has_another_state_layout_stops():
     rig = Rig(StatefulMachine(DATA, "q", "q-2"))
     rig.machine.step(ModelReady("old", P("fresh")), 0.0)
     rig.learn(at(1, (), ("q-2",)))
-    assert said(rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"), "old"))) == [(7, 7)]
+    assert said(rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"), "old"))) == [(7, -1)]
     rig.machine.step(ModelDied("gone"), 0.1)
     effects = rig.machine.step(ModelReady("new", P("fresh")), 0.2)
     assert any(isinstance(effect, Stop) for effect in effects)

@@ -38,6 +38,7 @@ class Backup:
         self._waiting_since = FOREVER
         self._asked_copy_at = FOREVER
         self._leave_due = FOREVER
+        self._rehearsing = False
 
     @property
     def received(self) -> int:
@@ -74,14 +75,22 @@ class Backup:
         m.lineage.add(copy.units, m.knowledge.completed)
         self.applied = copy.version
         note = NoteApply(copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True)
+        self._rehearsing = True
         return [note, *self.rehearse(), *self._adopt_early(now), *self._acknowledge(now)]
 
     def rehearse(self) -> list[Effect]:
-        """Warm the model, which until a failover is not asked for anything."""
+        """Warm the model, which until a failover is not asked for anything. Until it is, this joiner says what it has received, and not that it
+        has applied anything: so it is not in sync before its model can take over.
+        """
         newest = self._m.store.newest
         if newest is None or newest.state is None or not self._m.model_ready:
             return []
         return [Rehearse(newest.state)]
+
+    def rehearsed(self, now: float) -> list[Effect]:
+        """The model has taken the state over."""
+        self._rehearsing = False
+        return self._acknowledge(now) if self.applied >= 0 else []
 
     # -- records -----------------------------------------------------------------------------------------------------------------
 
@@ -144,7 +153,7 @@ class Backup:
         return [*effects, *self._acknowledge(now)]
 
     def _acknowledge(self, now: float, again: bool = False) -> list[Effect]:
-        said = (self.received, self.applied)
+        said = (self.received, -1 if self._rehearsing and not self.in_sync else self.applied)
         if self._primary is None or self.applied < 0 or (said == self._said and not again):
             return []
         self._said = said

@@ -264,6 +264,8 @@ class StatefulMachine(Vertex):
             self.captures_open = max(self.captures_open - 1, 0)  # of an earlier epoch, perhaps: its copy must not be torn either
         if isinstance(event, LoadFailed):
             return self._stop(f"the model refused the state: {event.message}")
+        if isinstance(event, Loaded) and self.backup is not None:
+            return self.backup.rehearsed(now)
         if self.primary is None:
             return [AbandonBatch(event.batch)] if isinstance(event, UpdateWanted) else []
         if isinstance(event, UpdateWanted):
