@@ -1,0 +1,185 @@
+"""Election, workers, followers and the store, each by itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from hams_operator import limits
+from hams_operator.controller.election import LEASE, Election
+from hams_operator.controller.kube import OWNED, PODS, KubeError, Resource
+from hams_operator.controller.options import options_from
+from hams_operator.controller.store import Store
+from hams_operator.controller.watching import Follower
+from hams_operator.controller.workers import Again, Workers
+
+from .fakes import FakeKube
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("debounce_s", "again_s", "again_max_s", "kube_pause_s", "kube_pause_max_s"):
+        monkeypatch.setattr(limits, name, 0.0)
+
+
+# -- election ----------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_one_of_two_holds_the_lease_and_the_other_takes_it_when_it_is_given_up() -> None:
+    kube = FakeKube()
+    first, second = Election(kube, "ns", "a"), Election(kube, "ns", "b")
+    assert await first._try(0.0)
+    assert not await second._try(1.0)
+    first.won.set()
+    await first.resign()
+    assert await second._try(2.0)
+    assert not await first._try(3.0)
+    assert kube.items["Lease", "ns", LEASE]["spec"]["holderIdentity"] == "b"
+
+
+async def test_a_lease_that_is_not_renewed_for_its_time_is_taken_by_our_own_clock() -> None:
+    kube = FakeKube()
+    first, second = Election(kube, "ns", "a"), Election(kube, "ns", "b")
+    await first._try(0.0)
+    assert not await second._try(1000.0)  # seen for the first time now, whatever time is written in it
+    assert not await second._try(1000.0 + limits.lease_s)
+    assert await second._try(1000.1 + limits.lease_s)
+
+
+async def test_of_two_who_try_at_once_one_wins() -> None:
+    kube = FakeKube()
+    kube.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE, "namespace": "ns"}, "spec": {}})
+    stale = await kube.get(Resource("Lease", "x/y", "leases"), "ns", LEASE)
+    assert stale is not None
+    assert await Election(kube, "ns", "a")._try(0.0)
+    assert not await Election(kube, "ns", "b")._write({**stale, "spec": {"holderIdentity": "b"}}, new=False)
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_many_events_are_one_round_and_one_during_the_work_is_another(quick: None) -> None:
+    rounds: list[str] = []
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def work(key: str) -> None:
+        rounds.append(key)
+        begun.set()
+        await gate.wait()
+
+    workers = Workers(work)
+    for _ in range(10):
+        workers.enqueue("a")
+    workers.begin()
+    await begun.wait()
+    workers.enqueue("a")
+    workers.enqueue("a")
+    gate.set()
+    await workers.idle()
+    assert rounds == ["a", "a"]
+
+
+async def test_what_fails_is_tried_again_and_holds_nobody_else_up(quick: None) -> None:
+    done: list[str] = []
+    left = {"bad": 3, "bug": 1}
+
+    async def work(key: str) -> None:
+        if left.get(key, 0):
+            left[key] -= 1
+            raise RuntimeError("nobody foresaw this") if key == "bug" else Again("not now")
+        done.append(key)
+
+    workers = Workers(work)
+    workers.begin()
+    for key in ("bad", "bug", "good"):
+        workers.enqueue(key)
+    await workers.idle()
+    assert sorted(done) == ["bad", "bug", "good"]
+    assert workers.failures == 4
+
+
+# -- followers ---------------------------------------------------------------------------------------------------------------------------
+
+
+def pod(name: str, version: int = 1) -> Json:
+    return {"kind": "Pod", "metadata": {"name": name, "namespace": "ns", "resourceVersion": str(version)}}
+
+
+class Script(FakeKube):
+    """Lists and watches as written down; at the end it blocks."""
+
+    def __init__(self, lists: list[list[Json]], watches: list[list[Json] | KubeError]) -> None:
+        super().__init__()
+        self.lists, self.watches = lists, watches
+        self.over = asyncio.Event()
+
+    async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
+        return {"metadata": {"resourceVersion": "9"}, "items": self.lists.pop(0)}
+
+    async def watch(self, resource: Resource, namespace: str, selector: str, version: str) -> AsyncIterator[Json]:
+        if not self.watches:
+            self.over.set()
+            await asyncio.Event().wait()
+        found = self.watches.pop(0)
+        if isinstance(found, KubeError):
+            raise found
+        for event in found:
+            yield event
+
+
+async def follow(script: Script) -> list[str]:
+    told: list[str] = []
+    follower = Follower(script, PODS, "", "x", lambda item: told.append(item["metadata"]["name"]), lambda ns, name: told.append(f"-{name}"))
+    task = asyncio.ensure_future(follower.run())
+    await script.over.wait()
+    task.cancel()
+    return told
+
+
+async def test_a_follower_tells_what_is_there_and_what_changes(quick: None) -> None:
+    events = [{"type": "ADDED", "object": pod("b", 10)}, {"type": "BOOKMARK", "object": pod("", 11)}, {"type": "DELETED", "object": pod("a", 12)}]
+    assert await follow(Script([[pod("a")]], [events])) == ["a", "b", "-a"]
+
+
+async def test_after_forgotten_changes_it_lists_again_and_tells_what_has_gone(quick: None) -> None:
+    gone = {"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}
+    assert await follow(Script([[pod("a"), pod("b")], [pod("b")]], [[gone]])) == ["a", "b", "b", "-a"]
+
+
+async def test_a_broken_watch_goes_on_where_it_ended(quick: None) -> None:
+    events = [{"type": "ADDED", "object": pod("b", 10)}]
+    assert await follow(Script([[pod("a")]], [KubeError(0, "broken"), events])) == ["a", "b"]
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_only_what_matters_is_news() -> None:
+    news: list[tuple[str, str]] = []
+    store = Store(news.append)
+    graph = {"kind": "ServiceGraph", "metadata": {"name": "g", "namespace": "n", "resourceVersion": "1"}, "spec": {"a": 1}}
+    store.put_graph(graph)
+    store.put_graph({**graph, "status": {"x": 1}, "metadata": {**graph["metadata"], "resourceVersion": "2"}})
+    assert news == [("n", "g")]
+    labels = {"hams.dev/graph": "g"}
+    deployment = {"kind": "Deployment", "metadata": {"name": "d", "namespace": "n", "labels": labels, "managedFields": [1]}, "spec": {}}
+    store.put(deployment)
+    store.put({**deployment, "status": {"replicas": 1}})
+    assert len(news) == 2
+    store.put({**deployment, "spec": {"replicas": 2}}, ours=True)
+    assert len(news) == 2
+    store.drop("Deployment", "n", "d")
+    assert len(news) == 3
+    store.drop_graph(("n", "g"))
+    store.forget(("n", "g"))
+    assert store.version(("n", "g")) == -1
+
+
+def test_options_come_from_the_environment_that_the_chart_sets() -> None:
+    found = options_from({"HAMS_ETCD": "http://e:1", "HAMS_SIDECAR_IMAGE": "i:1", "HAMS_WATCH_NAMESPACES": "a, b", "HAMS_HISTORY_HOST_PATH": "/h"})
+    assert (found.settings.etcd, found.settings.image, found.settings.history, found.namespaces) == ("http://e:1", "i:1", "/h", ("a", "b"))
+    assert options_from({}).namespaces == ()
+    assert set(OWNED) == {"ConfigMap", "Service", "Deployment", "PodDisruptionBudget", "NetworkPolicy"}
