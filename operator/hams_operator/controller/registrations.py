@@ -4,6 +4,7 @@ import asyncio
 from typing import cast
 
 import kopf
+from kopf._core.engines.peering import Identity
 
 from hams_operator.controller.kube import GRAPHS
 from hams_operator.controller.store import Store
@@ -54,6 +55,7 @@ async def watch_graphs(store: Store, namespaces: tuple[str, ...], stop: asyncio.
         registry=registry_of(store),
         settings=settings_of(),
         standalone=True,
+        identity=Identity("hams-controller"),  # else it asks for the user's name, and in our image the user has none
         clusterwide=not namespaces,
         namespaces=namespaces,
         stop_flag=stop,
