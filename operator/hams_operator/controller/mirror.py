@@ -33,7 +33,7 @@ class Known:
 
 
 class Mirror:
-    """`changed(graph_uid)` is called after each change."""
+    """`changed(graph_uid)` is called after each change; with "" if it may concern every graph."""
 
     def __init__(self, coordination: Coordination, changed: Callable[[str], None]) -> None:
         self.read = asyncio.Event()
@@ -96,9 +96,7 @@ class Mirror:
     def _set_away(self, why: str) -> None:
         if bool(why) != bool(self.away):
             self.away = why
-            for uid in list(self._known):
-                self._known[uid].version += 1
-                self._changed(uid)
+            self._changed("")
         self.away = why
 
     def _put(self, key: str, value: bytes, revision: int) -> str:

@@ -50,6 +50,9 @@ class Controller:
         ]
 
     def _etcd_changed(self, graph_uid: str) -> None:
+        if not graph_uid:
+            for every in self._keys.values():
+                self.workers.enqueue(every)
         key = self._keys.get(graph_uid) or self._keys.get(graph_uid.rpartition("-r")[0])  # a later incarnation
         if key is not None:
             self.workers.enqueue(key)

@@ -1,14 +1,16 @@
 """kopf's part: it watches ServiceGraphs and tells the store. Handlers decide nothing, keep nothing, and never write to the resource."""
 
 import asyncio
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import kopf
-from kopf._core.engines.peering import Identity
 
 from hams_operator.controller.kube import GRAPHS
 from hams_operator.controller.store import Store
 from hams_operator.plan.names import Json
+
+if TYPE_CHECKING:
+    from kopf._core.engines.peering import Identity
 
 GROUP, VERSION = GRAPHS.api_version.split("/")
 
@@ -55,7 +57,7 @@ async def watch_graphs(store: Store, namespaces: tuple[str, ...], stop: asyncio.
         registry=registry_of(store),
         settings=settings_of(),
         standalone=True,
-        identity=Identity("hams-controller"),  # else it asks for the user's name, and in our image the user has none
+        identity=cast("Identity", "hams-controller"),  # else it asks for the user's name, and in our image the user has none
         clusterwide=not namespaces,
         namespaces=namespaces,
         stop_flag=stop,

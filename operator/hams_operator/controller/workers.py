@@ -1,10 +1,11 @@
 """Level-triggered work: a key is enqueued by whatever happens, and worked on by one worker at a time, as often as something has changed.
 
 A key that is enqueued while it is worked on is worked on once more; ten events in between are one. A failure is tried again after a pause that
-doubles up to a bound; anything that happens meanwhile ends the pause no sooner than the debounce.
+doubles up to a bound, or when something happens to it, but not at once: a refusal that is itself an event makes no storm.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
@@ -31,6 +32,7 @@ class Workers(Generic[K]):
         self._work = work
         self._dirty: set[K] = set()
         self._tasks: dict[K, asyncio.Task[None]] = {}
+        self._nudges: dict[K, asyncio.Event] = {}
         self._hands = asyncio.Semaphore(limits.workers_max)
         self._paused = True
         self.rounds = 0
@@ -39,9 +41,15 @@ class Workers(Generic[K]):
     def enqueue(self, key: K) -> None:
         """Something about `key` has changed."""
         self._dirty.add(key)
+        if key in self._nudges:
+            self._nudges[key].set()
         if not self._paused and key not in self._tasks:
             task = self._tasks[key] = asyncio.get_running_loop().create_task(self._serve(key))
-            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+            task.add_done_callback(lambda _: self._ended(key))
+
+    def _ended(self, key: K) -> None:
+        self._tasks.pop(key, None)
+        self._nudges.pop(key, None)
 
     def begin(self) -> None:
         """Start to work; until then keys are only collected."""
@@ -64,8 +72,14 @@ class Workers(Generic[K]):
 
     async def _serve(self, key: K) -> None:
         pause_s = 0.0
+        nudge = self._nudges[key] = asyncio.Event()
         while key in self._dirty:
-            await asyncio.sleep(max(pause_s, limits.debounce_s))
+            await asyncio.sleep(limits.debounce_s if pause_s == 0 else limits.again_s)
+            if pause_s > limits.again_s:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s - limits.again_s):
+                        await nudge.wait()
+            nudge.clear()
             async with self._hands:
                 self._dirty.discard(key)
                 self.rounds += 1

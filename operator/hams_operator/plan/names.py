@@ -36,6 +36,7 @@ LINK_DIR = "/run/hams"
 SOCKET = f"{LINK_DIR}/model.sock"
 ARENA = f"{LINK_DIR}/arena"
 PID_FILE = f"{LINK_DIR}/proxy.pid"
+HISTORY_DIR = "/history"
 SPEC_DIR = "/etc/hams"
 SPEC_FILE = "spec.json"
 

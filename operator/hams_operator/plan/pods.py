@@ -21,6 +21,7 @@ from hams_operator.plan.names import (
     GRACE_S,
     GRAPH,
     GRPC_PORT,
+    HISTORY_DIR,
     HTTP_PORT,
     INCARNATION,
     LINK_DIR,
@@ -170,8 +171,8 @@ def _pod(containers: list[Json], init: list[Json], role: dict[str, str], runs: s
     if settings.history:
         pod["spec"]["volumes"].append({"name": "history", "hostPath": {"path": settings.history, "type": "DirectoryOrCreate"}})
         for container in (*containers, *init):
-            container["env"].append({"name": "HAMS_HISTORY", "value": settings.history})
-            container["volumeMounts"] = [*container.get("volumeMounts", []), _mount("history", settings.history)]
+            container["env"].append({"name": "HAMS_HISTORY", "value": HISTORY_DIR})
+            container["volumeMounts"] = [*container.get("volumeMounts", []), _mount("history", HISTORY_DIR)]
     return pod
 
 

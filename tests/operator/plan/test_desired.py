@@ -200,8 +200,8 @@ def test_a_history_is_recorded_only_where_the_settings_say_so() -> None:
     found = objects(settings=Settings(history="/var/history"))
     spec = found["Deployment", "pair-count"]["spec"]["template"]["spec"]
     for container in (*spec["initContainers"], *spec["containers"]):
-        assert {"name": "HAMS_HISTORY", "value": "/var/history"} in container["env"]
-        assert {"name": "history", "mountPath": "/var/history"} in container["volumeMounts"]
+        assert {"name": "HAMS_HISTORY", "value": "/history"} in container["env"]
+        assert {"name": "history", "mountPath": "/history"} in container["volumeMounts"]
 
 
 def test_the_plan_is_the_same_each_time_and_plain_json() -> None:
