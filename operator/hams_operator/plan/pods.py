@@ -121,7 +121,7 @@ def _container(name: str, settings: Settings, command: list[str], cpu: str, memo
         ],
         "ports": [{"name": "peers", "containerPort": PEER_PORT}, {"name": "probes", "containerPort": PROBE_PORT}],
         "resources": {"requests": {"cpu": cpu, "memory": memory}},
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "probes"}, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 2},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "probes"}, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 3},
         "livenessProbe": {"httpGet": {"path": "/livez", "port": "probes"}, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {**_SECURE, "readOnlyRootFilesystem": True},
