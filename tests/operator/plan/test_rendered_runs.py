@@ -1,4 +1,4 @@
-"""What `hams render` prints, run: each container's command as a process, as a kubelet would start it, on loopback addresses instead of a pod network."""
+"""What `hams render` prints, run: each container's command as a process, as a kubelet would start it, on loopback instead of a pod network."""
 
 import asyncio
 import json
@@ -146,7 +146,7 @@ async def ask(key: str) -> Json:
 @pytest.mark.process
 @pytest.mark.etcd
 async def test_rendered_containers_are_a_graph_and_a_pod_that_ends_hands_its_role_over(kubelet: Kubelet) -> None:
-    """All parts start at once, before their etcd holds a graph. Then the primary's pod is deleted: its count goes on elsewhere, without a failed request."""
+    """All parts start at once, before their etcd holds a graph. Then a pod is deleted: the count goes on, without a failed request."""
     deployments = [item for (kind, _), item in kubelet.objects.items() if kind == "Deployment"]
     pods = [(f"{item['metadata']['name']}-{n}", item["spec"]["template"]) for item in deployments for n in range(item["spec"]["replicas"])]
     for number, (pod, template) in enumerate(pods):
