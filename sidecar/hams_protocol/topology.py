@@ -20,7 +20,7 @@ class ReplicaSet:
     `in_sync` are the backups in sync, the primary aside. `ends` are (epoch, end) of ended epochs, ascending; an epoch below the
     first one listed, and below `epoch`, was dropped. `lost` is set when no replica of the state is left and policy says Stop.
     `restarted_in` is the epoch in which it last began again from less than the durable state: what stems from before was reported as
-    lost, and is not undone.
+    lost, and is not undone. `may_restart`: a person has said that it may, though policy says Stop.
     """
 
     name: str
@@ -31,6 +31,7 @@ class ReplicaSet:
     ends: tuple[tuple[int, int], ...] = ()
     lost: bool = False
     restarted_in: int = 0
+    may_restart: bool = False
 
     def end_of(self, epoch: int) -> int | None:
         """The last seq of an ended epoch that survived; None if the epoch has not ended or its end was dropped."""
@@ -129,6 +130,12 @@ def admit(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner
     if found.primary != primary or found.epoch != epoch or joiner not in found.joining or joiner in topology.revoked:
         return None
     return topology.with_set(replace(found, in_sync=(*found.in_sync, joiner), joining=tuple(item for item in found.joining if item != joiner))).next()
+
+
+def allow_restart(topology: Topology, name: str) -> Topology | None:
+    """A person decides that a lost state shall begin again, from its newest checkpoint or from nothing. None if it is not lost."""
+    found = topology.find(name)
+    return topology.with_set(replace(found, may_restart=True)).next() if found.lost else None
 
 
 def call(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId) -> Topology | None:

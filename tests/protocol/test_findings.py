@@ -6,7 +6,7 @@ import pytest
 from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, primary_of, rset, skip, table, topo, value
 
 from hams_protocol.deps import Dep
-from hams_protocol.effects import EnterUpdate, NoteExec, Propose, Send, StartBatch, Stop
+from hams_protocol.effects import EnterUpdate, NoteExec, NoteLost, Propose, Send, StartBatch, Stop
 from hams_protocol.events import Captured, CasDone, CasFailed, Drain, ModelDied
 from hams_protocol.graph import FRONTEND, Join, RecoverySpec, WhenLost
 from hams_protocol.messages import (
@@ -28,6 +28,7 @@ from hams_protocol.messages import (
     Suspect,
 )
 from hams_protocol.recovery import ManagerMachine
+from hams_protocol.topology import allow_restart
 
 
 def fan_out():
@@ -290,6 +291,47 @@ def test_a_recovery_does_not_wait_for_a_downstream_primary_that_is_lost(when_los
     rig.step(CasDone(topology, 3))
     rig.after(0.3)
     assert of(rig.all, Propose)[-1].topology.find("q").primary == ("q-9" if when_lost is WhenLost.RESTART else "q-1")
+
+
+def test_a_person_may_decide_that_a_lost_state_begins_again_though_policy_says_stop():
+    data = graph(op("q", FRONTEND, stateful=True))
+    rig = Rig(ManagerMachine(data, "m-1"))
+    rig.members(m_1="manager", F_1="F", q_9="q")
+    rig.learn(topo(1, rset("q", "q-1")))
+    rig.step(CasDone(of(rig.all, Propose)[-1].topology, 2))
+    for _ in range(4):
+        rig.after(0.3)
+    lost = of(rig.all, Propose)[-1].topology
+    assert (lost.find("q").lost, lost.find("q").joining) == (True, ()), "nobody is there to copy from"
+    assert allow_restart(topo(1, rset("q", "q-1")), "q") is None, "nothing to decide"
+    rig.step(CasDone(lost, 3))
+    rig.after(1.0)
+    assert of(rig.all, Propose)[-1].topology == lost, "it waits"
+    decided = allow_restart(lost, "q")
+    rig.learn(decided)
+    found = of(rig.all + rig.after(0.3), Propose)[-1].topology.find("q")
+    assert (found.primary, found.epoch, found.restarted_in, found.may_restart) == ("q-9", 2, 2, False)
+
+
+def test_a_state_that_holds_more_than_a_restarted_one_upstream_is_reported_and_goes_on():
+    rig = downstream("q-2")
+    rig.get("p-1", Durable((Dep("p", 1, 7),)))
+    feed(rig, R0, p=dep("p", 1, 7))
+    restarted = replace(rset("p", "p-9", epoch=2, ends=((1, 5),)), restarted_in=2)
+    effects = rig.learn(topo(2, restarted, rset("r", "r-1"), rset("q", "q-1", "q-2"), revoked=("p-1", "p-2")))
+    (note,) = of(effects, NoteLost)
+    assert (note.op, note.epoch, note.version) == ("q", 1, 1)
+    assert not of(effects, Stop), "it is not undone"
+    again = topo(3, restarted, rset("r", "r-1"), rset("q", "q-1", "q-2"), revoked=("p-1", "p-2"))
+    assert not of(rig.learn(again), NoteLost), "said once"
+
+
+def test_a_state_that_holds_no_more_than_a_restarted_one_upstream_has_nothing_to_report():
+    rig = downstream("q-2")
+    rig.get("p-1", Durable((Dep("p", 1, 5),)))
+    feed(rig, R0, p=dep("p", 1, 5))
+    restarted = replace(rset("p", "p-9", epoch=2, ends=((1, 5),)), restarted_in=2)
+    assert not of(rig.learn(topo(2, restarted, rset("r", "r-1"), rset("q", "q-1", "q-2"), revoked=("p-1", "p-2"))), NoteLost)
 
 
 def test_a_draining_primary_that_has_to_roll_back_goes_on_draining():

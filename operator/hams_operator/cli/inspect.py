@@ -38,6 +38,20 @@ def status(graph: str | None, every: bool, output: Output) -> int:
     return 0
 
 
+def restart(operator: str, graph: str | None, output: Output) -> int:
+    """Decide that a state that is lost shall begin again."""
+    run = choose(graph)
+    try:
+        ask(run, "restart", operator)
+    except NoAnswer as error:
+        complain(str(error))
+    if output is Output.JSON:
+        print_json({"graph": run.graph, "restarts": operator})
+    else:
+        sys.stdout.write(f"the state of {operator} begins again, from its newest checkpoint if there is one\n")
+    return 0
+
+
 def down(graph: str | None, every: bool, output: Output) -> int:
     """End one run, or all; returns when nothing of it is left."""
     runs = running() if every else [choose(graph)]

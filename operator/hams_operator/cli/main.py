@@ -162,6 +162,18 @@ def kill(
 
 
 @app.command()
+def restart(
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator (or shard, F/0) whose state is lost.", show_default=False)],
+    graph: GraphOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Decide that a lost state shall begin again: where whenLost is Stop, the graph waits for this."""
+    from hams_operator.cli import inspect  # noqa: PLC0415
+
+    raise Code(inspect.restart(operator, graph, output))
+
+
+@app.command()
 def load(
     file: FileArgument,
     url: Annotated[str | None, typer.Option(help="Where the graph answers; without it the run of that name here.", show_default=False)] = None,

@@ -31,6 +31,14 @@ def table(status: Status, *, hint: str = "") -> RenderableType:
     for failure in status.failures:
         parts.append(Text(f"\nthe model of {failure.operator} keeps ending, last with {failure.exit_code}:", style="bold red"))
         parts += [Text(f"  {line}", style="red") for line in failure.log[-3:]]
+    for loss in status.losses:
+        rest = f"; {' and '.join(loss.downstream)} may hold more of it" if loss.downstream else ""
+        parts.append(
+            Text(
+                f"\nthe state of {loss.operator} was lost: it began again in epoch {loss.epoch} from version {loss.version}{rest}",
+                style="bold yellow",
+            )
+        )
     if hint:
         parts.append(Text(f"\n{hint}", style="dim"))
     return Group(*parts)

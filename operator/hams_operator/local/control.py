@@ -1,7 +1,8 @@
 """The supervisor's ear: a Unix socket, one JSON object per line, by which other `hams` commands reach a run.
 
 Question `{"ask": "status"}`, answer `{"status": {...}}`; question `{"ask": "down"}`, answer `{"ending": true}`, and the process ends when
-everything is down. A question that cannot be answered is answered by `{"error": text}`. Only the user who started the run can connect:
+everything is down; question `{"ask": "restart", "of": "learner"}`, answer `{"restarts": true}`.
+A question that cannot be answered is answered by `{"error": text}`. Only the user who started the run can connect:
 the socket lies in a folder of mode 700.
 """
 
@@ -20,9 +21,10 @@ from hams_wire.errors import CoordinationError
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What is asked: status or down."""
+    """What is asked: status, down, or restart of the lost state of `of`."""
 
     ask: str
+    of: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,6 +32,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     status: Status | None = None
     ending: bool = False
+    restarts: bool = False
     error: str | None = None
 
 
@@ -38,11 +41,12 @@ class NoAnswer(Exception):
 
 
 class Ear:
-    """The supervisor's end. `status` makes the answer, `down` is called when somebody asks for the end."""
+    """The supervisor's end. `status` makes the answer, `down` is called when somebody asks for the end, `restart` says why it cannot be."""
 
-    def __init__(self, status: Callable[[], Awaitable[Status]], down: Callable[[], None]) -> None:
+    def __init__(self, status: Callable[[], Awaitable[Status]], down: Callable[[], None], restart: Callable[[str], Awaitable[str]]) -> None:
         self._status = status
         self._down = down
+        self._restart = restart
         self._server: asyncio.Server | None = None
         self._looking = asyncio.Lock()
 
@@ -77,17 +81,23 @@ class Ear:
             case "down":
                 self._down()
                 return Answer(ending=True)
+            case "restart":
+                try:
+                    why = await self._restart(question.of)
+                except CoordinationError as error:
+                    why = f"etcd does not answer: {error}"
+                return Answer(restarts=not why, error=why or None)
             case other:
-                return Answer(error=f"expected status or down, got {other}")
+                return Answer(error=f"expected status, down or restart, got {other}")
 
 
-def ask(run: RunFile, question: str) -> Answer:
+def ask(run: RunFile, question: str, of: str = "") -> Answer:
     """Ask a run's supervisor. Raises NoAnswer."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
             channel.settimeout(control_answer_s)
             channel.connect(str(run.control))
-            channel.sendall(msgspec.json.encode(Question(question)) + b"\n")
+            channel.sendall(msgspec.json.encode(Question(question, of)) + b"\n")
             with channel.makefile("rb") as lines:
                 line = lines.readline(control_line_bytes_max)
     except TimeoutError:

@@ -5,6 +5,7 @@ Truthful: `Ready` only while every state has a primary that serves it, every slo
 """
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import signal
@@ -17,10 +18,10 @@ from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph, Mode
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Health, Message, Probe, ProbeAnswer, RoleReport
-from hams_protocol.topology import Topology
+from hams_protocol.topology import Topology, allow_restart
 from hams_wire import records
 from hams_wire.coordination.port import Coordination
-from hams_wire.errors import CoordinationError
+from hams_wire.errors import CoordinationError, NotApplied
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import HeapFactory
 
@@ -61,6 +62,15 @@ class FailureInfo(msgspec.Struct, frozen=True, rename="camel"):
     log: tuple[str, ...]
 
 
+class Loss(msgspec.Struct, frozen=True):
+    """A state that was lost and began again in `epoch` from `version`. The operators `downstream` may hold more of it; that is not undone."""
+
+    operator: str
+    epoch: int
+    version: int
+    downstream: tuple[str, ...]
+
+
 class View(msgspec.Struct, frozen=True):
     """One look at a run."""
 
@@ -69,6 +79,7 @@ class View(msgspec.Struct, frozen=True):
     instances: tuple[InstanceStatus, ...]
     open_sets: tuple[str, ...]
     failures: tuple[FailureInfo, ...] = ()
+    losses: tuple[Loss, ...] = ()
 
     def is_true(self, condition: str) -> bool:
         """Whether a condition holds."""
@@ -76,7 +87,8 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}, omit_defaults=True):
-    """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a model is in a crash loop."""
+    """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a model is in a crash loop, `losses` only if a state
+    was lost and began again."""
 
     graph: str
     url: str
@@ -85,6 +97,7 @@ class Status(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}
     conditions: tuple[Condition, ...]
     instances: tuple[InstanceStatus, ...]
     failures: tuple[FailureInfo, ...] = ()
+    losses: tuple[Loss, ...] = ()
 
 
 class Pids(msgspec.Struct, frozen=True):
@@ -154,7 +167,21 @@ class Observer:
         leader = min(managers, default=None)
         instances = tuple(_instance(name, pids, topology, answers.get(name), name == leader) for name, pids in living.items())
         open_sets = tuple(item.name for item in topology.sets if item.lost or item.primary is None)
-        return View(topology.generation, self._conditions(topology, answers, failures, away), instances, open_sets, failures)
+        conditions = self._conditions(topology, answers, failures, away)
+        return View(topology.generation, conditions, instances, open_sets, failures, losses_of(self._graph, topology))
+
+    async def allow_restart(self, name: str) -> str:
+        """A person has decided that a lost state shall begin again; why not, if it cannot. Raises CoordinationError."""
+        while True:
+            entry = await self._coordination.get(records.topology_key(self._uid))
+            topology = Topology() if entry is None else records.decode_topology(entry.value)
+            changed = allow_restart(topology, name)
+            if entry is None or changed is None:
+                known = ", ".join(item.name for item in topology.sets if item.lost) or "none is"
+                return f"the state of {name} is not lost; lost: {known}"
+            with contextlib.suppress(NotApplied):  # somebody else was faster: look again
+                await self._coordination.compare_and_swap(entry.key, entry.mod_revision, records.encode_topology(changed))
+                return ""
 
     async def _read(self) -> str:
         """Read topology and members; why that failed, if an earlier reading can serve."""
@@ -230,7 +257,8 @@ class Observer:
         for name in (*(op.name for op in self._graph.data.operators if op.stateful), *self._graph.shard_names):
             found = topology.find(name)
             if found.lost:
-                return "StateLost", f"no replica of the state of {name} is left"
+                decide = "it begins again" if found.may_restart else f"to begin it again: hams restart {name}"
+                return "StateLost", f"no replica of the state of {name} is left; {decide}"
             if found.primary is None:
                 return "NoPrimary", f"{name} has no primary yet"
             if not _serves(answers.get(found.primary), name, found.epoch):
@@ -267,6 +295,15 @@ class Observer:
             return DEGRADED, f"{silent[0]} does not answer"
         alone = [op.name for op in self._graph.data.operators if op.stateful and op.backups == 0]
         return (NOT_ASKED_FOR, f"{alone[0]} asks for no backups") if alone else None
+
+
+def losses_of(graph: Graph, topology: Topology) -> tuple[Loss, ...]:
+    """States that were lost and began again."""
+    return tuple(
+        Loss(item.name, item.restarted_in, item.end_of(item.restarted_in - 1) or 0, tuple(graph.stateful_downstream.get(item.name, ())))
+        for item in topology.sets
+        if item.restarted_in
+    )
 
 
 def _condition(kind: str, missing: tuple[str, str] | None, good: str) -> Condition:

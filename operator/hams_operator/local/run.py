@@ -52,7 +52,7 @@ async def run(graph: Graph, options: Options, report: Callable[[Status], None], 
     try:
         supervisor = Supervisor(graph, Path(options.file), options.port, None if options.history is None else Path(options.history), options.etcd)
         supervisor.restore = options.restore
-        ear = Ear(supervisor.status, asked.set)
+        ear = Ear(supervisor.status, asked.set, supervisor.allow_restart)
         ended = loop.create_task(asked.wait())
         work = loop.create_task(_work(supervisor, ear, options, report, keep_looking))
         try:

@@ -180,10 +180,15 @@ class Supervisor(Instances):
             {place.pod.instance: place.pod.pids for place in [*self._places, *self._left] if place.pod}, self._failures()
         )
 
+    async def allow_restart(self, name: str) -> str:
+        """See `Observer.allow_restart`."""
+        assert self._observer is not None, "started"
+        return await self._observer.allow_restart(name)
+
     async def status(self) -> Status:
         """The answer of `hams status`. Raises CoordinationError."""
         view = await self.view()
-        return Status(self.graph.data.name, self.url, self.grpc, view.generation, view.conditions, view.instances, view.failures)
+        return Status(self.graph.data.name, self.url, self.grpc, view.generation, view.conditions, view.instances, view.failures, view.losses)
 
     # -- what is wanted ------------------------------------------------------------------------------------------------------------
 

@@ -136,4 +136,6 @@ def revoke(topology: Topology, instances: Iterable[InstanceId]) -> Topology:
 def moved(old: ReplicaSet, primary: InstanceId, end: int, in_sync: Iterable[InstanceId], joining: Iterable[InstanceId]) -> ReplicaSet:
     """A replica set in its next epoch."""
     ends = (*old.ends, (old.epoch, end))[-limits.ends_kept_max :]
-    return replace(old, epoch=old.epoch + 1, primary=primary, in_sync=tuple(in_sync), joining=tuple(joining), ends=ends, lost=False)
+    return replace(
+        old, epoch=old.epoch + 1, primary=primary, in_sync=tuple(in_sync), joining=tuple(joining), ends=ends, lost=False, may_restart=False
+    )

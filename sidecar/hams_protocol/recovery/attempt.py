@@ -301,7 +301,7 @@ class Attempt:
         topology = self.topology
         for name, move in self._moves.items():
             if name in self.lost:
-                topology = topology.with_set(replace(move.old, lost=True))
+                topology = topology.with_set(replace(move.old, lost=True, joining=()))
             elif move.primary is not None:
                 topology = topology.with_set(assign.moved(move.old, move.primary, move.end, move.in_sync, move.joining))
         topology = assign.slots(self._graph, topology, self._members, ())

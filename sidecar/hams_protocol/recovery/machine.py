@@ -518,7 +518,8 @@ class ManagerMachine:
             gone = all(self._is_gone(member) for member in holders) and not assign.keepers(self.members, item)
             if gone == item.lost or item.primary is None or not holders:
                 continue
-            topology = topology.with_set(replace(item, lost=gone))
+            joining = () if gone else item.joining  # nobody is there to copy from, and who begins the state again must be free
+            topology = topology.with_set(replace(item, lost=gone, joining=joining))
             if gone:
                 notes.append(NoteLost(item.name, item.epoch, -1, "no replica of its state is left"))
         return topology, notes
@@ -529,13 +530,14 @@ class ManagerMachine:
     def _restart_lost(self, topology: Topology, now: float) -> tuple[Topology, list[Effect]]:
         """`Restart`: a lost state begins again, from its newest checkpoint if there is one, and says so; `Stop` leaves it to a person."""
         notes: list[Effect] = []
-        if self.graph.data.recovery.when_lost is not WhenLost.RESTART:
-            return topology, notes
+        restarts = self.graph.data.recovery.when_lost is WhenLost.RESTART
         for item in topology.sets:
+            if not (item.lost and (restarts or item.may_restart)):
+                continue
             of = item.name if item.name in self.graph.operators else "F"
             free = [name for name in assign.candidates(self.members, of, topology) if name not in assign.named(topology)]
             may_return = bool(assign.keepers(self.members, item)) and item.name not in self._retry_at
-            if item.lost and free and not may_return and not self._waits_for_checkpoints(item, free, now):
+            if free and not may_return and not self._waits_for_checkpoints(item, free, now):
                 epoch, version, chosen = max((*self._saved.get((name, item.name), (0, 0)), name) for name in reversed(free))
                 restarted = assign.moved(item, chosen if epoch else free[0], version, (), ())
                 if epoch:

@@ -8,7 +8,7 @@ role's state only by a topology that gives this instance one.
 
 from hams_protocol import limits, mutants
 from hams_protocol.deps import Deps
-from hams_protocol.effects import AbandonBatch, Effect, NoteFailover, RestartModel, Send, Stop
+from hams_protocol.effects import AbandonBatch, Effect, NoteFailover, NoteLost, RestartModel, Send, Stop
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
@@ -88,6 +88,7 @@ class StatefulMachine(Vertex):
         self._draining = False
         self.captures_open = 0
         self._early_acks: dict[InstanceId, RecordAck] = {}
+        self._reported: dict[str, int] = {}
 
     # -- the machine -------------------------------------------------------------------------------------------------------
 
@@ -327,8 +328,23 @@ class StatefulMachine(Vertex):
         if not self._stopped and self.primary is not None:
             if self.primary.is_tainted() and not mutants.on("ignore-taint"):
                 return [*effects, *self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)]
+            effects += self._report_beyond()
             effects += self.purge_units(now)
             effects += self.primary.after_purge(now)
+        return effects
+
+    def _report_beyond(self) -> list[Effect]:
+        """Upstream a state was lost and began again from less than this one may stem from: that is not undone, but said."""
+        assert self.primary is not None
+        effects: list[Effect] = []
+        for name in self.graph.stateful_upstream[self.operator.name]:
+            found = self.knowledge.set_of(name)
+            if found.restarted_in <= self._reported.get(name, 0):
+                continue
+            self._reported[name] = found.restarted_in
+            if self.primary.holds_more_than(found):
+                why = f"it stems from more of {name} than version {found.end_of(found.restarted_in - 1) or 0}, from which that began again"
+                effects.append(NoteLost(self.operator.name, self.epoch, self.version, why))
         return effects
 
     def _take_role(self, now: float) -> list[Effect]:

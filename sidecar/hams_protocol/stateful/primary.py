@@ -91,6 +91,16 @@ class Primary:
         """What the newest state depends on."""
         return self._execution.deps
 
+    def holds_more_than(self, restarted: ReplicaSet) -> bool:
+        """Whether the state may stem from versions that another operator has lost and not got back. What was durable is no entry any more,
+        so the announced watermark tells; who took the state over has heard of none, and cannot exclude it.
+        """
+        end = restarted.end_of(restarted.restarted_in - 1) or 0
+        mark = self._m.knowledge.watermark(restarted.name)
+        if self._m.version <= 0:
+            return False
+        return mark is None or mark.seq > end or any(dep.op == restarted.name and dep.seq > end for dep in self._execution.deps)
+
     def begun(self, now: float) -> list[Effect]:
         """The set begins with this primary alone, at a version that the model holds already."""
         return self.advance(now)

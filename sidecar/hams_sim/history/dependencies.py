@@ -66,6 +66,8 @@ class Dependencies:
             self._release(table, stretch, prefix, beside)
             for position, line in applies.get(stretch.epoch, ()):
                 worst = prefix.settled_at(line.version)
+                if worst == INFINITE and table.lost_from is not None:
+                    continue  # it has said that it holds what is lost upstream
                 if worst == INFINITE or (self.ordered and worst >= position):
                     self._unsettled_version(table, stretch, position, line)
 
@@ -97,7 +99,10 @@ class Dependencies:
                 continue
             assert line.version is not None
             own = beside.get(seq, (-1.0, INFINITE))
-            worst = max(own[0], prefix.settled_at(line.version), durable.settled(line.version))
+            inherited = max(own[0], prefix.settled_at(line.version))
+            if inherited == INFINITE and table.lost_from is not None:
+                inherited = -1.0  # it has said that it stems from what was lost upstream, which is not undone
+            worst = max(inherited, durable.settled(line.version))
             if worst >= 0:
                 self.settled[line.out] = worst
             generation = min(own[1], prefix.dead_at(line.version))
@@ -158,6 +163,8 @@ class Dependencies:
                 worst = -1.0
                 for value in line.values:
                     worst = max(worst, settled.get(value, -1.0))
+                if worst == INFINITE and not self.tainted.isdisjoint(line.values):
+                    continue  # it stems from what was reported lost
                 if worst == INFINITE or (self.ordered and worst >= position):
                     self._unsettled(position, f"{line.i} released the reply of {line.req}", list(line.values), [])
 

@@ -25,8 +25,8 @@ def run(tmp_path):
 async def ear(run):
     made: list[Ear] = []
 
-    async def opened(status, down=lambda: None):
-        made.append(Ear(status, down))
+    async def opened(status, down=lambda: None, restart=None):
+        made.append(Ear(status, down, restart))
         await made[0].open(run.control)
 
     yield opened
@@ -53,6 +53,16 @@ async def test_down_is_confirmed_and_passed_on(run, ear):
     assert asked.is_set()
 
 
+async def test_a_restart_is_passed_on_or_refused_with_the_reason(run, ear):
+    async def restart(name):
+        return "" if name == "learner" else f"the state of {name} is not lost"
+
+    await ear(None, restart=restart)
+    assert (await asyncio.to_thread(ask, run, "restart", "learner")).restarts
+    with pytest.raises(NoAnswer, match="the state of other is not lost"):
+        await asyncio.to_thread(ask, run, "restart", "other")
+
+
 async def test_what_cannot_be_answered_is_said(run, ear):
     class Away(CoordinationError):
         pass
@@ -63,7 +73,7 @@ async def test_what_cannot_be_answered_is_said(run, ear):
     await ear(status)
     with pytest.raises(NoAnswer, match="g: etcd does not answer: no member can be reached"):
         await asyncio.to_thread(ask, run, "status")
-    with pytest.raises(NoAnswer, match="expected status or down, got dance"):
+    with pytest.raises(NoAnswer, match="expected status, down or restart, got dance"):
         await asyncio.to_thread(ask, run, "dance")
 
 

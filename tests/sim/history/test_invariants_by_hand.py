@@ -769,6 +769,20 @@ def test_a_reported_loss_exempts_neither_what_went_before_nor_other_operators() 
     assert "I1" in broken(*lines)
 
 
+def test_what_a_lost_state_leaves_downstream_must_be_reported_too() -> None:
+    lines = [
+        PAIR,
+        log(),
+        unit("p 1/1", "0/0", "0/0", "p1", "q"),
+        unit("q 1/1", "0/0", "p1", "q1"),
+        LostLine(op="p", epoch=1, version=0),
+        failover("p", 2, 0),
+        durable("q 1/1"),
+    ]
+    assert broken(*lines) == {"I3"}, "a durable version depends on one that never was"
+    holds(*lines, LostLine(op="q", epoch=1, version=1))
+
+
 def test_a_lost_shard_may_log_a_key_again() -> None:
     lines = [ONE, log("0/0", "k"), log("0/1", "k")]
     holds(*lines, LostLine(op="F/0", epoch=2, version=0))
