@@ -164,3 +164,6 @@ starved_decay = 0.9
 
 slot_cache_max = 4096
 """Requests whose slot is remembered: somewhat more than are open at once."""
+
+order_slack_items = 64
+"""Entries of a queue that name what is gone already, beyond as many as are there, before it is cleared of them."""

@@ -76,14 +76,19 @@ class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
 class Buffer:
     """`nbytes` bytes of an arena, at `offset` of its mapping (a multiple of 64). Lives as long as someone refers to it or to `view`."""
 
-    __slots__ = ("_slot", "arena", "nbytes", "offset", "view")
+    __slots__ = ("_slot", "arena", "nbytes", "offset")
 
     def __init__(self, arena: "Arena", slot: _Slot, offset: int, nbytes: int) -> None:
         self.arena = arena
         self.offset = offset
         self.nbytes = nbytes
-        self.view: memoryview = slot.data
         self._slot = slot
+
+    @property
+    def view(self) -> memoryview:
+        """All of it, writable. Made when asked for: a buffer may lie here for long, and a view is larger than the buffer itself."""
+        found: memoryview = self._slot.data
+        return found if len(found) == self.nbytes else found[: self.nbytes]
 
     def trim(self, nbytes: int) -> None:
         """Keep the first `nbytes` bytes and give the rest back, unless it is little: then the slot stays of a size that will be wanted again.
@@ -95,7 +100,6 @@ class Buffer:
             self.arena._released(self.offset + keep, self._slot.size - keep, slots=0)
             self._slot.size = keep
         self.nbytes = nbytes
-        self.view = self.view[:nbytes]
 
     def __repr__(self) -> str:
         return f"Buffer({self.offset}+{self.nbytes})"

@@ -11,6 +11,7 @@ from itertools import islice
 from hams_protocol import limits
 from hams_protocol.frontend.state import ShardState
 from hams_protocol.graph import FrontendSpec
+from hams_protocol.ids import RequestId
 from hams_protocol.messages import Admit, DoneEntry, LogCopy, LogEntry, Token
 
 
@@ -80,7 +81,7 @@ def copy_parts(shard: int, log: ShardLog) -> list[LogCopy]:
     state = log.state
     groups: list[tuple[LogEntry, ...]] = []
     for kept in (*state.kept.values(), *state.unkeyed.values()):
-        groups.append((kept.admit, kept.reply, DoneEntry(kept.request)))
+        groups.append((kept.admit(shard), kept.reply(shard), DoneEntry(RequestId(shard, kept.n))))
     for item in state.open.values():
         groups.append((item.admit,) if item.reply is None else (item.admit, item.reply))
     parts: list[LogCopy] = []

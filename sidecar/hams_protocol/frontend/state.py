@@ -13,7 +13,7 @@ from hams_protocol import limits
 from hams_protocol.graph import FrontendSpec
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.knowledge import CompletionSet
-from hams_protocol.messages import Admit, DoneEntry, LogEntry, Meta, ReplyEntry, Token
+from hams_protocol.messages import Admit, DoneEntry, Kind, LogEntry, Meta, Payload, ReplyEntry, Token
 
 NO_META = Meta()
 """What was handed on to models is of no use to a complete request."""
@@ -34,43 +34,52 @@ class KeptReply:
     """The reply of a complete request that may still be asked for.
 
     There are many of them, so each keeps what an answer, a key or a joiner needs and nothing twice; the entries are made anew when asked
-    for. `names`: operators' names by themselves, so that all replies share them.
+    for. Nearly all replies are one value on no lane: that one lies here by itself, everything else in `_rest`. `names`: operators' names
+    by themselves, so that all replies share them.
     """
 
-    __slots__ = ("_digest", "_error", "_tokens", "key", "nbytes", "request", "ticket")
+    __slots__ = ("_digest", "_payload", "_rest", "_source", "_value_id", "key", "n", "ticket")
 
     def __init__(self, admit: Admit, reply: ReplyEntry, names: dict[str, str]) -> None:
-        self.request = admit.request
+        self.n = admit.request.n
         self.key = admit.key
         self.ticket = admit.ticket
-        self.nbytes = sum(0 if token.payload is None else token.payload.nbytes for token in reply.tokens)
         self._digest = admit.digest
-        self._error = reply.error
-        self._tokens = tuple(
-            Token(
-                admit.request,
-                token.lane,
-                names.setdefault(token.source, token.source),
-                token.kind,
-                token.value_id,
-                (),
-                (),
-                NO_META,
-                error=token.error,
-                payload=token.payload,
-            )
-            for token in reply.tokens
-        )
+        self._source = ""
+        self._value_id = ""
+        self._payload: Payload | None = None
+        self._rest: ReplyEntry | None = None
+        tokens = reply.tokens
+        if len(tokens) == 1 and reply.error is None and tokens[0].kind is Kind.VALUE and not tokens[0].lane:
+            self._source = names.setdefault(tokens[0].source, tokens[0].source)
+            self._value_id = tokens[0].value_id
+            self._payload = tokens[0].payload
+        else:
+            self._rest = ReplyEntry(admit.request, tuple([_kept(token, names) for token in tokens]), reply.error)
 
     @property
-    def admit(self) -> Admit:
+    def nbytes(self) -> int:
+        """Bytes of its payloads."""
+        if self._rest is None:
+            return 0 if self._payload is None else self._payload.nbytes
+        return sum([0 if token.payload is None else token.payload.nbytes for token in self._rest.tokens])
+
+    def admit(self, shard: int) -> Admit:
         """The entry by which the request came in, without its payload."""
-        return Admit(self.request, self.key, self._digest, NO_META, ticket=self.ticket)
+        return Admit(RequestId(shard, self.n), self.key, self._digest, NO_META, ticket=self.ticket)
 
-    @property
-    def reply(self) -> ReplyEntry:
+    def reply(self, shard: int) -> ReplyEntry:
         """Its reply."""
-        return ReplyEntry(self.request, self._tokens, self._error)
+        if self._rest is not None:
+            return self._rest
+        request = RequestId(shard, self.n)
+        token = Token(request, (), self._source, Kind.VALUE, self._value_id, (), (), NO_META, payload=self._payload)
+        return ReplyEntry(request, (token,), None)
+
+
+def _kept(token: Token, names: dict[str, str]) -> Token:
+    source = names.setdefault(token.source, token.source)
+    return Token(token.request, token.lane, source, token.kind, token.value_id, (), (), NO_META, error=token.error, payload=token.payload)
 
 
 class ReplyPool:
@@ -79,7 +88,8 @@ class ReplyPool:
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max
         self._bytes_max = bytes_max
-        self._replies: OrderedDict[int, KeptReply] = OrderedDict()
+        self._replies: dict[int, KeptReply] = {}
+        self._order: deque[int] = deque()
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -89,15 +99,20 @@ class ReplyPool:
         """The kept reply of request `n`."""
         return self._replies.get(n)
 
-    def put(self, n: int, kept: KeptReply) -> list[KeptReply]:
+    def put(self, kept: KeptReply) -> list[KeptReply]:
         """Keep a reply; those that had to go for it, oldest first (possibly itself)."""
-        self._replies[n] = kept
+        replies, order = self._replies, self._order
+        replies[kept.n] = kept
+        order.append(kept.n)
         self.nbytes += kept.nbytes
-        gone = []
-        while len(self._replies) > self._count_max or self.nbytes > self._bytes_max:
-            _, old = self._replies.popitem(last=False)
-            self.nbytes -= old.nbytes
-            gone.append(old)
+        gone: list[KeptReply] = []
+        while len(replies) > self._count_max or self.nbytes > self._bytes_max:
+            old = replies.pop(order.popleft(), None)
+            if old is not None:
+                self.nbytes -= old.nbytes
+                gone.append(old)
+        if len(order) > 2 * len(replies) + limits.order_slack_items:
+            self._order = deque([n for n in order if n in replies])
         return gone
 
     def drop(self, n: int) -> None:
@@ -106,9 +121,9 @@ class ReplyPool:
         if kept is not None:
             self.nbytes -= kept.nbytes
 
-    def values(self) -> Iterable[KeptReply]:
+    def values(self) -> list[KeptReply]:
         """All kept replies, oldest first."""
-        return self._replies.values()
+        return list(self._replies.values())
 
 
 class ExpiredKeys:
@@ -254,12 +269,12 @@ class ShardState:
             return
         admit = found.admit
         if admit.key is not None:
-            for old in self.kept.put(n, KeptReply(admit, found.reply, self._names)):
+            for old in self.kept.put(KeptReply(admit, found.reply, self._names)):
                 if old.key is not None:
                     self.keys.pop(old.key, None)
                     self.expired.add(old.key)
         elif admit.ticket is not None and self.tickets.find(admit.ticket.instance, admit.ticket.counter) == n:
-            for old in self.unkeyed.put(n, KeptReply(admit, found.reply, self._names)):
+            for old in self.unkeyed.put(KeptReply(admit, found.reply, self._names)):
                 if old.ticket is not None:
                     self.tickets.pop(old.ticket.instance, old.ticket.counter)
 
@@ -275,7 +290,7 @@ class ShardState:
         if found is not None:
             return found.reply
         kept = self.kept.get(request.n) or self.unkeyed.get(request.n)
-        return None if kept is None else kept.reply
+        return None if kept is None else kept.reply(self.shard)
 
     def admitted(self, n: int) -> Admit | None:
         """The entry (of a kept reply: without payload) by which a request came in."""
@@ -283,4 +298,4 @@ class ShardState:
         if found is not None:
             return found.admit
         kept = self.kept.get(n) or self.unkeyed.get(n)
-        return None if kept is None else kept.admit
+        return None if kept is None else kept.admit(self.shard)
