@@ -167,3 +167,6 @@ slot_cache_max = 4096
 
 order_slack_items = 64
 """Entries of a queue that name what is gone already, beyond as many as are there, before it is cleared of them."""
+
+lost_log_stride_requests = 1 << 32
+"""A shard whose log was lost numbers its requests from epoch times this on: no id is ever used twice."""

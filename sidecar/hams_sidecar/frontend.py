@@ -13,8 +13,7 @@ from functools import partial
 
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
-from hams_protocol.frontend import FrontendMachine
-from hams_protocol.frontend.machine import KeptLogs
+from hams_protocol.frontend import FrontendMachine, KeptLogs
 from hams_protocol.graph import FRONTEND, Graph, Mode, ReplyTensor
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Kind, Meta, Token

@@ -1,7 +1,8 @@
 """The machine of one frontend instance: clients in front, shards of the log behind, operators around (protocol.md, section 5).
 
-`step(event, now)` returns effects in the order in which they must be performed; `deadline()` says when it wants a Tick. No I/O, no
-clock, no randomness. Roles belong to shards, not to the instance: it may own one, follow another and copy a third.
+`steps(events, now)` returns effects in the order in which they must be performed; `deadline()` says when it wants a Tick. No I/O, no
+clock, no randomness. Here events find the part that they concern: roles of shards (`roles`), clients (`gateway`), sink tokens (`sinks`),
+questions of others (`questions`), the topology's changes (`changes`).
 
 Never: it decides nothing about other instances' roles (it changes its own shards' sets by compare-and-swap), it never guesses when its
 log does not fit the topology (it stops and says so), and it acts on nothing while frozen.
@@ -9,8 +10,8 @@ log does not fit the topology (it stops and says so), and it acts on nothing whi
 
 from collections.abc import Callable, Sequence
 
-from hams_protocol import limits, mutants
-from hams_protocol.effects import Effect, NoteFailover, NotServed, Propose, Stop
+from hams_protocol import mutants
+from hams_protocol.effects import Effect, NotServed, Stop
 from hams_protocol.events import (
     CasDone,
     CasFailed,
@@ -19,7 +20,6 @@ from hams_protocol.events import (
     ClientRequest,
     Drain,
     Event,
-    Member,
     MembersChanged,
     PeerDown,
     PeerUp,
@@ -27,19 +27,19 @@ from hams_protocol.events import (
     TopologyLearnt,
 )
 from hams_protocol.frontend.broadcast import CompletionBroadcast
+from hams_protocol.frontend.changes import Changes
 from hams_protocol.frontend.context import FOREVER, Context
-from hams_protocol.frontend.follower import ShardFollower
 from hams_protocol.frontend.gateway import Gateway, answer_message
-from hams_protocol.frontend.log import ShardLog, empty_log
-from hams_protocol.frontend.owner import ShardOwner
+from hams_protocol.frontend.kept import KeptLogs
+from hams_protocol.frontend.questions import Questions
+from hams_protocol.frontend.roles import Misfit, ShardRoles
 from hams_protocol.frontend.sinks import SinkDesk
+from hams_protocol.frontend.status import ShardStatus
 from hams_protocol.frontend.waits import Waits
-from hams_protocol.frozen import frozen
 from hams_protocol.graph import FRONTEND, Graph
-from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
-    KEPT,
     AskCopy,
     AskTopology,
     Attempt,
@@ -52,53 +52,17 @@ from hams_protocol.messages import (
     Durable,
     Fence,
     Freeze,
-    FreezeAnswer,
-    Health,
     Heartbeat,
     LogAck,
     LogAppend,
     LogCopy,
     Message,
     Probe,
-    ProbeAnswer,
-    Refused,
     ReplyEntry,
-    RoleReport,
-    SlotAnswer,
     SlotQuery,
-    Token,
     TokenAcks,
     TopologyNews,
 )
-from hams_protocol.outbox import Outbox
-from hams_protocol.topology import ReplicaSet, slot_number
-
-LOST_LOG_STRIDE = 1 << 32
-"""A shard whose log was lost numbers its requests from epoch times this on: no id is ever used twice."""
-
-
-@frozen
-class ShardStatus:
-    """One shard as this instance sees it, for status and metrics. `role` is `primary`, `backup` or `joining`."""
-
-    name: str
-    role: str
-    epoch: int
-    last: int
-    committed: int
-    open_requests: int
-    kept_replies: int
-    frozen: bool
-
-
-class KeptLogs:
-    """What a revoked frontend brings along under a fresh id: the logs it held, by shard, each in the epoch of its `ShardLog`."""
-
-    __slots__ = ("former", "logs")
-
-    def __init__(self, former: InstanceId, logs: dict[int, ShardLog]) -> None:
-        self.former = former
-        self.logs = logs
 
 
 class FrontendMachine:
@@ -112,21 +76,17 @@ class FrontendMachine:
         self.graph = graph
         self.instance = instance
         self._ctx = Context(graph, instance)
-        self._owners: dict[int, ShardOwner] = {}
-        self._followers: dict[int, ShardFollower] = {}
-        self._shard_of = {name: number for number, name in enumerate(graph.shard_names)}
-        self._outbox = Outbox(self._ctx.knowledge, self._sending_epoch)
         self._waits = Waits(self._ctx)
         self._broadcast = CompletionBroadcast(self._ctx)
+        self._roles = ShardRoles(self._ctx, self._waits, kept, self._released, self._broadcast.add)
+        self._owners = self._roles.owners
+        self._followers = self._roles.followers
+        self._outbox = self._roles.outbox
         self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast)
         self._gateway = Gateway(self._ctx, self._owners)
-        self._kept = kept
-        self._members: dict[InstanceId, Member] = {}
-        self._proposing = False
-        self._propose_at = 0.0
+        self._questions = Questions(self._ctx, self._roles)
+        self._changes = Changes(self._ctx, self._roles, self._gateway.__len__, self._stop)
         self._due = FOREVER
-        self._draining = False
-        self._handing_off = False
         self._stopped = False
         self._handlers: dict[type, Callable[[InstanceId, Message], None]] = self._table()
 
@@ -164,13 +124,22 @@ class FrontendMachine:
         if self._stopped:
             return FOREVER
         due = self._sinks.deadline()
-        for part in (self._broadcast, self._gateway, self._waits, self._outbox):
-            at = part.deadline()
-            if at < due:
-                due = at
-        propose_at = FOREVER if self._proposing or self._ctx.knowledge.revision < 0 else self._propose_at
-        if self._handing_off:
-            due = min(due, max(propose_at, self._ctx.now + limits.propose_retry_s))
+        at = self._broadcast.deadline()
+        if at < due:
+            due = at
+        at = self._gateway.deadline()
+        if at < due:
+            due = at
+        at = self._waits.deadline()
+        if at < due:
+            due = at
+        at = self._outbox.deadline()
+        if at < due:
+            due = at
+        at = self._changes.deadline()
+        if at < due:
+            due = at
+        propose_at = self._changes.propose_at
         for owner in self._owners.values():
             at = owner.deadline(propose_at)
             if at < due:
@@ -190,14 +159,11 @@ class FrontendMachine:
     @property
     def kept_of(self) -> InstanceId | None:
         """The former id whose logs this instance still has, for its `Member` entry."""
-        return None if self._kept is None else self._kept.former
+        return None if self._roles.kept is None else self._roles.kept.former
 
     def kept_logs(self) -> KeptLogs | None:
         """After a `Stop` that names a set to keep: what a fresh machine should be given, of what the topology may need yet."""
-        held = {shard: owner.log for shard, owner in self._owners.items()}
-        held.update({shard: item.log for shard, item in self._followers.items() if item.log is not None and not item.joining})
-        logs = {shard: log for shard, log in held.items() if self._is_named(shard, log, self.instance)}
-        return KeptLogs(self.instance, logs) if logs else self._kept
+        return self._roles.worth_keeping()
 
     @property
     def unserved(self) -> str | None:
@@ -207,7 +173,8 @@ class FrontendMachine:
     @property
     def ready(self) -> bool:
         """Whether every shard has an owner and the graph is served; readiness of the endpoint."""
-        return not self._draining and self.unserved is None and all(self.knowledge.set_of(name).primary for name in self.graph.shard_names)
+        served = not self._changes.draining and self.unserved is None
+        return served and all(self.knowledge.set_of(name).primary for name in self.graph.shard_names)
 
     @property
     def waiting_clients(self) -> int:
@@ -216,19 +183,7 @@ class FrontendMachine:
 
     def shards(self) -> tuple[ShardStatus, ...]:
         """The shards in which this instance has a role."""
-        found = []
-        for owner in self._owners.values():
-            found.append(self._status(owner.name, "primary", owner.epoch, owner.log, owner.halted >= 0))
-        for follower in self._followers.values():
-            role = "joining" if follower.joining else "backup"
-            found.append(self._status(follower.name, role, follower.epoch, follower.log, follower.frozen >= 0))
-        return tuple(sorted(found, key=lambda item: item.name))
-
-    @staticmethod
-    def _status(name: str, role: str, epoch: int, log: ShardLog | None, is_frozen: bool) -> ShardStatus:
-        if log is None:
-            return ShardStatus(name, role, epoch, 0, 0, 0, 0, is_frozen)
-        return ShardStatus(name, role, epoch, log.last, log.committed, len(log.state.open), len(log.state.kept), is_frozen)
+        return self._roles.statuses()
 
     # -- dispatch ----------------------------------------------------------------------------------------------------------
 
@@ -244,21 +199,18 @@ class FrontendMachine:
             since = self._ctx.now - (self.graph.data.recovery.suspect_after_s if event.refused else 0.0)
             self._ctx.down[event.peer] = min(since, self._ctx.down.get(event.peer, since))
         elif isinstance(event, (CasDone, CasFailed)):
-            self._proposing = False
-            self._propose_at = self._ctx.now + (limits.propose_retry_s if isinstance(event, CasFailed) else 0.0)
+            self._changes.settled(failed=isinstance(event, CasFailed))
             self._learn(TopologyLearnt(event.topology, event.revision))
         elif isinstance(event, CasUnknown):
-            self._proposing = False
-            self._propose_at = self._ctx.now + limits.propose_retry_s
+            self._changes.settled(failed=True)
         elif isinstance(event, ClientGone):
             self._gateway.gone(event.handle)
         elif isinstance(event, Drain):
-            self._draining = True
+            self._changes.draining = True
 
     def _after(self, always: bool) -> None:
-        """What follows every event: timers that are due, replication and commitment, proposals; then the invariants."""
-        now = self._ctx.now
-        timers = always or now >= self._due
+        """What follows the events of a step: timers that are due, replication and commitment, proposals; then the invariants."""
+        timers = always or self._ctx.now >= self._due
         if timers:
             self._timers()
         for owner in self._owners.values():
@@ -266,9 +218,9 @@ class FrontendMachine:
         for follower in self._followers.values():
             follower.acknowledge()
         if timers or self._ctx.wishing:
-            self._propose()
-        if self._draining and not len(self._gateway):
-            self._drain()
+            self._changes.propose()
+        if self._changes.draining:
+            self._changes.drain()
         if not mutants.active:
             for owner in self._owners.values():
                 owner.check()
@@ -343,27 +295,6 @@ class FrontendMachine:
         assert isinstance(message, Completion)
         self.knowledge.completed.learn(message)
 
-    def _on_slot_query(self, sender: InstanceId, message: Message) -> None:
-        assert isinstance(message, SlotQuery)
-        knowledge = self.knowledge
-        if not mutants.on("query-without-fence"):
-            knowledge.fence(message.op, message.slot, message.epoch)
-        slots = len(knowledge.slots_of(message.op))
-        found: dict[tuple[RequestId, tuple[str, ...]], Token] = {}
-        for owner in self._owners.values():
-            for token in owner.held_from(message.op):
-                found[token.request, token.lane] = token
-        for follower in self._followers.values():
-            if follower.log is not None:
-                for token in _logged_from(follower.log, message.op):
-                    found[token.request, token.lane] = token
-        mine = tuple(
-            token
-            for token in found.values()
-            if slots and slot_number(token.request, slots) == message.slot and token.request not in knowledge.completed
-        )
-        self._ctx.send(sender, SlotAnswer(message.op, message.slot, message.epoch, mine))
-
     # -- the log -----------------------------------------------------------------------------------------------------------
 
     def _on_append(self, sender: InstanceId, message: Message) -> None:
@@ -391,7 +322,7 @@ class FrontendMachine:
 
     def _on_ask_copy(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, AskCopy)
-        owner = self._owners.get(self._shard_of.get(message.op, -1))
+        owner = self._owners.get(self._roles.numbers.get(message.op, -1))
         if owner is None or owner.epoch != message.epoch:
             self._ctx.send(sender, TopologyNews(self.knowledge.topology, self.knowledge.revision))
         elif owner.halted < 0:
@@ -446,15 +377,16 @@ class FrontendMachine:
         if not knowledge.learn(event.topology, event.revision):
             return
         if self.instance in event.topology.revoked and not mutants.on("revoked-goes-on"):
-            kept = self.kept_logs()
+            kept = self._roles.worth_keeping()
             self._stop("revoked", None if kept is None else self.graph.shard_names[min(kept.logs)])
             return
-        for shard, name in enumerate(self.graph.shard_names):
-            self._take_role(shard, knowledge.set_of(name))
-            if self._stopped:
-                return
-        self._drop_kept()
-        if self._stopped:
+        try:
+            self._roles.take(knowledge)
+        except Misfit as misfit:
+            self._stop(str(misfit))
+            return
+        if self._roles.drop_kept():
+            self._stop("the logs it kept are of no use any more")
             return
         self._broadcast.own(self._owners)
         self._listen()
@@ -465,100 +397,8 @@ class FrontendMachine:
         ctx.out += self._outbox.owners_changed(ctx.now)
         self._gateway.topology_changed()
 
-    def _take_role(self, shard: int, roles: ReplicaSet) -> None:
-        """The role that the newest topology gives this instance in one shard."""
-        me = self.instance
-        owner, follower = self._owners.get(shard), self._followers.get(shard)
-        if roles.primary == me:
-            if owner is not None and owner.epoch == roles.epoch:
-                owner.halted = -1
-                owner.replication.roles_changed(roles)
-            else:
-                self._own(shard, roles)
-        elif me in roles.in_sync:
-            if follower is not None and follower.epoch == roles.epoch and follower.log is not None:
-                follower.admitted()
-                follower.owner, follower.frozen = roles.primary, -1
-            else:
-                self._follow(shard, roles)
-        elif me in roles.joining:
-            if follower is not None and follower.epoch == roles.epoch and follower.joining:
-                follower.owner, follower.frozen = roles.primary, -1
-            else:
-                self._leave(shard)
-                self._followers[shard] = ShardFollower(self._ctx, shard, roles.name, roles.epoch, roles.primary, None, joining=True)
-        else:
-            self._leave(shard)
-
-    def _own(self, shard: int, roles: ReplicaSet) -> None:
-        log = self._log_for(shard, roles)
-        if log is None:
-            self._stop(f"made primary of {roles.name} in epoch {roles.epoch} without a log that fits")
-            return
-        self._leave(shard)
-        owner = self._owners[shard] = ShardOwner(self._ctx, shard, roles, log, self._outbox, self._waits, self._released, self._broadcast.add)
-        if roles.epoch > 1:
-            end = roles.end_of(roles.epoch - 1)
-            self._ctx.out.append(NoteFailover(roles.name, self._ctx.generation, roles.epoch, log.last if end is None else end, self.instance))
-        owner.take_over()
-
-    def _follow(self, shard: int, roles: ReplicaSet) -> None:
-        log = self._log_for(shard, roles)
-        if log is None:
-            self._stop(f"named in sync in {roles.name}, epoch {roles.epoch}, without a log that fits")
-            return
-        self._leave(shard)
-        self._followers[shard] = ShardFollower(self._ctx, shard, roles.name, roles.epoch, roles.primary, log, joining=False)
-
-    def _log_for(self, shard: int, roles: ReplicaSet) -> ShardLog | None:
-        """The log this instance has for an epoch: the one it held, cut at the end of the epoch before; None if it does not fit."""
-        held: ShardOwner | ShardFollower | None = self._owners.get(shard) or self._followers.get(shard)
-        log = None if held is None else held.log
-        if held is None and self._kept is not None:
-            log = self._kept.logs.get(shard)
-        spec, end = self.graph.data.frontend, roles.end_of(roles.epoch - 1)
-        if log is not None and log.epoch == roles.epoch - 1 and end is not None and not (isinstance(held, ShardFollower) and held.joining):
-            if mutants.on("longest-log-wins") and log.last >= end:
-                log.epoch = roles.epoch
-                return log
-            if log.cut(end):
-                log.epoch = roles.epoch
-                return log
-        if roles.primary == self.instance and roles.epoch == 1:
-            return empty_log(shard, 1, 0, spec)
-        if roles.primary == self.instance and roles.restarted_in == roles.epoch:
-            return empty_log(shard, roles.epoch, end or 0, spec, roles.epoch * LOST_LOG_STRIDE)
-        return None
-
-    def _leave(self, shard: int) -> None:
-        """This instance has no part in a shard any more, or a new one."""
-        self._followers.pop(shard, None)
-        if self._owners.pop(shard, None) is not None:
-            self._outbox.complete([request for request in self._outbox.requests() if request.shard == shard])
-
-    def _sending_epoch(self, request: RequestId) -> int | None:
-        owner = self._owners.get(request.shard)
-        return None if owner is None or owner.halted >= 0 else owner.epoch
-
-    def _drop_kept(self) -> None:
-        """Kept logs are of no use once the topology does not name the former id in their epoch; nor is who came back for their sake alone."""
-        if self._kept is None:
-            return
-        for shard, log in list(self._kept.logs.items()):
-            if not self._is_named(shard, log, self._kept.former):
-                del self._kept.logs[shard]
-        if self._kept.logs:
-            return
-        self._kept = None
-        if not (self._owners or self._followers):
-            self._stop("the logs it kept are of no use any more")
-
     def _is_over(self) -> bool:
         return self._stopped
-
-    def _is_named(self, shard: int, log: ShardLog, holder: InstanceId) -> bool:
-        roles = self.knowledge.set_of(self.graph.shard_names[shard])
-        return roles.epoch == log.epoch and holder in roles.members
 
     def _stop(self, reason: str, keep: str | None = None) -> None:
         self._stopped = True
@@ -567,20 +407,18 @@ class FrontendMachine:
     # -- members and connections -------------------------------------------------------------------------------------------
 
     def _members_changed(self, event: MembersChanged) -> None:
-        self._members = {member.instance: member for member in event.members}
-        gone = [peer for peer in self._ctx.down if peer not in self._members]
-        logs = [owner.log for owner in self._owners.values()]
-        logs += [follower.log for follower in self._followers.values() if follower.log is not None]
-        for log in logs:
+        members = self._changes.members = {member.instance: member for member in event.members}
+        gone = [peer for peer in self._ctx.down if peer not in members]
+        for log in self._roles.logs():
             log.state.drop_gone(gone)
         roles = {instance for item in self.knowledge.topology.sets for instance in (*item.members, *item.joining)}
-        for peer in [peer for peer in self._ctx.down if peer not in self._members and peer not in roles]:
+        for peer in [peer for peer in self._ctx.down if peer not in members and peer not in roles]:
             del self._ctx.down[peer]
         self._listen()
 
     def _listen(self) -> None:
         """Who is told of completions: registered operator instances and frontends, and whoever has a role."""
-        found = {member.instance for member in self._members.values() if member.of == FRONTEND or member.of in self.graph.operators}
+        found = {member.instance for member in self._changes.members.values() if member.of == FRONTEND or member.of in self.graph.operators}
         topology = self.knowledge.topology
         for item in topology.sets:
             found.update(item.members)
@@ -601,77 +439,20 @@ class FrontendMachine:
         if peer in self._broadcast.listeners and self._owners:
             self._broadcast.wanted(peer)
 
-    def _propose(self) -> None:
-        """The owner's own compare-and-swap: hand a shard over, admit a joiner of the ack set, or drop a member that is dead or does not receive."""
-        knowledge = self._ctx.knowledge
-        if self._proposing or knowledge.revision < 0 or self._ctx.now < self._propose_at:
-            return
-        self._ctx.wishing = False
-        for owner in self._owners.values():
-            changed = owner.hand_over(frozenset(self._members)) if self._handing_off else None
-            if changed is None and owner.halted < 0:
-                changed = owner.replication.wish(knowledge.topology)
-            if changed is not None:
-                self._proposing = True
-                self._propose_at = self._ctx.now + limits.propose_retry_s
-                self._ctx.out.append(Propose(knowledge.revision, changed))
-                return
+    # -- questions ---------------------------------------------------------------------------------------------------------
 
-    def _drain(self) -> None:
-        """No client waits here any more: hand the shards over; without one, or where nobody will ever come to take them, it is over."""
-        others = self.graph.data.frontend.replicas > 1 or any(
-            member.of == FRONTEND and member.instance != self.instance for member in self._members.values()
-        )
-        if not self._owners or not others:
-            self._stop("drained")
-        elif not self._handing_off:
-            self._handing_off = True
-            self._propose()
-
-    # -- managers ----------------------------------------------------------------------------------------------------------
+    def _on_slot_query(self, sender: InstanceId, message: Message) -> None:
+        assert isinstance(message, SlotQuery)
+        self._questions.slot_query(sender, message)
 
     def _on_probe(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Probe)
-        roles = tuple(RoleReport(item.name, item.role, item.epoch, item.last, item.role != "joining") for item in self.shards())
-        if self._kept is not None:
-            names = self.graph.shard_names
-            roles += tuple(RoleReport(names[shard], KEPT, log.epoch, log.last, False) for shard, log in self._kept.logs.items())
-        self._ctx.send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self._ctx.generation, roles))
+        self._questions.probe(sender, message)
 
     def _on_freeze(self, sender: InstanceId, message: Message) -> None:
-        """Take and commit nothing more of this epoch, until a higher generation is learnt; say how far the log goes."""
         assert isinstance(message, Freeze)
-        ctx = self._ctx
-        shard = self._shard_of.get(message.name)
-        if shard is None or message.generation != ctx.generation or self.knowledge.set_of(message.name).epoch != message.epoch:
-            why = f"no shard {message.name!r}" if shard is None else f"{self.instance} knows generation {ctx.generation}"
-            ctx.send(sender, Refused(message.attempt, ctx.generation, message.name, why))
-            return
-        owner, follower = self._owners.get(shard), self._followers.get(shard)
-        log: ShardLog | None = None
-        if owner is not None:
-            owner.halted, log = message.generation, owner.log
-        elif follower is not None:
-            follower.frozen = message.generation
-            log = None if follower.joining else follower.log
-        if log is None and self._kept is not None:
-            log = self._kept.logs.get(shard)
-        applied = None if log is None else log.last
-        ctx.send(sender, FreezeAnswer(message.attempt, message.generation, message.name, message.epoch, applied))
+        self._questions.freeze(sender, message)
 
     def _on_fence(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Fence)
-        self._ctx.send(sender, Refused(message.attempt, self._ctx.generation, message.name, "a frontend has no state that depends on ends"))
-
-
-def _logged_from(log: ShardLog, op: str) -> list[Token]:
-    """Tokens from one operator that the log of a follower holds for open requests: in replies, and as inputs of internal requests."""
-    found: list[Token] = []
-    for item in log.state.open.values():
-        if item.reply is not None:
-            found += [token for token in item.reply.tokens if token.source == op]
-        found += [token for token in item.fed.values() if token.source == op]
-    for _, entry in log.tail():
-        if isinstance(entry, ReplyEntry):
-            found += [token for token in entry.tokens if token.source == op]
-    return found
+        self._questions.fence(sender, message)

@@ -1,0 +1,73 @@
+"""The changes of the topology that a frontend proposes itself: of its own shards' sets, and their handoff when it drains.
+
+One proposal at a time, not before the outcome of the last one is known or `propose_retry_s` has passed. It decides nothing about other
+instances' roles (protocol.md, section 2).
+"""
+
+from collections.abc import Callable
+
+from hams_protocol import limits
+from hams_protocol.effects import Propose
+from hams_protocol.events import Member
+from hams_protocol.frontend.context import FOREVER, Context
+from hams_protocol.frontend.roles import ShardRoles
+from hams_protocol.graph import FRONTEND
+from hams_protocol.ids import InstanceId
+
+
+class Changes:
+    """`members` are the registered instances; `clients` says how many wait here, `stop` ends this instance."""
+
+    def __init__(self, ctx: Context, roles: ShardRoles, clients: Callable[[], int], stop: Callable[[str], None]) -> None:
+        self._ctx = ctx
+        self._roles = roles
+        self._clients = clients
+        self._stop = stop
+        self.members: dict[InstanceId, Member] = {}
+        self.draining = False
+        self._handing_off = False
+        self._proposing = False
+        self._propose_at = 0.0
+
+    def settled(self, failed: bool) -> None:
+        """The outcome of a proposal: lost to another or unknown (`failed`), or committed."""
+        self._proposing = False
+        self._propose_at = self._ctx.now + (limits.propose_retry_s if failed else 0.0)
+
+    def propose(self) -> None:
+        """The owner's own compare-and-swap: hand a shard over, admit a joiner of the ack set, or drop a member that is dead or does not receive."""
+        ctx = self._ctx
+        if self._proposing or ctx.knowledge.revision < 0 or ctx.now < self._propose_at:
+            return
+        ctx.wishing = False
+        for owner in self._roles.owners.values():
+            changed = owner.hand_over(frozenset(self.members)) if self._handing_off else None
+            if changed is None and owner.halted < 0:
+                changed = owner.replication.wish(ctx.knowledge.topology)
+            if changed is not None:
+                self._proposing = True
+                self._propose_at = ctx.now + limits.propose_retry_s
+                ctx.out.append(Propose(ctx.knowledge.revision, changed))
+                return
+
+    def drain(self) -> None:
+        """Once no client waits here any more: hand the shards over; without one, or where nobody will ever come to take them, it is over."""
+        if not self.draining or self._clients():
+            return
+        others = self._ctx.graph.data.frontend.replicas > 1 or any(
+            member.of == FRONTEND and member.instance != self._ctx.instance for member in self.members.values()
+        )
+        if not self._roles.owners or not others:
+            self._stop("drained")
+        elif not self._handing_off:
+            self._handing_off = True
+            self.propose()
+
+    @property
+    def propose_at(self) -> float:
+        """Not before this time is anything proposed."""
+        return FOREVER if self._proposing or self._ctx.knowledge.revision < 0 else self._propose_at
+
+    def deadline(self) -> float:
+        """When a handoff under way should be looked at again."""
+        return max(self.propose_at, self._ctx.now + limits.propose_retry_s) if self._handing_off else FOREVER

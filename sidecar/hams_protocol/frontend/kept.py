@@ -1,0 +1,14 @@
+"""The logs that a revoked frontend brings along under a fresh id (protocol.md, section 6)."""
+
+from hams_protocol.frontend.log import ShardLog
+from hams_protocol.ids import InstanceId
+
+
+class KeptLogs:
+    """What a revoked frontend held, by shard, each in the epoch of its `ShardLog`."""
+
+    __slots__ = ("former", "logs")
+
+    def __init__(self, former: InstanceId, logs: dict[int, ShardLog]) -> None:
+        self.former = former
+        self.logs = logs

@@ -1,0 +1,98 @@
+"""What managers and operators' new owners ask a frontend: is it alive, how far goes its log, what has it received from a slot.
+
+Answers commit to nothing but what protocol.md says: who has answered a Freeze takes and commits nothing more of that epoch until it
+learns a higher generation; who has answered a SlotQuery refuses the slot's former owner for ever.
+"""
+
+from hams_protocol import mutants
+from hams_protocol.frontend.context import Context
+from hams_protocol.frontend.log import ShardLog
+from hams_protocol.frontend.roles import ShardRoles
+from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.messages import (
+    KEPT,
+    Fence,
+    Freeze,
+    FreezeAnswer,
+    Health,
+    Probe,
+    ProbeAnswer,
+    Refused,
+    ReplyEntry,
+    RoleReport,
+    SlotAnswer,
+    SlotQuery,
+    Token,
+)
+from hams_protocol.topology import slot_number
+
+
+class Questions:
+    """Answers questions out of what the shards of this instance hold."""
+
+    def __init__(self, ctx: Context, roles: ShardRoles) -> None:
+        self._ctx = ctx
+        self._roles = roles
+
+    def probe(self, sender: InstanceId, message: Probe) -> None:
+        """Alive, in these roles."""
+        kept = self._roles.kept
+        reports = tuple(RoleReport(item.name, item.role, item.epoch, item.last, item.role != "joining") for item in self._roles.statuses())
+        if kept is not None:
+            reports += tuple(RoleReport(self._roles.names[shard], KEPT, log.epoch, log.last, False) for shard, log in kept.logs.items())
+        self._ctx.send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self._ctx.generation, reports))
+
+    def freeze(self, sender: InstanceId, message: Freeze) -> None:
+        """Take and commit nothing more of this epoch, until a higher generation is learnt; say how far the log goes."""
+        ctx, roles = self._ctx, self._roles
+        shard = roles.numbers.get(message.name)
+        if shard is None or message.generation != ctx.generation or ctx.knowledge.set_of(message.name).epoch != message.epoch:
+            why = f"no shard {message.name!r}" if shard is None else f"{ctx.instance} knows generation {ctx.generation}"
+            ctx.send(sender, Refused(message.attempt, ctx.generation, message.name, why))
+            return
+        owner, follower = roles.owners.get(shard), roles.followers.get(shard)
+        if owner is not None:
+            owner.halted = message.generation
+        elif follower is not None:
+            follower.frozen = message.generation
+        log = roles.log_of(shard)
+        applied = None if log is None else log.last
+        ctx.send(sender, FreezeAnswer(message.attempt, message.generation, message.name, message.epoch, applied))
+
+    def fence(self, sender: InstanceId, message: Fence) -> None:
+        """Never asked of a frontend by who knows the graph."""
+        self._ctx.send(sender, Refused(message.attempt, self._ctx.generation, message.name, "a frontend has no state that depends on ends"))
+
+    def slot_query(self, sender: InstanceId, message: SlotQuery) -> None:
+        """Fence the slot's former owner, then say which of its tokens are here for open requests."""
+        knowledge = self._ctx.knowledge
+        if not mutants.on("query-without-fence"):
+            knowledge.fence(message.op, message.slot, message.epoch)
+        slots = len(knowledge.slots_of(message.op))
+        found: dict[tuple[RequestId, tuple[str, ...]], Token] = {}
+        for owner in self._roles.owners.values():
+            for token in owner.held_from(message.op):
+                found[token.request, token.lane] = token
+        for follower in self._roles.followers.values():
+            if follower.log is not None:
+                for token in _logged_from(follower.log, message.op):
+                    found[token.request, token.lane] = token
+        mine = tuple(
+            token
+            for token in found.values()
+            if slots and slot_number(token.request, slots) == message.slot and token.request not in knowledge.completed
+        )
+        self._ctx.send(sender, SlotAnswer(message.op, message.slot, message.epoch, mine))
+
+
+def _logged_from(log: ShardLog, op: str) -> list[Token]:
+    """Tokens from one operator that the log of a follower holds for open requests: in replies, and as inputs of internal requests."""
+    found: list[Token] = []
+    for item in log.state.open.values():
+        if item.reply is not None:
+            found += [token for token in item.reply.tokens if token.source == op]
+        found += [token for token in item.fed.values() if token.source == op]
+    for _, entry in log.tail():
+        if isinstance(entry, ReplyEntry):
+            found += [token for token in entry.tokens if token.source == op]
+    return found

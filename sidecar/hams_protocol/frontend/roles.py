@@ -1,0 +1,190 @@
+"""The roles of one frontend instance: which shards it owns, which it follows or copies, and which log it has for each.
+
+Roles belong to shards, not to the instance. It takes what the newest topology gives it and nothing else.
+
+Invariant: a shard is owned or followed, never both, and only with a log that fits the topology's epoch. Where none fits it says so by
+`Misfit`: the machine stops and guesses nothing.
+"""
+
+from collections.abc import Callable
+
+from hams_protocol import limits, mutants
+from hams_protocol.effects import NoteFailover, NotServed
+from hams_protocol.frontend.context import Context
+from hams_protocol.frontend.follower import ShardFollower
+from hams_protocol.frontend.kept import KeptLogs
+from hams_protocol.frontend.log import ShardLog, empty_log
+from hams_protocol.frontend.owner import ShardOwner
+from hams_protocol.frontend.status import ShardStatus
+from hams_protocol.frontend.waits import Waits
+from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.knowledge import Knowledge
+from hams_protocol.messages import ReplyEntry
+from hams_protocol.outbox import Outbox
+from hams_protocol.topology import ReplicaSet
+
+
+class Misfit(Exception):
+    """Ours, not retryable: the topology gives this instance a role for which it has no log."""
+
+
+class ShardRoles:
+    """Owned and followed shards, by number. `released` hands an outcome to who waits; `completed` is told of complete requests."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        waits: Waits,
+        kept: KeptLogs | None,
+        released: Callable[[InstanceId, int, ReplyEntry | NotServed], None],
+        completed: Callable[[RequestId], None],
+    ) -> None:
+        self._ctx = ctx
+        self._waits = waits
+        self._released = released
+        self._completed = completed
+        self.owners: dict[int, ShardOwner] = {}
+        self.followers: dict[int, ShardFollower] = {}
+        self.kept = kept
+        self.names = ctx.graph.shard_names
+        self.numbers = {name: number for number, name in enumerate(self.names)}
+        self.outbox = Outbox(ctx.knowledge, self._sending_epoch)
+
+    # -- taking roles ------------------------------------------------------------------------------------------------------
+
+    def take(self, knowledge: Knowledge) -> None:
+        """The roles that the newest topology gives this instance. Raises Misfit."""
+        for shard, name in enumerate(self.names):
+            self._take(shard, knowledge.set_of(name))
+
+    def _take(self, shard: int, roles: ReplicaSet) -> None:
+        me = self._ctx.instance
+        owner, follower = self.owners.get(shard), self.followers.get(shard)
+        if roles.primary == me:
+            if owner is not None and owner.epoch == roles.epoch:
+                owner.halted = -1
+                owner.replication.roles_changed(roles)
+            else:
+                self._own(shard, roles)
+        elif me in roles.in_sync:
+            if follower is not None and follower.epoch == roles.epoch and follower.log is not None:
+                follower.admitted()
+                follower.owner, follower.frozen = roles.primary, -1
+            else:
+                self._follow(shard, roles)
+        elif me in roles.joining:
+            if follower is not None and follower.epoch == roles.epoch and follower.joining:
+                follower.owner, follower.frozen = roles.primary, -1
+            else:
+                self._leave(shard)
+                self.followers[shard] = ShardFollower(self._ctx, shard, roles.name, roles.epoch, roles.primary, None, joining=True)
+        else:
+            self._leave(shard)
+
+    def _own(self, shard: int, roles: ReplicaSet) -> None:
+        log = self._log_for(shard, roles)
+        if log is None:
+            raise Misfit(f"made primary of {roles.name} in epoch {roles.epoch} without a log that fits")
+        self._leave(shard)
+        owner = self.owners[shard] = ShardOwner(self._ctx, shard, roles, log, self.outbox, self._waits, self._released, self._completed)
+        if roles.epoch > 1:
+            end = roles.end_of(roles.epoch - 1)
+            note = NoteFailover(roles.name, self._ctx.generation, roles.epoch, log.last if end is None else end, self._ctx.instance)
+            self._ctx.out.append(note)
+        owner.take_over()
+
+    def _follow(self, shard: int, roles: ReplicaSet) -> None:
+        log = self._log_for(shard, roles)
+        if log is None:
+            raise Misfit(f"named in sync in {roles.name}, epoch {roles.epoch}, without a log that fits")
+        self._leave(shard)
+        self.followers[shard] = ShardFollower(self._ctx, shard, roles.name, roles.epoch, roles.primary, log, joining=False)
+
+    def _log_for(self, shard: int, roles: ReplicaSet) -> ShardLog | None:
+        """The log this instance has for an epoch: the one it held, cut at the end of the epoch before; None if it does not fit."""
+        held: ShardOwner | ShardFollower | None = self.owners.get(shard) or self.followers.get(shard)
+        log = None if held is None else held.log
+        if held is None and self.kept is not None:
+            log = self.kept.logs.get(shard)
+        spec, end = self._ctx.graph.data.frontend, roles.end_of(roles.epoch - 1)
+        if log is not None and log.epoch == roles.epoch - 1 and end is not None and not (isinstance(held, ShardFollower) and held.joining):
+            if mutants.on("longest-log-wins") and log.last >= end:
+                log.epoch = roles.epoch
+                return log
+            if log.cut(end):
+                log.epoch = roles.epoch
+                return log
+        if roles.primary == self._ctx.instance and roles.epoch == 1:
+            return empty_log(shard, 1, 0, spec)
+        if roles.primary == self._ctx.instance and roles.restarted_in == roles.epoch:
+            return empty_log(shard, roles.epoch, end or 0, spec, roles.epoch * limits.lost_log_stride_requests)
+        return None
+
+    def _leave(self, shard: int) -> None:
+        """This instance has no part in a shard any more, or a new one."""
+        self.followers.pop(shard, None)
+        if self.owners.pop(shard, None) is not None:
+            self.outbox.complete([request for request in self.outbox.requests() if request.shard == shard])
+
+    def _sending_epoch(self, request: RequestId) -> int | None:
+        owner = self.owners.get(request.shard)
+        return None if owner is None or owner.halted >= 0 else owner.epoch
+
+    # -- logs that outlive an id -------------------------------------------------------------------------------------------
+
+    def log_of(self, shard: int) -> ShardLog | None:
+        """The log that counts in a takeover: of an owner, of a follower that is not copying, or brought along."""
+        owner, follower = self.owners.get(shard), self.followers.get(shard)
+        log: ShardLog | None = None
+        if owner is not None:
+            log = owner.log
+        elif follower is not None and not follower.joining:
+            log = follower.log
+        if log is None and self.kept is not None:
+            log = self.kept.logs.get(shard)
+        return log
+
+    def worth_keeping(self) -> KeptLogs | None:
+        """What a fresh machine should be given after this instance was revoked, of what the topology may need yet."""
+        held = {shard: owner.log for shard, owner in self.owners.items()}
+        held.update({shard: item.log for shard, item in self.followers.items() if item.log is not None and not item.joining})
+        logs = {shard: log for shard, log in held.items() if self._is_named(shard, log, self._ctx.instance)}
+        return KeptLogs(self._ctx.instance, logs) if logs else self.kept
+
+    def drop_kept(self) -> bool:
+        """Kept logs are of no use once the topology does not name the former id in their epoch. True if nothing is left to be here for."""
+        if self.kept is None:
+            return False
+        for shard, log in list(self.kept.logs.items()):
+            if not self._is_named(shard, log, self.kept.former):
+                del self.kept.logs[shard]
+        if self.kept.logs:
+            return False
+        self.kept = None
+        return not (self.owners or self.followers)
+
+    def _is_named(self, shard: int, log: ShardLog, holder: InstanceId) -> bool:
+        roles = self._ctx.knowledge.set_of(self.names[shard])
+        return roles.epoch == log.epoch and holder in roles.members
+
+    # -- what they are -----------------------------------------------------------------------------------------------------
+
+    def logs(self) -> list[ShardLog]:
+        """All logs held in a role."""
+        return [owner.log for owner in self.owners.values()] + [item.log for item in self.followers.values() if item.log is not None]
+
+    def statuses(self) -> tuple[ShardStatus, ...]:
+        """The shards in which this instance has a role."""
+        found = []
+        for owner in self.owners.values():
+            found.append(_status(owner.name, "primary", owner.epoch, owner.log, owner.halted >= 0))
+        for follower in self.followers.values():
+            role = "joining" if follower.joining else "backup"
+            found.append(_status(follower.name, role, follower.epoch, follower.log, follower.frozen >= 0))
+        return tuple(sorted(found, key=lambda item: item.name))
+
+
+def _status(name: str, role: str, epoch: int, log: ShardLog | None, is_frozen: bool) -> ShardStatus:
+    if log is None:
+        return ShardStatus(name, role, epoch, 0, 0, 0, 0, is_frozen)
+    return ShardStatus(name, role, epoch, log.last, log.committed, len(log.state.open), len(log.state.kept), is_frozen)
