@@ -85,7 +85,7 @@ class FrontendMachine:
         self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast)
         self._gateway = Gateway(self._ctx, self._owners)
         self._questions = Questions(self._ctx, self._roles)
-        self._changes = Changes(self._ctx, self._roles, self._gateway.__len__, self._stop)
+        self._changes = Changes(self._ctx, self._roles, lambda: len(self._gateway), self._stop)
         self._due = FOREVER
         self._stopped = False
         self._handlers: dict[type, Callable[[InstanceId, Message], None]] = self._table()
