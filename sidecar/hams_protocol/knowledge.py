@@ -171,6 +171,24 @@ class CompletionSet:
     def __contains__(self, request: RequestId) -> bool:
         return request.n < self._below.get(request.shard, 0) or request.n in self._sparse.get(request.shard, ())
 
+    def add_one(self, request: RequestId) -> None:
+        """Mark one request complete."""
+        shard, n = request.shard, request.n
+        below = self._below.get(shard, 0)
+        if n < below:
+            return
+        sparse = self._sparse.get(shard)
+        if sparse is None:
+            sparse = self._sparse[shard] = set()
+        if n > below:
+            sparse.add(n)
+            return
+        below += 1
+        while below in sparse:
+            sparse.discard(below)
+            below += 1
+        self._below[shard] = below
+
     def add(self, requests: Iterable[RequestId]) -> list[RequestId]:
         """Mark requests complete; those that were not."""
         fresh = [request for request in requests if request not in self]

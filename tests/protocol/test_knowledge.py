@@ -114,11 +114,16 @@ def test_the_same_request_has_the_same_slot_whoever_owns_it():
     assert {"s-9", "s-2"} == set(after)
 
 
-@pytest.mark.parametrize("order", [(R0, R1, R2), (R2, R1, R0), (R1, R2, R0)])
-def test_completions_become_a_watermark_in_any_order(order):
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize("order", [(R0, R1, R2), (R2, R1, R0), (R1, R2, R0), (R2, R2, R0, R0, R1)])
+def test_completions_become_a_watermark_in_any_order(order, one_by_one):
     done = CompletionSet()
     for request in order:
-        done.add([request])
+        if one_by_one:
+            done.add_one(request)
+            assert request in done
+        else:
+            done.add([request])
     assert done.watermark(0) == 3
     assert done.sparse_count(0) == 0
     assert R1 in done

@@ -416,7 +416,7 @@ class ShardOwner:
             self.open_bytes -= live.nbytes
         if live is None or not live.given_up:
             self._ctx.out.append(NoteComplete(request))
-        self._ctx.knowledge.completed.add((request,))
+        self._ctx.knowledge.completed.add_one(request)
         self._outbox.complete((request,))
         self._announce(request)
 

@@ -11,7 +11,7 @@ from hams_protocol import limits, mutants
 from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.context import FOREVER, Context
 from hams_protocol.frontend.owner import ShardOwner
-from hams_protocol.ids import InstanceId, ValueId
+from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId, ValueId
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import AskTopology, Deliver, TokenAck, TokenAcks, TopologyNews
 from hams_protocol.topology import slot_number
@@ -25,7 +25,7 @@ class SinkDesk:
         self._owners = owners
         self._broadcast = broadcast
         self._stash: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.stash_messages_max)
-        self._acks: dict[InstanceId, list[TokenAck]] = {}
+        self._owed: dict[InstanceId, list[tuple[str, str, RequestId, Lane, ValueId, int]]] = {}
         self._acks_at = FOREVER
 
     @property
@@ -88,8 +88,11 @@ class SinkDesk:
     def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId, epoch: int) -> None:
         if not self._ctx.mode.retains:
             return
-        token = message.token
-        self._acks.setdefault(sender, []).append(TokenAck(token.source, message.target, token.unit, value_id, epoch))
+        owed = self._owed.get(sender)
+        if owed is None:
+            owed = self._owed[sender] = []
+        token = message.token  # not to be kept: its payload should go with its request
+        owed.append((token.source, message.target, token.request, token.lane, value_id, epoch))
         if self._acks_at == FOREVER:
             self._acks_at = self._ctx.now + limits.ack_delay_s
 
@@ -98,11 +101,15 @@ class SinkDesk:
         if self._acks_at > self._ctx.now:
             return
         completed = self._ctx.knowledge.completed
-        for peer, acks in self._acks.items():
-            due = [ack for ack in acks if ack.unit.request not in completed]
+        for peer, owed in self._owed.items():
+            due = [
+                TokenAck(source, target, UnitId(request, lane), value_id, epoch)
+                for source, target, request, lane, value_id, epoch in owed
+                if request not in completed
+            ]
             for first in range(0, len(due), limits.acks_batch_max):
                 self._ctx.send(peer, TokenAcks(tuple(due[first : first + limits.acks_batch_max])))
-        self._acks.clear()
+        self._owed.clear()
         self._acks_at = FOREVER
 
     def deadline(self) -> float:

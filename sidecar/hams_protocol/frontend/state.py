@@ -264,7 +264,7 @@ class ShardState:
     def _done(self, entry: DoneEntry) -> None:
         n = entry.request.n
         found = self.open.pop(n, None)
-        self.completed.add((entry.request,))
+        self.completed.add_one(entry.request)
         if found is None or found.reply is None:
             return
         admit = found.admit
