@@ -173,6 +173,14 @@ class Arena:
         self._serve_waiters()  # a slot may have been freed before the waiter was listed
         return await future
 
+    def locate(self, view: memoryview) -> tuple[Buffer, int] | None:
+        """The buffer that `view` is a part of, and where in it; None if its memory is not of this arena. No other buffer of it may be trimmed."""
+        slot = view.obj
+        if not isinstance(slot, _Slot) or slot.arena is not self:
+            return None
+        begin = np.frombuffer(view, np.uint8).ctypes.data - slot.ctypes.data
+        return Buffer(self, slot, slot.offset, len(slot)), begin
+
     def unmap(self, view: memoryview, slot_nbytes_min: int) -> None:
         """Forget where the pages of `view` lie, if it is part of a slot of at least that size. The bytes stay: the mapping is shared memory,
         and whoever reads them maps them again."""

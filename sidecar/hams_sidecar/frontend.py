@@ -18,7 +18,8 @@ from hams_protocol.graph import FRONTEND, Graph, Mode, ReplyTensor
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Kind, Meta, Token
 from hams_sidecar import limits
-from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall
+from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
+from hams_sidecar.blocks import round_up
 from hams_sidecar.endpoint import Address, Endpoint
 from hams_sidecar.inference import (
     Conflict,
@@ -85,6 +86,14 @@ class GraphPort:
         node.feed(ClientRequest(handle, request.idempotency_key, request.digest or "", meta, payload, request.outputs, present))
         return partial(self._gone, handle)
 
+    def room(self, nbytes: int, first: int) -> memoryview | None:
+        """Room in the arena, so placed that the first tensor is aligned."""
+        pad = round_up(first) - first
+        try:
+            return self._arena.allocate(nbytes + pad).view[pad:]
+        except (ArenaFull, ArenaTooSmall):
+            return None
+
     def _gone(self, handle: int) -> None:
         if self._waiting.pop(handle, None) is not None and self.node is not None:
             self.node.feed(ClientGone(handle))
@@ -119,6 +128,8 @@ class GraphPort:
         return tensors_digest(self._tensors(note.tokens)) if note.tokens else None
 
     def _payload(self, request: InferenceRequest) -> Payload:
+        if len(request.tensors[0].data) > limits.in_place_bytes_min and (there := self._in_place(request.tensors)) is not None:
+            return there
         given = tuple([(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.tensors])
         known = self._layouts.get(given)
         if known is None:
@@ -130,6 +141,18 @@ class GraphPort:
         for placed, tensor in zip(tensors, request.tensors, strict=True):
             payload.view(placed)[:] = tensor.data
         return payload
+
+    def _in_place(self, tensors: tuple[Tensor, ...]) -> Payload | None:
+        """The tensors where they are, if they arrived in one buffer of the arena and lie there as a payload's tensors must."""
+        buffer: Buffer | None = None
+        placed: list[TensorInfo] = []
+        for tensor in tensors:
+            found = self._arena.locate(tensor.data) if isinstance(tensor.data, memoryview) else None
+            if found is None or found[1] != round_up(found[1]) or (buffer is not None and buffer.offset != found[0].offset):
+                return None
+            buffer = found[0]
+            placed.append(TensorInfo(tensor.name, tensor.datatype, tensor.shape, found[1], len(tensor.data)))
+        return None if buffer is None else Payload(tuple(placed), buffer)
 
     def _outcome(self, outcome: Replied | NotServed) -> InferenceOutcome:
         if isinstance(outcome, Replied):

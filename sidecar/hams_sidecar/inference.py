@@ -135,6 +135,10 @@ class InferencePort(Protocol):
         """
         ...
 
+    def room(self, nbytes: int, first: int) -> memoryview | None:
+        """Writable memory of `nbytes` for a large body, if its tensors can stay there; the first one will begin at byte `first`."""
+        ...
+
     def ready(self) -> bool:
         """Whether the graph answers requests now."""
         ...

@@ -24,3 +24,6 @@ for 100 MB, and that is when others notice."""
 
 descriptors_max = 256
 """Descriptions of payloads (names, datatypes, shapes, places of their tensors) kept to be shared."""
+
+in_place_bytes_min = 64 << 10
+"""Smaller tensors are copied from a request's body into memory of their own: the body may be as small, and was not received in place."""

@@ -78,3 +78,40 @@ async def test_between_two_lives_who_waits_learns_that_the_outcome_is_not_known_
     assert isinstance(await outcome_of(port, request()), NotReady)
     assert port.live()
     assert not port.ready()
+
+
+def pair(body: memoryview, first: int, nbytes: int) -> tuple[Tensor, Tensor]:
+    """Two tensors one behind the other in a body."""
+    data = body.toreadonly()
+    shape = (nbytes // 4,)
+    return Tensor("x", "FP32", shape, data[first : first + nbytes]), Tensor("y", "FP32", shape, data[first + nbytes : first + 2 * nbytes])
+
+
+@pytest.mark.parametrize(("first", "nbytes", "stays"), [(117, 1 << 20, True), (64, 1 << 20, True), (117, (1 << 20) + 4, False), (117, 64, False)])
+def test_a_large_body_that_came_into_the_arena_stays_where_it_is_if_its_tensors_are_aligned(first: int, nbytes: int, stays: bool) -> None:
+    arena = Arena(16 << 20)
+    port = GraphPort(GRAPH, arena)
+    body = port.room(first + 2 * nbytes, first)
+    assert body is not None
+    body[:] = bytes(range(256)) * (len(body) // 256) + bytes(len(body) % 256)
+    x, y = pair(body, first, nbytes)
+    payload = port._payload(InferenceRequest((x, y), {}, None, 1.0))
+    for tensor in (x, y):
+        placed = payload.find(tensor.name)
+        assert placed is not None
+        assert placed.offset % 64 == 0
+        assert payload.view(placed) == tensor.data
+    assert (payload.view(payload.tensors[0]).obj is body.obj) == stays
+    used = arena.stats().slots
+    del body, x, y, tensor, placed
+    assert arena.stats().slots == (used if stays else used - 1), "the memory lives with the payload, and no longer than it"
+    del payload
+    assert arena.stats().slots == 0
+
+
+def test_a_body_without_room_in_the_arena_goes_elsewhere() -> None:
+    port = GraphPort(GRAPH, Arena(1 << 20))
+    assert port.room(1 << 20, 100) is None
+    body = memoryview(bytearray(1 << 19))
+    x, y = pair(body, 0, 1 << 18)
+    assert port._payload(InferenceRequest((x, y), {}, None, 1.0)).view(port._payload(InferenceRequest((x,), {}, None, 1.0)).tensors[0]) == x.data

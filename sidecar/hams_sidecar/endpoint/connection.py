@@ -45,6 +45,10 @@ class Gate(Protocol):
 class Door(Protocol):
     """Where infer requests go."""
 
+    def room(self, nbytes: int, headers: list[tuple[bytes, bytes]]) -> memoryview:
+        """Writable memory for the whole body of a request with these headers."""
+        ...
+
     def serve(self, upload: Upload) -> Coroutine[None, None, None] | None:
         """Serve a request whose turn it is. Returns None if that is under way, else what a task has to do (its body may still be coming)."""
         ...
@@ -159,7 +163,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Let the rest of a large body flow straight to where it is used, past the parser, which then begins anew."""
         room = self.gate.held_bytes + self._length - upload.size <= self.gate.held_bytes_max
         if room and self._in_body and not self._deaf and not self._unparsed_bytes and not self.flow.read_paused:
-            self._switch(BodyReceiver(self, upload, upload.reserve(self._length)))
+            self._switch(BodyReceiver(self, upload, upload.reserve(self.door.room(self._length, upload.headers))))
 
     def body_received(self) -> None:
         """The body in place is complete, or has been given up."""

@@ -102,6 +102,9 @@ class FakePort:
             self.cancelled.release()
             raise
 
+    def room(self, nbytes: int, first: int) -> memoryview | None:
+        return None
+
     def ready(self) -> bool:
         return self.is_ready
 

@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Coroutine
 from time import perf_counter
 
+import numpy as np
+
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.answers import INTERNAL_ERROR, LEFT, Refusal, answer, refused
 from hams_sidecar.endpoint.errors import RequestRefused
@@ -34,6 +36,7 @@ Written = tuple[int, bytes, list[Buffer]]
 """Status, headers and body of an answer."""
 
 _deadline_min_s = 0.001
+_digits_max = 12
 _FAILED = "an inference request over HTTP failed"
 
 
@@ -49,6 +52,15 @@ class InferRoute:
             _Small(self.serving, upload).begin()
             return None
         return self._large(upload)
+
+    def room(self, nbytes: int, headers: list[tuple[bytes, bytes]]) -> memoryview:
+        """Where a large body goes: binary tensors to where the graph wants them, everything else anywhere."""
+        for name, value in headers:
+            if name == b"inference-header-content-length" and value.isdigit() and len(value) < _digits_max:
+                found = self.serving.port.room(nbytes, int(value))
+                if found is not None:
+                    return found
+        return np.empty(nbytes, np.uint8).data
 
     # ---- with a task
 

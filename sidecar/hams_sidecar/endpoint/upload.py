@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from hams_sidecar.endpoint.errors import RequestRefused
@@ -64,9 +63,8 @@ class Upload(RequestResponseCycle):
         self.size += len(chunk)
         self._connection.gate.held_bytes += len(chunk)
 
-    def reserve(self, size: int) -> memoryview:
-        """Room for a whole body of this size, what has arrived of it at its beginning."""
-        whole = np.empty(size, np.uint8).data
+    def reserve(self, whole: memoryview) -> memoryview:
+        """Let the body lie in `whole`, what has arrived of it at its beginning; the rest, to be filled."""
         whole[: self.size] = b"".join(self._chunks)
         self._chunks = [whole]
         return whole[self.size :]

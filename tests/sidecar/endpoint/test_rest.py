@@ -139,6 +139,30 @@ async def test_known_heads_are_bounded_and_keep_nothing_of_one_request() -> None
     assert len(known) == 1
 
 
+async def test_a_large_binary_body_is_received_where_the_port_wants_it(serve) -> None:
+    class Roomy(FakePort):
+        def room(self, nbytes: int, first: int) -> memoryview | None:
+            asked.append((nbytes, first))
+            return given
+
+    asked: list[tuple[int, int]] = []
+    array = np.arange(1 << 18, dtype="<f4").reshape(-1, 4)
+    tensor = {"name": "pixels", "datatype": "FP32", "shape": list(array.shape), "parameters": {"binary_data_size": array.nbytes}}
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    given = memoryview(bytearray(len(head) + array.nbytes))
+    running = await serve(port=Roomy())
+    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client:
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        reply = await client.post(INFER, content=head + array.tobytes(), headers=headers)
+        assert reply.content[-array.nbytes :] == array.tobytes()
+        assert (await client.post(INFER, json={"inputs": [{**tensor, "parameters": {}, "data": array.ravel().tolist()}]})).status_code == 200
+    assert asked == [(len(given), len(head))], "JSON is read into memory of its own"
+    assert given[len(head) :] == array.tobytes()
+    data = running.port.requests[0].tensors[0].data
+    assert isinstance(data, memoryview)
+    assert data.obj is given.obj
+
+
 async def test_outputs_select_order_and_form(client, digits) -> None:
     both = {"inputs": [*ONE_ROW["inputs"], {"name": "target", "datatype": "INT64", "shape": [1], "data": [5]}]}
     reply = await client.post(INFER, json={**both, "outputs": [{"name": "target"}, {"name": "pixels", "parameters": {"binary_data": True}}]})
