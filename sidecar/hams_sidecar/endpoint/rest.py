@@ -148,13 +148,17 @@ class _Small:
             if serving.always_digest or key is not None:
                 digest = payload_digest(asked.tensors, asked.parameters.payload, asked.form.outputs)
             cancel = serving.port.submit(InferRoute.request(given, asked, serving.timeout_s, key, digest), self._done)
-            if not self._over:
-                self._cancel = cancel
         except RequestRefused as error:
-            self._finish(_error(refused(error)))
+            written = _error(refused(error))
         except Exception:  # the boundary, as above
             log.exception(_FAILED)
-            self._finish(_error(INTERNAL_ERROR))
+            written = _error(INTERNAL_ERROR)
+        else:
+            if not self._over:
+                self._cancel = cancel
+            return
+        if not self._over:
+            self._finish(written)
 
     def _done(self, outcome: InferenceOutcome | Exception) -> None:
         """The outcome, while others wait: nothing raised here may reach the port."""
@@ -167,18 +171,19 @@ class _Small:
                 raise outcome
             found = answer(outcome)
             if isinstance(found, Refusal):
-                self._finish(_error(found))
-                return
-            steps = encode_reply(self._serving.graph.name, form, choose(found.tensors, form.outputs))
-            if sum([len(tensor.data) for tensor in found.tensors]) > limits.json_slice_bytes and not form.binary:
-                self._serving.spawn(self._later(steps))
+                written = _error(found)
             else:
-                self._finish(_reply(*run_through(steps)))
+                steps = encode_reply(self._serving.graph.name, form, choose(found.tensors, form.outputs))
+                if not form.binary and sum([len(tensor.data) for tensor in found.tensors]) > limits.json_slice_bytes:
+                    self._serving.spawn(self._later(steps))
+                    return
+                written = _reply(*run_through(steps))
         except RequestRefused as error:
-            self._finish(_error(refused(error)))
+            written = _error(refused(error))
         except Exception:  # the boundary, as above
             log.exception(_FAILED)
-            self._finish(_error(INTERNAL_ERROR))
+            written = _error(INTERNAL_ERROR)
+        self._finish(written)
 
     async def _later(self, steps: Steps[tuple[int | None, list[Buffer]]]) -> None:
         """A large reply to a small request, as JSON."""
