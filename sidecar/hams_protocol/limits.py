@@ -126,6 +126,15 @@ manager_rank_delay_s = 0.05
 probe_timeout_min_s = 0.3
 """A probe or question without answer fails after `recovery.suspectAfter`, but not sooner than this. A refused connection fails it at once."""
 
+answer_s_max = 0.6
+"""An answer that took longer than this teaches no more than one that took this long: its instance was stopped, not slow."""
+
+patience_half_life_s = 5.0
+"""Half of what a manager has learnt of answer times is forgotten after this long."""
+
+patience_stretch_max = 4.0
+"""A manager waits at most this many times the least timeout, whatever it has learnt."""
+
 first_roles_wait_s = 2.0
 """How long shards wait for all frontends to register before those that are there share them."""
 

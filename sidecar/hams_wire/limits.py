@@ -165,6 +165,9 @@ suspicion_deviations = 4.0
 suspicion_weight = 0.125
 """Weight of the newest gap in the mean (RFC 6298 uses the same)."""
 
+suspicion_calm_s = 30.0
+"""What a wrong suspicion has added to the patience with a peer is halved after this long without another one."""
+
 suspicion_stretch_max = 4.0
 """The adaptive timeout is never above this multiple of `suspect_after_s`: a flapping link must not teach patience."""
 

@@ -2,7 +2,9 @@
 
 After the retransmission timer of RFC 6298: mean and mean deviation of the gaps between signs of life, weighted towards the newest; the
 timeout is the mean and `suspicion_deviations` deviations, never below what the graph asks for (`suspect_after_s`) and never above
-`suspicion_stretch_max` times that. Pure: time is an argument, any monotonic clock in seconds.
+`suspicion_stretch_max` times that. A suspicion that was wrong (the peer is heard again over the same connection) doubles the least timeout for
+that peer, within the same bound; each `suspicion_calm_s` without another one halves it again. So a network or a machine where gaps come and go
+is not suspected again and again. Pure: time is an argument, any monotonic clock in seconds.
 
 A suspicion is a reason to ask, no verdict: safety never depends on it. An observer that was itself stopped (a paused process, a starved
 loop) has not heard anyone, and that says nothing of the others: `check` notices its own gap and gives everybody that time back.
@@ -17,12 +19,14 @@ from hams_wire import limits
 class Rhythm:
     """One peer's signs of life."""
 
-    __slots__ = ("deviation_s", "heard_s", "mean_s", "suspected")
+    __slots__ = ("deviation_s", "doubled_s", "heard_s", "mean_s", "patience", "suspected")
 
     def __init__(self, now: float) -> None:
         self.heard_s = now
         self.mean_s = 0.0
         self.deviation_s = 0.0
+        self.patience = 1.0
+        self.doubled_s = now
         self.suspected = False
 
     def heard(self, at: float) -> None:
@@ -31,6 +35,12 @@ class Rhythm:
         if gap <= 0.0:
             return
         self.heard_s = at
+        if self.suspected:
+            self.patience = min(2 * self.patience, limits.suspicion_stretch_max)
+            self.doubled_s = at
+        elif self.patience > 1.0 and at - self.doubled_s > limits.suspicion_calm_s:
+            self.patience /= 2
+            self.doubled_s = at
         self.suspected = False
         weight = limits.suspicion_weight
         if not self.mean_s:
@@ -42,7 +52,7 @@ class Rhythm:
     def timeout_s(self, suspect_after_s: float) -> float:
         """Silence after which this peer is suspected."""
         learnt = self.mean_s + limits.suspicion_deviations * self.deviation_s
-        return min(max(learnt, suspect_after_s), limits.suspicion_stretch_max * suspect_after_s)
+        return min(max(learnt, self.patience * suspect_after_s), limits.suspicion_stretch_max * suspect_after_s)
 
 
 class Suspicion:

@@ -106,3 +106,46 @@ def test_old_signs_of_life_do_not_turn_the_clock_back() -> None:
 def test_a_rhythm_of_checks_that_cannot_work_is_refused(after: float, every: float) -> None:
     with pytest.raises(ValueError, match="check_every_s"):
         Suspicion(after, every)
+
+
+def test_a_wrong_suspicion_doubles_the_patience_and_calm_takes_it_back() -> None:
+    rhythm = Rhythm(0.0)
+    now = 0.0
+
+    def regular(seconds: float) -> None:
+        nonlocal now
+        for _ in range(round(seconds / EVERY)):
+            now += EVERY
+            rhythm.heard(now)
+
+    for factor in (2.0, 4.0, limits.suspicion_stretch_max):
+        rhythm.suspected = True
+        regular(1.0)
+        assert rhythm.timeout_s(AFTER) == pytest.approx(factor * AFTER)
+    regular(limits.suspicion_calm_s)
+    assert rhythm.timeout_s(AFTER) == pytest.approx(limits.suspicion_stretch_max / 2 * AFTER)
+    regular(4 * limits.suspicion_calm_s)
+    assert rhythm.timeout_s(AFTER) == AFTER
+
+
+def wrong_suspicions(seed: int) -> int:
+    """Over two minutes in which silences of up to 0.4 s come and go."""
+    rng = random.Random(seed)
+    suspicion = Suspicion(AFTER, EVERY)
+    suspicion.expect("b", 0.0)
+    arrivals = sorted(step * EVERY + rng.random() * 0.4 * (step % 40 < 12) for step in range(4000))
+    found = at = 0
+    for step in range(1, 4000):
+        now = step * EVERY
+        while at < len(arrivals) and arrivals[at] <= now:
+            suspicion.heard("b", arrivals[at])
+            at += 1
+        found += len(suspicion.check(now))
+    return found
+
+
+def test_a_network_where_silences_come_and_go_is_suspected_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    learning = [wrong_suspicions(seed) for seed in range(5)]
+    monkeypatch.setattr(limits, "suspicion_calm_s", 0.0)
+    forgetting = [wrong_suspicions(seed) for seed in range(5)]
+    assert max(learning) <= min(forgetting) / 2, f"{learning} instead of {forgetting}"

@@ -31,6 +31,7 @@ from hams_protocol.messages import (
 )
 from hams_protocol.recovery import assign
 from hams_protocol.recovery.attempt import Attempt
+from hams_protocol.recovery.patience import Patience
 from hams_protocol.topology import ReplicaSet, Topology
 
 FOREVER = float("inf")
@@ -63,6 +64,7 @@ class ManagerMachine:
         self._registered_at: dict[InstanceId, float] = {}
         self._down: dict[InstanceId, bool] = {}
         self._met: set[InstanceId] = set()
+        self._patience = Patience()
         self._answered_at: dict[InstanceId, float] = {}
         self._inquests: dict[InstanceId, Inquest] = {}
         self._nonces = 0
@@ -115,7 +117,7 @@ class ManagerMachine:
     def _probe_timeout_s(self) -> float:
         """How long an answer may take: longer where this manager itself waits for CPU, for so may others. A refused connection needs no time."""
         least = max(self.graph.data.recovery.suspect_after_s, limits.probe_timeout_min_s)
-        return least + limits.starved_allowance * self._starved_s
+        return self._patience.timeout_s(least, self._ticked_at) + limits.starved_allowance * self._starved_s
 
     def _excuse(self, late_s: float) -> None:
         """A Tick that comes late means that this manager was starved: answers may be waiting unread, so everybody gets that time back."""
@@ -186,6 +188,7 @@ class ManagerMachine:
         for instance in self.members:
             self._registered_at.setdefault(instance, now)
         self._registered_at = {item: at for item, at in self._registered_at.items() if item in self.members}
+        self._patience.keep(self.members)
         self._met &= {*self.members, *assign.named(self.knowledge.topology)}
         if self._began_at == FOREVER:
             self._began_at = now
@@ -254,19 +257,23 @@ class ManagerMachine:
             return []
         self._nonces += 1
         inquest = self._inquests[instance] = Inquest(instance, reason, self._nonces, now)
-        effects = self._probes(inquest)
+        effects = self._probes(inquest, now)
         if self._down.get(instance):
             effects += self._confirm(inquest, None, now)
         return effects
 
-    def _probes(self, inquest: Inquest) -> list[Effect]:
+    def _probes(self, inquest: Inquest, now: float) -> list[Effect]:
         """Ask the suspect itself, and who could take over."""
         sets = [item for item in self.knowledge.topology.sets if self._is_needed(inquest.instance, item)]
         heirs = [peer for item in sets for peer in (*item.in_sync, *assign.keepers(self.members, item))]
-        return [Send(peer, Probe(inquest.nonce)) for peer in dict.fromkeys([inquest.instance, *heirs])]
+        asked = list(dict.fromkeys([inquest.instance, *heirs]))
+        for peer in asked:
+            self._patience.asked(peer, now)
+        return [Send(peer, Probe(inquest.nonce)) for peer in asked]
 
     def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> list[Effect]:
         self._answered_at[sender] = now
+        self._patience.answered(sender, now)
         for report in answer.roles:
             if report.role == SAVED:
                 self._saved[sender, report.name] = (report.epoch, max(report.version, 0))
@@ -298,7 +305,7 @@ class ManagerMachine:
                 effects += self._confirm(inquest, None, now)
             elif now >= inquest.asked_at + limits.probe_again_after_s:
                 inquest.asked_at = now
-                effects += self._probes(inquest)
+                effects += self._probes(inquest, now)
         attempt = self._attempt
         if attempt is not None and now >= attempt.asked_at + self._probe_timeout_s:
             attempt.asked_at = now
