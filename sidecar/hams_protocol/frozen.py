@@ -5,7 +5,7 @@ instance, which is most of the cost of a protocol step, so the freeze is enforce
 `dataclass_transform(frozen_default=True)`, and by the test-suite, which switches `ENFORCE` on before the core is imported.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from typing import TypeVar, dataclass_transform
 
 ENFORCE = False
@@ -19,3 +19,24 @@ def frozen(cls: type[T]) -> type[T]:
     if ENFORCE:
         return dataclass(frozen=True, slots=True)(cls)
     return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+def marked(cls: type[object], fields: tuple[tuple[str, str, bool], ...]) -> None:
+    """Give a compiled value class (tools/native.py) the marks of the dataclass that it is in the sources. Fields: name, annotation, has a default.
+
+    Raises AttributeError if `cls` is no compiled class.
+    """
+    template = make_dataclass(cls.__name__, [(name, note, field(default=None) if default else field()) for name, note, default in fields])
+    for mark in ("__dataclass_fields__", "__dataclass_params__", "__match_args__"):
+        setattr(cls, mark, getattr(template, mark))
+    annotated(cls, fields)
+
+
+def annotated(cls: type[object], fields: tuple[tuple[str, str, bool], ...]) -> None:
+    """Give a compiled class the annotations that it has in the sources, as text."""
+    cls.__annotations__ = {name: note for name, note, _ in fields}
+
+
+def replaced(value: T, **changes: object) -> T:
+    """`dataclasses.replace` for such classes."""
+    return replace(value, **changes)  # type: ignore[type-var]

@@ -1,0 +1,99 @@
+"""Compiles the protocol core with mypyc, if this machine has a C compiler: `.venv/bin/python tools/compile.py`.
+
+The sources stay what they are and remain in use wherever there is no compilation of exactly them (`hams_compiled`). What is compiled is
+kept until the sources change; older compilations are removed.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SIDECAR = ROOT / "sidecar"
+sys.path.insert(0, str(SIDECAR))
+
+import native  # noqa: E402
+
+import hams_compiled  # noqa: E402
+
+LEFT_OUT = {"frozen.py"}
+"""A decorator with attributes of its own; it runs at import time only."""
+
+KEPT_MAX = 4
+"""Compilations kept: one for each branch that somebody goes back and forth between."""
+
+PTH = Path(sysconfig.get_path("purelib")) / "hams_compiled.pth"
+
+
+def compiler() -> list[str] | None:
+    """A C compiler: CC, cc, gcc, clang, or the one that the package `ziglang` brings."""
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and shutil.which(name.split()[0]):
+            return name.split()
+    if subprocess.run([sys.executable, "-c", "import ziglang"], capture_output=True, check=False).returncode == 0:
+        return [sys.executable, "-m", "ziglang", "cc"]
+    return None
+
+
+def build(target: Path, cc: list[str], optimise: str) -> bool:
+    """Compile into `target`; False if it cannot be done, and then it said why."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="building-") as scratch:
+        work = Path(scratch)
+        for path in hams_compiled.sources(SIDECAR):
+            copy = work / path.relative_to(SIDECAR)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(native.plain(path.read_text(encoding="utf-8")), encoding="utf-8")
+        names = [str(path.relative_to(SIDECAR)) for path in hams_compiled.sources(SIDECAR) if path.name not in LEFT_OUT]
+        (work / "mypy.ini").write_text("[mypy]\nstrict = True\n")
+        call = f"mypycify(['--config-file', 'mypy.ini', *{names!r}], opt_level={optimise!r}, debug_level='0')"
+        setup = ["from mypyc.build import mypycify", "from setuptools import setup", f"setup(name='hams-compiled', packages=[], ext_modules={call})"]
+        (work / "setup.py").write_text("\n".join(setup))
+        environment = {**os.environ, "CC": " ".join(cc), "LDSHARED": " ".join([*cc, "-shared"]), "HAMS_PURE": "1"}
+        done = subprocess.run(
+            [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=work, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            print("compile: " + "\n".join((done.stdout + done.stderr).splitlines()[-20:]), file=sys.stderr)
+            return False
+        for rubbish in ("build", ".mypy_cache", "setup.py", "mypy.ini"):
+            path = work / rubbish
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        (work / ".complete").touch()
+        work.rename(target)
+        work.mkdir()  # what the context removes
+    return True
+
+
+def main() -> int:
+    """Compile what is not compiled yet."""
+    home = hams_compiled.folder()
+    home.mkdir(exist_ok=True)
+    target = home / hams_compiled.digest(SIDECAR)
+    with (home / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (target / ".complete").exists():
+            print(f"compile: nothing to do, {target.name} is there")
+            return 0
+        cc = compiler()
+        if cc is None:
+            print("compile: no C compiler here, so the core runs as Python: it works the same, and takes about twice the time")
+            return 0
+        began = time.monotonic()
+        if not build(target, cc, os.environ.get("HAMS_OPTIMISE", "2")):
+            return 1
+        others = sorted((path for path in home.iterdir() if path.is_dir() and path != target), key=lambda path: path.stat().st_mtime)
+        for old in others[: -KEPT_MAX + 1]:
+            shutil.rmtree(old)
+        PTH.write_text("import hams_compiled; hams_compiled.activate()\n")
+        print(f"compile: the core of {target.name} in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
