@@ -25,7 +25,7 @@ def plain(source: str) -> str:
     if not found:
         return source
     after = next(number for number, item in enumerate(body) if isinstance(item, ast.Import | ast.ImportFrom))
-    module.body = [*body[:after], *ast.parse("from hams_protocol.frozen import annotated, marked").body, *body[after:]]
+    module.body = [*body[:after], *ast.parse("from typing import Final\nfrom hams_protocol.frozen import annotated, marked").body, *body[after:]]
     return ast.unparse(module)
 
 
@@ -57,8 +57,9 @@ def __repr__(self) -> str:
     kept = [item for item in cls.body if not isinstance(item, ast.AnnAssign)]
     if not kept or not isinstance(kept[0], ast.Expr):
         kept.insert(0, ast.Expr(ast.Constant("A value.")))
+    matched = ast.parse(f"__match_args__: Final = ({''.join(f'{name!r}, ' for name in names)})").body[0]
     declared = [ast.AnnAssign(item.target, item.annotation, None, 1) for item in fields]
-    cls.body = [kept[0], *declared, *ast.parse(methods).body, *kept[1:]]
+    cls.body = [kept[0], matched, *declared, *ast.parse(methods).body, *kept[1:]]
     cls.decorator_list = []
     return _marked(cls.name, fields, "marked")
 
