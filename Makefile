@@ -18,7 +18,7 @@ REGISTRY  ?= hams.local
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check check-format check-lint check-types check-imports test test-faults test-fast sim sim-mutants bench bench-ci demo e2e images chart lock clean
+.PHONY: help setup check check-format check-lint check-types check-imports compile test test-faults test-fast sim sim-mutants bench bench-ci demo e2e images chart lock clean
 
 help: ## this list
 	@echo "HAMS: graphs of models as one service that never forgets. The doors:"; echo
@@ -60,6 +60,9 @@ test-faults: setup ## the tests that start real processes and kill them
 
 test-fast: .venv/.core ## as `make test`, but without torch and etcd: for the inner loop
 	$(BIN)/pytest -m "not process and not etcd" $(T)
+
+compile: .venv/.core ## turn the protocol core into machine code, if there is a C compiler: nothing else changes, all takes about two thirds of the time
+	$(BIN)/python tools/compile.py
 
 # ---- simulation: one seed decides everything; a failure names the seed that replays it ----
 

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("hams_protocol",)
-"""What is compiled. Only these: the shells around them are asyncio and foreign code."""
+"""What is compiled. Only this: the shells around it are asyncio and foreign code, whose stubs do not always tell the truth."""
 
 
 def sources(root: Path) -> Iterator[Path]:
-    """The files that are compiled, below the folder that holds the packages."""
+    """The files of the packages, below the folder that holds them."""
     for package in PACKAGES:
         yield from sorted((root / package).rglob("*.py"))
 
@@ -37,7 +37,7 @@ def folder() -> Path:
 
 
 def activate() -> str | None:
-    """Put the compiled core first on the path; returns the folder, None if the sources are used."""
+    """Put the compilation first on the path; returns the folder, None if the sources are used."""
     home = folder()
     if os.environ.get("HAMS_PURE") == "1" or not home.is_dir():
         return None

@@ -5,7 +5,11 @@ import sys
 
 from hypothesis import settings
 
-import hams_protocol.frozen
+import hams_compiled
+
+hams_compiled.deactivate()  # tests look inside; the processes that they start run what everybody runs
+
+import hams_protocol.frozen  # noqa: E402
 
 # Frozen types pay for their freeze only here: the core must not have been imported before the switch is on (see hams_protocol/frozen.py).
 _early = sorted(name for name in sys.modules if name.startswith("hams_protocol.") and name != "hams_protocol.frozen")

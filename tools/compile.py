@@ -23,7 +23,7 @@ import native  # noqa: E402
 import hams_compiled  # noqa: E402
 
 LEFT_OUT = {"frozen.py"}
-"""A decorator with attributes of its own; it runs at import time only."""
+"""A decorator, which runs at import time only and gives functions attributes of their own."""
 
 KEPT_MAX = 4
 """Compilations kept: one for each branch that somebody goes back and forth between."""
@@ -50,13 +50,18 @@ def build(target: Path, cc: list[str], optimise: str) -> bool:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(native.plain(path.read_text(encoding="utf-8")), encoding="utf-8")
         names = [str(path.relative_to(SIDECAR)) for path in hams_compiled.sources(SIDECAR) if path.name not in LEFT_OUT]
-        (work / "mypy.ini").write_text("[mypy]\nstrict = True\n")
+        (work / "mypy.ini").write_text("[mypy]\n")  # types are judged by `make check`
         call = f"mypycify(['--config-file', 'mypy.ini', *{names!r}], opt_level={optimise!r}, debug_level='0')"
         setup = ["from mypyc.build import mypycify", "from setuptools import setup", f"setup(name='hams-compiled', packages=[], ext_modules={call})"]
         (work / "setup.py").write_text("\n".join(setup))
         environment = {**os.environ, "CC": " ".join(cc), "LDSHARED": " ".join([*cc, "-shared"]), "HAMS_PURE": "1"}
         done = subprocess.run(
-            [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=work, env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+            cwd=work,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             print("compile: " + "\n".join((done.stdout + done.stderr).splitlines()[-20:]), file=sys.stderr)
@@ -91,7 +96,7 @@ def main() -> int:
         for old in others[: -KEPT_MAX + 1]:
             shutil.rmtree(old)
         PTH.write_text("import hams_compiled; hams_compiled.activate()\n")
-        print(f"compile: the core of {target.name} in {time.monotonic() - began:.0f} s")
+        print(f"compile: the core, {target.name} in {time.monotonic() - began:.0f} s")
     return 0
 
 
