@@ -86,8 +86,9 @@ def main() -> int:
             print(f"compile: nothing to do, {target.name} is there")
             return 0
         cc = compiler()
-        if cc is None:
-            print("compile: no C compiler here, so the core runs as Python: it works the same, and takes about twice the time")
+        missing = "C compiler" if cc is None else None if (Path(sysconfig.get_path("include")) / "Python.h").exists() else "Python.h"
+        if cc is None or missing is not None:
+            print(f"compile: no {missing} here, so the core runs as Python: it works the same, and takes about twice the time")
             return 0
         began = time.monotonic()
         if not build(target, cc, os.environ.get("HAMS_OPTIMISE", "2")):

@@ -141,7 +141,7 @@ def allow_restart(topology: Topology, name: str) -> Topology | None:
 def call(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId) -> Topology | None:
     """The living primary names a joiner: somebody in its set is to end, and shall be replaced before."""
     found = topology.find(name)
-    known = joiner in (*found.members, *found.joining)
+    known = joiner in found.members + found.joining
     if found.primary != primary or found.epoch != epoch or known or joiner in topology.revoked:
         return None
     return topology.with_set(replace(found, joining=(*found.joining, joiner))).next()
