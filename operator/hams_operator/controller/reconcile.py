@@ -19,6 +19,8 @@ from hams_operator.plan.change import Decision, decide
 from hams_operator.plan.desired import desired
 from hams_operator.plan.difference import Difference, difference
 from hams_operator.plan.names import (
+    COSTS,
+    DELETION_COST,
     FIELD_MANAGER,
     FINALIZER,
     GRAPH_UID,
@@ -196,7 +198,8 @@ class Reconciler:
         for name, role in roles_of(world.topology, world.registered, world.pods).items():
             if labels.get(name, role) != role:
                 try:
-                    await self._kube.merge(PODS, key[0], name, {"metadata": {"labels": {ROLE: role}}})
+                    annotations = {DELETION_COST: str(COSTS.get(role, 0))}
+                    await self._kube.merge(PODS, key[0], name, {"metadata": {"labels": {ROLE: role}, "annotations": annotations}})
                 except KubeError as error:
                     if error.status != 404:
                         raise

@@ -22,6 +22,11 @@ MANAGED_BY = "hams"
 FINALIZER = "hams.dev/etcd-keys"
 FIELD_MANAGER = "hams-controller"
 
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""Annotation of pods: of several, a ReplicaSet gives up the cheapest first."""
+COSTS = {"primary": 100, "active": 50, "backup": 10}
+"""An upgrade that takes the backup first moves a primary once, not twice."""
+
 FRONTEND_ROLE = "frontend"
 MANAGER_ROLE = "manager"
 PROXY = "proxy"

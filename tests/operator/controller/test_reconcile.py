@@ -11,7 +11,7 @@ from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.reconcile import Reconciler
 from hams_operator.controller.store import Store
 from hams_operator.controller.workers import Again
-from hams_operator.plan.names import ALLOW_STATE_LOSS, FINALIZER, ROLE
+from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, ROLE
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records
 from hams_wire.coordination.memory import MemoryStore
@@ -148,7 +148,13 @@ async def test_pods_carry_the_role_that_their_instance_has() -> None:
     scene = Scene()
     await scene.serving()
     roles = {item["metadata"]["name"]: item["metadata"]["labels"].get(ROLE) for item in scene.kube.of("Pod")}
-    assert roles["pair-count-1"], roles["pair-count-2"] == ("primary", "backup")
+    assert (roles["pair-count-1"], roles["pair-count-2"]) == ("primary", "backup")
+    cost = {
+        item["metadata"]["name"]: int(item["metadata"]["annotations"][DELETION_COST])
+        for item in scene.kube.of("Pod")
+        if "pair-count" in item["metadata"]["name"]
+    }
+    assert cost["pair-count-1"] > cost["pair-count-2"]  # an upgrade takes the backup first
     assert sorted(roles[f"pair-pass-{number}"] for number in (1, 2, 3)) == ["active", "active", "standby"]
 
 
