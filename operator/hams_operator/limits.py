@@ -240,6 +240,9 @@ port_tries_max = 200
 kube_request_s = 15.0
 """The API server answers a request within this time, or the outcome is unknown."""
 
+kube_connections_max = 600
+"""Connections to the API server: `hams load` takes one for each of its own, the controller never more than its workers and watches."""
+
 kube_watch_s = 300
 """The API server ends a watch after this long; it is begun anew where it ended."""
 

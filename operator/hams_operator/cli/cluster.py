@@ -273,6 +273,10 @@ def kill(
     return 0
 
 
+_LOOK_S = 0.5
+"""How long what was seen of the frontends holds."""
+
+
 # -- a way to the graph's Service ------------------------------------------------------------------------------------------------------
 
 
@@ -281,29 +285,45 @@ async def forwarded(target: Target, graph: str, port: int) -> AsyncIterator[str]
     """A URL on this machine whose connections end in the graph's ready frontends, one after the other, through the API server."""
     async with connect(target) as cluster:
         found = await cluster.find(graph)
-        turn = 0
+        loop = asyncio.get_running_loop()
+        turn, looked_at, ready = 0, -1.0, list[str]()
+        looking = asyncio.Lock()
+        open_ones: set[asyncio.Task[None]] = set()
+
+        async def choose() -> str | None:
+            nonlocal turn, looked_at, ready
+            async with looking:
+                if loop.time() - looked_at > _LOOK_S:
+                    there = await cluster.whole(found.item)
+                    ready = sorted(pod.name for pod in there.pods if pod.of == FRONTEND_ROLE and pod.ready and not pod.deleting)
+                    looked_at = loop.time()
+            turn += 1
+            return ready[turn % len(ready)] if ready else None
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal turn
             try:
-                there = await cluster.whole(found.item)
-                ready = sorted(pod.name for pod in there.pods if pod.of == FRONTEND_ROLE and pod.ready and not pod.deleting)
-                if not ready:
-                    return
-                turn += 1
-                path = PODS.url(cluster.namespace, ready[turn % len(ready)], "portforward")
-                socket = await cluster.kube.socket(path, [("ports", str(port))])
-                await _pump(reader, writer, socket)
+                pod = await choose()
+                if pod is not None:
+                    path = PODS.url(cluster.namespace, pod, "portforward")
+                    await _pump(reader, writer, await cluster.kube.socket(path, [("ports", str(port))]))
             except (KubeError, ConnectionError):
                 pass  # the client sees its connection break, as it would without us
             finally:
                 writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = loop.create_task(serve(reader, writer))
+            open_ones.add(task)
+            task.add_done_callback(open_ones.discard)
+
+        server = await asyncio.start_server(accepted, "127.0.0.1", 0)
         try:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
             server.close()
+            for task in list(open_ones):
+                task.cancel()
+            await asyncio.gather(*open_ones, return_exceptions=True)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -248,6 +248,7 @@ class NoCluster(Exception):
 async def client_of(context: str | None = None) -> KubeClient:
     """A client, from the pod's account or, outside a cluster, from the user's kubeconfig. Raises NoCluster."""
     configuration = Configuration()
+    configuration.connection_pool_maxsize = limits.kube_connections_max
     try:
         if context is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]

@@ -52,7 +52,7 @@ class _Asked:
 
     @property
     def generation(self) -> int:
-        return int(self.item["metadata"].get("generation", 0))
+        return _generation(self.item)
 
 
 class Reconciler:
@@ -224,8 +224,10 @@ class Reconciler:
             if mine and not held["metadata"].get("deletionTimestamp"):
                 await self._kube.delete(OWNED[held["kind"]], place.namespace, held["metadata"]["name"], held["metadata"]["uid"])
         for pod in self._store.pods(key):
-            if not pod.deleting:
+            if not pod.deleting or pod.grace_s > limits.delete_grace_s:  # nobody is left to hand over to
                 await self._kube.delete(PODS, place.namespace, pod.name, pod.uid, limits.delete_grace_s)
+        ending = ("Ending", "the graph is being deleted")
+        await self._tell(key, _Asked(item, place, None, ending), refusal(item.get("status") or {}, ending, _generation(item), _now()), None)
         if self._store.pods(key) and _age_s(metadata["deletionTimestamp"]) < limits.pods_gone_s:
             raise Again("its pods are going", 1.0)
         await self._mirror.clear(place.owner_uid)
@@ -290,7 +292,11 @@ class Reconciler:
 def _refused(before: Json, status: Json) -> tuple[News, ...]:
     ready = status["conditions"][0]
     known = any(item.get("reason") == ready["reason"] and item.get("message") == ready["message"] for item in before.get("conditions", []))
-    return () if known else (News(ready["reason"], ready["message"], warning=True),)
+    return () if known else (News(ready["reason"], ready["message"], warning=ready["reason"] != "Ending"),)
+
+
+def _generation(item: Json) -> int:
+    return int(item["metadata"].get("generation", 0))
 
 
 def _now() -> str:

@@ -20,7 +20,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod. `of`: its operator, "frontend" or "manager". `role`: as it is labelled. `unschedulable`, `waiting`: why it does not start, or ""."""
+    """One pod, given `grace_s` to end if it is `deleting`. `of`: its operator, "frontend" or "manager". `role`: as it is labelled.
+
+    `unschedulable`, `waiting`: why it does not start, or "".
+    """
 
     name: str
     of: str
@@ -33,6 +36,7 @@ class Pod:
     failure: Failure | None = None
     uid: str = ""
     node: str = ""
+    grace_s: int = 0
 
 
 def pod_seen(item: Json) -> Pod:
@@ -55,6 +59,7 @@ def pod_seen(item: Json) -> Pod:
         waiting=f"{stuck[0]['reason']}: {stuck[0].get('message', '')}".rstrip(": ") if stuck else "",
         failure=_failure(containers),
         uid=metadata.get("uid", ""),
+        grace_s=int(metadata.get("deletionGracePeriodSeconds") or 0),
         node=(item.get("spec") or {}).get("nodeName", ""),
     )
 
