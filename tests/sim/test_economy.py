@@ -1,0 +1,58 @@
+"""What one request costs in messages, where nothing fails: three stateful operators in a row, a backup each, one client."""
+
+from collections import Counter
+from random import Random
+
+from hams_protocol.effects import Answer, Send
+from hams_protocol.events import ClientRequest
+from hams_protocol.graph import FRONTEND, BatchPolicy, WhenUnprotected
+from hams_protocol.messages import AskDurable, Durable, Meta, RecordAck, StateRecord
+from hams_sim.checks import converged
+from hams_sim.model import Behaviour
+from hams_sim.node import MANAGER
+from hams_sim.payload import SimPayload
+from hams_sim.shapes import SHAPES, Sizes, Vertex, build
+from hams_sim.world import World
+
+REQUESTS = 40
+
+
+def messages_per_request(monkeypatch) -> dict[type, float]:
+    chain = [Vertex("a", (FRONTEND,), True), Vertex("b", ("a",), True), Vertex("c", ("b",), True, reply=True)]
+    monkeypatch.setitem(SHAPES, "three", lambda rng: chain)
+    sizes = Sizes(backups=1, shards=2, frontends=2, managers=3, unprotected=WhenUnprotected.CONTINUE, standbys=0)
+    graph, _ = build("three", Random("economy"), sizes)
+    behaviours = {}
+    for op in graph.data.operators:
+        object.__setattr__(op, "window", 4)
+        object.__setattr__(op, "batch", BatchPolicy(8, 0.0))
+        model = behaviours[op.name] = Behaviour(Random("economy"))
+        model.compute_s = model.update_s = 0.00005
+        model.capture_s = 0.0001
+    world = World(graph, "economy", behaviours)
+    world.network.base, world.network.jitter = 0.0001, 0.0
+    for of in (MANAGER, MANAGER, MANAGER, FRONTEND, FRONTEND, "a", "a", "b", "b", "c", "c"):
+        world.spawn(of)
+    while not converged(world):
+        world.run(world.now + 0.05)
+    frontend = next(node for node in world.nodes.values() if node.of == FRONTEND)
+    counts: Counter[type] = Counter()
+    answered: list[float] = []
+    world._perform[Answer] = lambda node, effect: answered.append(world.now)
+    for number in range(2 * REQUESTS):
+        if number == REQUESTS:  # by now everything is as it stays
+            counts.clear()
+            world.trace = lambda now, node, event, effects: counts.update(type(item.message) for item in effects if type(item) is Send)
+        answered.clear()
+        world.feed(frontend, ClientRequest(10_000 + number, None, str(number), Meta(), SimPayload("", None, number, ())))
+        while not answered:
+            world.run(world.now + 0.0001)
+    return {kind: count / REQUESTS for kind, count in counts.items()}
+
+
+def test_a_version_costs_one_record_its_acknowledgements_and_notices_to_who_holds_something_back(monkeypatch):
+    cost = messages_per_request(monkeypatch)
+    assert cost[StateRecord] == 3
+    assert cost[RecordAck] <= 5, "the first operator's backup waits for nothing; the others say first that they have it, then that it is applied"
+    assert cost[Durable] <= 6, "the backups of c and b, the backup of c, and each time the owner of the shard"
+    assert cost.get(AskDurable, 0) == 0
