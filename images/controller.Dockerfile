@@ -12,7 +12,7 @@ RUN /opt/hams/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /o
 
 FROM ${BASE}
 COPY --from=build /opt/hams /opt/hams
-ENV PATH=/opt/hams/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PATH=/opt/hams/bin:/usr/local/bin:/usr/bin:/bin HOME=/tmp USER=hams PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 WORKDIR /tmp
 ENTRYPOINT ["python3", "-m", "hams_operator.controller"]

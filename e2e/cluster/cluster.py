@@ -4,11 +4,12 @@
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -51,6 +52,21 @@ class Cluster:
             raise NotPossible(f"a cluster has 1 to {NODES_MAX} nodes; asked for {nodes}")
         if self.running():
             raise NotPossible(f"a cluster is up in {self.folders.state}; take it down first")
+        with self._alone():
+            self._up(nodes, archives)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One cluster begins at a time: addresses and cache are the machine's."""
+        self.folders.cache.mkdir(parents=True, exist_ok=True)
+        with (self.folders.cache / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise NotPossible(f"another run is starting a cluster in {self.folders.state}") from None
+            yield
+
+    def _up(self, nodes: int, archives: Sequence[Path]) -> None:
         began = time.monotonic()
 
         def mark(what: str) -> None:
@@ -58,7 +74,8 @@ class Cluster:
 
         self.down()
         folders = self.folders
-        folders.state.mkdir(parents=True)
+        folders.history.mkdir(parents=True)
+        folders.history.chmod(0o1777)  # for pods of any user
         authority = certificates.make_control_plane(folders.pki, folders.state)
         settings.write_control_plane(folders)
         for number in range(nodes):

@@ -18,6 +18,10 @@ DNS_SERVICE = "198.19.0.10"
 CGROUP = "hams-e2e"
 """/sys/fs/cgroup/CONTROLLER/hams-e2e/NODE. One cluster at a time on a machine: this name and the API port are taken."""
 NODES_MAX = 3
+CPU_SHARES = 16384
+"""Weight of all pods together where control groups are of version 1: by default they would weigh as much as one process of the machine."""
+HISTORY = "/var/lib/hams-history"
+"""Where pods record histories: on every node the same folder of the machine, `Folders.history`. Readable for any user, as no home folder is."""
 PAUSE_IMAGE = "hams.local/pause:1"
 
 
@@ -74,6 +78,11 @@ class Folders:
     def kubeconfig(self) -> Path:
         """For whoever administers the cluster; the same address serves inside the nodes and outside."""
         return self.state / "admin.kubeconfig"
+
+    @property
+    def history(self) -> Path:
+        """What pods of all nodes record at HISTORY."""
+        return self.state / "history"
 
     def node(self, number: int) -> Path:
         """A node's folder."""

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from e2e.cluster.commands import entered, run, succeeds, until
-from e2e.cluster.layout import CGROUP, SERVICE_NETWORK, Folders, node_address, node_name, pod_network
+from e2e.cluster.layout import CGROUP, CPU_SHARES, SERVICE_NETWORK, Folders, node_address, node_name, pod_network
 from e2e.cluster.node import node_pid
 
 CGROUP_TRIES_MAX = 50
@@ -51,6 +51,8 @@ def make_cgroups(number: int) -> None:
         for part in (CGROUP, f"{CGROUP}/{node_name(number)}"):
             group = top / part
             group.mkdir(exist_ok=True)
+            if part == CGROUP and (group / "cpu.shares").exists():
+                (group / "cpu.shares").write_text(str(CPU_SHARES))
             if top.name == "cpuset":
                 for name in ("cpuset.cpus", "cpuset.mems"):
                     if not (group / name).read_text().strip():

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from e2e.cluster.commands import run, until
 from e2e.cluster.components import API, Component, components
-from e2e.cluster.layout import API_PORT, ROOT, Folders, node_address, node_name
+from e2e.cluster.layout import API_PORT, HISTORY, ROOT, Folders, node_address, node_name
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
@@ -153,6 +153,7 @@ def _prepare(folder: Path, number: int) -> None:
     mount("tmpfs", "/run", "tmpfs", 0, "mode=755")
     mount(folder / "lib", "/var/lib", flags=MS_BIND)
     mount(folder / "log", "/var/log", flags=MS_BIND)
+    mount(folder.parent / "history", HISTORY, flags=MS_BIND)
     socket.sethostname(node_name(number))
     run("ip", "link", "set", "lo", "up")
     for name, value in SYSCTLS.items():

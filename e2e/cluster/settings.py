@@ -171,7 +171,7 @@ def write_control_plane(folders: Folders) -> None:
 def write_node(folders: Folders, authority: Authority, number: int) -> None:
     """A node's folders, files and certificate."""
     folder, name = folders.node(number), node_name(number)
-    for part in ("lib/kubelet", "lib/cni", "lib/containerd", "log", "conf/cni", "stop"):
+    for part in ("lib/kubelet", "lib/cni", "lib/containerd", "lib/hams-history", "log", "conf/cni", "stop"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     conf = folder / "conf"
     certificates.make_node(authority, number, conf / "kubelet.kubeconfig")

@@ -11,7 +11,7 @@ from pathlib import Path
 from e2e.cluster import binaries
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.commands import run, until
-from e2e.cluster.layout import ROOT
+from e2e.cluster.layout import HISTORY, ROOT
 
 NAMESPACE = "hams-system"
 RELEASE = "hams"
@@ -26,12 +26,10 @@ class Installation:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.history = cluster.folders.state / "history"
+        self.history = cluster.folders.history
 
     def install(self) -> None:
         """Install and wait until controller and etcd are Ready. Raises CommandFailed, NotInTime."""
-        self.history.mkdir(exist_ok=True)
-        self.history.chmod(0o1777)
         few = {"requests": {"cpu": "20m", "memory": "64Mi"}}
         persistence: dict[str, object] = {"enabled": False}
         if self.cluster.recorded:
@@ -39,7 +37,7 @@ class Installation:
             persistence = {"storageClassName": "hams-e2e", "size": "1Gi"}
         values = {
             "image": {"registry": os.environ.get("REGISTRY", "hams.local")},
-            "history": {"hostPath": str(self.history) if self.cluster.recorded else ""},
+            "history": {"hostPath": HISTORY if self.cluster.recorded else ""},
             "etcd": {"persistence": persistence, "resources": few},
             "controller": {"resources": few},
         }

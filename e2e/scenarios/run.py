@@ -25,7 +25,7 @@ import yaml
 
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.commands import CommandFailed, until
-from e2e.cluster.layout import ROOT
+from e2e.cluster.layout import HISTORY, ROOT
 from e2e.scenarios.install import Installation, inner_etcd
 from hams_operator.graph import load as load_graph
 from hams_operator.plan.desired import desired
@@ -331,7 +331,7 @@ def graph_on(installation: Installation, file: Path, tensor: str = "count", *, c
     else:
         place = Place(name, NAMESPACE)
         compiled = load_graph(file, uid=place.graph_uid())
-        settings = Settings(etcd=inner_etcd(), history=str(installation.history))
+        settings = Settings(etcd=inner_etcd(), history=HISTORY if cluster.recorded else "")
         items = list(desired(compiled, encode_spec(compiled).decode(), place, settings))
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         uid = place.graph_uid()
