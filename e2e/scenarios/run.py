@@ -12,6 +12,7 @@ After a run: one reply per key, counts that are exactly 1..n, and a history that
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -287,12 +288,22 @@ class GraphRun:
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """Lines of the history so far."""
         found = []
-        for file in sorted(self.history.glob("*.jsonl")):
+        for file in self.recorded():
             for text in file.read_text().splitlines():
                 with contextlib.suppress(ValueError):  # the last one may be half written
                     if (line := json.loads(text))["t"] == kind:
                         found.append(line)
         return found
+
+    def recorded(self) -> list[Path]:
+        """Files of the history: those of this graph's pods, and those of clients and harness. Other graphs record beside it."""
+        return sorted([*self.history.glob("*.jsonl"), *self.installation.history.glob(f"{self.name}-*.jsonl")])
+
+    def gather(self) -> None:
+        """Bring what pods have recorded into the run's own folder, where the checker and people look."""
+        for file in self.installation.history.glob(f"{self.name}-*.jsonl"):
+            shutil.copy2(file, self.history / file.name)
+            file.unlink()
 
     def verify(self) -> None:
         """One reply per key, nothing failed, counts exactly 1..n, and a history without violation."""
@@ -304,6 +315,7 @@ class GraphRun:
         counts = sorted(int(reply["tensors"][self.tensor]) for reply in self.replies)
         assert counts == list(range(1, len(counts) + 1)), f"effects lost or doubled: {_odd(counts)}"
         if self.cluster.recorded:
+            self.gather()
             report = check_directory(self.history)
             assert report.ok, report.render()
 
@@ -316,15 +328,17 @@ def _odd(counts: list[int]) -> str:
 
 @contextlib.contextmanager
 def graph_on(installation: Installation, file: Path, tensor: str = "count", *, controller: bool = True) -> Iterator[GraphRun]:
-    """A graph, applied and redundant, its history recorded; deleted afterwards. Its file names its images.
+    """A graph under a fresh name, applied and redundant, its history recorded; deleted afterwards. Its file names its images.
 
     `controller` False: the objects of `hams render` are applied by hand, and nothing follows what happens to them.
     """
     document = yaml.safe_load(file.read_text())
-    name = document["metadata"]["name"]
     cluster = installation.cluster
-    for old in installation.history.glob("*"):
-        old.unlink()
+    name = document["metadata"]["name"] = f"{document['metadata']['name']}-{secrets.token_hex(2)}"
+    own = cluster.folders.state / "runs" / name
+    own.mkdir(parents=True)
+    file = own / "graph.yaml"
+    file.write_text(yaml.safe_dump(document))
     if controller:
         cluster.kubectl("apply", "-n", NAMESPACE, "-f", file)
         uid = cluster.kubectl("get", "servicegraph", name, "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}")
@@ -338,9 +352,9 @@ def graph_on(installation: Installation, file: Path, tensor: str = "count", *, c
     graph = load_graph(file, uid=uid)
     wanted = {op.name: op.backups for op in graph.data.operators if op.stateful}
     wanted |= dict.fromkeys(graph.shard_names, graph.data.frontend.replicas - 1)
-    _header(installation.history, graph.data.operators, uid)
+    _header(own, graph.data.operators, uid)
     agent = Agent(cluster)
-    run = GraphRun(installation, name, uid, installation.history, tensor, wanted, agent)
+    run = GraphRun(installation, name, uid, own, tensor, wanted, agent)
     try:
         run.redundant()
         yield run
@@ -350,11 +364,19 @@ def graph_on(installation: Installation, file: Path, tensor: str = "count", *, c
     finally:
         agent.close()
         if controller:
-            cluster.kubectl("delete", "servicegraph", name, "-n", NAMESPACE, "--wait=true", "--timeout=90s")
+            cluster.kubectl("delete", "servicegraph", name, "-n", NAMESPACE, "--wait=false")
+            until(lambda: not deployments(cluster, name), 90, f"end of the Deployments of {name}", 0.2)
         else:
             kinds = "deployment,service,configmap,poddisruptionbudget,networkpolicy"
             cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--wait=true")
+        # Nobody is left to whom states could be handed over, and pods would wait for somebody until their grace is over.
+        cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--force", "--grace-period=0")
         until(lambda: not run.pods(), 90, f"end of the pods of {name}", 0.2)
+
+
+def deployments(cluster: Cluster, name: str) -> list[str]:
+    """Those of a graph."""
+    return cluster.kubectl("get", "deployments", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "-o", "name").split()
 
 
 def settle(run: GraphRun, within_s: float = 60) -> None:
@@ -384,4 +406,5 @@ def _header(folder: Path, operators: tuple[Any, ...], uid: str) -> None:
 
 def keep_history(run: GraphRun, target: Path) -> None:
     """Copy a history for whoever wants to know what happened."""
+    run.gather()
     shutil.copytree(run.history, target, dirs_exist_ok=True)
