@@ -2,7 +2,8 @@
 
 A cell kills the same thing again and again, waiting for full redundancy in between. Per kill: the longest time without any reply, and
 when it was detected (the topology lists the instance as revoked), decided (the next topology is committed), promoted (the new owner
-executes again) and answered (the first reply after the kill). `hams bench recovery [--short] [--cells NAME,...] [--out FILE.json]`.
+executes again) and answered (the first reply after the kill). *quiet* is the median of the longest waits without any kill in the same run;
+what a kill adds is the gap beyond it. `hams bench recovery [--short] [--cells NAME,...] [--out FILE.json]`.
 """
 
 import argparse
@@ -161,6 +162,7 @@ async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, hi
         "gap_median_ms": _ms(percentile(gaps, 0.5)),
         "gap_p99_ms": _ms(percentile(gaps, 0.99)),
         "gap_without_kills_ms": _ms(base),
+        "gap_beyond_quiet_median_ms": _ms(percentile([gap - base for gap in gaps], 0.5)),
         "gaps_ms": [_ms(gap) for gap in gaps],
         "kills_at": kills_at,
     }
@@ -281,10 +283,12 @@ def print_table(result: dict[str, object]) -> None:
     """For people."""
     rows = result["rows"]
     assert isinstance(rows, list)
-    print(f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'detect':>7} {'decide':>7} {'promote':>8} {'resend':>7} {'failed':>6}")
+    print(
+        f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'beyond':>7} {'detect':>7} {'decide':>7} {'promote':>8} {'resend':>7} {'failed':>6}"
+    )
     for row in rows:
         print(
-            f"{row['cell']:22} {row['kills']:5} {row['gap_median_ms']:8.1f} {row['gap_p99_ms']:8.1f} {row['gap_without_kills_ms']:7.1f} "
+            f"{row['cell']:22} {row['kills']:5} {row['gap_median_ms']:8.1f} {row['gap_p99_ms']:8.1f} {row['gap_without_kills_ms']:7.1f} {row['gap_beyond_quiet_median_ms']:7.1f} "
             f"{row['detect_ms']:7.1f} {row['decide_ms']:7.1f} {row['promote_ms']:8.1f} {row['resend_ms']:7.1f} {row['failed']:6}"
         )
 
