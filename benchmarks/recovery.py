@@ -283,14 +283,16 @@ def print_table(result: dict[str, object]) -> None:
     """For people."""
     rows = result["rows"]
     assert isinstance(rows, list)
+    steps = ("detect", "decide", "promote", "resend")
     print(
-        f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'beyond':>7} {'detect':>7} {'decide':>7} {'promote':>8} {'resend':>7} {'failed':>6}"
+        f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'beyond':>7} "
+        + " ".join(f"{step:>7}" for step in steps)
+        + f" {'failed':>6}"
     )
     for row in rows:
-        print(
-            f"{row['cell']:22} {row['kills']:5} {row['gap_median_ms']:8.1f} {row['gap_p99_ms']:8.1f} {row['gap_without_kills_ms']:7.1f} {row['gap_beyond_quiet_median_ms']:7.1f} "
-            f"{row['detect_ms']:7.1f} {row['decide_ms']:7.1f} {row['promote_ms']:8.1f} {row['resend_ms']:7.1f} {row['failed']:6}"
-        )
+        gaps = f"{row['gap_median_ms']:8.1f} {row['gap_p99_ms']:8.1f} {row['gap_without_kills_ms']:7.1f} {row['gap_beyond_quiet_median_ms']:7.1f}"
+        split = " ".join(f"{row[f'{step}_ms']:7.1f}" for step in steps)
+        print(f"{row['cell']:22} {row['kills']:5} {gaps} {split} {row['failed']:6}")
 
 
 if __name__ == "__main__":
