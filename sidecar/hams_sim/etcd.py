@@ -35,6 +35,7 @@ class Etcd:
         self.ends: dict[str, dict[int, int]] = {}
         self.epochs: dict[tuple[str, int], tuple[str | None, int]] = {}
         self._proposal = 0
+        self.writes = 0
         self._watch_at = 0.0
         self._members_at = 0
         self.unknown_used = 0
@@ -51,6 +52,7 @@ class Etcd:
     def propose(self, node: "Node", revision: int, topology: Topology) -> None:
         """A shell sends a transaction."""
         self._proposal += 1
+        self.writes += 1
         number = self._proposal
         if not self.reachable(node) or self.rng.random() < self.lose_request:
             self.world.after(limits.etcd_timeout_s, self._unknown, node)
@@ -157,6 +159,7 @@ class Etcd:
         if not self.reachable(node):
             self.world.after(limits.etcd_timeout_s, self.register, node)
             return
+        self.writes += 1
         member = node.member()
         held = self.members.get(node.id)
         self.members[node.id] = member

@@ -14,7 +14,9 @@ from hams_protocol import messages as core_messages
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND
 from hams_protocol.stateful import StatefulMachine
+from hams_sim import limits
 from hams_sim.adversary import Chosen, Rule, kinds_of
+from hams_sim.errors import Broken
 from hams_sim.network import Link
 from hams_sim.node import MANAGER, Node, Trigger
 from hams_wire.history import FaultLine
@@ -99,6 +101,7 @@ KINDS: tuple[tuple[str, int], ...] = (
     ("slow-watch", 5),
     ("drain", 0),
     ("heirs-die", 0),
+    ("leases-lost", 0),
     ("deadly", 0),
 )
 """What is drawn unless a kind is asked for. Weights stay as they are, or every seed of the corpus means another history."""
@@ -307,6 +310,27 @@ class Faults:
             node.watch_slow = fault.amount
             self._later(fault.span_s, lambda: _watch(node, 1.0))
 
+    def _lose_leases(self) -> None:
+        """etcd forgets every registration; each shell sees its own go, and registers again. That is no reason to move a role."""
+        world = self.world
+        before, epochs = world.etcd.writes, {item.name: item.epoch for item in world.etcd.topology.sets}
+        living = list(world.living())
+        for node in living:
+            world.etcd.drop(node.id)
+            world.after(0.01 + 0.3 * self.rng.random(), world.etcd.register, node)
+
+        def judge() -> None:
+            missing = [node.id for node in living if node.alive and node.id not in world.etcd.members]
+            if missing:
+                raise Broken("I7", f"{', '.join(missing)} did not register again")
+            moved = [item.name for item in world.etcd.topology.sets if item.epoch != epochs.get(item.name, item.epoch)]
+            if moved:
+                raise Broken("I7", f"{', '.join(moved)} failed over though only leases were lost")
+            if world.etcd.writes - before > limits.etcd_writes_per_instance_max * len(living):
+                raise Broken("I6", f"{world.etcd.writes - before} writes to etcd for {len(living)} lost leases")
+
+        world.after(limits.leases_back_s, judge)
+
     def _late(self) -> float:
         """How long after everything else etcd's watch comes back: peers hear from an instance that does not know yet what it has missed."""
         return 0.0 if self.world.healing else 0.3 * self.rng.random()
@@ -390,6 +414,8 @@ class Faults:
             self._later(fault.span_s, lambda: _etcd_calm(world))
         elif kind in ("hold", "lose", "lose-replaced"):
             self._rule(kind, fault)
+        elif kind == "leases-lost":
+            self._lose_leases()
         elif kind == "heirs-die":
             world.truth.heirs_die = True
         elif kind == "deadly":

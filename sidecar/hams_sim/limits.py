@@ -6,6 +6,15 @@ converge_after_s = 25.0
 settle_s = 0.6
 """A converged graph runs on this long before its states are compared: notices are on their way."""
 
+entries_held_max = 100
+"""A machine holds no more entries than this in any of its containers once everything is complete, however many requests there were."""
+
+etcd_writes_per_instance_max = 3
+"""Writes with which a graph answers the loss of all its leases, per instance."""
+
+leases_back_s = 3.0
+"""All leases that were lost together are back within this long."""
+
 events_max = 400_000
 """Events in one history; more is a livelock."""
 

@@ -152,6 +152,17 @@ def none(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return []
 
 
+def f40(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """All leases of the graph are lost at once, under living instances; of a thousand graphs this is one, and they share nothing but etcd."""
+    return [Fault(rng.uniform(0, span), "leases-lost")]
+
+
+def f41(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Failovers all along many requests."""
+    names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F"]
+    return [kill(0.5 + 0.5 * step, rng.choice(names)) for step in range(int(2 * span) - 1)]
+
+
 SCENARIOS: dict[str, Scenario] = {
     "F1": Scenario("primary dies after its output, before its record", CHAINS, f1),
     "F2": Scenario("primary dies before the durable notice", CHAINS, f2),
@@ -174,6 +185,8 @@ SCENARIOS: dict[str, Scenario] = {
     "F29": Scenario("manager dies in a recovery", CHAINS, f29),
     "F33": Scenario("promoted backup dies", ("single", "pair"), f33),
     "F39": Scenario("keys across frontends", ("single", "siblings"), f39),
+    "F40": Scenario("all leases lost together", CHAINS, f40, once=True),
+    "F41": Scenario("many requests, failovers in between", CHAINS, f41, span_s=6.0, calls=300, replies_kept=24),
 }
 
 

@@ -203,6 +203,7 @@ class Sizes:
     managers: int
     unprotected: WhenUnprotected
     standbys: int
+    replies_kept: int = 10_000
 
 
 def build(name: str, rng: Random, sizes: Sizes, drop: frozenset[str] = frozenset()) -> tuple[Graph, dict[str, Vertex]]:
@@ -227,7 +228,7 @@ def build(name: str, rng: Random, sizes: Sizes, drop: frozenset[str] = frozenset
         name="g",
         uid="g",
         mode=Mode.NON_STOP,
-        frontend=FrontendSpec(replicas=sizes.frontends, shards=sizes.shards),
+        frontend=FrontendSpec(replicas=sizes.frontends, shards=sizes.shards, replies_kept=sizes.replies_kept),
         managers=sizes.managers,
         recovery=RecoverySpec(when_unprotected=sizes.unprotected),
         inputs=(TensorSpec("x", "FP32", ()),),

@@ -16,6 +16,7 @@ from hams_sim.clients import Call, Client, draw_calls, gather
 from hams_sim.errors import Broken
 from hams_sim.faults import Fault, Faults, draw
 from hams_sim.history.checker import check
+from hams_sim.memory import flat
 from hams_sim.model import Behaviour
 from hams_sim.node import MANAGER
 from hams_sim.scenarios import SCENES
@@ -98,6 +99,7 @@ def make_plan(spec: Spec) -> Plan:
             backups=sizes.backups if scene.backups is None else scene.backups,
             frontends=sizes.frontends if scene.frontends is None else scene.frontends,
             shards=sizes.shards if scene.shards is None else scene.shards,
+            replies_kept=sizes.replies_kept if scene.replies_kept is None else scene.replies_kept,
         )
     graph, vertices = build(spec.shape, rng, sizes, spec.drop_ops)
     behaviours: dict[str, Behaviour] = {}
@@ -111,7 +113,8 @@ def make_plan(spec: Spec) -> Plan:
     span = rng.choice((0.15, 0.4, 0.8))
     if scene is not None and scene.span_s is not None:
         span = scene.span_s
-    calls = draw_calls(rng, rng.randint(20, 26), span, list(graph.operators))
+    count = rng.randint(20, 26)
+    calls = draw_calls(rng, count if scene is None or scene.calls is None else scene.calls, span, list(graph.operators))
     if scene is not None:
         faults = sorted(scene.make(rng, graph, span), key=lambda item: item.at)
         if spec.fault == "F4":
@@ -203,6 +206,8 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
     compare_states(world)
     if scene is not None and scene.once:
         nothing_twice(world)
+    if scene is not None and scene.calls is not None:
+        flat(world)
     recorder.lines.append(final_line(world))
     report = check(recorder.lines)
     if report.problems or any(is_promised(world, violation) for violation in report.violations):
