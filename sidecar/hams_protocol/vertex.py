@@ -359,8 +359,9 @@ class Vertex(ABC):
         return out, tuple((target, value if target in route else skip) for target in op.targets)
 
     def _fan(self, unit: Unit, out: ValueId) -> tuple[tuple[str, ValueId], ...]:
+        """Fan-out executions it stems from. Stateful ones too: what stems from before a reported loss is not undone, and must not be mixed."""
         fan = {entry for token in unit.used if token.fan for entry in token.fan}
-        if not self.operator.stateful and len(self.operator.targets) > 1:
+        if len(self.operator.targets) > 1:
             fan.add((self.operator.name, out))
         return tuple(sorted(fan)) if fan else ()
 

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hams_protocol.effects import NoteExec, Replied
+from hams_protocol.modes import ModePolicy
 from hams_protocol.stateful import StatefulMachine
 from hams_sim.errors import Broken
 from hams_sim.history.report import Violation
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 
 def _sets_wanted(world: "World") -> list[tuple[str, int]]:
-    wanted = [(op.name, op.backups) for op in world.graph.data.operators if op.stateful]
-    return wanted + [(name, world.graph.data.frontend.replicas - 1) for name in world.graph.shard_names]
+    data = world.graph.data
+    replicates = ModePolicy.of(data.mode).replicates
+    wanted = [(op.name, op.backups if replicates else 0) for op in data.operators if op.stateful]
+    return wanted + [(name, data.frontend.replicas - 1 if replicates else 0) for name in world.graph.shard_names]
 
 
 def served(world: "World") -> bool:
@@ -168,7 +171,11 @@ def nothing_twice(world: "World") -> None:
 
 
 def is_promised(world: "World", violation: Violation) -> bool:
-    """Whether the protocol promises what a violation breaks: not one value of a fan-out whose owner was lost with every receiver (section 4)."""
+    """Whether the protocol promises what a violation breaks: not one value of a fan-out whose owner was lost with every receiver
+    (section 4), nor durable replies in a mode that does not wait for them.
+    """
+    if violation.invariant == "I3" and not ModePolicy.of(world.graph.data.mode).waits_for_durable:
+        return False
     if violation.invariant not in ("I2", "I4"):
         return True
     found = re.search(r"\b(\d+/\d+)\b", violation.message)

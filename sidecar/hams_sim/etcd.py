@@ -136,7 +136,7 @@ class Etcd:
                 if end is None:
                     raise Broken("I3", f"{node.id} began epoch {new.epoch} of {old.name} without the end of {old.epoch}")
                 known = self.ends.setdefault(old.name, {})
-                below = [value for epoch, value in known.items() if epoch < old.epoch]
+                below = [value for epoch, value in known.items() if old.restarted_in - 1 <= epoch < old.epoch]
                 if below and end < max(below) and new.restarted_in == old.restarted_in:
                     raise Broken("I3", f"{node.id} ended epoch {old.epoch} of {old.name} at {end}, below an earlier end {max(below)}")
                 known[old.epoch] = end

@@ -117,19 +117,44 @@ KINDS_MIXED: tuple[tuple[str, int], ...] = (
     ("echo", 10),
     ("slow-etcd", 8),
     ("kill-flushed", 20),
+    ("hold", 16),
 )
+MIXED_KINDS: tuple[str, ...] = tuple(kind for kind, weight in KINDS_MIXED for _ in range(weight))
 """The same, and what came later: `--fault mixed`."""
+
+HELD: tuple[str, ...] = (
+    "Deliver",
+    "TokenAcks",
+    "StateRecord",
+    "RecordAck",
+    "StateCopy",
+    "AskCopy",
+    "Durable",
+    "Freeze",
+    "FreezeAnswer",
+    "Fence",
+    "FenceAnswer",
+    "SlotQuery",
+    "SlotAnswer",
+    "LogAppend",
+    "LogAck",
+    "LogCopy",
+    "Completion",
+    "TopologyNews",
+    "ProbeAnswer",
+    "ClientForward|ClientForwardAnswer",
+)
+"""What an adversary holds back when nobody says what."""
 
 
 def draw(rng: Random, count: int, span_s: float, ops: list[str], only: str = "") -> list[Fault]:
     """A schedule of faults."""
-    kinds = [kind for kind, weight in (KINDS_MIXED if only == MIXED else KINDS) for _ in range(weight)]
-    only = "" if only == MIXED else only
+    kinds = [kind for kind, weight in KINDS for _ in range(weight)]
     found: list[Fault] = []
     at = 0.0
     for number in range(count):
         at = rng.uniform(0.02, span_s) if number == 0 or rng.random() < 0.5 else at + rng.choice((0.0, 0.001, 0.01, 0.1, 0.3)) * rng.random()
-        found.append(_one(rng, at, only or rng.choice(kinds), ops))
+        found.append(draw_one(rng, at, only or rng.choice(kinds), ops))
     return sorted(found, key=lambda item: item.at)
 
 
@@ -142,7 +167,8 @@ def _victim(rng: Random, ops: list[str]) -> str:
     return rng.choice(("leader", "any:manager"))
 
 
-def _one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
+def draw_one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
+    """One fault of a kind, its victims and details."""
     victim, other = _victim(rng, ops), _victim(rng, ops)
     span = rng.choice((0.03, 0.12, 0.2, 0.5, 1.0, 2.5)) * (0.5 + rng.random())
     trigger = rng.choice(TRIGGERS) if kind in ("kill", "pause", "isolate", "kill-flushed") and rng.random() < 0.55 else ""
@@ -160,6 +186,9 @@ def _one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
         amount = rng.choice((0.3, 0.7))
     elif kind == "slow-etcd":
         amount = rng.choice((10.0, 40.0))
+    elif kind == "hold":
+        what, amount = rng.choice(HELD), rng.choice((0.01, 0.1, 0.5))
+        return Fault(at, kind, rng.choice(("", victim)), rng.choice(("", other)), span, amount=amount, what=what)
     elif kind == "echo":
         amount = rng.choice((0.05, 0.3))
     if trigger in ("Freeze", "Fence"):
@@ -169,7 +198,9 @@ def _one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
 
 DANGEROUS = frozenset(("kill", "kill-flushed", "pause", "isolate", "kill-model", "pause-late", "isolate-late", "cut-managers"))
 """Kinds that may end in the victim's revocation."""
-OF_ONE = DANGEROUS | {"cut-etcd", "drain", "slow", "slow-watch", "kill-model-alone", "isolate-last", "pause-last", "deaf-to-managers", "none"}
+BEYOND = frozenset(("isolate-last", "pause-last", "kill-all"))
+"""Kinds that spare nobody: what follows is more than is tolerated, or lasts only a while."""
+OF_ONE = DANGEROUS | BEYOND | {"cut-etcd", "drain", "slow", "slow-watch", "kill-model-alone", "deaf-to-managers", "none"}
 """Kinds that have a victim."""
 
 
@@ -277,6 +308,9 @@ class Faults:
             world.lives.kill(node, "fault", restart=True)
         elif kind == "kill-flushed":
             world.lives.kill(node, "fault", restart=True, flushed=True)
+        elif kind == "kill-all":
+            for member in [member for member in world.nodes.values() if member.of == node.of]:
+                world.lives.kill(member, "fault", restart=True)
         elif kind == "kill-model":
             if node.model is not None:
                 node.model.kill()

@@ -122,6 +122,7 @@ class Recorder:
             self.lines.append(line_of(note, item.primary))
 
     def lost(self, node: "Node", note: NoteLost) -> None:
-        """A state was lost, and it is said."""
+        """A state was lost, and it is said. What it had executed of open requests runs again, upstream too where somebody else died."""
+        self.world.torn.update(str(done.unit.request) for done in self.execs.get(note.op, {}).values() if done.unit.request not in self.complete)
         self.world.lost.add(note.op)
         self.lines.append(line_of(note, node.id))

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hams_sim import mutants
+from hams_sim.faults import MIXED
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
-from hams_sim.simulate import Outcome, Spec
+from hams_sim.simulate import PLAIN, Outcome, Spec
 from hams_sim.workers import Worker, run_all
 
 HISTORIES = 1000
@@ -33,7 +34,8 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--histories", type=int, help="how many (default: 1000; with --mutants: as many as each usually takes)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument("--shape", choices=sorted(SHAPES), help="one shape; all take turns otherwise")
-    parser.add_argument("--fault", default="", help=f"one row of the fault catalogue ({', '.join(SCENES)}), one kind of fault, or `mixed`")
+    about = f"one row of the fault catalogue or one scene ({', '.join(SCENES)}), one kind of fault, or `plain`; all kinds are mixed otherwise"
+    parser.add_argument("--fault", default=MIXED, help=about)
     parser.add_argument("--drop", default="", help="leave out parts of the plan, as a failure's command says: fault:N,call:N,op:NAME")
     parser.add_argument("--mutant", default="", help="switch on one protocol bug: a check must catch it")
     parser.add_argument("--mutants", action="store_true", help="switch on every protocol bug in turn and count the histories until it is caught")
@@ -58,7 +60,7 @@ def specs(options: argparse.Namespace) -> Iterator[Spec]:
         yield Spec(
             options.seed + number,
             turns[number % len(turns)],
-            options.fault,
+            "" if options.fault == PLAIN else options.fault,
             frozenset(int(item) for item in drops["fault"]),
             frozenset(int(item) for item in drops["call"]),
             frozenset(drops["op"]),

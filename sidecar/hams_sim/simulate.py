@@ -14,15 +14,19 @@ from hams_sim import limits
 from hams_sim.checks import compare_states, converged, final_line, is_promised, nothing_twice, served, what_is_open
 from hams_sim.clients import Call, Client, draw_calls, gather
 from hams_sim.errors import Broken
-from hams_sim.faults import Fault, Faults, draw
+from hams_sim.faults import MIXED, Fault, Faults, draw
 from hams_sim.history.checker import check
 from hams_sim.memory import flat
 from hams_sim.model import Behaviour
 from hams_sim.node import MANAGER
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import Sizes, Vertex, build
+from hams_sim.variety import Variety, draw_mixed, draw_variety, vary
 from hams_sim.world import World
 from hams_wire.history import FaultLine, GraphLine, HealLine, OperatorEntry
+
+PLAIN = "plain"
+"""How people call the first way to draw faults, which the corpus' older seeds mean."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,7 @@ class Spec:
     def command(self) -> str:
         """Replays it."""
         text = f"hams sim --seed {self.seed} --histories 1 --shape {self.shape}"
-        if self.fault:
-            text += f" --fault {self.fault}"
+        text += f" --fault {self.fault or PLAIN}"
         drops = [f"fault:{number}" for number in sorted(self.drop_faults)]
         drops += [f"call:{number}" for number in sorted(self.drop_calls)] + [f"op:{name}" for name in sorted(self.drop_ops)]
         return text + (f" --drop {','.join(drops)}" if drops else "")
@@ -79,6 +82,7 @@ class Plan:
     faults: list[Fault]
     wait_first: bool
     span_s: float
+    variety: Variety
 
 
 def make_plan(spec: Spec) -> Plan:
@@ -101,6 +105,7 @@ def make_plan(spec: Spec) -> Plan:
             shards=sizes.shards if scene.shards is None else scene.shards,
             replies_kept=sizes.replies_kept if scene.replies_kept is None else scene.replies_kept,
         )
+    variety = Variety.USUAL
     graph, vertices = build(spec.shape, rng, sizes, spec.drop_ops)
     behaviours: dict[str, Behaviour] = {}
     sloppy = rng.random() < 0.3
@@ -127,15 +132,26 @@ def make_plan(spec: Spec) -> Plan:
         if scene.once or scene.settles_s is not None:
             for call in calls:
                 call.poison = ""
+    elif spec.fault == MIXED:
+        extra = Random(f"{spec.seed}/{spec.shape}/mixed")
+        variety = draw_variety(extra)
+        graph = vary(graph, variety, extra)
+        faults = draw_mixed(extra, graph, span, variety)
+        if variety is Variety.BARE:
+            for call in calls:
+                call.poison = ""
+            for behaviour in behaviours.values():
+                behaviour.raises = 0.0
     else:
         faults = draw(rng, rng.randint(2, 5), span, list(graph.operators), spec.fault)
-    return Plan(graph, vertices, behaviours, calls, faults, rng.random() < 0.9, span)
+    return Plan(graph, vertices, behaviours, calls, faults, rng.random() < 0.9, span, variety)
 
 
 def simulate(spec: Spec, trace: object = None) -> Outcome:
     """Run one history and judge it."""
     plan = make_plan(spec)
     world = World(plan.graph, f"{spec.seed}/{spec.shape}", plan.behaviours)
+    world.restored = plan.variety is Variety.RESTORED
     world.trace = trace  # type: ignore[assignment]
     faults = Faults(world, world.fault_rng)
     outcome = Outcome(spec, ops=tuple(plan.graph.operators), schedule=tuple(fault.say() for fault in plan.faults))

@@ -26,16 +26,19 @@ from hams_protocol.effects import (
     NoteLost,
     NoteReply,
     Propose,
+    ReadCheckpoint,
     Rehearse,
     RestartModel,
     Send,
     StartBatch,
     Stop,
+    WriteCheckpoint,
 )
-from hams_protocol.events import Event, Received, Tick
+from hams_protocol.events import CheckpointRead, Event, Received, Tick
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import RequestId, UnitId
+from hams_protocol.messages import Completion, StateCopy
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
@@ -47,6 +50,7 @@ from hams_sim.lives import Lives
 from hams_sim.model import Behaviour, SimModel
 from hams_sim.network import Network
 from hams_sim.node import FOREVER, MANAGER, Node
+from hams_sim.payload import SimState
 from hams_sim.recorder import Recorder
 from hams_sim.truth import Truth
 from hams_sim.watching import Watching
@@ -84,6 +88,8 @@ class World:
         self.received: dict[str, list[str]] = {}
         self.fan_outs = frozenset(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
         self.healing = False
+        self.disk: dict[str, StateCopy] = {}
+        self.restored = False
         self.deadly = False
         self.trace: Callable[[float, Node, Event, Sequence[Effect]], None] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
@@ -103,6 +109,8 @@ class World:
             Capture: lambda node, effect: _model(node).capture(effect.version),
             LoadState: lambda node, effect: _model(node).load(effect.token, effect.state),
             Rehearse: lambda node, effect: _model(node).load(0, effect.state),
+            WriteCheckpoint: self._write_checkpoint,
+            ReadCheckpoint: self._read_checkpoint,
             RestartModel: self._restart_model,
             Answer: self._answer,
             Stop: self.lives.stopped,
@@ -161,7 +169,10 @@ class World:
         else:
             operator = graph.operators[of]
             state = kept.machine.kept_state() if kept is not None and isinstance(kept.machine, StatefulMachine) else None
-            node.machine = StatefulMachine(graph, of, node.id, state) if operator.stateful else StatelessMachine(graph, of, node.id)
+            if operator.stateful:
+                node.machine = StatefulMachine(graph, of, node.id, state, self._restored(of))
+            else:
+                node.machine = StatelessMachine(graph, of, node.id)
             node.model = SimModel(self, node, operator, self.behaviours[of])
             node.model.start()
         if node.kept is not None:
@@ -171,6 +182,12 @@ class World:
         self.etcd.resync(node)
         self.after(limits.heartbeat_every_s * self.shell_rng.random(), self.watching.heartbeat, node)
         return node
+
+    def _restored(self, op: str) -> StateCopy | None:
+        """A checkpoint of another run, if this one begins from one."""
+        if not self.restored:
+            return None
+        return StateCopy(op, 3, 17, (), Completion(()), "another run", SimState(None, (), 4711), op)
 
     def living(self) -> Iterable[Node]:
         """All processes that run or are paused."""
@@ -276,6 +293,20 @@ class World:
     def _restart_model(self, node: Node, effect: RestartModel) -> None:
         self.seen("model restarted")
         _model(node).start()
+
+    def _write_checkpoint(self, node: Node, effect: WriteCheckpoint) -> None:
+        self.seen("checkpoint written")
+        self.after(0.002, self._on_disk, effect.copy)
+
+    def _on_disk(self, copy: StateCopy) -> None:
+        held = self.disk.get(copy.op)
+        if held is None or (held.epoch, held.version) < (copy.epoch, copy.version):
+            self.disk[copy.op] = copy
+
+    def _read_checkpoint(self, node: Node, effect: ReadCheckpoint) -> None:
+        """The newest one, unless this host's disk is torn."""
+        found = self.disk.get(effect.op) if self.shell_rng.random() < 0.8 else None
+        self.after(0.003, self.feed, node, CheckpointRead(found))
 
     def _answer(self, node: Node, effect: Answer) -> None:
         client = self.clients.get(effect.handle)

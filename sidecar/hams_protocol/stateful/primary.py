@@ -299,7 +299,7 @@ class Primary:
                 self._set_aside(unit)
             return effects
         if not kept:
-            return effects + (self.load_newest() if event.updated else [])
+            return effects + (self._reload() if event.updated else [])
         before = () if mutants.on("deps-not-transitive") else self._execution.deps
         deps = merge([before, *(m.joins.deps(unit) for unit, _ in kept)])
         return effects + self._execution.execute(kept, m.knowledge.prune(deps), event.updated, now)
@@ -307,7 +307,11 @@ class Primary:
     def _undo(self, now: float) -> list[Effect]:
         """An input became orphan or fenced during the update: reload the version captured before; the others run again."""
         self._run_again(now)
-        return self.load_newest()
+        return self._reload()
+
+    def _reload(self) -> list[Effect]:
+        """The newest version again; a mode that captures none leaves the model what it has, for anything else would be older."""
+        return self.load_newest() if self._m.mode.replicates else []
 
     def _run_again(self, now: float) -> None:
         """The batch is off: its units queue again, before all others."""
@@ -325,7 +329,7 @@ class Primary:
         unit = self._running[0]
         if alone and self._still_runs(unit):
             effects = self._m.attempts.survived(self._running, now)
-            effects += self.load_newest() if event.updated else []
+            effects += self._reload() if event.updated else []
             self._running = []
             if self._m.is_fenced(self._m.joins.deps(unit)):
                 self._set_aside(unit)
