@@ -19,6 +19,7 @@ REGISTRY: dict[str, str] = {
     "reply-before-replicate": "the reply is released before its entry is in every in-sync log (section 5)",
     "admit-before-ack-set": "a joiner is declared in sync while it is not in the ack set (sections 2 and 5)",
     "ack-set-shrinks-early": "a member leaves the ack set before the topology without it is committed (section 2)",
+    "leaves-with-hand-over": "a primary that hands its set over leaves with the same commit, though the heir may have died (section 7)",
     "leaves-at-once": "a backup that is drained ends before the topology has let it go (section 7)",
     "longest-log-wins": "a shard's new owner keeps entries above the end, which others do not hold (section 5)",
     "key-table-not-derived": "a shard's new owner does not know the keys that its log holds (section 5)",

@@ -156,11 +156,14 @@ def pass_on(topology: Topology, op: str, number: int, owner: InstanceId, epoch: 
     return topology.with_table(SlotTable(op, changed)).next()
 
 
-def hand_over(topology: Topology, name: str, primary: InstanceId, epoch: int, heir: InstanceId, end: int) -> Topology | None:
-    """The primary hands its set to an in-sync backup and leaves. Safe only when the whole set has applied version `end`, its last one."""
+def hand_over(topology: Topology, name: str, primary: InstanceId, epoch: int, heir: InstanceId, end: int, stays: bool = False) -> Topology | None:
+    """The primary hands its set to an in-sync backup. Safe only when the whole set has applied version `end`, its last one.
+
+    `stays`: as a backup, until the heir lets it go, for the heir may have died just now. Otherwise it leaves with this commit.
+    """
     found = topology.find(name)
     if found.primary != primary or found.epoch != epoch or heir not in found.in_sync or heir in topology.revoked:
         return None
-    rest = tuple(item for item in found.in_sync if item != heir)
+    rest = (*(item for item in found.in_sync if item != heir), *((primary,) if stays else ()))
     ends = (*found.ends, (epoch, end))[-limits.ends_kept_max :]
     return topology.with_set(replace(found, epoch=epoch + 1, primary=heir, in_sync=rest, ends=ends)).next()

@@ -87,6 +87,16 @@ def planned(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [Fault(span * (0.1 + 0.4 * number), "drain", rng.choice(names)) for number in range(2)]
 
 
+def heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A primary is to end; whoever is to have its set dies as that is being said."""
+    name = rng.choice([op.name for op in graph.data.operators if op.stateful])
+    at = rng.uniform(0, span)
+    return [
+        Fault(at - 0.001, "none", f"primary:{name}", trigger="Propose", count=rng.choice((1, 2)), also=(kill(0.0, f"backup:{name}"),)),
+        Fault(at, "drain", f"primary:{name}"),
+    ]
+
+
 def short_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A follower lags behind its owner and the other follower; the owner dies, and then the one that took over."""
     at = rng.uniform(0.05, span / 2)
@@ -209,6 +219,7 @@ LATE: dict[str, Scenario] = {
     "out-of-reach": Scenario("what is held becomes orphan while its holder is away", ("pair", "sandwich"), out_of_reach, backups=1, span_s=3.2),
     "unleased": Scenario("a backup without lease", ("single", "pair"), unleased, backups=1, span_s=2.3),
     "planned": Scenario("graceful ends, and nothing else", ("chain", "pair", "fan-stateless", "fan-stateful"), planned, once=True),
+    "heir-dies": Scenario("who is to have a set dies", ("single", "pair", "sandwich"), heir_dies, backups=1),
     "short-log": Scenario("a follower that lags behind", ("single", "pair"), short_log, frontends=3, shards=1),
     "late-log": Scenario("entries of a dead owner", ("single", "pair"), late_log, frontends=3, shards=1),
     "unheard": Scenario("a join of two epochs", ("prism",), unheard),

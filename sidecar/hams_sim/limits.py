@@ -47,3 +47,6 @@ echo_s = 0.5
 
 turns_share = 0.3
 """Share of the histories in which frontends take several events in one step, as their shell does under load."""
+
+chunk_histories = 2000
+"""A long run reports, and notes its progress, after so many histories."""

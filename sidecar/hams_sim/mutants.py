@@ -44,6 +44,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "key-table-not-derived": ("F39", "shards"),
     "leave-ack-set-before-shrink": ("lost-race",),
     "leaves-at-once": ("node-drain",),
+    "leaves-with-hand-over": ("heir-dies",),
     "longest-log-wins": ("short-log",),
     "mix-fan-out-values": ("torn-fan",),
     "newest-fence-only": ("two-minds",),

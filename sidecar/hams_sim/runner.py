@@ -7,8 +7,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 
-from hams_sim import mutants
+from hams_sim import limits, mutants
 from hams_sim.faults import MIXED
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
@@ -39,6 +41,7 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--drop", default="", help="leave out parts of the plan, as a failure's command says: fault:N,call:N,op:NAME")
     parser.add_argument("--mutant", default="", help="switch on one protocol bug: a check must catch it")
     parser.add_argument("--mutants", action="store_true", help="switch on every protocol bug in turn and count the histories until it is caught")
+    parser.add_argument("--progress", type=Path, metavar="FILE", help="note every finished chunk there, and go on from what FILE says")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--no-shrink", action="store_true", help="print failures as they were found")
     parser.add_argument("--output", choices=("text", "json", "markdown"), default="text", help="markdown: the table of mutants")
@@ -118,6 +121,54 @@ class Tally:
         return "\n".join(text)
 
 
+def run(options: argparse.Namespace, jobs: int, tally: Tally) -> None:
+    """All histories asked for, a chunk at a time; those that the progress file names are left out."""
+    enough = (lambda outcome: not outcome.ok) if options.mutant else None
+    wanted = specs(options)
+    progress = Progress(options.progress, options)
+    for first in range(0, options.histories, limits.chunk_histories):
+        chunk = list(islice(wanted, limits.chunk_histories))
+        if progress.has(first):
+            continue
+        began, failed = time.monotonic(), len(tally.failures)
+        for outcome in run_all(chunk, jobs, options.mutant, enough):
+            tally.add(outcome)
+            if not outcome.ok and options.output == "text":
+                say(f"FAILED {outcome.what}: {outcome.spec.command()}")
+        fresh = tally.failures[failed:]
+        progress.note(first, len(chunk), fresh)
+        if options.histories > limits.chunk_histories and options.output == "text":
+            rate = len(chunk) / (time.monotonic() - began)
+            say(f"seeds {chunk[0].seed} to {chunk[-1].seed}: {len(fresh)} of {len(chunk)} violate an invariant ({rate:.1f}/s)")
+        if fresh and enough is not None:
+            return
+
+
+class Progress:
+    """Which chunks have been run, one JSON object per line: a long run goes on where it ended. Failures stand there with their commands."""
+
+    def __init__(self, path: Path | None, options: argparse.Namespace) -> None:
+        self._path = path
+        self._about = {name: getattr(options, name) for name in ("seed", "shape", "fault", "mutant", "drop")}
+        self._done: set[int] = set()
+        if path is not None and path.exists():
+            for line in path.read_text().splitlines():
+                noted = json.loads(line)
+                if noted["about"] == self._about and noted["count"] == min(limits.chunk_histories, options.histories - noted["first"]):
+                    self._done.add(noted["first"])
+
+    def has(self, first: int) -> bool:
+        """Whether the chunk that begins so many histories after the first seed has been run."""
+        return first in self._done
+
+    def note(self, first: int, count: int, failures: Sequence[Outcome]) -> None:
+        """One more chunk is done."""
+        if self._path is not None:
+            noted = {"about": self._about, "first": first, "count": count, "failures": [item.spec.command() for item in failures]}
+            with self._path.open("a") as file:
+                file.write(json.dumps(noted) + "\n")
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run; 0 if every history held (with `--mutant`: if it was caught), else 1."""
     options = parse(args)
@@ -127,11 +178,7 @@ def main(args: Sequence[str] | None = None) -> int:
     jobs = max(1, min(options.jobs, options.histories))
     began = time.monotonic()
     tally = Tally()
-    enough = (lambda outcome: not outcome.ok) if options.mutant else None
-    for outcome in run_all(specs(options), jobs, options.mutant, enough):
-        tally.add(outcome)
-        if not outcome.ok and options.output == "text":
-            say(f"FAILED {outcome.what}: {outcome.spec.command()}")
+    run(options, jobs, tally)
     took_s = time.monotonic() - began
     if tally.failures and not (options.no_shrink or options.mutant or options.drop):
         worker = Worker()

@@ -7,11 +7,16 @@ import pytest
 
 import hams_sim
 from hams_protocol import mutants
+from hams_sim.faults import MIXED
+from hams_sim.late import LATE
+from hams_sim.moments import MOMENTS
 from hams_sim.mutants import FAULTS_FOR, HISTORIES_FOR, NOT_CAUGHT, SHAPES_FOR, catch, table
-from hams_sim.scenarios import MOMENTS, SCENARIOS, SCENES
+from hams_sim.runner import main
+from hams_sim.scenarios import SCENARIOS, SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
 from hams_sim.simulate import Spec, make_plan
+from hams_sim.variety import Variety
 from hams_sim.workers import Worker, run_all
 
 CORPUS = json.loads((Path(hams_sim.__file__).parent / "corpus" / "seeds.json").read_text())
@@ -24,7 +29,7 @@ def test_what_once_failed_holds():
 
 
 def test_every_shape_holds_under_faults():
-    specs = [Spec(7_000 + number, shape) for number, shape in enumerate(sorted(SHAPES) * 2)]
+    specs = [Spec(7_000 + number, shape, MIXED) for number, shape in enumerate(sorted(SHAPES) * 2)]
     outcomes = list(run_all(specs, 2))
     assert len(outcomes) == len(specs)
     assert not [outcome.spec.command() for outcome in outcomes if not outcome.ok]
@@ -52,7 +57,7 @@ def test_scenario(fault):
 
 
 def test_every_moment_holds_without_a_mutant():
-    specs = [Spec(400 + number, scene.shapes[0], name) for number, (name, scene) in enumerate(MOMENTS.items())]
+    specs = [Spec(400 + number, scene.shapes[0], name) for number, (name, scene) in enumerate((MOMENTS | LATE).items())]
     failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
     assert not failed, "\n".join(failed)
 
@@ -99,3 +104,29 @@ def test_a_random_graph_has_lanes_that_fit():
                 assert all(lanes == op.lanes for lanes in sources)
             else:
                 assert len(op.lanes) == sum(len(lanes) for lanes in sources)
+
+
+@pytest.mark.parametrize("variety", list(Variety))
+def test_a_mixed_history_has_faults_of_two_kinds_and_holds_whatever_it_is_about(variety):
+    specs = []
+    for seed in range(2_000):
+        spec = Spec(seed, ("pair", "chain", "prism")[seed % 3], MIXED)
+        plan = make_plan(spec)
+        if plan.variety is variety and len(specs) < 6:
+            assert len({fault.kind for fault in plan.faults}) >= 2
+            specs.append(spec)
+    assert len(specs) == 6
+    failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
+    assert not failed, "\n".join(failed)
+
+
+def test_a_long_run_goes_on_where_its_progress_file_says(tmp_path, capsys):
+    notes = tmp_path / "progress.jsonl"
+    arguments = ["--histories", "3", "--shape", "single", "--jobs", "1", "--progress", str(notes)]
+    assert main(arguments) == 0
+    assert "3 histories" in capsys.readouterr().out
+    assert json.loads(notes.read_text())["failures"] == []
+    assert main(arguments) == 0
+    assert "0 histories" in capsys.readouterr().out
+    assert main([*arguments, "--seed", "9"]) == 0
+    assert "3 histories" in capsys.readouterr().out

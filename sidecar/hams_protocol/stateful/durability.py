@@ -372,7 +372,7 @@ class Durability:
         heir = self.leaving.heir
         if heir is None:
             return []
-        changed = hand_over(m.knowledge.topology, m.operator.name, m.instance, self._epoch, heir, self._seq)
+        changed = hand_over(m.knowledge.topology, m.operator.name, m.instance, self._epoch, heir, self._seq, not mutants.on("leaves-with-hand-over"))
         if changed is None:
             return []
         self._proposed_at = now
