@@ -138,7 +138,7 @@ class CheckpointFolder:
                     message = codec.decode(head.code, metadata)
                 else:
                     incoming = codec.begin(head.code, metadata)
-                    if tuple(incoming.sizes) != head.sizes:
+                    if incoming.sizes != head.sizes:
                         raise InvalidCheckpoint(f"{path}: the head tells other payloads than the metadata")
                     rooms = [codec.factory.allocate(size) for size in head.sizes]
                     for room in rooms:  # their sum was compared with the file's size

@@ -105,16 +105,20 @@ class Encoded:
 
 
 class Incoming:
-    """A message whose metadata has arrived and passed, and the payloads it waits for."""
+    """A message whose metadata has arrived and passed, and the payloads it waits for: size and tensors of each, and the bytes of all."""
 
-    __slots__ = ("_body", "_decode", "sizes", "tables", "total")
+    __slots__ = ("_body", "_decode", "table", "total")
 
-    def __init__(self, body: object, decode: Decode, table: tuple[tuple[int, tuple[TensorInfo, ...]], ...]) -> None:
+    def __init__(self, body: object, decode: Decode, table: tuple[tuple[int, tuple[TensorInfo, ...]], ...], total: int) -> None:
         self._body = body
         self._decode = decode
-        self.sizes = [size for size, _ in table]
-        self.tables = [tensors for _, tensors in table]
-        self.total = sum(self.sizes)
+        self.table = table
+        self.total = total
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each payload."""
+        return tuple([size for size, _ in self.table])
 
     def message(self, payloads: list[Payload]) -> Message:
         """The message with its payloads. Raises BadFrame if it names one that is not in its table."""
@@ -171,19 +175,20 @@ class Codec:
         """A message with payloads, which are still to come. Raises BadFrame."""
         reader = _reader(code)
         table, body = _decoded(reader.loaded, metadata, code)
-        incoming = Incoming(body, reader.decode, table)
-        if incoming.total > limits.payload_bytes_max:
-            raise BadFrame(f"{incoming.total} payload bytes announced, at most {limits.payload_bytes_max} are taken")
+        total = 0
         for size, tensors in table:
+            total += size
             for tensor in tensors:
                 if tensor.offset + tensor.nbytes > size:
                     raise BadFrame(f"tensor {tensor.name!r} ends at byte {tensor.offset + tensor.nbytes} of a payload of {size} bytes")
-        return incoming
+        if total > limits.payload_bytes_max:
+            raise BadFrame(f"{total} payload bytes announced, at most {limits.payload_bytes_max} are taken")
+        return Incoming(body, reader.decode, table, total)
 
     def finish(self, incoming: Incoming, rooms: list[Room]) -> Message:
         """The message, all payload bytes being in their rooms. Raises BadFrame."""
         try:
-            payloads = [self.factory.build(tensors, room) for tensors, room in zip(incoming.tables, rooms, strict=True)]
+            payloads = [self.factory.build(tensors, room) for (_, tensors), room in zip(incoming.table, rooms, strict=True)]
         except ValueError as error:
             raise BadFrame(f"a payload that cannot be: {error}") from error
         return incoming.message(payloads)

@@ -34,11 +34,11 @@ class _Arriving:
         """Where the next bytes belong; None if nowhere. Only while bytes are missing."""
         if self.rooms is None:
             return None
-        size = self.incoming.sizes[self.room]
+        size = self.incoming.table[self.room][0]
         while self.at == size:
             self.room += 1
             self.at = 0
-            size = self.incoming.sizes[self.room]
+            size = self.incoming.table[self.room][0]
         return self.rooms[self.room].view[self.at : min(size, self.at + frame_left)]
 
     def advance(self, count: int) -> None:
@@ -190,7 +190,7 @@ class Inbox:
         if header.stream in self._arriving:
             raise BadFrame(f"a message on stream {header.stream}, whose last one is not complete")
         try:
-            rooms: list[Room] | None = [self._codec.factory.allocate(size) for size in incoming.sizes]
+            rooms: list[Room] | None = [self._codec.factory.allocate(size) for size, _ in incoming.table]
         except NoRoom:
             rooms = None
         if rooms is not None and header.data == incoming.total <= self._end - self._start:  # small, and all of it is here
