@@ -111,8 +111,9 @@ class OnceEach:
         if unit is not None and not self.tainted.isdisjoint(unit[1].inputs):
             return  # a state that was reported lost ran the request again; downstream keeps what it had from before the loss
         if target.join == "combine" and not self._every_source_gave(target, line.req, line.lane):
-            # A required input may have been a skip: then the unit forwards one, and a stateless operator writes no line.
-            if unit is None and not target.stateful:
+            # A required input may have been a skip: then the unit forwards one, and a stateless operator writes no line. What it had
+            # executed before, on what became orphan since, it has taken back.
+            if not target.stateful and (unit is None or unit[1].out not in self.visible):
                 return
             if unit is not None and unit[1].out is None:
                 return
