@@ -98,8 +98,11 @@ class Kube(Protocol):
         """A JSON merge patch."""
         ...
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None) -> None:
-        """Delete, if it is still the one with this `uid`. What is gone already, or another by now, is fine. Dependents go in the background."""
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None, *, dependents_first: bool = False
+    ) -> None:
+        """Delete, if it is still the one with this `uid`. What is gone already, or another by now, is fine. Dependents go in the background, or
+        `dependents_first`: then it is there until they are gone, and makes no new ones."""
         ...
 
     async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
@@ -148,9 +151,11 @@ class KubeClient:
         """See `Kube.merge`."""
         return await self._ask("PATCH", resource.url(namespace, name), body=patch, query={"fieldManager": FIELD_MANAGER}, content_type=MERGE)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None) -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None, *, dependents_first: bool = False
+    ) -> None:
         """See `Kube.delete`."""
-        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground" if dependents_first else "Background"}
         if uid:
             body["preconditions"] = {"uid": uid}
         if grace_s is not None:

@@ -23,6 +23,7 @@ from hams_operator.plan.names import (
     DELETION_COST,
     FIELD_MANAGER,
     FINALIZER,
+    FRONTEND_ROLE,
     GRAPH_UID,
     INCARNATION,
     ROLE,
@@ -99,11 +100,12 @@ class Reconciler:
             failed = error
             if isinstance(error, KubeError) and error.permanent:
                 problem = ("Rejected", str(error))
-        world = self._world(key, decision, asked.problem, problem)
-        await self._tend_pods(key, world)
+        shown = self._shown(key, decision)
+        world = replace(self._world(key, shown, asked.problem, problem), replacing=shown is not decision)
+        await self._tend_pods(key, self._world(key, decision, None, None))
         before = item.get("status") or {}
-        status = status_of(decision.graph, decision.place, world, before, asked.generation, _now())
-        await self._tell(key, asked, status, decision.graph)
+        status = status_of(shown.graph, shown.place, world, before, asked.generation, _now())
+        await self._tell(key, asked, status, shown.graph)
         if failed is not None:
             raise failed
         if self._mirror.away and self._mirror.of(decision.place.graph_uid()).spec != encode_spec(decision.graph):
@@ -123,6 +125,20 @@ class Reconciler:
             as_before = Decision(running[incarnation], replace(place, incarnation=incarnation), f"{problem[1]}\nUntil then it runs as before")
             return _Asked(item, place, as_before, None)
         return _Asked(item, place, decide(graph.data, place, running, metadata.get("annotations") or {}), None)
+
+    def _serves(self, key: GraphKey, decision: Decision) -> bool:
+        return is_true(status_of(decision.graph, decision.place, self._world(key, decision, None, None), {}, 0, ""), "Ready")
+
+    def _shown(self, key: GraphKey, decision: Decision) -> Decision:
+        """Which incarnation the status is about: the one before, as long as that is the one that answers."""
+        place = decision.place
+        if place.incarnation == 0 or self._serves(key, decision):
+            return decision
+        earlier = replace(place, incarnation=place.incarnation - 1)
+        graph = self._running(key, replace(place, incarnation=0)).get(earlier.incarnation)
+        if graph is None:
+            return decision
+        return Decision(graph, earlier)
 
     def _running(self, key: GraphKey, place: Place) -> dict[int, Graph]:
         """The graphs that were begun, by incarnation, out of their ConfigMaps; what this version cannot read counts as not there."""
@@ -149,23 +165,27 @@ class Reconciler:
         if not self._mirror.away:
             await self._mirror.ensure_spec(place.graph_uid(), compiled)
         wanted = desired(decision.graph, compiled.decode(), place, self._settings)
-        serves = is_true(status_of(decision.graph, place, self._world(key, decision, None, None), {}, 0, ""), "Ready")
+        serves = self._serves(key, decision)
         found = difference(wanted, self._store.objects(key), place.owner_uid, replaceable=serves)
         if found.foreign:
             return "NameTaken", f"{', '.join(found.foreign)}: there already, and not of this graph"
-        await self._apply(place, found)
+        await self._apply(key, place, found)
         if place.incarnation and serves and not found.delete:
             await self._clear_past(key, place)
         return None
 
-    async def _apply(self, place: Place, found: Difference) -> None:
+    async def _apply(self, key: GraphKey, place: Place, found: Difference) -> None:
         for item in found.apply:
             kind, name = item["kind"], item["metadata"]["name"]
             log.info("%s/%s: apply %s %s", place.namespace, place.name, kind, name)
             held = await self._kube.apply(OWNED[kind], place.namespace, name, item)
             self._store.put(held, ours=True)
+        past_frontends = any(pod.of == FRONTEND_ROLE and pod.incarnation != place.incarnation for pod in self._store.pods(key))
         for item in found.delete:
             kind, metadata = item["kind"], item["metadata"]
+            labels = metadata.get("labels") or {}
+            if past_frontends and labels.get(INCARNATION) != str(place.incarnation) and labels.get(ROLE) != FRONTEND_ROLE:
+                continue  # what they still have to answer needs all the others
             log.info("%s/%s: delete %s %s", place.namespace, place.name, kind, metadata["name"])
             await self._kube.delete(OWNED[kind], place.namespace, metadata["name"], metadata["uid"])
 
@@ -222,13 +242,17 @@ class Reconciler:
         for held in self._store.objects(key):
             mine = any(owner.get("uid") == place.owner_uid for owner in held["metadata"].get("ownerReferences") or [])
             if mine and not held["metadata"].get("deletionTimestamp"):
-                await self._kube.delete(OWNED[held["kind"]], place.namespace, held["metadata"]["name"], held["metadata"]["uid"])
+                first = held["kind"] == "Deployment"  # else its ReplicaSet would go on to make pods, which would find no graph in etcd and bring it
+                await self._kube.delete(
+                    OWNED[held["kind"]], place.namespace, held["metadata"]["name"], held["metadata"]["uid"], dependents_first=first
+                )
         for pod in self._store.pods(key):
             if not pod.deleting or pod.grace_s > limits.delete_grace_s:  # nobody is left to hand over to
                 await self._kube.delete(PODS, place.namespace, pod.name, pod.uid, limits.delete_grace_s)
         ending = ("Ending", "the graph is being deleted")
         await self._tell(key, _Asked(item, place, None, ending), refusal(item.get("status") or {}, ending, _generation(item), _now()), None)
-        if self._store.pods(key) and _age_s(metadata["deletionTimestamp"]) < limits.pods_gone_s:
+        left = self._store.pods(key) or any(held["kind"] == "Deployment" for held in self._store.objects(key))
+        if left and _age_s(metadata["deletionTimestamp"]) < limits.pods_gone_s:
             raise Again("its pods are going", 1.0)
         await self._mirror.clear(place.owner_uid)
         for uid in self._mirror.uids(f"{place.owner_uid}-r"):

@@ -31,6 +31,7 @@ class World:
     pods: tuple[Pod, ...] = ()
     etcd_away: str = ""
     refused: str = ""
+    replacing: bool = False
     problem: Missing | None = None
 
 
@@ -40,8 +41,7 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
     seen = _Seen(graph, world, pods)
     ready, redundant = seen.why_not_ready(), seen.why_not_redundant()
     missing = ready or redundant
-    busy = missing if missing is not None and missing[0] != NOT_ASKED_FOR else None
-    progressing = ("False", "ChangeRefused", world.refused) if world.refused else ("True", "Recovering", busy[1]) if busy else ("False", "Stable", "")
+    progressing = _progressing(world, missing)
     operators = [seen.operator(op.name, before, now) for op in graph.data.operators]
     failovers = [op["lastFailover"]["at"] for op in operators if "lastFailover" in op]
     failure = seen.failure()
@@ -222,6 +222,17 @@ def _failover(item: ReplicaSet, earlier: Json, topology: Topology, now: str) -> 
     if old == item.primary:
         return {"at": now, "reason": f"{old} went back to its newest durable version"}
     return {"at": now, "reason": f"{old} was revoked" if old in topology.revoked else f"{old} handed over"}
+
+
+def _progressing(world: World, missing: Missing | None) -> tuple[str, str, str]:
+    """Status, reason and message of what is under way."""
+    if world.refused:
+        return "False", "ChangeRefused", world.refused
+    if world.replacing:
+        return "True", "Replacing", "another shape of the graph comes up beside this one, and takes over when it serves"
+    if missing is not None and missing[0] != NOT_ASKED_FOR:
+        return "True", "Recovering", missing[1]
+    return "False", "Stable", ""
 
 
 def _told(missing: Missing | None, good: str) -> tuple[str, str, str]:

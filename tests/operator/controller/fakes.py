@@ -83,7 +83,9 @@ class FakeKube:
             del self.items[resource.kind, namespace, name]
         return found
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None) -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None, *, dependents_first: bool = False
+    ) -> None:
         self._ask(f"delete {resource.kind} {name}")
         there = self.items.get((resource.kind, namespace, name))
         if there is not None and uid in ("", there["metadata"]["uid"]):

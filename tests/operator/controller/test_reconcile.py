@@ -214,6 +214,8 @@ async def test_another_shape_comes_up_beside_the_old_one_which_goes_when_it_serv
     names = {item["metadata"]["name"] for item in scene.kube.of("Deployment")}
     assert {"pair-count", "pair-counter-r1", "pair-frontend", "pair-frontend-r1"} <= names
     assert scene.etcd.read(records.spec_key(f"{UID}-r1")) is not None
+    assert scene.condition("Ready")["status"] == "True"  # the old one answers
+    assert scene.condition("Progressing")["reason"] == "Replacing"
 
 
 async def test_a_change_of_an_image_changes_what_etcd_holds_before_pods_are_replaced() -> None:
