@@ -8,7 +8,7 @@ of them was right to.
 import enum
 from collections.abc import Iterable
 
-from hams_protocol import mutants
+from hams_protocol import limits, mutants
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected, shard_name
 from hams_protocol.ids import InstanceId, RequestId
@@ -51,7 +51,8 @@ class Knowledge:
         self.topology = topology
         self.revision = revision
         self._sets = {item.name: item for item in topology.sets}
-        self._ends = {item.name: dict(item.ends) for item in topology.sets}
+        for item in topology.sets:
+            self._learn_ends(item)
         for name, marks in self._marks.items():
             epoch = self.set_of(name).epoch
             for ended in [item for item in marks if item < epoch]:
@@ -61,6 +62,13 @@ class Knowledge:
             for number, slot in enumerate(table.slots):
                 self.fence(table.op, number, slot.epoch)
         return True
+
+    def _learn_ends(self, found: ReplicaSet) -> None:
+        """What a topology drops, because it lists too many ends, is not forgotten here before `ends_known_max`: only a newcomer lacks it."""
+        ends = self._ends.setdefault(found.name, {})
+        ends.update(found.ends)
+        for ended in sorted(ends)[: max(len(ends) - limits.ends_known_max, 0)]:
+            del ends[ended]
 
     def owner(self, target: str, request: RequestId) -> tuple[InstanceId | None, int]:
         """Who holds `target`'s tokens of this request, and in which epoch; `target` is an operator or one of SINKS."""

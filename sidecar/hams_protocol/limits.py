@@ -43,7 +43,10 @@ stash_messages_max = 4096
 """Messages held because they name an epoch this instance has not learnt yet; beyond it they are dropped and sent again by their owner."""
 
 ends_kept_max = 64
-"""Ended epochs a replica set lists; older ends go when every registered instance has confirmed them."""
+"""Ended epochs that a topology lists per replica set; older ones are dropped."""
+
+ends_known_max = 4096
+"""Ended epochs per replica set that an instance remembers, though the topology lists them no more."""
 
 revoked_kept_max = 256
 """Revoked ids a topology lists."""

@@ -44,6 +44,13 @@ def test_an_orphan_entry_is_the_worst_of_a_vector_whatever_else_is_unknown():
     assert k.status((*dep("q", 1, 1), *dep("p", 1, 10))) is Status.ORPHAN
 
 
+def test_an_end_that_a_later_topology_drops_is_not_forgotten():
+    k = knowledge(rset("p", "p-2", epoch=2, ends=((1, 9),)))
+    k.learn(topo(k.topology.generation + 1, rset("p", "p-3", epoch=3, ends=((2, 12),))), 7)
+    assert (k.status(dep("p", 1, 9)), k.status(dep("p", 1, 10))) == (Status.DURABLE, Status.ORPHAN)
+    assert k.status(dep("p", 2, 13)) is Status.ORPHAN
+
+
 def test_an_epoch_whose_end_was_dropped_is_unknown():
     assert knowledge(rset("p", "p-3", epoch=3, ends=((2, 9),))).status(dep("p", 1, 3)) is Status.UNKNOWN
 

@@ -125,3 +125,11 @@ def test_a_target_without_owner_gets_it_once_it_has_one(wire):
     assert outbox.put("q", value("p", R0, "p-1:1"), 0.0) == []
     knowledge.learn(topo(3, rset("p", "p-1"), rset("q", "q-3")), 3)
     assert of(outbox.owners_changed(0.0), Deliver, "q-3")
+
+
+def test_a_new_owner_is_not_told_of_dependencies_that_are_durable_by_now(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1", dep("p", 1, 4)), 0.0)
+    knowledge.learn(topo(2, rset("p", "p-1", epoch=2, ends=((1, 4),)), rset("q", "q-2", epoch=2, ends=((1, 0),))), 2)
+    (sent,) = of(outbox.owners_changed(1.0), Deliver, "q-2")
+    assert sent.token.deps == (), "it may never have heard of that end"
