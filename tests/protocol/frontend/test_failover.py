@@ -428,6 +428,21 @@ def test_under_block_what_waits_in_the_tail_is_not_logged_twice():
     assert [item.request for item in net.notes(NoteLog)] == [R0]
 
 
+def test_under_block_a_joiner_is_not_counted_on_before_it_holds_what_the_epoch_began_with():
+    net = Net(graph(op("p", FRONTEND), recovery=RecoverySpec(when_unprotected=WhenUnprotected.BLOCK)), PAIR).start()
+    net.hold = lambda sender, target, message: isinstance(message, LogAck)
+    net.ask("F-2", "k")
+    net.run()
+    net.kill("F-1")
+    net.fail_over(0, revoke="F-1")
+    net.machines["F-9"] = type(net.machines["F-2"])(net.graph, "F-9")
+    net.hold = lambda sender, target, message: isinstance(message, LogAppend) and target == "F-9"
+    net.join_all()
+    net.members()
+    net.advance(0.1)
+    assert net.topology.find("F/0").in_sync == ()
+
+
 def test_a_reply_and_completion_in_the_tail_are_noted_once():
     net = Net(graph(op("p", FRONTEND), op("q", FRONTEND))).start()
     appends(net, DoneEntry)
