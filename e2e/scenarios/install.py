@@ -27,6 +27,7 @@ class Installation:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.history = cluster.folders.history
+        self._etcd = ""
 
     def install(self) -> None:
         """Install and wait until controller and etcd are Ready. Raises CommandFailed, NotInTime."""
@@ -54,9 +55,12 @@ class Installation:
         return run(helm(self.cluster), "test", RELEASE, "--namespace", NAMESPACE, "--timeout", "60s", env=self.cluster.environment())
 
     def etcd(self) -> str:
-        """Where processes in a node's network reach etcd."""
+        """Where processes in a node's network reach etcd. Asked once: the API server may be away later."""
+        if self._etcd:
+            return self._etcd
         address = self.cluster.kubectl("get", "service", "-n", NAMESPACE, f"{RELEASE}-etcd", "-o", "jsonpath={.spec.clusterIP}")
-        return f"http://{address}:2379"
+        self._etcd = f"http://{address}:2379"
+        return self._etcd
 
     def _volumes(self) -> None:
         """A folder each: the cluster makes no volumes by itself. They can be mounted from every node, as all nodes see the machine's disk."""
