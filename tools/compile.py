@@ -96,7 +96,7 @@ def main() -> int:
         others = sorted((path for path in home.iterdir() if path.is_dir() and path != target), key=lambda path: path.stat().st_mtime)
         for old in others[: -KEPT_MAX + 1]:
             shutil.rmtree(old)
-        PTH.write_text("import hams_compiled; hams_compiled.activate()\n")
+        PTH.write_text("import importlib.util as found; found.find_spec('hams_compiled') and __import__('hams_compiled').activate()\n")
         print(f"compile: the core, {target.name} in {time.monotonic() - began:.0f} s")
     return 0
 
