@@ -49,6 +49,7 @@ class Replication:
         needs_backup = ctx.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK and ctx.graph.data.frontend.replicas > 1
         self._needs_backup = needs_backup and ctx.mode.replicates
         self._suspect_after_s = ctx.graph.data.recovery.suspect_after_s
+        self._dropping: set[InstanceId] = set()
         self.news_at = FOREVER
         for instance in roles.in_sync:
             self._followers[instance] = Follower(instance, log.last, True)
@@ -65,6 +66,7 @@ class Replication:
         self._ctx.wishing = True
         self._roles = roles
         self._in_sync = frozenset(roles.in_sync)
+        self._dropping.intersection_update(self._in_sync)
         self._revoked = frozenset(self._ctx.knowledge.topology.revoked)
         joining = frozenset(roles.joining)
         for instance, follower in list(self._followers.items()):
@@ -83,8 +85,11 @@ class Replication:
                 raise InvariantError(f"in-sync {instance} is not in the ack set of shard {self._shard}")
 
     def committable(self) -> int:
-        """The index up to which the ack set holds the log."""
-        if self._needs_backup and not self._in_sync:
+        """The index up to which the ack set holds the log.
+
+        Under Block nothing is committed that only the owner holds, and whom it proposes to drop may be out of the set before that is known here.
+        """
+        if self._needs_backup and self._dropping.issuperset(self._in_sync):
             return self._log.committed
         index = self._log.last
         for follower in self._followers.values():
@@ -214,7 +219,7 @@ class Replication:
                 due = follower.resend_at
             if not follower.counted:
                 continue
-            if not follower.in_sync or follower.instance in self._revoked:
+            if not follower.in_sync or follower.instance in self._revoked or follower.instance in self._dropping:
                 wish_at = propose_at
             else:
                 wish_at = follower.stalled_since + limits.backup_lag_max_s
@@ -230,7 +235,9 @@ class Replication:
         """The next change of this set that its owner wants, if any."""
         name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
         for instance in (*self._roles.in_sync, *self._roles.joining):
-            if self._is_lost(instance):
+            if instance in self._dropping or self._is_lost(instance):
+                if self._needs_backup and instance in self._in_sync:
+                    self._dropping.add(instance)
                 if mutants.on("ack-set-shrinks-early") and instance in self._followers:
                     self._followers[instance].counted = False
                 return shrink(topology, name, owner, epoch, instance)

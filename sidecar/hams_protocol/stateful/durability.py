@@ -36,7 +36,7 @@ from hams_protocol.messages import (
 from hams_protocol.stateful.fences import others
 from hams_protocol.stateful.followers import Follower, Followers
 from hams_protocol.stateful.leaving import Leaving
-from hams_protocol.topology import ReplicaSet, admit, hand_over, shrink
+from hams_protocol.topology import ReplicaSet, Topology, admit, hand_over, shrink
 from hams_protocol.versions import Version
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Durability:
         self.leaving = Leaving(machine, found.epoch, self._followers)
         self._proposed_at = -FOREVER
         self._reconsider_at = FOREVER
+        self._dropping: set[InstanceId] = set()
         self._waiting_backups, self._shard_owners = self._who_waits()
         self._active = dict.fromkeys(range(len(machine.graph.shard_names)), now)
         self._askers: dict[InstanceId, float] = {}
@@ -171,7 +172,7 @@ class Durability:
         if not m.mode.replicates:
             return []
         target = self._followers.applied_by_all()
-        if self._blocked and not m.knowledge.set_of(m.operator.name).in_sync:
+        if self._blocked and self._dropping.issuperset(m.knowledge.set_of(m.operator.name).in_sync):
             target = None
         if target is None:
             target = -1 if self._blocked else self._settled()
@@ -271,6 +272,7 @@ class Durability:
     def members_named(self, found: ReplicaSet, now: float) -> list[Effect]:
         """A newer topology in the same epoch."""
         self._followers.sync(found, self.base, now)
+        self._dropping.intersection_update(found.in_sync)
         self._proposed_at = -FOREVER
         effects = [*self.ship(now), *self.advance(now), *self._tell_newcomers()]
         for follower in list(self._followers.all.values()):
@@ -334,6 +336,18 @@ class Durability:
         changed = admit(m.knowledge.topology, m.operator.name, m.instance, self._epoch, follower.instance)
         if changed is None:
             return []
+        return self._propose(changed, now)
+
+    def _propose(self, changed: Topology, now: float) -> list[Effect]:
+        """Propose a change of this set.
+
+        Under Block nothing is durable in this primary alone, and whom a proposal drops may be out of the set before that is known here: from
+        now on its word is still needed, but does not protect any more. What is dropped once is dropped for good, whatever becomes of the proposal.
+        """
+        m = self._m
+        if self._blocked:
+            kept = changed.find(m.operator.name).in_sync
+            self._dropping.update(member for member in m.knowledge.set_of(m.operator.name).in_sync if member not in kept)
         self._proposed_at = now
         self._reconsider_at = now + limits.propose_retry_s
         return [Propose(m.knowledge.revision, changed)]
@@ -344,24 +358,18 @@ class Durability:
         if now < self._proposed_at + limits.propose_retry_s:
             return []
         gone = self._followers.gone(m.members, m.graph.data.recovery.suspect_after_s, now)
-        for member in gone:
+        for member in (*sorted(self._dropping), *gone):
             changed = shrink(m.knowledge.topology, m.operator.name, m.instance, self._epoch, member)
             if changed is not None:
-                self._proposed_at = now
-                self._reconsider_at = now + limits.propose_retry_s
                 if mutants.on("leave-ack-set-before-shrink"):
                     self._followers.all[member].ack = False
-                return [Propose(m.knowledge.revision, changed)]
+                return self._propose(changed, now)
         return []
 
     def arrange(self, draining: bool, now: float) -> list[Effect]:
         """Somebody in the set is to end: the next step."""
         changed = None if now < self._proposed_at + limits.propose_retry_s else self.leaving.change(draining, now)
-        if changed is None:
-            return []
-        self._proposed_at = now
-        self._reconsider_at = now + limits.propose_retry_s
-        return [Propose(self._m.knowledge.revision, changed)]
+        return [] if changed is None else self._propose(changed, now)
 
     def hand_over(self, now: float) -> list[Effect]:
         """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the last version, a backup takes over."""
@@ -375,7 +383,7 @@ class Durability:
         changed = hand_over(m.knowledge.topology, m.operator.name, m.instance, self._epoch, heir, self._seq, not mutants.on("leaves-with-hand-over"))
         if changed is None:
             return []
-        self._proposed_at = now
+        self._proposed_at = now  # nobody is dropped by it: nothing is executed meanwhile
         self._reconsider_at = now + limits.propose_retry_s
         return [Propose(m.knowledge.revision, changed)]
 
