@@ -70,10 +70,11 @@ class Attempts:
     # -- before and after a run alone --------------------------------------------------------------------------------------------
 
     def turn(self, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> list[Effect]:
-        """Before a batch is formed: suspects that may run again come back to the queue, and one that is no longer to run is called off."""
+        """Before a batch is formed, so while none runs: suspects that may run again come back to the queue, and one that is no longer to run is
+        called off. Such is also who still says RUNNING: its batch was abandoned because its request had completed."""
         effects: list[Effect] = []
         unit = self._announced
-        if unit is not None and unit.stage not in (Stage.READY, Stage.RUNNING):
+        if unit is not None and unit.stage is not Stage.READY:
             self._announced = None
             effects = self._tell([(token, unit.attempts) for token in self._of_announced], now)
         if self._parked and self.is_settled():

@@ -3,10 +3,10 @@
 from kit import R0, R1, active_of, graph, of, op, primary_of, rset, table, topo, value
 
 from hams_protocol import limits
-from hams_protocol.effects import NoteExec, Send, StartBatch
-from hams_protocol.events import ModelDied
+from hams_protocol.effects import AbandonBatch, NoteExec, Send, StartBatch
+from hams_protocol.events import BatchFailed, ModelDied
 from hams_protocol.graph import FRONTEND
-from hams_protocol.messages import Attempt, AttemptAck, Deliver
+from hams_protocol.messages import Attempt, AttemptAck, Completion, Deliver
 
 
 def pair():
@@ -133,3 +133,20 @@ def test_poison_at_a_stateless_operator_is_an_error_too():
     effects = rig.token("F-1", value("F", R0, "0/0"), attempts=3)
     assert of(effects, NoteExec)
     assert of(effects, Deliver, "q-1")[0].token.error is not None
+
+
+def test_a_suspect_whose_request_completes_while_it_runs_holds_up_no_other():
+    rig = primary_of(pair(), "q", AT)
+    rig.token("p-1", value("p", R1._replace(n=9), "p:9"))
+    rig.want()
+    rig.done()
+    heard(rig, rig.token("p-1", value("p", R0, "p:0"), attempts=1))
+    assert rig.units == (R0,)
+    assert not rig.want(), "the capture before is not complete"
+    completed = rig.get("F-1", Completion(((0, 1, ()),)))  # the state had begun again from less than what that stems from
+    assert of(completed, AbandonBatch)
+    rig.step(BatchFailed(rig.batch, "abandoned", False))
+    said = rig.token("p-1", value("p", R1, "p:1"), attempts=1)
+    assert counts(said) == [(1, 2)]
+    assert of(heard(rig, said), StartBatch)
+    assert rig.units == (R1,)
