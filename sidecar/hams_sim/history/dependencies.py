@@ -90,7 +90,7 @@ class Dependencies:
 
     def _release(self, table: OperatorTable, stretch: Stretch, prefix: "Prefix", beside: dict[int, tuple[float, float]]) -> None:
         """Every output depends on the whole state of its version."""
-        durable = Watermarks(table, stretch, self.ordered)
+        durable = Watermarks(stretch, self.ordered)
         judged, following = stretch.judged_end, stretch.next
         lost_above = stretch.kept if table.lost_from is not None else None
         for seq in stretch.seqs:
@@ -201,7 +201,7 @@ class Dependencies:
                 return False
             key = (table.name, stretch.epoch)
             if key not in marks:
-                marks[key] = Watermarks(table, stretch, self.ordered)
+                marks[key] = Watermarks(stretch, self.ordered)
             at = marks[key].settled(version)
             return at == INFINITE or (self.ordered and at >= position)
 
@@ -209,16 +209,12 @@ class Dependencies:
 
 
 class Watermarks:
-    """From which position on a version of one epoch was durable: called so, or kept by the epoch's end.
+    """From which position on a version of one epoch was durable: called so, or kept by the epoch's end."""
 
-    What stems from a state that was reported lost is not undone, so from the report on it is as good as durable.
-    """
+    __slots__ = ("_end", "_ended_at", "_newest", "_ordered", "_positions", "_versions")
 
-    __slots__ = ("_end", "_ended_at", "_lost_at", "_newest", "_ordered", "_positions", "_versions")
-
-    def __init__(self, table: OperatorTable, stretch: Stretch, ordered: bool) -> None:
+    def __init__(self, stretch: Stretch, ordered: bool) -> None:
         self._ordered = ordered
-        self._lost_at = min((position for position, line in table.lost if line.epoch == stretch.epoch), default=INFINITE)
         self._end = -1 if stretch.end is None else stretch.end
         self._newest = max((version for version, _ in stretch.durable), default=-1)
         self._ended_at = stretch.next.began if stretch.next is not None and stretch.next.began is not None else -1
@@ -233,8 +229,8 @@ class Watermarks:
     def settled(self, version: int) -> float:
         """-1 or the position from which on; INFINITE if never."""
         if not self._ordered:
-            return -1 if version <= self._newest or version <= self._end or self._lost_at < INFINITE else INFINITE
-        by_end = self._ended_at if version <= self._end else self._lost_at
+            return -1 if version <= self._newest or version <= self._end else INFINITE
+        by_end = self._ended_at if version <= self._end else INFINITE
         index = bisect_left(self._versions, version)
         return min(by_end, self._positions[index]) if index < len(self._versions) else by_end
 
