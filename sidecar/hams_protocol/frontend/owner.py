@@ -59,6 +59,7 @@ class ShardOwner:
         self.replication = Replication(ctx, shard, roles, log)
         self.halted = -1
         self._handed_at = -1
+        self._handed_end = -1
         self.live: dict[int, Live] = {}
         self._pending_keys: dict[str, int] = {}
         self._pending_tickets: dict[tuple[InstanceId, int], int] = {}
@@ -436,17 +437,21 @@ class ShardOwner:
     def hand_over(self, registered: frozenset[InstanceId]) -> Topology | None:
         """The topology in which a follower that holds the whole log owns the shard; None while there is none, or entries are under way.
 
-        From here on nothing is appended or committed until a higher generation is known: the end is this log's last entry.
+        From here on nothing is sent or committed until a higher generation is known: the end is what was this log's last entry. A proposal that
+        came to nothing is made again with the same end; what was appended meanwhile nobody else has seen.
         """
         ctx, log = self._ctx, self.log
-        if log.committed < log.last or 0 <= self.halted != self._handed_at:
+        again = 0 <= self.halted == self._handed_at
+        if not again and (log.committed < log.last or self.halted >= 0):
             return None
-        heir = self.replication.heir(registered)
+        end = self._handed_end if again else log.last
+        heir = self.replication.heir(registered, end)
         if heir is None:
             return None
-        changed = hand_over(ctx.knowledge.topology, self.name, ctx.instance, self.epoch, heir, log.last)
+        changed = hand_over(ctx.knowledge.topology, self.name, ctx.instance, self.epoch, heir, end)
         if changed is not None:
             self.halted = self._handed_at = ctx.generation
+            self._handed_end = end
         return changed
 
     # -- time --------------------------------------------------------------------------------------------------------------

@@ -247,10 +247,10 @@ class Replication:
                 return admit(topology, name, owner, epoch, instance)
         return None
 
-    def heir(self, registered: frozenset[InstanceId]) -> InstanceId | None:
-        """An in-sync follower that lives and holds the whole log."""
+    def heir(self, registered: frozenset[InstanceId], end: int) -> InstanceId | None:
+        """An in-sync follower that lives and holds the log up to `end`."""
         for follower in self._followers.values():
-            here = follower.in_sync and follower.acked == self._log.last and follower.instance not in self._ctx.down
+            here = follower.in_sync and follower.acked >= end and follower.instance not in self._ctx.down
             if here and follower.instance in registered:
                 return follower.instance
         return None
