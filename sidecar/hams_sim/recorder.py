@@ -63,7 +63,7 @@ class Recorder:
     def _fan_out(self, note: NoteExec) -> None:
         """Section 4 does not promise one value if an owner dies together with every stateless receiver of its first one: note such requests.
 
-        What nobody has received is seen by nobody: its owner's late messages are fenced.
+        What nobody has received is seen by nobody: its owner's late messages are fenced. Who got a skip of it cannot give the value back.
         """
         world = self.world
         earlier = self.fan_values.setdefault((note.op, note.unit), [])
