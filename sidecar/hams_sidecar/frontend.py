@@ -268,6 +268,7 @@ async def serve(
         if asked.is_set() and not node.stopped.done():
             await endpoint.drain(propagation_s=propagation_s)
             node.feed(Drain())
+            await node.until_stopped(asyncio.Event(), limits.hand_over_s_max)
     finally:
         if probes is not None:
             probes.close()

@@ -12,6 +12,9 @@ frontend_arena_bytes_max = 1 << 30
 drain_s_max = 10.0
 """How long a proxy that was asked to end may take to hand over; `--drain-s` says otherwise (Kubernetes: within the pod's grace period)."""
 
+hand_over_s_max = 1.0
+"""How long a frontend that serves no client any more waits until its shards are another's; where all end together nobody takes them."""
+
 return_pause_s = 0.5
 """An instance that comes back with its state tries again to reach etcd after this long."""
 
