@@ -24,6 +24,8 @@ class Dependencies:
         self.findings = tables.findings
         self.ordered = tables.ordered
         self.settled: dict[str, float] = {}
+        self.said: dict[str, float] = {}
+        """Of what never settles because its state was lost: from where on that was said. It is not undone, so whoever takes it after that may."""
         self.dead: dict[str, float] = {}
         self.tainted: set[str] = set()
         for table in tables.order:
@@ -41,11 +43,16 @@ class Dependencies:
             return
         for position, line in table.execs:
             assert line.out is not None
-            worst = -1.0
+            worst, said = -1.0, -1.0
             for value in line.inputs:
-                worst = max(worst, settled.get(value, -1.0))
+                at = self._settled(value, position)
+                worst = max(worst, at)
+                if at == INFINITE:
+                    said = max(said, self.said.get(value, INFINITE))
             if worst >= 0:
                 settled[line.out] = worst
+                if worst == INFINITE > said:
+                    self.said[line.out] = said
             if dead:
                 generation = self._orphan_input(position, line)
                 if generation < INFINITE:
@@ -73,13 +80,13 @@ class Dependencies:
 
     def _absorb(self, stretch: Stretch, prefix: "Prefix") -> dict[int, tuple[float, float]]:
         """Every unit's inputs become part of the state. Returned: what a wrong epoch executed at seqs that it had taken over."""
-        settled, dead = self.settled, self.dead
+        dead = self.dead
         beside: dict[int, tuple[float, float]] = {}
         for seq in stretch.seqs:
             position, line = stretch.units[seq]
             worst, generation = -1.0, INFINITE
             for value in line.inputs:
-                worst = max(worst, settled.get(value, -1.0))
+                worst = max(worst, self._settled(value, position))
             if dead:
                 generation = self._orphan_input(position, line)
             if seq > stretch.start:
@@ -91,6 +98,7 @@ class Dependencies:
     def _release(self, table: OperatorTable, stretch: Stretch, prefix: "Prefix", beside: dict[int, tuple[float, float]]) -> None:
         """Every output depends on the whole state of its version."""
         durable = Watermarks(stretch, self.ordered)
+        lost_at = min((at for at, lost in table.lost if lost.epoch == stretch.epoch), default=INFINITE)
         judged, following = stretch.judged_end, stretch.next
         lost_above = stretch.kept if table.lost_from is not None else None
         for seq in stretch.seqs:
@@ -105,6 +113,8 @@ class Dependencies:
             worst = max(inherited, durable.settled(line.version))
             if worst >= 0:
                 self.settled[line.out] = worst
+                if inherited < INFINITE == worst and lost_at < INFINITE:
+                    self.said[line.out] = lost_at
             generation = min(own[1], prefix.dead_at(line.version))
             if judged is not None and following is not None and line.version > judged:
                 generation = min(generation, following.gen)
@@ -112,6 +122,14 @@ class Dependencies:
                 self.dead[line.out] = generation
             if (lost_above is not None and seq > lost_above) or (self.tainted and not self.tainted.isdisjoint(line.inputs)):
                 self.tainted.add(line.out)
+
+    def _settled(self, value: str, position: int) -> float:
+        """From where on a value's dependencies are durable, for one who takes it at `position`."""
+        at = self.settled.get(value, -1.0)
+        if at < INFINITE:
+            return at
+        said = self.said.get(value, INFINITE)
+        return said if said < position or (said < INFINITE and not self.ordered) else INFINITE
 
     # ---- verdicts ----
 

@@ -771,7 +771,7 @@ def test_a_reported_loss_exempts_neither_what_went_before_nor_other_operators() 
 
 def test_what_a_lost_state_leaves_downstream_must_be_reported_too() -> None:
     lines = [
-        PAIR,
+        graph(ordered=True, p="stateful combine F", q="stateful combine p"),
         log(),
         unit("p 1/1", "0/0", "0/0", "p1", "q"),
         unit("q 1/1", "0/0", "p1", "q1"),
@@ -781,6 +781,15 @@ def test_what_a_lost_state_leaves_downstream_must_be_reported_too() -> None:
     ]
     assert broken(*lines) == {"I3"}, "a durable version depends on one that never was"
     holds(*lines, LostLine(op="q", epoch=1, version=1))
+
+
+def test_who_takes_what_is_left_of_a_lost_state_after_that_was_said_need_not_say_it_again() -> None:
+    """In the order of one clock; lines of several processes do not tell what came first, and are not held to it."""
+    head, tail = [log(), unit("p 1/1", "0/0", "0/0", "p1", "q"), LostLine(op="p", epoch=1, version=0), failover("p", 2, 0)], durable("q 1/1")
+    taken = unit("q 1/1", "0/0", "p1", "q1")
+    ordered = graph(ordered=True, p="stateful combine F", q="stateful combine p")
+    holds(ordered, *head, taken, tail)
+    holds(PAIR, *head[:2], taken, *head[2:], tail)
 
 
 def test_a_lost_shard_may_log_a_key_again() -> None:
