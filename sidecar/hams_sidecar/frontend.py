@@ -4,7 +4,6 @@
 answer is, when it may leave, and what a key means are the core's.
 """
 
-import asyncio
 import itertools
 import os
 import sys
@@ -45,7 +44,7 @@ from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.peers.payload import TensorInfo
 from hams_wire.probes import answer_probes
-from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
+from hams_wire.process import EXIT_STOPPED, Asked, common_arguments, open_graph, run
 
 
 class GraphPort:
@@ -215,7 +214,7 @@ async def serve(
     listen: str,
     advertise: str | None,
     address: Address,
-    asked: asyncio.Event,
+    asked: Asked,
     propagation_s: float = limits.propagation_s,
     probe_port: int = 0,
 ) -> int:
@@ -268,7 +267,7 @@ async def serve(
         if asked.is_set() and not node.stopped.done():
             await endpoint.drain(propagation_s=propagation_s)
             node.feed(Drain())
-            await node.until_stopped(asyncio.Event(), limits.hand_over_s_max)
+            await node.until_stopped(asked.at_once, limits.hand_over_s_max)
     finally:
         if probes is not None:
             probes.close()
@@ -310,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--propagation-s", type=float, default=limits.propagation_s, help="how long to serve on when asked to end")
     options = parser.parse_args(arguments)
 
-    async def work(asked: asyncio.Event) -> int:
+    async def work(asked: Asked) -> int:
         address = Address(options.host, options.http_port, options.grpc_port)
         return await serve(
             options.graph,

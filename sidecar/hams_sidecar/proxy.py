@@ -4,7 +4,6 @@ It ties a core machine (stateful or stateless) to its peers and etcd (`hams_wire
 It decides nothing.
 """
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.probes import answer_probes
-from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
+from hams_wire.process import EXIT_STOPPED, Asked, common_arguments, open_graph, run
 
 MODEL_EFFECTS = frozenset(get_args(ModelEffect))
 
@@ -41,7 +40,7 @@ async def serve(
     advertise: str | None,
     socket: Path,
     arena: Path,
-    asked: asyncio.Event,
+    asked: Asked,
     restore: bool = False,
     drain_s: float = limits.drain_s_max,
     probe_port: int = 0,
@@ -123,7 +122,7 @@ async def serve(
         node = await live(instance, begin, start, between, asked)
         if not node.stopped.done():
             node.feed(Drain())
-            await node.until_stopped(asyncio.Event(), drain_s)
+            await node.until_stopped(asked.at_once, drain_s)
     finally:
         if probes is not None:
             probes.close()
@@ -169,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.pid_file is not None:
         options.pid_file.write_text(str(os.getpid()))
 
-    async def work(asked: asyncio.Event) -> int:
+    async def work(asked: Asked) -> int:
         return await serve(
             options.graph,
             options.operator,

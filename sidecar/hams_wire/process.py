@@ -76,18 +76,31 @@ async def _wait_for_spec(coordination: EtcdCoordination, uid: str) -> KeyValue:
         await asyncio.sleep(limits.spec_pause_s)
 
 
-def run(work: Callable[[asyncio.Event], Awaitable[int]], log_level: str) -> int:
-    """Run `work(asked_to_end)` on a fresh uvloop; SIGTERM and SIGINT set the event."""
+class Asked(asyncio.Event):
+    """Set when the process is asked to end. `at_once` as well, if nothing is to be handed over, because the whole graph ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_once = asyncio.Event()
+
+    def now(self) -> None:
+        """Asked to end at once."""
+        self.at_once.set()
+        self.set()
+
+
+def run(work: Callable[[Asked], Awaitable[int]], log_level: str) -> int:
+    """Run `work(asked_to_end)` on a fresh uvloop; SIGTERM asks to end in order, SIGINT at once."""
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )
     gc.freeze()
 
     async def main() -> int:
-        asked = asyncio.Event()
+        asked = Asked()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, asked.set)
+        loop.add_signal_handler(signal.SIGTERM, asked.set)
+        loop.add_signal_handler(signal.SIGINT, asked.now)
         return await work(asked)
 
     try:

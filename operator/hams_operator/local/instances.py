@@ -288,10 +288,10 @@ class Instances:
             await self._start_model(place, pod)
 
     async def _end(self, places: list[Place], grace_s: float) -> None:
-        """SIGTERM to proxies (models follow their proxies), SIGKILL to who has not ended after `grace_s`."""
+        """The graph ends, so nothing is handed over: SIGINT to proxies (models follow them), SIGKILL to who has not ended after `grace_s`."""
         pods = [place.pod for place in places if place.pod is not None]
         for pod in pods:
-            send(pod.proxy_pid, signal.SIGTERM)
+            send(pod.proxy_pid, signal.SIGINT)
         deadline = self._now() + grace_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
