@@ -50,7 +50,7 @@ check-types: .venv/.core
 	$(BIN)/mypy $(SOURCES)
 
 check-imports: .venv/.core
-	$(BIN)/lint-imports --no-cache --no-logo
+	HAMS_PURE=1 $(BIN)/lint-imports --no-cache --no-logo
 
 test: setup ## every test but those that kill real processes (make test T=tests/protocol for one part)
 	$(BIN)/pytest -m "not process" $(T)
