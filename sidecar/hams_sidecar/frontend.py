@@ -266,7 +266,8 @@ async def serve(
         node = await live(instance, begin, start, between, asked)
         if asked.is_set() and not node.stopped.done():
             await endpoint.drain(propagation_s=propagation_s)
-            node.feed(Drain())
+            if not asked.at_once.is_set():
+                node.feed(Drain())
             await node.until_stopped(asked.at_once, limits.hand_over_s_max)
     finally:
         if probes is not None:

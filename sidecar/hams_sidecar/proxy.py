@@ -120,7 +120,7 @@ async def serve(
     try:
         await link.listen(socket)
         node = await live(instance, begin, start, between, asked)
-        if not node.stopped.done():
+        if not node.stopped.done() and not asked.at_once.is_set():
             node.feed(Drain())
             await node.until_stopped(asked.at_once, drain_s)
     finally:
