@@ -5,6 +5,7 @@ kept until the sources change; older compilations are removed.
 """
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +41,12 @@ def compiler() -> list[str] | None:
     if subprocess.run([sys.executable, "-c", "import ziglang"], capture_output=True, check=False).returncode == 0:
         return [sys.executable, "-m", "ziglang", "cc"]
     return None
+
+
+def _made_by(optimise: str) -> str:
+    """What besides the sources decides what comes out, as one hash: this tool, how classes are written out, mypyc, how hard the compiler tries."""
+    parts = [Path(__file__).read_bytes(), Path(native.__file__).read_bytes(), version("mypy").encode(), optimise.encode()]
+    return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 def build(target: Path, cc: list[str], optimise: str) -> bool:
@@ -69,7 +77,7 @@ def build(target: Path, cc: list[str], optimise: str) -> bool:
         for rubbish in ("build", ".mypy_cache", "setup.py", "mypy.ini"):
             path = work / rubbish
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        (work / ".complete").touch()
+        (work / ".complete").write_text(_made_by(optimise))
         work.rename(target)
         work.mkdir()  # what the context removes
     return True
@@ -82,7 +90,9 @@ def main() -> int:
     target = home / hams_compiled.digest(SIDECAR)
     with (home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (target / ".complete").exists():
+        optimise = os.environ.get("HAMS_OPTIMISE", "2")
+        stamp = target / ".complete"
+        if stamp.is_file() and stamp.read_text() == _made_by(optimise):
             print(f"compile: nothing to do, {target.name} is there")
             return 0
         cc = compiler()
@@ -91,7 +101,9 @@ def main() -> int:
             print(f"compile: no {missing} here, so the core runs as Python: it works the same, and takes about twice the time")
             return 0
         began = time.monotonic()
-        if not build(target, cc, os.environ.get("HAMS_OPTIMISE", "2")):
+        if target.exists():  # made by another compiler, or not to its end
+            shutil.rmtree(target)
+        if not build(target, cc, optimise):
             return 1
         others = sorted((path for path in home.iterdir() if path.is_dir() and path != target), key=lambda path: path.stat().st_mtime)
         for old in others[: -KEPT_MAX + 1]:

@@ -9,6 +9,7 @@ from e2e.cluster.layout import CGROUP, CPU_SHARES, SERVICE_NETWORK, Folders, nod
 from e2e.cluster.node import node_pid
 
 CGROUP_TRIES_MAX = 50
+CGROUP_PAUSE_S = 0.05
 
 
 def attach(folders: Folders, number: int) -> None:
@@ -68,7 +69,7 @@ def remove_cgroups(name: str) -> None:
                     os.rmdir(folder)
                     break
                 except OSError:
-                    time.sleep(0.05)
+                    time.sleep(CGROUP_PAUSE_S)
 
 
 def container_processes(uid: str) -> list[int]:
