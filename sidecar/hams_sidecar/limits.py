@@ -15,6 +15,9 @@ drain_s_max = 10.0
 hand_over_s_max = 1.0
 """How long a frontend that serves no client any more waits until its shards are another's; where all end together nobody takes them."""
 
+version_told_s = 60.0
+"""A primary writes the newest durable version of its state into etcd this often, if it has risen: what status shows is at most so old."""
+
 return_pause_s = 0.5
 """An instance that comes back with its state tries again to reach etcd after this long."""
 

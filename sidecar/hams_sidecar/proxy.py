@@ -4,8 +4,11 @@ It ties a core machine (stateful or stateless) to its peers and etcd (`hams_wire
 It decides nothing.
 """
 
+import asyncio
+import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -23,10 +26,13 @@ from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
 from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.errors import CoordinationError
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.probes import answer_probes
 from hams_wire.process import EXIT_STOPPED, Asked, common_arguments, open_graph, run
+
+log = logging.getLogger("hams.proxy")
 
 MODEL_EFFECTS = frozenset(get_args(ModelEffect))
 
@@ -115,6 +121,7 @@ async def serve(
         link.perform(RestartModel("its instance goes on under a fresh id"))
 
     node: Node | None = None
+    telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))
     probes = await answer_probes(probe_port, missing) if probe_port else None
     restored = await writer.newest() if restore and await never_begun(coordination, graph_uid, operator) else None
     try:
@@ -124,6 +131,7 @@ async def serve(
             node.feed(Drain())
             await node.until_stopped(asked.at_once, drain_s)
     finally:
+        telling.cancel()
         if probes is not None:
             probes.close()
         await link.close()
@@ -132,6 +140,27 @@ async def serve(
             await node.close(leave=True)
         memory.close()
     return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
+
+
+async def tell_version(now: Callable[[], Node | None], graph_uid: str, operator: str, every_s: float = limits.version_told_s) -> None:
+    """While this is the primary, write the newest durable version into etcd, where it has risen: for people's eyes. Until cancelled."""
+    last = records.VersionRecord(0, -1)
+    while True:
+        await asyncio.sleep(every_s)
+        node = now()
+        if node is None or node.stopped.done():
+            continue
+        machine = node.machine
+        if not isinstance(machine, StatefulMachine) or machine.primary is None or machine.primary.durable < 0:
+            continue
+        found = records.VersionRecord(machine.epoch, machine.primary.durable)
+        if found == last:
+            continue
+        try:
+            await node.tell(records.version_key(graph_uid, operator), records.encode_version(found))
+            last = found
+        except CoordinationError as error:
+            log.info("the version is told later: %s", error)
 
 
 async def never_begun(coordination: EtcdCoordination, graph_uid: str, operator: str) -> bool:

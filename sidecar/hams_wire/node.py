@@ -45,7 +45,7 @@ from hams_protocol.messages import Heartbeat, Message, Suspect
 from hams_protocol.topology import Topology
 from hams_wire import limits, records
 from hams_wire.changes import changes
-from hams_wire.coordination.port import Compare, Coordination, Deleted, Put, Restored
+from hams_wire.coordination.port import Compare, Coordination, Deleted, Put, Restored, Write
 from hams_wire.coordination.registration import Registration
 from hams_wire.errors import CoordinationError, NotApplied
 from hams_wire.history import HistoryError, HistoryWriter
@@ -182,6 +182,10 @@ class Node:
         self.stopped.add_done_callback(lambda _: ended.cancel())
         await asyncio.wait({ended}, timeout=timeout_s)
         ended.cancel()
+
+    async def tell(self, key: str, value: bytes) -> None:
+        """Write into etcd what only people look at. Raises CoordinationError; who asks again overwrites, so an unknown outcome does no harm."""
+        await self._coordination.transact((), (Write(key, value),))
 
     def now(self) -> float:
         """The machine's clock: monotonic seconds."""

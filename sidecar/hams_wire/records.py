@@ -28,6 +28,26 @@ class MemberRecord:
     grpc: str = ""
 
 
+@frozen
+class FailoverRecord:
+    """What a manager that committed a set's epoch knew of it besides: for people only, nobody acts on it.
+
+    `took_ms`: from the first suspicion until the new roles were committed; `reason`: who was suspected, and of what.
+    """
+
+    epoch: int
+    took_ms: int
+    reason: str
+
+
+@frozen
+class VersionRecord:
+    """The newest durable version of a state, as its primary told it last: for people only."""
+
+    epoch: int
+    version: int
+
+
 def prefix_of(graph_uid: str) -> str:
     """Everything of one graph."""
     return f"/hams/v1/{graph_uid}/"
@@ -46,6 +66,16 @@ def topology_key(graph_uid: str) -> str:
 def member_key(graph_uid: str, instance: InstanceId) -> str:
     """One instance's registration."""
     return f"{prefix_of(graph_uid)}members/{instance}"
+
+
+def failover_key(graph_uid: str, name: str) -> str:
+    """What is told of the newest failover of a replica set."""
+    return f"{prefix_of(graph_uid)}failovers/{name}"
+
+
+def version_key(graph_uid: str, operator: str) -> str:
+    """What is told of an operator's newest durable version."""
+    return f"{prefix_of(graph_uid)}versions/{operator}"
 
 
 def encode_topology(topology: Topology) -> bytes:
@@ -73,3 +103,29 @@ def decode_member(instance: InstanceId, data: bytes) -> tuple[Member, MemberReco
     except msgspec.MsgspecError as error:
         raise MalformedRecord(f"not a registration of {instance}: {error}") from None
     return Member(instance, record.of, record.address, record.generation, record.kept), record
+
+
+def encode_failover(record: FailoverRecord) -> bytes:
+    """Bytes of what is told of a failover."""
+    return msgspec.json.encode(record)
+
+
+def decode_failover(data: bytes) -> FailoverRecord:
+    """What is told of a failover. Raises MalformedRecord."""
+    try:
+        return msgspec.json.decode(data, type=FailoverRecord)
+    except msgspec.MsgspecError as error:
+        raise MalformedRecord(f"not a failover: {error}") from None
+
+
+def encode_version(record: VersionRecord) -> bytes:
+    """Bytes of what is told of a version."""
+    return msgspec.json.encode(record)
+
+
+def decode_version(data: bytes) -> VersionRecord:
+    """What is told of a version. Raises MalformedRecord."""
+    try:
+        return msgspec.json.decode(data, type=VersionRecord)
+    except msgspec.MsgspecError as error:
+        raise MalformedRecord(f"not a version: {error}") from None

@@ -23,13 +23,15 @@ ROOT = "/hams/v1/"
 
 @dataclass(slots=True)
 class Known:
-    """What etcd holds of one graph. `registered`: whose each instance is."""
+    """What etcd holds of one graph. `registered`: whose each instance is; `failovers`, `versions`: what was told of each set, for people."""
 
     topology: Topology = field(default_factory=Topology)
     registered: dict[InstanceId, str] = field(default_factory=dict)
     spec: bytes = b""
     spec_revision: int = ABSENT
     version: int = 0
+    failovers: dict[str, records.FailoverRecord] = field(default_factory=dict)
+    versions: dict[str, records.VersionRecord] = field(default_factory=dict)
 
 
 class Mirror:
@@ -111,6 +113,10 @@ class Mirror:
             elif name.startswith("members/"):
                 instance = name.removeprefix("members/")
                 known.registered[instance] = records.decode_member(instance, value)[1].of
+            elif name.startswith("failovers/"):
+                known.failovers[name.removeprefix("failovers/")] = records.decode_failover(value)
+            elif name.startswith("versions/"):
+                known.versions[name.removeprefix("versions/")] = records.decode_version(value)
         except records.MalformedRecord as error:
             log.error("%s: %s", key, error)
         return uid
@@ -125,6 +131,10 @@ class Mirror:
             known.topology = Topology()
         elif name.startswith("members/"):
             known.registered.pop(name.removeprefix("members/"), None)
+        elif name.startswith("failovers/"):
+            known.failovers.pop(name.removeprefix("failovers/"), None)
+        elif name.startswith("versions/"):
+            known.versions.pop(name.removeprefix("versions/"), None)
         if not (known.spec or known.registered or known.topology.generation):
             del self._known[uid]
         return uid

@@ -205,6 +205,8 @@ class Reconciler:
             etcd_away=self._mirror.away,
             refused=decision.refused,
             problem=problem or invalid,
+            failovers=known.failovers,
+            versions=known.versions,
         )
 
     async def _tend_pods(self, key: GraphKey, world: World) -> None:

@@ -6,12 +6,13 @@ import os
 import sys
 from pathlib import Path
 
+from hams_operator.manager.chronicle import Chronicle
 from hams_protocol.effects import Effect
 from hams_protocol.recovery import ManagerMachine
 from hams_wire import limits, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import ABSENT
-from hams_wire.errors import NotApplied, Unknown
+from hams_wire.errors import CoordinationError, NotApplied, Unknown
 from hams_wire.history import writer_from
 from hams_wire.node import MANAGER, Node
 from hams_wire.peers.payload import HeapFactory
@@ -36,12 +37,18 @@ async def serve(
         await bring_spec(etcd, graph_uid, compiled)
     coordination, graph = await open_graph(etcd, graph_uid)
     begun: list[Node] = []
+    telling: set[asyncio.Task[None]] = set()
+
+    def tell(name: str, record: records.FailoverRecord) -> None:
+        task = asyncio.get_running_loop().create_task(told(node, graph_uid, name, record))
+        telling.add(task)
+        task.add_done_callback(telling.discard)
 
     def perform(effect: Effect) -> None:
         raise AssertionError(f"not an effect of a manager: {effect}")
 
     node = Node(
-        ManagerMachine(graph, instance),
+        Chronicle(ManagerMachine(graph, instance), tell),
         instance,
         MANAGER,
         graph_uid,
@@ -63,6 +70,15 @@ async def serve(
             probes.close()
         await node.close(leave=True)
     return EXIT_STOPPED if node.stopped.done() else 0
+
+
+async def told(node: Node, graph_uid: str, name: str, record: records.FailoverRecord) -> None:
+    """Write what people want to know of a failover. Tried once: nothing depends on it, and who finds it missing says nothing."""
+    log.info("%s: epoch %d took %d ms: %s", name, record.epoch, record.took_ms, record.reason)
+    try:
+        await node.tell(records.failover_key(graph_uid, name), records.encode_failover(record))
+    except CoordinationError as error:
+        log.info("what is known of the failover of %s may not have been written: %s", name, error)
 
 
 async def bring_spec(etcd: str, graph_uid: str, found: bytes) -> None:

@@ -12,6 +12,7 @@ from hams_operator.plan.pods_seen import Pod, homes, named_in, role_of
 from hams_protocol.graph import Graph, Mode
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import ReplicaSet, Topology
+from hams_wire.records import FailoverRecord, VersionRecord
 
 NOT_ASKED_FOR = "NotAskedFor"
 """Reason of Redundant=False when the graph asks for no copies: it will not become True."""
@@ -24,7 +25,7 @@ Missing = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class World:
     """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd cannot be read, or "": then
-    topology and registrations are what they last were."""
+    topology and registrations are what they last were. `failovers`, `versions`: what managers and primaries have told of them, by operator."""
 
     topology: Topology = field(default_factory=Topology)
     registered: Mapping[InstanceId, str] = field(default_factory=dict)
@@ -33,6 +34,8 @@ class World:
     refused: str = ""
     replacing: bool = False
     problem: Missing | None = None
+    failovers: Mapping[str, FailoverRecord] = field(default_factory=dict)
+    versions: Mapping[str, VersionRecord] = field(default_factory=dict)
 
 
 def status_of(graph: Graph, place: Place, world: World, before: Json, generation: int, now: str) -> Json:
@@ -187,7 +190,10 @@ class _Seen:
             found |= {"epoch": item.epoch, "inSync": list(item.in_sync), "joining": list(item.joining)}
             if item.primary is not None and not item.lost:
                 found["primary"] = item.primary
-            failover = _failover(item, earlier, self.topology, now)
+            version = self.version(item)
+            if version is not None:
+                found["version"] = version
+            failover = _failover(item, earlier, self.topology, self.world.failovers.get(name), now)
             if failover is not None:
                 found["lastFailover"] = failover
         else:
@@ -196,6 +202,11 @@ class _Seen:
             found["epoch"] = max((slot.epoch for slot in slots), default=0)
         found["standbys"] = self.standbys(name)
         return found
+
+    def version(self, item: ReplicaSet) -> int | None:
+        """The newest durable version that was told: by the primary of this epoch, or by the commit that began the epoch."""
+        told = self.world.versions.get(item.name)
+        return told.version if told is not None and told.epoch == item.epoch else item.end_of(item.epoch - 1)
 
     def _crash_loop(self) -> Pod | None:
         failed = [pod for pod in self.pods if pod.failure is not None and pod.failure.restarts >= CRASH_LOOP_RESTARTS and not pod.ready]
@@ -210,18 +221,24 @@ class _Seen:
         return found | ({"at": pod.failure.at} if pod.failure.at else {})
 
 
-def _failover(item: ReplicaSet, earlier: Json, topology: Topology, now: str) -> Json | None:
-    """An epoch that began since the status before is a failover, or a handover. When, as far as it can be seen from here."""
+def _failover(item: ReplicaSet, earlier: Json, topology: Topology, told: FailoverRecord | None, now: str) -> Json | None:
+    """An epoch that began since the status before is a failover, or a handover. When, as far as it can be seen from here; how long it took, once
+    the manager that committed it has told. What ran again is known of a handover only: nothing."""
     known = earlier.get("epoch", 0)
-    if item.epoch <= max(known, 1):
-        last: Json | None = earlier.get("lastFailover")
-        return last
-    old = earlier.get("primary")
-    if old is None:
-        return {"at": now, "reason": "not seen by this controller"}
-    if old == item.primary:
-        return {"at": now, "reason": f"{old} went back to its newest durable version"}
-    return {"at": now, "reason": f"{old} was revoked" if old in topology.revoked else f"{old} handed over"}
+    last: Json | None = earlier.get("lastFailover")
+    if item.epoch > max(known, 1):
+        old = earlier.get("primary")
+        if old is None:
+            last = {"at": now, "reason": "not seen by this controller"}
+        elif old == item.primary:
+            last = {"at": now, "reason": f"{old} went back to its newest durable version"}
+        elif old in topology.revoked:
+            last = {"at": now, "reason": f"{old} was revoked"}
+        else:
+            last = {"at": now, "reason": f"{old} handed over", "reexecuted": 0}
+    if last is not None and told is not None and told.epoch == item.epoch:
+        last = {"at": last["at"], "took": f"{told.took_ms}ms", "reason": told.reason}
+    return last
 
 
 def _progressing(world: World, missing: Missing | None) -> tuple[str, str, str]:

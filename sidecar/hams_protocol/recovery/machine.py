@@ -135,6 +135,11 @@ class ManagerMachine:
         """Whether this is the manager that goes first."""
         return self._rank() == 0
 
+    @property
+    def suspects(self) -> dict[InstanceId, str]:
+        """Who is suspected now, and of what: for who tells people."""
+        return {name: item.reason for name, item in self._inquests.items()}
+
     def _rank(self) -> int:
         """Position among the managers that can act; broken or revoked ones do not count."""
         revoked = self.knowledge.topology.revoked

@@ -171,6 +171,41 @@ async def test_a_failover_is_an_event_and_the_pod_of_the_revoked_instance_goes()
     assert scene.graph["status"]["lastFailoverTime"]
 
 
+def of_operator(scene: Scene, name: str) -> Json:
+    found: Json = next(item for item in scene.graph["status"]["operators"] if item["name"] == name)
+    return found
+
+
+async def test_what_manager_and_primary_have_told_of_a_failover_is_in_the_status() -> None:
+    scene = Scene()
+    await scene.serving()
+    assert "version" not in of_operator(scene, "count")  # nobody has said anything yet
+    scene.write(records.version_key(UID, "count"), records.encode_version(records.VersionRecord(1, 38)))
+    await scene.look()
+    assert of_operator(scene, "count")["version"] == 38
+    moved = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
+    await scene.look()
+    assert of_operator(scene, "count")["version"] == 40  # the end of the epoch before; what was told of that one is old
+    assert of_operator(scene, "count")["lastFailover"]["reason"] == "pair-count-1-aa was revoked"
+    told = records.FailoverRecord(2, 41, "pair-count-1-aa: its connection broke")
+    scene.write(records.failover_key(UID, "count"), records.encode_failover(told))
+    await scene.settle()
+    failover = of_operator(scene, "count")["lastFailover"]
+    assert failover["took"] == "41ms"
+    assert failover["reason"] == "pair-count-1-aa: its connection broke"
+    assert "reexecuted" not in failover  # whoever knows is dead
+
+
+async def test_a_handover_executes_nothing_again_and_says_so() -> None:
+    scene = Scene()
+    await scene.serving()
+    moved = ReplicaSet("count", 2, "pair-count-2-aa", ("pair-count-1-aa",), (), ((1, 40),))
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables))
+    await scene.settle()
+    assert of_operator(scene, "count")["lastFailover"]["reexecuted"] == 0
+
+
 async def test_the_pod_of_a_revoked_instance_stays_while_the_topology_names_it() -> None:
     """F13: its kept state may be the last copy."""
     scene = Scene()
