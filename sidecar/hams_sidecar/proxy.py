@@ -8,11 +8,11 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import get_args
 
-from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, WriteCheckpoint
+from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
 from hams_protocol.events import CheckpointRead, Drain
 from hams_protocol.ids import InstanceId
 from hams_protocol.stateful import StatefulMachine
@@ -24,9 +24,11 @@ from hams_sidecar.checkpoints import CheckpointWriter
 from hams_sidecar.lives import listen_at, live
 from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
+from hams_sidecar.proxy_metrics import Work, samples
 from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
+from hams_wire.exposition import Sample
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.probes import answer_probes
@@ -61,6 +63,11 @@ async def serve(
     def missing() -> str | None:
         return "the instance is starting" if not nodes else why_not_ready(nodes[-1])
 
+    work = Work()
+
+    def metrics() -> Iterable[Sample]:
+        return samples(nodes[-1], memory, work) if nodes else ()
+
     unheard: list[ModelEvent] = []
 
     def emit(event: ModelEvent) -> None:
@@ -79,6 +86,9 @@ async def serve(
             writer.read(lambda copy: nodes[-1].feed(CheckpointRead(copy)) if nodes else None)
             return
         assert type(effect) in MODEL_EFFECTS, f"not an effect of an operator: {effect}"
+        if isinstance(effect, StartBatch):
+            work.batches += 1
+            work.units += len(effect.units)
         link.perform(effect)  # type: ignore[arg-type]
 
     kept: KeptState | None = None
@@ -122,7 +132,7 @@ async def serve(
 
     node: Node | None = None
     telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))
-    probes = await answer_probes(probe_port, missing) if probe_port else None
+    probes = await answer_probes(probe_port, missing, metrics) if probe_port else None
     restored = await writer.newest() if restore and await never_begun(coordination, graph_uid, operator) else None
     try:
         await link.listen(socket)

@@ -176,17 +176,25 @@ def test_monitors_and_dashboard_come_when_asked_for(render: Render) -> None:
     monitors = ("ServiceMonitor", "PodMonitor")
     assert not [item for item in render() if item["kind"] in monitors]
     objects = render({"metrics": {"serviceMonitor": {"enabled": True, "labels": {"team": "ml"}}, "dashboard": {"enabled": True}}})
-    assert sorted(item["kind"] for item in objects if item["kind"] in monitors) == sorted(monitors)
+    assert sorted(item["kind"] for item in objects if item["kind"] in monitors) == ["PodMonitor", "PodMonitor", "ServiceMonitor"]
+    ports = [item["spec"]["podMetricsEndpoints"][0]["port"] for item in objects if item["kind"] == "PodMonitor"]
+    assert ports == ["http", "probes"]  # of frontends; of all others
     board = json.loads(one(objects, "ConfigMap", "hams-dashboard")["data"]["hams.json"])
     assert board["panels"]
 
 
-def test_the_dashboard_asks_for_metrics_that_frontends_have() -> None:
+def test_the_dashboard_asks_for_metrics_that_are_exposed() -> None:
     board = (CHART / "dashboards" / "hams.json").read_text()
-    asked = set(re.findall(r"hams_frontend_([a-z_]+?)(?:_total|_bucket)?\b", board))
-    source = "\n".join(path.read_text() for path in Path(ROOT / "sidecar" / "hams_sidecar" / "endpoint").glob("*.py"))
-    assert asked
-    assert not [name for name in asked if f'"{name}"' not in source]
+    asked = set(re.findall(r"hams_(?:frontend|proxy|manager|controller)_[a-z_]+", board))
+    assert {name.split("_")[1] for name in asked} == {"frontend", "proxy", "manager", "controller"}
+    frontends = "\n".join(path.read_text() for path in Path(ROOT / "sidecar" / "hams_sidecar" / "endpoint").glob("*.py"))
+    others = ("sidecar/hams_sidecar/proxy_metrics.py", "operator/hams_operator/manager/process.py", "operator/hams_operator/controller/process.py")
+    exposed = set(re.findall(r'"(hams_[a-z_]+)"', "\n".join((ROOT / name).read_text() for name in others)))
+    for name in asked:
+        if name.startswith("hams_frontend_"):  # prometheus_client adds the subsystem in front, and _total or _bucket behind
+            assert f'"{re.sub("_(total|bucket)$", "", name.removeprefix("hams_frontend_"))}"' in frontends, name
+        else:
+            assert name in exposed, name
 
 
 def test_every_object_bears_the_labels_of_its_release(render: Render) -> None:

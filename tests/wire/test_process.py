@@ -4,7 +4,9 @@ import asyncio
 import socket
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from hams_wire.exposition import Sample
 from hams_wire.probes import answer_probes
 from hams_wire.process import common_arguments
 
@@ -48,6 +50,25 @@ async def test_probes_answer_what_is_true(request_line: bytes, missing: str | No
             assert answer.endswith(b"joining, and not ready\n")
     finally:
         server.close()
+
+
+async def test_metrics_are_what_the_process_says_and_its_own() -> None:
+    samples = [
+        Sample("hams_x_units_total", "Units.", 12345678.0),
+        Sample("hams_x_role", "Roles.", 1, {"role": 'pri"mary\\\n'}),
+        Sample("hams_x_role", "Roles.", 0, {"role": "backup"}),
+    ]
+    server = await answer_probes(0, lambda: "starting", lambda: samples)
+    try:
+        answer = await _ask(_port(server), b"GET /metrics HTTP/1.1\r\n\r\n")
+    finally:
+        server.close()
+    assert answer.startswith(b"HTTP/1.1 200")
+    families = {family.name: family for family in text_string_to_metric_families(answer.partition(b"\r\n\r\n")[2].decode())}
+    assert families["hams_x_units"].type == "counter"
+    assert families["hams_x_units"].samples[0].value == 12345678
+    assert [(found.labels["role"], found.value) for found in families["hams_x_role"].samples] == [('pri"mary\\\n', 1), ("backup", 0)]
+    assert families["process_resident_memory_bytes"].samples[0].value > 1 << 20
 
 
 async def test_a_line_without_end_closes_the_connection_only() -> None:

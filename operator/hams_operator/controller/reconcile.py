@@ -34,7 +34,7 @@ from hams_operator.plan.names import (
 )
 from hams_operator.plan.news import News, news
 from hams_operator.plan.pods_seen import pods_over, roles_of
-from hams_operator.plan.status import Missing, World, is_true, refusal, status_of
+from hams_operator.plan.status import Missing, Told, World, is_true, refusal, status_of
 from hams_protocol.graph import Graph
 from hams_wire.errors import CoordinationError
 from hams_wire.spec import MalformedSpec, decode_spec, encode_spec
@@ -205,8 +205,8 @@ class Reconciler:
             etcd_away=self._mirror.away,
             refused=decision.refused,
             problem=problem or invalid,
-            failovers=known.failovers,
-            versions=known.versions,
+            failovers={name: Told(item.epoch, item.took_ms, item.reason) for name, item in known.failovers.items()},
+            versions={name: (item.epoch, item.version) for name, item in known.versions.items()},
         )
 
     async def _tend_pods(self, key: GraphKey, world: World) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from hams_operator.manager.chronicle import Chronicle
@@ -13,6 +14,7 @@ from hams_wire import limits, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import ABSENT
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
+from hams_wire.exposition import Sample
 from hams_wire.history import writer_from
 from hams_wire.node import MANAGER, Node
 from hams_wire.peers.payload import HeapFactory
@@ -39,7 +41,20 @@ async def serve(
     begun: list[Node] = []
     telling: set[asyncio.Task[None]] = set()
 
+    machine = ManagerMachine(graph, instance)
+    failovers, took_ms = 0, 0
+
+    def metrics() -> Iterator[Sample]:
+        yield Sample("hams_manager_leads", "Whether this manager goes first.", int(machine.leader))
+        yield Sample("hams_manager_generation", "Generation of the topology that it knows.", machine.knowledge.topology.generation)
+        yield Sample("hams_manager_members", "Instances that are registered.", len(machine.members))
+        yield Sample("hams_manager_suspects", "Instances that are being probed.", len(machine.suspects))
+        yield Sample("hams_manager_failovers_total", "Failovers that this manager committed.", failovers)
+        yield Sample("hams_manager_failover_seconds_total", "From first suspicion to commit, all of them together.", took_ms / 1000)
+
     def tell(name: str, record: records.FailoverRecord) -> None:
+        nonlocal failovers, took_ms
+        failovers, took_ms = failovers + 1, took_ms + record.took_ms
         task = asyncio.get_running_loop().create_task(told(node, graph_uid, name, record))
         telling.add(task)
         task.add_done_callback(telling.discard)
@@ -48,7 +63,7 @@ async def serve(
         raise AssertionError(f"not an effect of a manager: {effect}")
 
     node = Node(
-        Chronicle(ManagerMachine(graph, instance), tell),
+        Chronicle(machine, tell),
         instance,
         MANAGER,
         graph_uid,
@@ -60,7 +75,7 @@ async def serve(
         history=writer_from(os.environ, instance),
         suspect_after_s=graph.data.recovery.suspect_after_s,
     )
-    probes = await answer_probes(probe_port, lambda: None if begun else "the manager is starting") if probe_port else None
+    probes = await answer_probes(probe_port, lambda: None if begun else "the manager is starting", metrics) if probe_port else None
     try:
         await node.start()
         begun.append(node)

@@ -19,6 +19,7 @@ from hams_operator.plan.names import (
     MANAGER_ROLE,
     OPERATOR,
     PEER_PORT,
+    PROBE_PORT,
     ROLE,
     SPEC_FILE,
     Json,
@@ -102,11 +103,14 @@ def _budget(place: Place, part: str, role: dict[str, str], unavailable: int) -> 
 
 
 def _network_policies(place: Place) -> list[Json]:
-    """Peers talk to peers of their own graph only; everybody may send requests to frontends. The kubelet's probes are always let in."""
+    """Peers talk to peers of their own graph only; everybody may send requests to frontends, and scrape. The kubelet's probes are always let in."""
     peers = {
         "podSelector": {"matchLabels": {GRAPH: place.name}},
         "policyTypes": ["Ingress"],
-        "ingress": [{"from": [{"podSelector": {"matchLabels": {GRAPH: place.name}}}], "ports": [{"port": PEER_PORT, "protocol": "TCP"}]}],
+        "ingress": [
+            {"from": [{"podSelector": {"matchLabels": {GRAPH: place.name}}}], "ports": [{"port": PEER_PORT, "protocol": "TCP"}]},
+            {"ports": [{"port": PROBE_PORT, "protocol": "TCP"}]},
+        ],
     }
     clients = {
         "podSelector": {"matchLabels": {GRAPH: place.name, ROLE: FRONTEND_ROLE}},

@@ -12,7 +12,6 @@ from hams_operator.plan.pods_seen import Pod, homes, named_in, role_of
 from hams_protocol.graph import Graph, Mode
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import ReplicaSet, Topology
-from hams_wire.records import FailoverRecord, VersionRecord
 
 NOT_ASKED_FOR = "NotAskedFor"
 """Reason of Redundant=False when the graph asks for no copies: it will not become True."""
@@ -23,9 +22,19 @@ Missing = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What the manager that committed an epoch has told of it."""
+
+    epoch: int
+    took_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd cannot be read, or "": then
-    topology and registrations are what they last were. `failovers`, `versions`: what managers and primaries have told of them, by operator."""
+    topology and registrations are what they last were. `failovers`, `versions` (epoch, version): what managers and primaries have
+    told, by operator."""
 
     topology: Topology = field(default_factory=Topology)
     registered: Mapping[InstanceId, str] = field(default_factory=dict)
@@ -34,8 +43,8 @@ class World:
     refused: str = ""
     replacing: bool = False
     problem: Missing | None = None
-    failovers: Mapping[str, FailoverRecord] = field(default_factory=dict)
-    versions: Mapping[str, VersionRecord] = field(default_factory=dict)
+    failovers: Mapping[str, Told] = field(default_factory=dict)
+    versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def status_of(graph: Graph, place: Place, world: World, before: Json, generation: int, now: str) -> Json:
@@ -206,7 +215,7 @@ class _Seen:
     def version(self, item: ReplicaSet) -> int | None:
         """The newest durable version that was told: by the primary of this epoch, or by the commit that began the epoch."""
         told = self.world.versions.get(item.name)
-        return told.version if told is not None and told.epoch == item.epoch else item.end_of(item.epoch - 1)
+        return told[1] if told is not None and told[0] == item.epoch else item.end_of(item.epoch - 1)
 
     def _crash_loop(self) -> Pod | None:
         failed = [pod for pod in self.pods if pod.failure is not None and pod.failure.restarts >= CRASH_LOOP_RESTARTS and not pod.ready]
@@ -221,7 +230,7 @@ class _Seen:
         return found | ({"at": pod.failure.at} if pod.failure.at else {})
 
 
-def _failover(item: ReplicaSet, earlier: Json, topology: Topology, told: FailoverRecord | None, now: str) -> Json | None:
+def _failover(item: ReplicaSet, earlier: Json, topology: Topology, told: Told | None, now: str) -> Json | None:
     """An epoch that began since the status before is a failover, or a handover. When, as far as it can be seen from here; how long it took, once
     the manager that committed it has told. What ran again is known of a handover only: nothing."""
     known = earlier.get("epoch", 0)

@@ -105,6 +105,14 @@ class Kubelet:
                 pass
             await asyncio.sleep(0.1)
 
+    async def metrics(self, pod: str) -> dict[str, float]:
+        """What Prometheus would read."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.ports[pod])
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        text = (await reader.read()).partition(b"\r\n\r\n")[2].decode()
+        writer.close()
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if not line.startswith("#")}
+
     async def leave(self, pod: str, hook: list[str]) -> list[int]:
         """As the kubelet ends a pod: the sidecar's preStop hook and the model's SIGTERM at once, then whoever is left."""
         here = self.folder / pod
@@ -156,6 +164,11 @@ async def test_rendered_containers_are_a_graph_and_a_pod_that_ends_hands_its_rol
             await kubelet.ready(pod)
     counts = [(await ask(f"a{n}"))["outputs"][0]["data"][0] for n in range(3)]
     assert counts == [1, 2, 3]
+    metrics = {pod: await kubelet.metrics(pod) for pod, _ in pods if not pod.startswith("counting-frontend")}
+    roles = sorted(name for found in metrics.values() for name in found if name.startswith("hams_proxy_role"))
+    assert roles == ['hams_proxy_role{role="backup"}', 'hams_proxy_role{role="primary"}']
+    assert {found["hams_proxy_version"] for found in metrics.values() if "hams_proxy_version" in found} == {3}
+    assert [found["hams_manager_leads"] for found in metrics.values() if "hams_manager_leads" in found] == [1]
     hook = next(template for pod, template in pods if pod.startswith("counting-count"))["spec"]["initContainers"][0]["lifecycle"]["preStop"]["exec"]
     first = [pod for pod, _ in pods if pod.startswith("counting-count")]
     async with asyncio.timeout(30):

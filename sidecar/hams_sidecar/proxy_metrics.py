@@ -1,0 +1,40 @@
+"""What a proxy publishes at `/metrics` of its probe port. It only looks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hams_protocol.stateful import StatefulMachine
+from hams_protocol.stateless import StatelessMachine
+from hams_sidecar.arena import Arena
+from hams_wire.exposition import Sample
+from hams_wire.node import Node
+
+
+@dataclass(slots=True)
+class Work:
+    """What was given to the model so far, batches that were undone included."""
+
+    batches: int = 0
+    units: int = 0
+
+
+def samples(node: Node, memory: Arena, work: Work) -> Iterator[Sample]:
+    """All of them."""
+    machine = node.machine
+    assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
+    used = memory.stats()
+    yield Sample("hams_proxy_role", "1 for the role of this instance.", 1, {"role": machine.role})
+    yield Sample("hams_proxy_ready", "Whether its role is served.", int(machine.ready and not node.stopped.done()))
+    yield Sample("hams_proxy_generation", "Generation of the topology that it knows.", machine.knowledge.topology.generation)
+    yield Sample("hams_proxy_batches_total", "Batches given to the model.", work.batches)
+    yield Sample("hams_proxy_units_total", "Units given to the model in batches.", work.units)
+    yield Sample("hams_proxy_queued_units", "Units that wait for the model.", len(machine.queue))
+    yield Sample("hams_proxy_memory_bytes", "Shared memory in use: tensors and states.", used.used)
+    yield Sample("hams_proxy_memory_capacity_bytes", "How large it may grow.", used.capacity)
+    yield Sample("hams_proxy_memory_waiters", "Arrivals that wait for room there.", used.waiting)
+    if isinstance(machine, StatefulMachine):
+        yield Sample("hams_proxy_epoch", "Epoch of its replica set.", machine.epoch)
+        yield Sample("hams_proxy_version", "Newest version held, -1 without a state.", machine.version)
+        if machine.primary is not None:
+            yield Sample("hams_proxy_durable_version", "Newest version that is durable.", machine.primary.durable)
+            yield Sample("hams_proxy_undurable_versions", "Versions executed and not yet durable.", machine.primary.undurable)
