@@ -289,7 +289,24 @@ certificate_renew_days = 30
 """The webhook's certificate holds this long, and is replaced when less than the second is left."""
 
 certificate_look_s = 3600.0
-"""Between two looks at it."""
+"""Between two looks at it, and at those of a graph and of etcd."""
+
+leaf_days = 30
+leaf_renew_days = 10
+"""The certificate of a graph's parts, of etcd and of its clients hold this long, and are replaced when less than the second is left."""
+
+authority_days = 730
+authority_renew_days = 180
+"""The same for the authority of a graph: so long before its end another one begins to take over."""
+
+authority_overlap_days = 1
+"""An authority is trusted for this long before it signs: by then every node has brought it to every pod, and every process has seen it."""
+
+etcd_authority_days = 3650
+"""etcd reads whom it trusts at its start only: its authorities are not replaced by themselves (docs/security.md)."""
+
+probe_token_bytes = 24
+"""Of randomness in the token that the kubelet's probes bear."""
 
 webhook_body_bytes_max = 4 << 20
 """A question to the webhook: the object as it was and as it shall be."""

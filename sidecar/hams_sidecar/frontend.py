@@ -39,12 +39,11 @@ from hams_sidecar.lives import listen_at, live
 from hams_sidecar.metrics import Metrics
 from hams_sidecar.payload import Payload, layout
 from hams_sidecar.payloads import ArenaFactory
-from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.peers.payload import TensorInfo
 from hams_wire.probes import answer_probes
-from hams_wire.process import EXIT_STOPPED, Asked, common_arguments, open_graph, run
+from hams_wire.process import EXIT_STOPPED, Access, Asked, common_arguments, open_graph, run
 
 
 class GraphPort:
@@ -210,7 +209,7 @@ def _tensor(name: str, source: str, payload: Payload) -> Tensor | None:
 async def serve(
     graph_uid: str,
     instance: str,
-    etcd: str,
+    access: Access,
     listen: str,
     advertise: str | None,
     address: Address,
@@ -219,7 +218,8 @@ async def serve(
     probe_port: int = 0,
 ) -> int:
     """Run one frontend until its core stops it or `asked` is set. Returns the exit code."""
-    coordination, graph = await open_graph(etcd, graph_uid)
+    certificates = access.certificates()
+    coordination, graph = await open_graph(access, graph_uid)
     arena = Arena(limits.frontend_arena_bytes_max)
     port = GraphPort(graph, arena)
     recorded = "HAMS_HISTORY" in os.environ and bool(os.environ["HAMS_HISTORY"])
@@ -233,11 +233,12 @@ async def serve(
             name,
             FRONTEND,
             graph_uid,
-            EtcdCoordination(etcd) if life else coordination,
+            access.coordination() if life else coordination,
             ArenaFactory(arena),
             port.perform,
             listen=listen_at(listen, life),
             advertise=advertise,
+            tls=certificates,
             history=writer_from(os.environ, name),
             suspect_after_s=graph.data.recovery.suspect_after_s,
             kept=None if kept is None else kept.former,
@@ -260,7 +261,7 @@ async def serve(
         return "shutting down" if asked.is_set() else why_not_ready(port.node)
 
     node: Node | None = None
-    probes = await answer_probes(probe_port, missing) if probe_port else None
+    probes = await answer_probes(probe_port, missing, tokens=access.probe_tokens()) if probe_port else None
     try:
         await endpoint.start()
         node = await live(instance, begin, start, between, asked)
@@ -315,7 +316,7 @@ def main(arguments: list[str] | None = None) -> int:
         return await serve(
             options.graph,
             options.instance,
-            options.etcd,
+            Access(options.etcd, options.tls),
             options.listen,
             options.advertise,
             address,

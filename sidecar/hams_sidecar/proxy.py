@@ -32,7 +32,7 @@ from hams_wire.exposition import Sample
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.probes import answer_probes
-from hams_wire.process import EXIT_STOPPED, Asked, common_arguments, open_graph, run
+from hams_wire.process import EXIT_STOPPED, Access, Asked, common_arguments, open_graph, run
 
 log = logging.getLogger("hams.proxy")
 
@@ -43,7 +43,7 @@ async def serve(
     graph_uid: str,
     operator: str,
     instance: str,
-    etcd: str,
+    access: Access,
     listen: str,
     advertise: str | None,
     socket: Path,
@@ -54,7 +54,8 @@ async def serve(
     probe_port: int = 0,
 ) -> int:
     """Run one proxy until its core stops it or `asked` is set. Returns the exit code."""
-    coordination, graph = await open_graph(etcd, graph_uid)
+    certificates = access.certificates()
+    coordination, graph = await open_graph(access, graph_uid)
     if operator not in graph.operators:
         raise ValueError(f'graph {graph_uid} has no operator "{operator}"; it has {", ".join(graph.operators)}')
     memory = Arena(arena_bytes(arena), path=arena, reserve_nbytes=limits.arena_reserve_bytes)
@@ -105,11 +106,12 @@ async def serve(
             name,
             operator,
             graph_uid,
-            EtcdCoordination(etcd) if life else coordination,
+            access.coordination() if life else coordination,
             ArenaFactory(memory),
             perform,
             listen=listen_at(listen, life),
             advertise=advertise,
+            tls=certificates,
             history=writer_from(os.environ, name),
             suspect_after_s=graph.data.recovery.suspect_after_s,
             kept=None if kept is None else kept.former,
@@ -132,7 +134,7 @@ async def serve(
 
     node: Node | None = None
     telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))
-    probes = await answer_probes(probe_port, missing, metrics) if probe_port else None
+    probes = await answer_probes(probe_port, missing, metrics, access.probe_tokens()) if probe_port else None
     restored = await writer.newest() if restore and await never_begun(coordination, graph_uid, operator) else None
     try:
         await link.listen(socket)
@@ -212,7 +214,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.graph,
             options.operator,
             options.instance,
-            options.etcd,
+            Access(options.etcd, options.tls),
             options.listen,
             options.advertise,
             options.socket,

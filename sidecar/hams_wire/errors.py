@@ -8,7 +8,7 @@
         ├── NotApplied        a comparison failed; carries what was found                     ours    no
         ├── LeaseGone         the lease named by the call exists no more; nothing applied     ours    no
         ├── NoSpace           etcd is over its quota: a person has to repair it               peer    no
-        ├── AuthExpired       the token was refused; nothing was applied, a new one follows   peer    retryable
+        ├── AuthExpired       the token, or what was known of the user, is old; not applied   peer    retryable
         ├── AccessDenied      unknown user, wrong password, missing permission                ours    no
         ├── InvalidCall       etcd refuses the call itself (too large, malformed)             ours    no
         └── Closed            the client was closed by its owner                              ours    no
@@ -81,7 +81,7 @@ class NoSpace(CoordinationError):
 
 
 class AuthExpired(CoordinationError):
-    """The token was refused. Nothing was applied; the next call authenticates anew."""
+    """The token was refused, or users and roles were changed meanwhile. Nothing was applied; the next call authenticates anew."""
 
     retryable = True
 

@@ -1,12 +1,16 @@
 """The port on which the kubelet asks whether a process lives and whether its role is served, and Prometheus how it is doing.
 
 `GET /livez` is 200 as long as the event loop answers; `GET /readyz` is 200 only while `missing()` is None, else 503 with the reason as text.
-`GET /metrics` is what `metrics` says, for Prometheus. Everything else is 404. One answer per connection, one line of request is read, and nothing
-that a stranger sends changes anything.
+`GET /metrics` is what `metrics` says, for Prometheus. Everything else is 404. One answer per connection, and nothing that a stranger sends changes
+anything.
+
+Given tokens, it is 401 to everybody who bears none of them: neither the kubelet nor Prometheus has a certificate, but the one sends the headers of
+the pod's probes, and who may read the pod may read its readiness; the other has a token of its own.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import hmac
+from collections.abc import Callable, Iterable, Sequence
 
 from hams_wire.exposition import CONTENT_TYPE, Sample, exposition, of_process
 from hams_wire.limits import probe_answer_s, probe_line_bytes_max
@@ -14,16 +18,25 @@ from hams_wire.limits import probe_answer_s, probe_line_bytes_max
 TEXT = "text/plain; charset=utf-8"
 
 
-async def answer_probes(port: int, missing: Callable[[], str | None], metrics: Callable[[], Iterable[Sample]] = tuple) -> asyncio.Server:
+async def answer_probes(
+    port: int, missing: Callable[[], str | None], metrics: Callable[[], Iterable[Sample]] = tuple, tokens: Sequence[str] = ()
+) -> asyncio.Server:
     """Listen on all addresses until the server is closed. Raises OSError."""
+    wanted = [f"Bearer {token}".encode() for token in tokens]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(probe_answer_s):
                 line = await reader.readline()
-                while (await reader.readline()).strip():  # a client may take a close with unread bytes for a reset
-                    pass
-                status, body, kind = _answer(line, missing, metrics)
+                given = b""
+                while header := (await reader.readline()).strip():  # to the end: a client may take a close with unread bytes for a reset
+                    name, _, value = header.partition(b":")
+                    if name.lower() == b"authorization":
+                        given = value.strip()
+                if wanted and not any(hmac.compare_digest(given, token) for token in wanted):
+                    status, body, kind = "401 Unauthorized", b"expected Authorization: Bearer and the token of these probes\n", TEXT
+                else:
+                    status, body, kind = _answer(line, missing, metrics)
                 head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
                 writer.write(head.encode() + body)
                 await writer.drain()

@@ -12,14 +12,18 @@ import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import uvloop
 
+from hams_protocol.frozen import frozen
 from hams_protocol.graph import Graph
 from hams_wire import limits, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.coordination.etcd_members import Tls
 from hams_wire.coordination.port import KeyValue
 from hams_wire.errors import CoordinationError, WireError
+from hams_wire.tls import ETCD_AUTHORITY, ETCD_CERTIFICATE, ETCD_KEY, METRICS_TOKEN, PROBE_TOKEN, Certificates, read_text
 
 EXIT_STOPPED = 75
 """The instance's part is over; whoever supervises it starts a fresh one (EX_TEMPFAIL)."""
@@ -38,6 +42,7 @@ def common_arguments(program: str, about: str) -> argparse.ArgumentParser:
     parser.add_argument("--listen", default="tcp:127.0.0.1:0", help="where peers connect: tcp:HOST:PORT or unix:PATH")
     parser.add_argument("--advertise", default=None, help="host that peers dial, if it is not the one listened at")
     parser.add_argument("--probe-port", type=int, default=0, help="where /livez and /readyz are answered; 0: nowhere")
+    parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="certificates for peers, etcd and probes; without it all is clear text")
     parser.add_argument("--log-level", default="info")
     return parser
 
@@ -47,9 +52,35 @@ def instance_in(pod: str) -> str:
     return f"{pod}-{secrets.token_hex(4)}"
 
 
-async def open_graph(endpoints: str, uid: str) -> tuple[EtcdCoordination, Graph]:
+@frozen
+class Access:
+    """How a process gets at etcd and its peers, and who may ask it how it is.
+
+    `etcd`: endpoints. `tls`: a folder with the files of `hams_wire.tls` for peers, `etcd-ca.crt`, `etcd.crt` and `etcd.key` for an etcd that is
+    https, and `probe-token` and `metrics-token`, one of which who asks at the port of probes has to bear; None: everything is in the clear.
+    """
+
+    etcd: str
+    tls: Path | None = None
+
+    def coordination(self) -> EtcdCoordination:
+        """A client of etcd. Raises WireError."""
+        if self.tls is None:
+            return EtcdCoordination(self.etcd)
+        return EtcdCoordination(self.etcd, Tls(self.tls / ETCD_AUTHORITY, self.tls / ETCD_CERTIFICATE, self.tls / ETCD_KEY))
+
+    def certificates(self) -> Certificates | None:
+        """What peers are shown, and what is asked of them. Raises WireError."""
+        return None if self.tls is None else Certificates(self.tls)
+
+    def probe_tokens(self) -> tuple[str, ...]:
+        """None: anybody may ask. Raises WireError."""
+        return () if self.tls is None else tuple(read_text(self.tls / name) for name in (PROBE_TOKEN, METRICS_TOKEN))
+
+
+async def open_graph(access: Access, uid: str) -> tuple[EtcdCoordination, Graph]:
     """A client of etcd, and the compiled graph; waits for both, as a process may start before its etcd and its graph. Raises WireError."""
-    coordination = EtcdCoordination(endpoints)
+    coordination = access.coordination()
     try:
         entry = await _wait_for_spec(coordination, uid)
         return coordination, spec.decode_spec(entry.value)

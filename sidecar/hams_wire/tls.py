@@ -1,14 +1,16 @@
 """Mutual TLS between instances, from a mounted directory of certificates.
 
-The directory is a Kubernetes TLS secret: `tls.crt` and `tls.key` (this instance), `ca.crt` (who may talk to it). Kubernetes replaces the
-files in place when the secret is renewed; they are looked at before every handshake, so a new certificate or a new authority holds for
-the next connection, and connections that stand go on. Both sides must show a certificate of the authority. Names are not compared: the
-addresses of pods change, and the greeting names graph and instance.
+The directory is a Kubernetes secret: `tls.crt` and `tls.key` (this instance), `ca.crt` (the authorities that sign for its peers), `identity` (the
+URI that every peer's certificate must name: the graph). Kubernetes replaces the files in place when the secret is renewed; they are looked at
+before every handshake, so a new certificate or a new authority holds for the next connection, and connections that stand go on. Both sides must
+show a certificate of an authority, with the identity among its names. Addresses of pods change, so they are in no certificate; which instance of
+the graph a peer is, its greeting says.
 
 Never: falls back to plain text, or to a certificate that cannot be read. While new files cannot be read (a half-written renewal), the old
 ones stay, and the log says so.
 """
 
+import asyncio
 import logging
 import ssl
 from pathlib import Path
@@ -20,12 +22,33 @@ log = logging.getLogger("hams.wire.tls")
 CERTIFICATE = "tls.crt"
 KEY = "tls.key"
 AUTHORITY = "ca.crt"
+IDENTITY = "identity"
+ETCD_AUTHORITY = "etcd-ca.crt"
+ETCD_CERTIFICATE = "etcd.crt"
+ETCD_KEY = "etcd.key"
+PROBE_TOKEN = "probe-token"
+METRICS_TOKEN = "metrics-token"
 
 
 class BadCertificates(WireError):
     """The mounted certificates are missing or do not fit each other."""
 
     guilty = Guilty.OURS
+
+
+class Stranger(WireError):
+    """A peer has a certificate by an authority we trust, and it names somebody else."""
+
+
+def read_text(path: Path) -> str:
+    """What one of the mounted files says; it may not be empty. Raises BadCertificates."""
+    try:
+        found = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadCertificates(f"{path}: {error}") from error
+    if not found:
+        raise BadCertificates(f"{path} is empty")
+    return found
 
 
 class Certificates:
@@ -37,6 +60,14 @@ class Certificates:
         self._seen = self._fingerprint()
         self._server = self._load(ssl.PROTOCOL_TLS_SERVER)
         self._client = self._load(ssl.PROTOCOL_TLS_CLIENT)
+        self.identity = read_text(directory / IDENTITY)
+
+    def vouch(self, transport: asyncio.BaseTransport) -> None:
+        """Whether the peer behind a connection just made is of our identity. Raises Stranger."""
+        shown: dict[str, tuple[tuple[str, str], ...]] = transport.get_extra_info("peercert") or {}
+        names = [name for kind, name in shown.get("subjectAltName", ()) if kind == "URI"]
+        if self.identity not in names:
+            raise Stranger(f"expected a certificate of {self.identity}, found one of {', '.join(names) or 'nobody'}")
 
     def client(self) -> ssl.SSLContext:
         """The context for the next connection to a peer. Name a server (any) when using it."""
@@ -81,6 +112,8 @@ class Certificates:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
+        if protocol == ssl.PROTOCOL_TLS_SERVER:
+            context.num_tickets = 0  # no sessions are resumed: each connection is judged by the certificates of its moment
         try:
             context.load_cert_chain(self._directory / CERTIFICATE, self._directory / KEY)
             context.load_verify_locations(self._directory / AUTHORITY)

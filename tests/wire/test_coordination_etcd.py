@@ -33,6 +33,7 @@ def answer(code: grpc.StatusCode, details: str) -> CoordinationError:
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", errors.NoSpace),
         (grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found", errors.LeaseGone),
         (grpc.StatusCode.UNAUTHENTICATED, "etcdserver: invalid auth token", errors.AuthExpired),
+        (grpc.StatusCode.UNKNOWN, "auth: revision in header is old", errors.AuthExpired),
         (grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied", errors.AccessDenied),
         (grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large", InvalidCall),
         (grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted", Forgotten),

@@ -2,15 +2,19 @@
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import trustme
 import uvloop
+from tests import certified
 
+from hams_operator.controller.certificates import Authority
 from hams_protocol.deps import Dep
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Deliver, Durable, Heartbeat, Kind, Message, Meta, Payload, Probe, StateRecord, Suspect, Token
@@ -19,7 +23,7 @@ from hams_wire.peers import handshake
 from hams_wire.peers.addresses import Tcp, Unix, parse
 from hams_wire.peers.connection import Receiving, Sending
 from hams_wire.peers.errors import BadFrame, Turned
-from hams_wire.peers.network import PeerNetwork
+from hams_wire.peers.network import PeerNetwork, _Peer
 from hams_wire.peers.payload import HeapFactory, HeapPayload, TensorInfo
 from hams_wire.tls import BadCertificates, Certificates
 
@@ -477,23 +481,18 @@ async def test_a_member_with_an_address_that_is_none_is_left_out(make: Make, cap
 # ---- TLS ----
 
 
-def issue(authority: trustme.CA, directory: Path, name: str) -> Path:
-    directory.mkdir(exist_ok=True)
-    certificate = authority.issue_cert(name)
-    certificate.private_key_pem.write_to_path(directory / "tls.key")
-    certificate.cert_chain_pems[0].write_to_path(directory / "tls.crt")
-    authority.cert_pem.write_to_path(directory / "ca.crt")
-    return directory
-
-
 @pytest.fixture
-def authority() -> trustme.CA:
-    return trustme.CA()
+def authority() -> Authority:
+    return certified.authority()
 
 
-async def test_tls_carries_everything(make: Make, authority: trustme.CA, tmp_path: Path) -> None:
-    a = await make("a", tls=Certificates(issue(authority, tmp_path / "a", "a.hams")))
-    b = await make("b", tls=Certificates(issue(authority, tmp_path / "b", "b.hams")))
+def held(directory: Path, *authorities: Authority, **more: Any) -> Certificates:
+    return Certificates(certified.folder(directory, *authorities, **more))
+
+
+async def test_tls_carries_everything(make: Make, authority: Authority, tmp_path: Path) -> None:
+    a = await make("a", tls=held(tmp_path / "a", authority))
+    b = await make("b", tls=held(tmp_path / "b", authority))
     introduce(a, b)
     await a.until_up("b")
     large = record(1, heap(5 * MIB + 1))
@@ -505,9 +504,9 @@ async def test_tls_carries_everything(make: Make, authority: trustme.CA, tmp_pat
     assert len(found) == 51
 
 
-async def test_closing_over_tls_waits_for_what_is_queued_too(make: Make, authority: trustme.CA, tmp_path: Path) -> None:
-    a = await make("a", tls=Certificates(issue(authority, tmp_path / "a", "a.hams")))
-    b = await make("b", tls=Certificates(issue(authority, tmp_path / "b", "b.hams")))
+async def test_closing_over_tls_waits_for_what_is_queued_too(make: Make, authority: Authority, tmp_path: Path) -> None:
+    a = await make("a", tls=held(tmp_path / "a", authority))
+    b = await make("b", tls=held(tmp_path / "b", authority))
     introduce(a, b)
     await a.until_up("b")
     a.network.send("b", record(1, heap(20 * MIB)))
@@ -515,53 +514,161 @@ async def test_closing_over_tls_waits_for_what_is_queued_too(make: Make, authori
     assert await b.got() == [record(1, heap(20 * MIB))]
 
 
-async def test_plain_text_and_strangers_with_other_certificates_do_not_get_in(make: Make, authority: trustme.CA, tmp_path: Path) -> None:
-    a = await make("a", tls=Certificates(issue(authority, tmp_path / "a", "a.hams")))
-    plain = await make("p")
-    stranger = await make("s", tls=Certificates(issue(trustme.CA(), tmp_path / "s", "s.hams")))
-    friend = await make("f", tls=Certificates(issue(authority, tmp_path / "f", "f.hams")))
-    plain.network.set_members({"a": a.network.address})
-    stranger.network.set_members({"a": a.network.address})
-    for _ in range(20):
-        await asyncio.sleep(0.01)
+STRANGERS = ("in the clear", "no certificate", "another authority", "another graph", "expired", "not yet")
+"""Who must not be a peer. Each may know everything else: the address, the graph's uid, the instance's name."""
+
+
+def stranger(kind: str, authority: Authority, folder: Path) -> Certificates | None:
+    """What somebody has who is none of the graph. What it trusts is right, so that it gets as far as it can."""
+    day = datetime.timedelta(days=1)
+    match kind:
+        case "in the clear":
+            return None
+        case "no certificate":
+            return Nameless(certified.folder(folder, authority))
+        case "another authority":
+            certified.folder(folder, certified.authority())
+            (folder / "ca.crt").write_bytes(authority.certificate)
+            return Certificates(folder)
+        case "another graph":
+            return held(folder, authority, shown="spiffe://hams/default/other")
+        case "expired":
+            return held(folder, authority, at=certified.now() - 8 * day)
+        case "not yet":
+            return held(folder, authority, at=certified.now() + day)
+    raise AssertionError(kind)
+
+
+class Nameless(Certificates):
+    """Shows nothing when it dials."""
+
+    def client(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(self._directory / "ca.crt")
+        return context
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+async def test_a_stranger_gets_nothing_said_and_nothing_heard(make: Make, authority: Authority, tmp_path: Path, kind: str) -> None:
+    a = await make("a", tls=held(tmp_path / "a", authority))
+    other = await make("s", tls=stranger(kind, authority, tmp_path / "s"))
+    other.network.set_members({"a": a.network.address})
+    if kind != "no certificate":  # nobody can listen without one
+        a.network.set_members({"s": other.network.address})  # as if the stranger had got into etcd
+    friend = await make("f", tls=held(tmp_path / "f", authority))
+    tried = asyncio.Event()
+    dial = other.network._dial
+
+    async def count(*arguments: Any) -> Sending:
+        try:
+            return await dial(*arguments)
+        finally:
+            tried.set()
+
+    other.network._dial = count  # type: ignore[method-assign] # to know when it has tried once more
+    for _ in range(3):
+        tried.clear()
+        await tried.wait()
     friend.network.set_members({"a": a.network.address})
     await friend.until_up("a")
     await a.until_up("f")
     assert {peer for _, peer in a.told} == {"f"}
-    assert plain.told == []
-    assert stranger.told == []
+    assert other.told == []
+    assert a.messages == other.messages == []
 
 
-async def test_renewed_certificates_hold_for_the_next_connection(make: Make, authority: trustme.CA, tmp_path: Path) -> None:
-    a = await make("a", tls=Certificates(issue(authority, tmp_path / "a", "a.hams")))
-    b = await make("b", tls=Certificates(issue(authority, tmp_path / "b", "b.hams")))
+async def test_of_somebody_turned_away_not_even_the_greeting_is_read(make: Make, authority: Authority, tmp_path: Path) -> None:
+    """Its greeting comes in the same packet as the end of its handshake; were it read, the stranger would be dialled back."""
+    a = await make("a", tls=held(tmp_path / "a", authority))
+    spy = held(tmp_path / "s", authority, shown="spiffe://hams/default/other")
+    host, port = a.network.address.removeprefix("tcp:").rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=spy.client(), server_hostname="any")
+    writer.write(handshake.frame(handshake.Hello("g", "s", "a", "tcp:127.0.0.1:9", 1, 1)))
+    with contextlib.suppress(ConnectionError):
+        answer = await reader.read()
+        assert b"spiffe://hams/default/other" in answer
+    writer.close()
+    await a.until(lambda: a.network.stats.turned_away == 1)
+    assert "s" not in a.network._peers
+
+
+async def test_a_listener_that_is_none_of_the_graph_is_told_nothing(make: Make, authority: Authority, tmp_path: Path) -> None:
+    """An address may have become somebody else's, who has a certificate of the same authority."""
+    received = bytearray()
+
+    class Listener(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            received.extend(data)
+
+    other = held(tmp_path / "s", authority, shown="spiffe://hams/default/other")
+    server = await asyncio.get_running_loop().create_server(Listener, "127.0.0.1", 0, ssl=other.server())
+    a = await make("a", tls=held(tmp_path / "a", authority))
+    peer = _Peer(f"tcp:127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    with pytest.raises(Turned, match="default/other"):
+        await a.network._dial("s", peer)
+    server.close()
+    assert not received
+
+
+async def test_renewed_certificates_hold_for_the_next_connection(make: Make, authority: Authority, tmp_path: Path) -> None:
+    a = await make("a", tls=held(tmp_path / "a", authority))
+    b = await make("b", tls=held(tmp_path / "b", authority))
     b.network.set_members({"a": a.network.address})
     await b.until_up("a")
-    other = trustme.CA()
-    issue(other, tmp_path / "a", "a.hams")
-    issue(other, tmp_path / "b", "b.hams")
+    other = certified.authority()
+    certified.folder(tmp_path / "a", other)
+    certified.folder(tmp_path / "b", other)
     b.network.send("a", notice(1))
     assert await a.got() == [notice(1)], "the connection that stands goes on"
-    c = await make("c", tls=Certificates(issue(other, tmp_path / "c", "c.hams")))
-    late = await make("late", tls=Certificates(issue(authority, tmp_path / "late", "late.hams")))
+    c = await make("c", tls=held(tmp_path / "c", other))
+    late = await make("late", tls=held(tmp_path / "late", authority))
     late.network.set_members({"a": a.network.address})
     c.network.set_members({"a": a.network.address})
     await c.until_up("a")
     assert late.told == [], "the old authority counts no more"
 
 
+async def test_an_authority_is_replaced_while_every_step_reaches_the_instances_one_by_one(make: Make, authority: Authority, tmp_path: Path) -> None:
+    """The steps of `certificates.rotated`; between any two of them some instances have the new files and others the old ones."""
+    fresh = certified.authority()
+    steps = ((authority,), (authority, fresh), (fresh, authority), (fresh,))
+    before = {name: held(tmp_path / name, authority) for name in ("a", "b")}
+    a, b = [await make(name, tls=before[name]) for name in ("a", "b")]
+    introduce(a, b)
+    await a.until_up("b")
+    await b.until_up("a")
+    for step in steps[1:]:
+        for name in ("a", "b"):
+            certified.folder(tmp_path / name, *step)
+            for one, other in ((a, b), (b, a)):
+                ups = one.told.count(("up", other.name))
+                sending = one.network._peers[other.name].sending
+                assert sending is not None
+                sending.abort()
+                await one.until(lambda one=one, other=other, ups=ups: one.told.count(("up", other.name)) > ups)  # type: ignore[misc]
+
+
 def test_certificates_that_cannot_be_used_are_refused_at_start_and_kept_out_later(
-    authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(BadCertificates, match=r"tls\.crt"):
         Certificates(tmp_path)
-    held = Certificates(issue(authority, tmp_path / "a", "a.hams"))
-    before = held.client()
+    kept = held(tmp_path / "a", authority)
+    before = kept.client()
     (tmp_path / "a" / "tls.key").write_text("half")
-    assert held.client() is before
+    assert kept.client() is before
     assert "not used" in caplog.text
-    issue(authority, tmp_path / "a", "a.hams")
-    assert held.client() is not before
+    certified.folder(tmp_path / "a", authority)
+    assert kept.client() is not before
+
+
+def test_without_an_identity_to_ask_for_nobody_is_talked_to(authority: Authority, tmp_path: Path) -> None:
+    certified.folder(tmp_path, authority)
+    for change in (lambda file: file.write_text(" \n"), lambda file: file.unlink()):
+        change(tmp_path / "identity")
+        with pytest.raises(BadCertificates, match="identity"):
+            Certificates(tmp_path)
 
 
 @pytest.mark.parametrize("listen", ["tcp:127.0.0.1:0", "unix"])

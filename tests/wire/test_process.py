@@ -71,6 +71,28 @@ async def test_metrics_are_what_the_process_says_and_its_own() -> None:
     assert families["process_resident_memory_bytes"].samples[0].value > 1 << 20
 
 
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (b"", b"401"),
+        (b"Authorization: Bearer guess\r\n", b"401"),
+        (b"Authorization: Bearer \r\n", b"401"),
+        (b"Authorization: secret\r\n", b"401"),
+        (b"X-Authorization: Bearer secret\r\n", b"401"),
+        (b"authorization:Bearer secret\r\n", b"200"),
+        (b"Host: x\r\nAuthorization: Bearer secret\r\nAccept: */*\r\n", b"200"),
+    ],
+)
+async def test_with_a_token_probes_answer_only_who_bears_it(header: bytes, status: bytes) -> None:
+    server = await answer_probes(0, lambda: None, tokens=("other", "secret"))
+    try:
+        for path in (b"/livez", b"/readyz", b"/metrics"):
+            answer = await _ask(_port(server), b"GET " + path + b" HTTP/1.1\r\n" + header + b"\r\n")
+            assert answer.startswith(b"HTTP/1.1 " + status)
+    finally:
+        server.close()
+
+
 async def test_a_line_without_end_closes_the_connection_only() -> None:
     server = await answer_probes(0, lambda: None)
     try:

@@ -11,7 +11,6 @@ from hams_operator.manager.chronicle import Chronicle
 from hams_protocol.effects import Effect
 from hams_protocol.recovery import ManagerMachine
 from hams_wire import limits, records, spec
-from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import ABSENT
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
 from hams_wire.exposition import Sample
@@ -19,7 +18,7 @@ from hams_wire.history import writer_from
 from hams_wire.node import MANAGER, Node
 from hams_wire.peers.payload import HeapFactory
 from hams_wire.probes import answer_probes
-from hams_wire.process import EXIT_STOPPED, common_arguments, open_graph, run
+from hams_wire.process import EXIT_STOPPED, Access, common_arguments, open_graph, run
 
 log = logging.getLogger("hams.manager")
 
@@ -27,7 +26,7 @@ log = logging.getLogger("hams.manager")
 async def serve(
     graph_uid: str,
     instance: str,
-    etcd: str,
+    access: Access,
     listen: str,
     advertise: str | None,
     asked: asyncio.Event,
@@ -36,8 +35,9 @@ async def serve(
 ) -> int:
     """Run one manager until `asked` is set. Returns the exit code. A graph that etcd does not hold yet is `compiled`."""
     if compiled is not None:
-        await bring_spec(etcd, graph_uid, compiled)
-    coordination, graph = await open_graph(etcd, graph_uid)
+        await bring_spec(access, graph_uid, compiled)
+    certificates = access.certificates()
+    coordination, graph = await open_graph(access, graph_uid)
     begun: list[Node] = []
     telling: set[asyncio.Task[None]] = set()
 
@@ -59,6 +59,9 @@ async def serve(
         telling.add(task)
         task.add_done_callback(telling.discard)
 
+    def missing() -> str | None:
+        return None if begun else "the manager is starting"
+
     def perform(effect: Effect) -> None:
         raise AssertionError(f"not an effect of a manager: {effect}")
 
@@ -72,10 +75,11 @@ async def serve(
         perform,
         listen=listen,
         advertise=advertise,
+        tls=certificates,
         history=writer_from(os.environ, instance),
         suspect_after_s=graph.data.recovery.suspect_after_s,
     )
-    probes = await answer_probes(probe_port, lambda: None if begun else "the manager is starting", metrics) if probe_port else None
+    probes = await answer_probes(probe_port, missing, metrics, access.probe_tokens()) if probe_port else None
     try:
         await node.start()
         begun.append(node)
@@ -96,10 +100,10 @@ async def told(node: Node, graph_uid: str, name: str, record: records.FailoverRe
         log.info("what is known of the failover of %s may not have been written: %s", name, error)
 
 
-async def bring_spec(etcd: str, graph_uid: str, found: bytes) -> None:
+async def bring_spec(access: Access, graph_uid: str, found: bytes) -> None:
     """Write the compiled graph where nobody has yet: a graph starts without the controller, which alone changes it later. Raises WireError."""
     spec.decode_spec(found)
-    coordination = EtcdCoordination(etcd)
+    coordination = access.coordination()
     try:
         await coordination.wait_ready(limits.spec_wait_s)
         await coordination.compare_and_swap(records.spec_key(graph_uid), ABSENT, found)
@@ -119,7 +123,8 @@ def main(arguments: list[str] | None = None) -> int:
     compiled = None if options.spec is None else options.spec.read_bytes()
 
     async def work(asked: asyncio.Event) -> int:
-        return await serve(options.graph, options.instance, options.etcd, options.listen, options.advertise, asked, compiled, options.probe_port)
+        access = Access(options.etcd, options.tls)
+        return await serve(options.graph, options.instance, access, options.listen, options.advertise, asked, compiled, options.probe_port)
 
     return run(work, options.log_level)
 

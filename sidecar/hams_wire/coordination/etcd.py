@@ -21,7 +21,7 @@ from hams_wire.coordination.etcd_values import entry_of, found_instead, key_byte
 from hams_wire.coordination.etcd_watch import EtcdWatch
 from hams_wire.coordination.port import Compare, KeyValue, Operation, Permit, Snapshot, Write
 from hams_wire.coordination.registration import Registration
-from hams_wire.errors import AuthExpired, Closed, CoordinationError, InvalidCall, LeaseGone, Lost, NotApplied, Unavailable, Unknown
+from hams_wire.errors import AccessDenied, AuthExpired, Closed, CoordinationError, InvalidCall, LeaseGone, Lost, NotApplied, Unavailable, Unknown
 from hams_wire.limits import (
     etcd_attempt_s,
     etcd_call_s,
@@ -167,7 +167,11 @@ class EtcdCoordination:
         delay_s = min(etcd_pause_s * 2 ** min(attempt - 1, 16), etcd_pause_max_s) if attempt else 0.0
         await asyncio.sleep(delay_s * self._jitter.uniform(0.5, 1.0))
 
-    # ---- administration, for the local runtime and for tests ----
+    # ---- administration, for the controller, the local runtime and for tests ----
+
+    async def administer(self, method: str, request: Message, response: type[Response]) -> Response:
+        """A method of the service Auth that may be repeated (`etcd_users.py`). Raises `AlreadyThere` and `NotThere` too."""
+        return await self._call(method, lambda member: member.administration(method, response), request, safe=True)
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when etcd answers a linearizable read; raises the last error when `timeout_s` is over."""
@@ -177,6 +181,8 @@ class EtcdCoordination:
             try:
                 await self.get("hams/ready")
             except CoordinationError as error:
+                if isinstance(error, AccessDenied):
+                    return  # it answers, and lets us see our own keys only
                 if not error.retryable or loop.time() >= deadline_s:
                     raise
             else:
@@ -208,10 +214,10 @@ class EtcdCoordination:
                     return await self._attempt(name, method(member), request, member, max(timeout_s, etcd_pause_s), safe)
                 except AuthExpired as refused:
                     member.forget_token()
-                    if not safe or renewed:
+                    if member.has_user and (not safe or renewed):
                         raise
                     renewed = True
-                    error = refused
+                    error = refused  # with a certificate: users or roles were changed just then, and nothing was applied
                 except Unknown as refused:
                     self.members.pass_over(member)
                     if not safe:

@@ -19,6 +19,14 @@ class NotReached(InvalidCall):
     """The revision asked for is above the newest one that etcd has."""
 
 
+class AlreadyThere(InvalidCall):
+    """A user or role of that name exists."""
+
+
+class NotThere(InvalidCall):
+    """No user or role has that name."""
+
+
 _REFUSED: dict[str, type[CoordinationError]] = {
     "etcdserver: no leader": Unavailable,
     "etcdserver: not capable": Unavailable,
@@ -27,10 +35,14 @@ _REFUSED: dict[str, type[CoordinationError]] = {
     "etcdserver: requested lease not found": LeaseGone,
     "etcdserver: invalid auth token": AuthExpired,
     "etcdserver: revision of auth store is old": AuthExpired,
+    "auth: revision in header is old": AuthExpired,  # the same where etcd 3.5 lets its own words through
     "etcdserver: user name is empty": AuthExpired,
     "etcdserver: permission denied": AccessDenied,
     "etcdserver: authentication failed, invalid user ID or password": AccessDenied,
     "etcdserver: user name not found": AccessDenied,
+    "etcdserver: user name already exists": AlreadyThere,
+    "etcdserver: role name already exists": AlreadyThere,
+    "etcdserver: role name not found": NotThere,
     "etcdserver: key is not provided": InvalidCall,
     "etcdserver: duplicate key given in txn request": InvalidCall,
     "etcdserver: too many operations in txn request": InvalidCall,

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -39,6 +39,7 @@ _CHANNEL_OPTIONS = (
 if TYPE_CHECKING:
     Unary = grpc.aio.UnaryUnaryMultiCallable
 
+Answer = TypeVar("Answer", bound=Message)
 Metadata = tuple[tuple[str, str], ...]
 _NEEDS_LEADER: Metadata = (("hasleader", "true"),)
 """Lets a member without a leader refuse at once, and cut its streams, instead of keeping them waiting."""
@@ -46,11 +47,13 @@ _NEEDS_LEADER: Metadata = (("hasleader", "true"),)
 
 @frozen
 class Tls:
-    """PEM files: the authority that signs etcd's certificates and, if etcd asks for one, the client's certificate and key."""
+    """PEM files: the authority that signs etcd's certificates and, if etcd asks for one, the client's certificate and key. `server`: the name that
+    etcd's certificates bear, if it is not the host that is dialled."""
 
     authority: Path
     certificate: Path | None = None
     key: Path | None = None
+    server: str = ""
 
 
 @frozen
@@ -105,6 +108,15 @@ class Member:
                 token = self._token = await self._login(self._user)
         self._token_used_s = now_s
         return (*_NEEDS_LEADER, ("token", token)) if token else _NEEDS_LEADER
+
+    @property
+    def has_user(self) -> bool:
+        """Whether we have a name and password there; without, a certificate says who we are, if anything does."""
+        return self._user is not None
+
+    def administration(self, method: str, response: type[Answer]) -> "Unary[Any, Answer]":
+        """A method of the service Auth."""
+        return self._channel.unary_unary(f"/etcdserverpb.Auth/{method}", _serialize, response.FromString)
 
     def forget_token(self) -> None:
         """It was refused."""
@@ -235,7 +247,8 @@ def _channel(address: str, tls: Tls | None) -> grpc.aio.Channel:
         private_key=_read(tls.key) if tls.key is not None else None,
         certificate_chain=_read(tls.certificate) if tls.certificate is not None else None,
     )
-    return grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+    named = (("grpc.ssl_target_name_override", tls.server),) if tls.server else ()
+    return grpc.aio.secure_channel(address, credentials, options=(*_CHANNEL_OPTIONS, *named))
 
 
 def _fingerprint(tls: Tls | None) -> tuple[tuple[int, int], ...]:

@@ -49,6 +49,10 @@ def tune(transport: asyncio.BaseTransport) -> None:
 class SendingOwner(Protocol):
     """Who dialled."""
 
+    def reached(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody listens there, and has shown its certificate. Raises Turned if it is none of ours: nothing is said to it."""
+        ...
+
     def stands(self, sending: "Sending") -> None:
         """The connection has been welcomed: messages may be sent."""
         ...
@@ -161,6 +165,12 @@ class Sending(asyncio.BufferedProtocol):
         if self.closed.done():
             self._transport.abort()
             return
+        try:
+            self._owner.reached(self._transport)
+        except Turned as turned:
+            self.welcomed.set_exception(turned)
+            self._transport.abort()
+            return
         tune(self._transport)
         self.pid = mortality.peer_pid(self._transport)
         self._transport.set_write_buffer_limits(high=1, low=0)  # paused unless all is gone; with 0, TLS pauses for ever
@@ -224,8 +234,8 @@ class Sending(asyncio.BufferedProtocol):
 class ReceivingOwner(Protocol):
     """Who listens."""
 
-    def accepted(self, receiving: "Receiving") -> None:
-        """A stranger has connected. Raises Turned."""
+    def accepted(self, receiving: "Receiving", transport: asyncio.BaseTransport) -> None:
+        """A stranger has connected, and has shown its certificate if that is asked for. Raises Turned."""
         ...
 
     def greeted(self, receiving: "Receiving", hello: handshake.Hello) -> handshake.Welcome:
@@ -264,6 +274,7 @@ class Receiving(asyncio.BufferedProtocol):
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._deaf = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A stranger has a moment to say who it is."""
@@ -272,7 +283,7 @@ class Receiving(asyncio.BufferedProtocol):
         tune(self._transport)
         self._timer = self._loop.call_later(limits.handshake_s, self._too_late)
         try:
-            self._owner.accepted(self)
+            self._owner.accepted(self, self._transport)
         except Turned as turned:
             self._refuse(turned)
 
@@ -281,7 +292,9 @@ class Receiving(asyncio.BufferedProtocol):
         return self.inbox.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived."""
+        """Bytes have arrived. A TLS transport that is being closed still brings what has come: of somebody turned away nothing is read."""
+        if self._deaf:
+            return
         self._owner.heard(self.peer, nbytes)
         try:
             self.inbox.received(nbytes)
@@ -305,6 +318,7 @@ class Receiving(asyncio.BufferedProtocol):
         self._owner.deliver(self.peer, message)
 
     def _refuse(self, error: BadFrame | Turned) -> None:
+        self._deaf = True
         self._owner.refused(self, error)
         if self._transport is not None:
             turned = error if isinstance(error, Turned) else Turned(Why.BAD_FRAME, str(error))

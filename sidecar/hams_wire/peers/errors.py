@@ -31,6 +31,7 @@ class Why(enum.IntEnum):
     NO_COMMON_VERSION = 3
     FULL = 4
     BAD_FRAME = 5
+    STRANGER = 6
 
 
 class Turned(PeerError):

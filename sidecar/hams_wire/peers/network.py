@@ -27,12 +27,12 @@ from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.connection import Receiving, Sending
 from hams_wire.peers.errors import BadFrame, NotSendable, Turned, Why
 from hams_wire.peers.payload import PayloadFactory
-from hams_wire.tls import Certificates
+from hams_wire.tls import Certificates, Stranger
 
 log = logging.getLogger("hams.wire.peers")
 
 TLS_NAME = "hams-peer"
-"""Server name that a dialling side asks for: addresses change, so certificates are checked against the authority alone."""
+"""Server name that a dialling side asks for: addresses change, so certificates are checked for the graph's identity instead (`tls.py`)."""
 
 
 @dataclass(slots=True)
@@ -122,14 +122,18 @@ class PeerNetwork:
 
     async def start(self) -> None:
         """Listen. Raises OSError."""
-        ssl = None if self._tls is None else self._tls.server()
+        ssl, greeting_s = (None, None) if self._tls is None else (self._tls.server(), limits.handshake_s)
         make = lambda: Receiving(self, self._codec, self._loop)  # noqa: E731
         match self._listen:
             case addresses.Unix(path):
-                self._server = await self._loop.create_unix_server(make, path, ssl=ssl, backlog=limits.connections_max)
+                self._server = await self._loop.create_unix_server(
+                    make, path, ssl=ssl, ssl_handshake_timeout=greeting_s, backlog=limits.connections_max
+                )
                 self._address = str(self._listen)
             case addresses.Tcp(host, port):
-                self._server = await self._loop.create_server(make, host, port, ssl=ssl, backlog=limits.connections_max)
+                self._server = await self._loop.create_server(
+                    make, host, port, ssl=ssl, ssl_handshake_timeout=greeting_s, backlog=limits.connections_max
+                )
                 bound = self._server.sockets[0].getsockname()
                 self._address = str(addresses.Tcp(self._advertise or host, bound[1]))
 
@@ -311,6 +315,11 @@ class PeerNetwork:
 
     # ---- SendingOwner ----
 
+    def reached(self, transport: asyncio.BaseTransport) -> None:
+        """Raises Turned if it is not one of this graph that listens there."""
+        if self._tls is not None:
+            _vouch(self._tls, transport)
+
     def stands(self, sending: Sending) -> None:
         """Report a connection that messages may be sent on."""
         peer = self._peers.get(sending.peer)
@@ -358,8 +367,10 @@ class PeerNetwork:
 
     # ---- ReceivingOwner ----
 
-    def accepted(self, receiving: Receiving) -> None:
-        """Raises Turned when there are too many connections."""
+    def accepted(self, receiving: Receiving, transport: asyncio.BaseTransport) -> None:
+        """Raises Turned when it is not one of this graph, or there are too many connections."""
+        if self._tls is not None:
+            _vouch(self._tls, transport)
         if len(self._incoming) >= limits.connections_max:
             raise Turned(Why.FULL, f"{len(self._incoming)} connections are open, which is the most")
         self._incoming.add(receiving)
@@ -412,3 +423,10 @@ class PeerNetwork:
             peer.receiving = None
             if not self._closing:
                 self._release(receiving.peer, peer)
+
+
+def _vouch(tls: Certificates, transport: asyncio.BaseTransport) -> None:
+    try:
+        tls.vouch(transport)
+    except Stranger as stranger:
+        raise Turned(Why.STRANGER, str(stranger)) from None
