@@ -13,6 +13,7 @@ HISTORIES ?= 2000
 SEED      ?= 1
 DEMO      ?=
 BENCH     ?= chain
+E2E       ?=
 BUILDER   ?= auto
 REGISTRY  ?= hams.local
 
@@ -87,8 +88,8 @@ bench-ci: .venv/.core ## the short form of `make bench` that CI runs
 
 # ---- Kubernetes ----
 
-e2e: .venv/.core images ## scenarios of the fault catalogue on a cluster made for them (root; CLUSTER=existing uses the current context; FULL=1: full length)
-	$(BIN)/pytest -p no:cacheprovider --timeout 1800 e2e/scenarios
+e2e: .venv/.core compile ## scenarios of the fault catalogue on a cluster made for them (root; CLUSTER=existing uses the current context; FULL=1: full length)
+	$(BIN)/python -m e2e.whole --builder $(BUILDER) --registry $(REGISTRY) $(E2E)
 
 images: .venv/.core ## the container images, with docker, podman, buildah, or a builder of our own (BUILDER=, REGISTRY=)
 	$(BIN)/python -m images.build --builder $(BUILDER) --registry $(REGISTRY)

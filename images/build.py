@@ -3,7 +3,7 @@
 Docker, podman or buildah build from the Dockerfiles and keep the images themselves; the local builder writes archives to `out/images`, which
 `python -m e2e.cluster up` loads. All of them take the same wheels and give the same files.
 
-Usage: `python -m images.build [--builder auto|docker|podman|buildah|local] [--registry NAME] [--example NAME]...`
+Usage: `python -m images.build [--builder auto|docker|podman|buildah|local] [--registry NAME] [--example NAME]... [--thin NAME]...`
 """
 
 import argparse
@@ -62,12 +62,19 @@ def main(words: list[str]) -> int:
     parser.add_argument("--builder", choices=["auto", *ENGINES, "local"], default="auto")
     parser.add_argument("--registry", default="hams.local")
     parser.add_argument("--example", action="append", choices=sorted(wheels.EXAMPLES), default=[], help=f"default: {' '.join(DEFAULT_EXAMPLES)}")
+    parser.add_argument(
+        "--thin",
+        action="append",
+        choices=sorted(wheels.EXAMPLES),
+        default=[],
+        help="an example without the libraries that only it needs: they are mounted where it runs",
+    )
     options = parser.parse_args(words)
     builder = engine() if options.builder == "auto" else options.builder
-    examples = options.example or list(DEFAULT_EXAMPLES)
+    examples = list(dict.fromkeys([*(options.example or DEFAULT_EXAMPLES), *options.thin]))
     tag = version()
     images = plan(examples, f"{options.registry}/hams-model:{tag}")
-    status = wheels.main([image.removeprefix("hams-") for image, _, _, _ in images])
+    status = wheels.main([image.removeprefix("hams-") for image, _, _, _ in images], [f"example-{name}" for name in options.thin])
     if status:
         return status
     try:

@@ -9,13 +9,25 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "sidecar"))
+
+import hams_compiled  # noqa: E402
+
 OUT = ROOT / "out" / "wheels"
 LOCK = ROOT / "requirements.lock"
 TARGET = ["--python-version", "3.11", "--implementation", "cp", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64"]
 TARGET += ["--platform", "manylinux_2_17_x86_64", "--only-binary", ":all:"]
+
+PYTHON = "cpython-311"
+ACTIVATION = Path(sysconfig.get_path("purelib")) / "hams_compiled.pth"
+"""What makes an interpreter look for a compilation when it starts; `make compile` has put it there."""
+COMPILED = ("sidecar",)
+"""Images whose processes spend their time in the core."""
 
 OWN = {"sidecar": (".", "frontend"), "controller": (".", "operator"), "model": ("./model-sdk", "")}
 """Project and extra of each image."""
@@ -44,6 +56,14 @@ def sources(project: str) -> str:
     return found.hexdigest()
 
 
+def compilation() -> Path | None:
+    """The core as machine code, if `make compile` has made it of exactly these sources, for the Python of the images."""
+    if sys.implementation.cache_tag != PYTHON or not ACTIVATION.exists():
+        return None
+    made = hams_compiled.folder() / hams_compiled.digest(ROOT / "sidecar")
+    return made if (made / ".complete").is_file() else None
+
+
 def fresh(folder: Path, key: str) -> bool:
     """Whether the folder was made from `key`; otherwise it is empty now."""
     note = folder / "made-from"
@@ -54,23 +74,34 @@ def fresh(folder: Path, key: str) -> bool:
     return False
 
 
-def make(image: str) -> None:
-    """Fill the folder of one image. Raises CalledProcessError, KeyError."""
+def make(image: str, thin: bool = False) -> None:
+    """Fill the folder of one image. `thin`: an example without what only it needs. Raises CalledProcessError, KeyError."""
     if image.startswith("example-"):
-        _make_example(image)
+        _make_example(image, () if thin else EXAMPLES[image.removeprefix("example-")])
         return
     project, extra = OWN[image]
     folder = OUT / image
-    if fresh(folder, key := sources(project)):
+    compiled = compilation() if image in COMPILED else None
+    if fresh(folder, key := sources(project) + (compiled.name if compiled else "")):
         return
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, project)
     own = next(folder.glob("hams*.whl"))
     pip("download", *TARGET, "--constraint", LOCK, "--dest", folder, f"{own}[{extra}]" if extra else own)
+    if image in COMPILED:
+        _add_compiled(folder / "compiled", compiled)
     (folder / "made-from").write_text(key)
 
 
-def _make_example(image: str) -> None:
-    needs = EXAMPLES[image.removeprefix("example-")]
+def _add_compiled(folder: Path, compiled: Path | None) -> None:
+    """What Dockerfiles put beside the installed sources; an empty folder where there is nothing."""
+    folder.mkdir()
+    if compiled is not None:
+        shutil.copytree(compiled, folder / compiled.name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy2(hams_compiled.__file__, folder)
+        shutil.copy2(ACTIVATION, folder)
+
+
+def _make_example(image: str, needs: tuple[str, ...]) -> None:
     folder = OUT / image
     if fresh(folder, key := hashlib.sha256(repr(needs).encode() + LOCK.read_bytes()).hexdigest()):
         return
@@ -81,7 +112,7 @@ def _make_example(image: str) -> None:
     (folder / "made-from").write_text(key)
 
 
-def main(images: list[str]) -> int:
+def main(images: list[str], thin: Sequence[str] = ()) -> int:
     """Returns 0; 1 when pip failed; 2 on a wrong call."""
     known = [*OWN, *(f"example-{name}" for name in EXAMPLES)]
     if not images or any(image not in known for image in images):
@@ -89,7 +120,7 @@ def main(images: list[str]) -> int:
         return 2
     try:
         for image in images:
-            make(image)
+            make(image, image in thin)
     except subprocess.CalledProcessError as error:
         print(f"wheels: pip failed with exit code {error.returncode}, see above", file=sys.stderr)
         return 1

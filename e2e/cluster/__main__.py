@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from e2e.cluster import binaries
+from e2e.cluster import binaries, machine
 from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.commands import CommandFailed, NotInTime
 from e2e.cluster.layout import ROOT, node_name
@@ -15,7 +15,8 @@ def parser() -> argparse.ArgumentParser:
     """The commands."""
     top = argparse.ArgumentParser(prog="python -m e2e.cluster", description="A real Kubernetes of one to three nodes on this machine.")
     commands = top.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="build what is not cached")
+    commands.add_parser("build", help="bring what is not there: Debian packages, Kubernetes, helm")
+    commands.add_parser("check", help="whether a cluster can be made here; says why not")
     up = commands.add_parser("up", help="start; those of `make images` are in every node")
     up.add_argument("--nodes", type=int, default=3)
     up.add_argument("--image", type=Path, action="append", default=[], help="an image archive, besides those of `make images`")
@@ -42,6 +43,9 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
     match options.command:
         case "build":
             cluster.build()
+            binaries.build_helm(cluster.folders.bin)
+        case "check":
+            machine.prepare()
         case "up":
             cluster.build()
             found = sorted((ROOT / "out" / "images").glob("*.tar"))

@@ -4,6 +4,7 @@ One static binary holds etcd and all components of Kubernetes, linked under thei
 of the time of seven programs. From an empty Go cache the build takes about six minutes on two cores, later ones seconds.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from e2e.cluster import machine
 from e2e.cluster.commands import run
 from e2e.cluster.layout import TOOLS
 
@@ -20,8 +22,6 @@ PROGRAMS = {"kube": "kubebox", "coredns": "coredns", "etcd": "image/etcd", "etcd
 HELM_FLAGS = "-s -w -X helm.sh/helm/v3/internal/version.version=v3.19.0"
 HELM_FLAGS += " -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34"
 """Without a version of Kubernetes, `helm template` takes 1.20 for it."""
-DEBIAN_PACKAGES = "containerd runc containernetworking-plugins debootstrap iptables conntrack nftables iproute2 procps kmod"
-NEEDED = ("containerd", "ctr", "runc", "iptables", "conntrack", "ip", "nsenter", "openssl", "gcc", "tar")
 
 
 def stamp() -> str:
@@ -51,11 +51,21 @@ def linker_flags() -> str:
 
 
 def build(folder: Path) -> None:
-    """Bring `folder` up to date with tools/. Raises CommandFailed; needs `go` only when something changed."""
+    """Bring `folder` up to date with tools/, one at a time. Needs `go` only when something changed. Raises NotPossible, CommandFailed.
+
+    A build that is ended half-way is taken up where it was: Go keeps every package that it has compiled.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted, note = stamp(), folder / "stamp"
-    if note.exists() and note.read_text() == wanted:
-        return
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted, note = stamp(), folder / "stamp"
+        if not (note.exists() and note.read_text() == wanted):
+            _build(folder)
+            note.write_text(wanted)
+
+
+def _build(folder: Path) -> None:
+    machine.check_go()
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
     for package, program in PROGRAMS.items():
         started = time.monotonic()
@@ -64,7 +74,6 @@ def build(folder: Path) -> None:
     for name in LINKS:
         (folder / name).unlink(missing_ok=True)
         os.link(folder / "kubebox", folder / name)
-    note.write_text(wanted)
 
 
 def build_helm(folder: Path) -> Path:
@@ -78,8 +87,11 @@ def build_helm(folder: Path) -> Path:
     found = shutil.which("helm")
     if found is not None:
         return Path(found)
+    machine.check_go()
     folder.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
     run("go", "build", "-trimpath", "-ldflags", HELM_FLAGS, "-o", built, "helm.sh/helm/v3/cmd/helm", cwd=module, env=environment)
+    print(f"go build helm: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     note.write_text(wanted)
     return built

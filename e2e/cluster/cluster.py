@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from e2e.cluster import baked, binaries, certificates, door, network, node, settings
+from e2e.cluster import baked, binaries, certificates, door, machine, network, node, settings
 from e2e.cluster.commands import CommandFailed, Word, entered, run, succeeds, until
 from e2e.cluster.layout import CGROUP, NODES_MAX, SERVICE_NETWORK, Folders, node_name
+from e2e.cluster.machine import NotPossible
 
 PAUSE = "pause.tar"
 """The image that every pod begins with; images/build.py writes it like all others."""
-
-
-class NotPossible(RuntimeError):
-    """What was asked cannot be done on this machine, or in this state of the cluster; says what is missing."""
 
 
 class Cluster:
@@ -37,13 +34,8 @@ class Cluster:
     # -- life --------------------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Binaries, if they are not there. Raises NotPossible, CommandFailed."""
-        missing = [name for name in binaries.NEEDED if shutil.which(name) is None]
-        if missing or not Path("/usr/lib/cni/bridge").exists():
-            what = ", ".join(missing) or "CNI plugins"
-            raise NotPossible(f"not installed here: {what}. On Debian: apt-get install --no-install-recommends {binaries.DEBIAN_PACKAGES}")
-        if os.geteuid() != 0:
-            raise NotPossible("nodes are made of namespaces and control groups: run as root, or set CLUSTER=kind or CLUSTER=existing")
+        """Debian packages and binaries, if they are not there. Raises NotPossible, CommandFailed."""
+        machine.prepare()
         binaries.build(self.folders.bin)
 
     def up(self, nodes: int, archives: Sequence[Path]) -> None:

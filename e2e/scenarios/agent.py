@@ -36,7 +36,7 @@ class Agent:
                 self._number += 1
                 history = Path(order["history"]) if order["history"] else None
                 name = f"client-{self._number}-{int(time.time())}"
-                self._clients = Clients(order["url"], order["graph"], history, tuple(order["tensors"]), name)
+                self._clients = Clients(order["url"], order["graph"], history, order["inputs"], tuple(order["tensors"]), name)
                 self._clients.start(order["clients"], order["keep"])
                 return None
             case "answered":

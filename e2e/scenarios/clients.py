@@ -25,11 +25,12 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Clients:
     """Closed-loop clients of one graph; `done` holds key, asked, answered (seconds, monotonic), status, attempts and the tensors asked for."""
 
-    def __init__(self, url: str, graph: str, history: Path | None, tensors: tuple[str, ...], name: str) -> None:
+    def __init__(self, url: str, graph: str, history: Path | None, inputs: object, tensors: tuple[str, ...], name: str) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._graph = graph
         self._history = history
+        self._body = json.dumps({"inputs": inputs}).encode()
         self._tensors = tensors
         self._name = name
         self._stopping = False
@@ -62,7 +63,6 @@ class Clients:
                 streams[1].close()
 
     async def _request(self, key: str, writer: HistoryWriter | None, streams: Streams | None, keep: bool) -> Streams | None:
-        body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}).encode()
         if writer is not None:
             writer.write(CallLine(client=key, key=key, digest=None))
         began, attempts = time.monotonic(), 0
@@ -71,7 +71,7 @@ class Clients:
             try:
                 if streams is None:
                     streams = await asyncio.wait_for(asyncio.open_connection(self._host, self._port), CONNECT_S)
-                status, answer, stays = await asyncio.wait_for(self._exchange(streams, key, body), ATTEMPT_S)
+                status, answer, stays = await asyncio.wait_for(self._exchange(streams, key, self._body), ATTEMPT_S)
                 if not (keep and stays):
                     streams[1].close()
                     streams = None

@@ -1,5 +1,7 @@
 """One cluster with the chart in it for all scenarios of a run. A cluster that is up already is used and left as it is."""
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +12,12 @@ from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.layout import ROOT
 from e2e.scenarios.install import Installation, archives
 from e2e.scenarios.run import GraphRun, graph_on, keep_history
+from e2e.scenarios.test_deletions import RANDOM_S
 
 NODES = 3
+USUAL_S = 75.0
+NEEDED_S = {"test_F14_pods_are_deleted_at_random": RANDOM_S + USUAL_S}
+"""How long scenarios take."""
 KEPT = ROOT / "out" / "e2e"
 """Histories of scenarios that failed."""
 
@@ -35,6 +41,13 @@ def installation(cluster: Cluster) -> Installation:
     found = Installation(cluster)
     found.install()
     return found
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """No scenario begins that would not be over when the time is."""
+    end = os.environ.get("HAMS_E2E_END")
+    if end and time.monotonic() + NEEDED_S.get(item.name, USUAL_S) > float(end):
+        pytest.skip("no time is left for it")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import statistics
 import time
 
@@ -35,6 +36,8 @@ def report(run: GraphRun, scenario: str, **more: object) -> float:
     line = {
         "scenario": scenario,
         "at": int(time.time()),
+        "load": [round(value, 1) for value in os.getloadavg()[:2]],
+        "readyS": round(run.ready_s, 1),
         "requests": len(latencies),
         "failed": len(run.failed()),
         "unanswered": len(run.unanswered),

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -41,6 +41,8 @@ READY_S = 120.0
 REDUNDANT_S = 120.0
 LOOK_S = 0.05
 STATELESS = "active"
+ONE = ({"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]},)
+"""What clients ask, unless a graph wants something else."""
 
 
 class Agent:
@@ -79,7 +81,10 @@ def _write(stream: IO[bytes], order: object) -> None:
 
 @dataclass
 class GraphRun:
-    """One graph that runs. `faults`: when (monotonic) and what was done to it; `replies`: what clients got."""
+    """One graph that runs.
+
+    `ready_s`: from `kubectl apply` until the condition Ready. `faults`: when (monotonic) and what was done to it; `replies`: what clients got.
+    """
 
     installation: Installation
     name: str
@@ -88,6 +93,8 @@ class GraphRun:
     tensor: str
     wanted: dict[str, int]
     agent: Agent
+    inputs: Sequence[dict[str, Any]] = ONE
+    ready_s: float = 0.0
     replies: list[dict[str, Any]] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     troubles: dict[str, int] = field(default_factory=dict)
@@ -249,6 +256,7 @@ class GraphRun:
             url=url,
             graph=self.name,
             history=str(self.history) if self.cluster.recorded else "",
+            inputs=self.inputs,
             tensors=[self.tensor],
             clients=clients,
             keep=keep,
@@ -327,7 +335,9 @@ def _odd(counts: list[int]) -> str:
 
 
 @contextlib.contextmanager
-def graph_on(installation: Installation, file: Path, tensor: str = "count", *, controller: bool = True) -> Iterator[GraphRun]:
+def graph_on(
+    installation: Installation, file: Path, tensor: str = "count", inputs: Sequence[dict[str, Any]] = ONE, *, controller: bool = True
+) -> Iterator[GraphRun]:
     """A graph under a fresh name, applied and redundant, its history recorded; deleted afterwards. Its file names its images.
 
     `controller` False: the objects of `hams render` are applied by hand, and nothing follows what happens to them.
@@ -339,6 +349,7 @@ def graph_on(installation: Installation, file: Path, tensor: str = "count", *, c
     own.mkdir(parents=True)
     file = own / "graph.yaml"
     file.write_text(yaml.safe_dump(document))
+    began = time.monotonic()
     if controller:
         cluster.kubectl("apply", "-n", NAMESPACE, "-f", file)
         uid = cluster.kubectl("get", "servicegraph", name, "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}")
@@ -354,8 +365,11 @@ def graph_on(installation: Installation, file: Path, tensor: str = "count", *, c
     wanted |= dict.fromkeys(graph.shard_names, graph.data.frontend.replicas - 1)
     _header(own, graph.data.operators, uid)
     agent = Agent(cluster)
-    run = GraphRun(installation, name, uid, own, tensor, wanted, agent)
+    run = GraphRun(installation, name, uid, own, tensor, wanted, agent, inputs)
     try:
+        if controller:
+            cluster.kubectl("wait", "--for=condition=Ready", f"servicegraph/{name}", "-n", NAMESPACE, f"--timeout={READY_S:.0f}s")
+            run.ready_s = time.monotonic() - began
         run.redundant()
         yield run
         run.redundant()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e.cluster import binaries, certificates, components, node, settings
+from e2e.cluster import binaries, certificates, components, machine, node, settings
 from e2e.cluster.choice import AGENT_SOURCES, ExistingCluster, chosen
 from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.commands import CommandFailed, NotInTime, run, until
@@ -68,8 +68,33 @@ def test_binaries_that_are_up_to_date_are_not_built(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PATH", "")
     binaries.build(tmp_path)
     (tmp_path / "stamp").write_text("another")
-    with pytest.raises(OSError, match="go"):
+    with pytest.raises(NotPossible, match="install Go"):
         binaries.build(tmp_path)
+
+
+def test_a_go_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "go").write_text("#!/bin/sh\necho go1.19.8\n")
+    (tmp_path / "go").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(NotPossible, match=r"Go 1.24 or newer is needed, found go1.19.8"):
+        machine.check_go()
+
+
+def test_what_is_missing_is_named_with_the_command_that_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "PACKAGES", {"sh": "dash", "no-such-program": "one", "/no/such/file": "another", "nor-this": "one"})
+    assert machine.missing() == ["one", "another"]
+    (tmp_path / "apt-get").write_text("")
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NotPossible, match="as root: apt-get install --no-install-recommends dash one another"):
+        machine.install()
+
+
+def test_nobody_but_root_makes_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NotPossible, match="run as root"):
+        machine.check_kernel()
 
 
 def test_every_program_has_its_package() -> None:
