@@ -199,6 +199,23 @@ resend_every = 10
 problems_shown_max = 10
 """Wrong replies and kinds of failures shown."""
 
+# ---- chaos ----
+
+chaos_look_s = 0.2
+"""Between two looks at a graph on a cluster."""
+
+chaos_role_s = 30.0
+"""Somebody has the role that a scenario is about within this time, and a deleted pod is going."""
+
+chaos_redundant_s = 180.0
+"""A graph is whole again within this time of a fault, images and nodes being there."""
+
+chaos_drain_s = 300.0
+"""A node is free of the graph's pods within this time."""
+
+chaos_settle_s = 2.0
+"""Load before the first fault, and after the last: what is normal is seen as well."""
+
 # ---- demo ----
 
 demo_start_s = 60.0

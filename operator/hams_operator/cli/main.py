@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 history_app = typer.Typer(help="Recorded histories.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(history_app, name="history")
+chaos_app = typer.Typer(help="Faults against a graph on a cluster, under load.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(chaos_app, name="chaos")
 
 _RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -212,6 +214,46 @@ def render(
     from hams_operator.plan.names import Settings  # noqa: PLC0415
 
     raise Code(work.render(file, namespace, Settings(etcd=etcd, image=image), uid, output))
+
+
+@chaos_app.command("list")
+def chaos_list(output: OutputOption = Output.TEXT) -> None:
+    """The scenarios: rows of docs/faults.md that need a cluster."""
+    from hams_operator.cli import chaos  # noqa: PLC0415
+
+    raise Code(chaos.catalogue(output))
+
+
+@chaos_app.command("run")
+def chaos_run(
+    scenario: Annotated[str, typer.Option(metavar="F14|random|F14/random", help="Which; hams chaos list tells all.", show_default=False)],
+    graph: GraphOption = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
+    duration: Annotated[str, typer.Option(help="Of a scenario that goes on for a time.")] = "60s",
+    every: Annotated[str, typer.Option(help="Between two faults of such a one.")] = "5s",
+    times: Annotated[int, typer.Option(help="How often each role is hit, in the others.")] = 2,
+    operator: Annotated[str, typer.Option(help="Whom to hit; without it the first operator with state, frontends and managers.")] = "",
+    role: Annotated[str, typer.Option(help="primary, backup, active, frontend or manager; without it each that there is.")] = "",
+    image: Annotated[str, typer.Option(help="F34: the model's next image; without it its pods are restarted.")] = "",
+    seed: Annotated[int, typer.Option(help="Of what is chosen at random.")] = 14,
+    rate: Annotated[float, typer.Option(help="Requests per second, whether answers come or not.")] = 20.0,
+    url: Annotated[
+        str | None, typer.Option(help="Where the graph answers; without it its frontends, through the API server.", show_default=False)
+    ] = None,
+    data: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Request tensors; without it random ones.", show_default=False)] = None,
+    system: Annotated[str, typer.Option(help="Namespace of the controllers.")] = "hams-system",
+    allow_state_loss: Annotated[bool, typer.Option("--allow-state-loss", help="For scenarios that may lose a state.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Hit a graph on a cluster while it answers requests; exit code 1 if a request failed."""
+    from hams_operator.chaos.scenarios import Aim  # noqa: PLC0415
+    from hams_operator.cli import chaos, cluster  # noqa: PLC0415
+    from hams_operator.cli.output import seconds  # noqa: PLC0415
+
+    aim = Aim(operator, role, times, seconds(duration), seconds(every), seed, image)
+    where = cluster.Target(context, namespace)
+    raise Code(chaos.run(scenario, graph, where, system, aim, chaos.Load(url, rate, data), allow_state_loss, output))
 
 
 @app.command(context_settings=_RAW)

@@ -77,8 +77,8 @@ class Traffic:
         self._name = f"load-{secrets.token_hex(4)}"
         self._open = 0
 
-    async def run(self) -> Tally:
-        """Send everything, wait for the last answer."""
+    async def run(self, stop: asyncio.Event | None = None) -> Tally:
+        """Send everything, or what is due until `stop` is set; wait for the last answer."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         async with asyncio.TaskGroup() as group:
@@ -86,6 +86,8 @@ class Traffic:
                 due = began + number / self._rate
                 if due > loop.time():
                     await asyncio.sleep(due - loop.time())
+                if stop is not None and stop.is_set():
+                    break
                 tensors = next(self._source)
                 self.tally.sent += 1
                 if self._open >= load_in_flight_max:

@@ -44,6 +44,7 @@ class Resource:
 
 GRAPHS = Resource("ServiceGraph", "apis/hams.dev/v1alpha1", "servicegraphs")
 PODS = Resource("Pod", "api/v1", "pods")
+NODES = Resource("Node", "api/v1", "nodes")
 EVENTS = Resource("Event", "api/v1", "events")
 SECRETS = Resource("Secret", "api/v1", "secrets")
 LEASES = Resource("Lease", "apis/coordination.k8s.io/v1", "leases")
@@ -185,6 +186,11 @@ class KubeClient:
             raise KubeError(0, f"the watch of {resource.plural} broke: {error}") from None
         finally:
             response.close()
+
+    async def evict(self, namespace: str, pod: str) -> None:
+        """Ask for a pod's eviction; status 429 while its budget does not permit it."""
+        body: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+        await self._ask("POST", PODS.url(namespace, pod, "eviction"), body=body)
 
     async def lines(self, path: str, query: Mapping[str, str]) -> AsyncIterator[str]:
         """What a path answers, line by line, for as long as it goes on: logs."""

@@ -1,0 +1,325 @@
+"""A graph on somebody's own cluster, under load: what scenarios do to it goes through the API server, with the user's rights, as kubectl would.
+
+Roles are read from the graph's status, readiness from its pods. The load and every question run on an event loop of a thread of their own, so that
+a scenario may block. It changes nothing but what the scenario's catalogue entry says.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from hams_operator import limits
+from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
+from hams_operator.cli.cluster import Cluster, Found
+from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeError
+from hams_operator.plan.names import GRAPH, OPERATOR, Json
+from hams_operator.plan.pods_seen import Pod, pod_of
+from hams_operator.plan.status import NOT_ASKED_FOR
+
+T = TypeVar("T")
+CONTROLLERS = "app.kubernetes.io/component=controller"
+DEPLOYMENTS = OWNED["Deployment"]
+
+
+class NotInTime(Exception):
+    """What was waited for did not happen; the text says what."""
+
+
+class Background:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="chaos", daemon=True)
+        self._thread.start()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it there; what it returns or raises."""
+        return self.start(work).result()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Let it run there."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def close(self) -> None:
+        """End the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class LiveRun:
+    """`Run` of one graph. `answered_now`: how many requests the load has had answered; `faults`: when (monotonic) and what."""
+
+    def __init__(self, there: Background, cluster: Cluster, graph: str, system: str, answered_now: Callable[[], int]) -> None:
+        """`system`: the namespace of the controllers."""
+        self._there = there
+        self._cluster = cluster
+        self._graph = graph
+        self._system = system
+        self._answered_now = answered_now
+        self._controllers: dict[str, int] = {}
+        self.faults: list[tuple[float, str]] = []
+        self._last = ""
+
+    # -- looking -----------------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Found:
+        return self._there.do(self._cluster.find(self._graph))
+
+    def _kube(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._there.do(work)
+
+    @property
+    def operators(self) -> Mapping[str, bool]:
+        """See `Run`."""
+        return {op["name"]: "stateful" in op for op in self._look().item["spec"]["operators"]}
+
+    def condition(self, kind: str) -> Mapping[str, str]:
+        """See `Run`."""
+        return condition(self._look().item, kind)
+
+    def pod_of(self, operator: str, role: str) -> str:
+        """See `Run`. Raises NotInTime if nobody has the role."""
+
+        def look() -> str:
+            found = self._look()
+            living = [pod.name for pod in found.pods if not pod.deleting]
+            if operator in (FRONTEND, MANAGER):
+                return min((pod.name for pod in found.pods if pod.of == operator and pod.ready and not pod.deleting), default="")
+            return next((pod for name in holders(found.item, operator, role) if (pod := pod_of(name, living))), "")
+
+        return self._until(look, limits.chaos_role_s, f"a {role} of {operator}")
+
+    def pods_of(self, operator: str) -> list[str]:
+        """See `Run`."""
+        return [pod.name for pod in self._look().pods if pod.of == operator and not pod.deleting]
+
+    def spare_pods(self) -> list[str]:
+        """See `Run`."""
+        return spare(self._look())
+
+    def epoch_of(self, operator: str) -> int:
+        """See `Run`."""
+        return int(entry(self._look().item, operator).get("epoch", 0))
+
+    def node_of(self, pod: str) -> str:
+        """See `Run`."""
+        return next((found.node for found in self._look().pods if found.name == pod), "")
+
+    # -- waiting -----------------------------------------------------------------------------------------------------------------
+
+    def _until(self, look: Callable[[], T], within_s: float, what: str) -> T:
+        deadline = time.monotonic() + within_s
+        while not (found := look()):
+            if time.monotonic() > deadline:
+                raise NotInTime(f"{what}: not within {within_s:g} s")
+            time.sleep(limits.chaos_look_s)
+        return found
+
+    def redundant(self, within_s: float = limits.chaos_redundant_s) -> None:
+        """See `Run`."""
+        deadline = time.monotonic() + within_s
+        while why := why_not_redundant(self._look()):
+            if time.monotonic() > deadline:
+                raise NotInTime(f"not redundant within {within_s:g} s: {why}")
+            time.sleep(limits.chaos_look_s)
+
+    def changed(self, within_s: float = limits.chaos_role_s) -> None:
+        """See `Run`."""
+        gone = self._last
+        self._until(lambda: gone not in [pod.name for pod in self._look().pods if not pod.deleting], within_s, f"end of pod {gone}")
+
+    def moved(self, operator: str, epoch: int, within_s: float = limits.chaos_redundant_s) -> None:
+        """See `Run`."""
+        self._until(lambda: self.epoch_of(operator) > epoch, within_s, f"a failover of {operator}")
+
+    def answered(self, count: int, within_s: float = limits.chaos_redundant_s) -> None:
+        """See `Run`."""
+        target = self._answered_now() + count
+        self._until(lambda: self._answered_now() >= target, within_s, f"{count} more replies")
+
+    def stalled(self, span_s: float) -> None:
+        """See `Run`."""
+        time.sleep(span_s)
+
+    def replaced(self, operator: str, within_s: float = limits.chaos_redundant_s) -> None:
+        """See `Run`."""
+
+        def look() -> bool:
+            item = self._look().item
+            seen = (item.get("status") or {}).get("observedGeneration", 0) >= item["metadata"].get("generation", 0)
+            image = next((op["model"].get("image") for op in item["spec"]["operators"] if op["name"] == operator), None)
+            return seen and all(rolled_out(found, image) for found in self._deployments(operator))
+
+        self._until(look, within_s, f"new pods of {operator}")
+
+    def _deployments(self, operator: str) -> list[Json]:
+        selector = f"{GRAPH}={self._graph},{OPERATOR}={operator}"
+        return list(self._kube(self._cluster.kube.page(DEPLOYMENTS, self._cluster.namespace, selector))["items"])
+
+    # -- hurting -----------------------------------------------------------------------------------------------------------------
+
+    def note(self, what: str) -> None:
+        """See `Run`."""
+        self.faults.append((time.monotonic(), what))
+
+    def delete(self, pod: str, *, force: bool = False) -> None:
+        """See `Run`."""
+        self.note(f"{'force ' if force else ''}delete {pod}")
+        self._last = pod
+        self._kube(self._cluster.kube.delete(PODS, self._cluster.namespace, pod, grace_s=0 if force else None))
+
+    def drain(self, node: str) -> None:
+        """See `Run`."""
+        self.note(f"drain {node}")
+        self._kube(self._cluster.kube.merge(NODES, "", node, {"spec": {"unschedulable": True}}))
+        deadline = time.monotonic() + limits.chaos_drain_s
+        while there := [pod for pod in self._look().pods if pod.node == node]:
+            for pod in there:
+                if not pod.deleting:
+                    self._evict(pod)
+            if time.monotonic() > deadline:
+                raise NotInTime(f"drain of {node}: {there[0].name} is still there after {limits.chaos_drain_s:g} s")
+            time.sleep(limits.chaos_look_s)
+
+    def _evict(self, pod: Pod) -> None:
+        try:
+            self._kube(self._cluster.kube.evict(self._cluster.namespace, pod.name))
+        except KubeError as error:
+            if error.status not in (404, 429):  # gone, or its budget does not permit it yet
+                raise
+
+    def undrain(self, node: str) -> None:
+        """See `Run`."""
+        self._kube(self._cluster.kube.merge(NODES, "", node, {"spec": {"unschedulable": None}}))
+
+    def delete_controllers(self, *, force: bool = False) -> None:
+        """See `Run`."""
+        self.note(f"{'force ' if force else ''}delete the controllers")
+        page = self._kube(self._cluster.kube.page(PODS, self._system, CONTROLLERS))
+        for item in page["items"]:
+            self._kube(self._cluster.kube.delete(PODS, self._system, item["metadata"]["name"], grace_s=0 if force else None))
+
+    def stop_controllers(self) -> None:
+        """See `Run`."""
+        self.note("stop the controllers")
+        page = self._kube(self._cluster.kube.page(DEPLOYMENTS, self._system, CONTROLLERS))
+        self._controllers = {item["metadata"]["name"]: int(item["spec"]["replicas"]) for item in page["items"]}
+        if not self._controllers:
+            raise NotInTime(f"no controller in namespace {self._system}: say where it is with --system")
+        self._scale(dict.fromkeys(self._controllers, 0))
+        self._until(lambda: not self._kube(self._cluster.kube.page(PODS, self._system, CONTROLLERS))["items"], limits.chaos_redundant_s, "their end")
+
+    def start_controllers(self) -> None:
+        """See `Run`."""
+        self._scale(self._controllers)
+
+        def ready() -> bool:
+            page = self._kube(self._cluster.kube.page(DEPLOYMENTS, self._system, CONTROLLERS))
+            return all(
+                (item.get("status") or {}).get("readyReplicas", 0) == self._controllers.get(item["metadata"]["name"]) for item in page["items"]
+            )
+
+        self._until(ready, limits.chaos_redundant_s, "controllers that are Ready")
+
+    def _scale(self, wanted: Mapping[str, int]) -> None:
+        for name, replicas in wanted.items():
+            self._kube(self._cluster.kube.merge(DEPLOYMENTS, self._system, name, {"spec": {"replicas": replicas}}))
+
+    def change_model(self, operator: str, image: str = "") -> None:
+        """See `Run`."""
+        self.note(f"{operator}: {f'image {image}' if image else 'restart its pods'}")
+        if not image:
+            again = {"kubectl.kubernetes.io/restartedAt": datetime.now(UTC).isoformat()}
+            for item in self._deployments(operator):
+                patch: Json = {"spec": {"template": {"metadata": {"annotations": again}}}}
+                self._kube(self._cluster.kube.merge(DEPLOYMENTS, self._cluster.namespace, item["metadata"]["name"], patch))
+            return
+        item = self._look().item
+        operators = [
+            {**op, "model": {**op["model"], "image": image}} if op["name"] == operator else op for op in item["spec"]["operators"]
+        ]  # a merge patch knows whole lists only; the version keeps somebody else's change from being undone
+        body: Json = {"metadata": {"resourceVersion": item["metadata"]["resourceVersion"]}, "spec": {"operators": operators}}
+        self._kube(self._cluster.kube.merge(GRAPHS, self._cluster.namespace, self._graph, body))
+
+
+# -- what a look says ------------------------------------------------------------------------------------------------------------------
+
+
+def condition(item: Json, kind: str) -> Mapping[str, str]:
+    """A condition of a ServiceGraph's status; {} if there is none."""
+    found: list[dict[str, str]] = (item.get("status") or {}).get("conditions", [])
+    return next((one for one in found if one["type"] == kind), {})
+
+
+def entry(item: Json, operator: str) -> Json:
+    """What the status says of an operator; {} if nothing."""
+    found: list[Json] = (item.get("status") or {}).get("operators", [])
+    return next((op for op in found if op["name"] == operator), {})
+
+
+def holders(item: Json, operator: str, role: str) -> list[str]:
+    """Instances that have a role by the status."""
+    found = entry(item, operator)
+    named: dict[str, list[str]] = {PRIMARY: [found.get("primary", "")], BACKUP: found.get("inSync", []), ACTIVE: found.get("active", [])}
+    return [name for name in named.get(role, []) if name]
+
+
+def why_not_redundant(found: Found) -> str:
+    """What is missing until every state has its backups in sync and every pod is Ready; "": nothing."""
+    status = found.item.get("status") or {}
+    if status.get("observedGeneration", 0) < found.item["metadata"].get("generation", 0):
+        return "the controller has not seen the newest change"
+    ready, redundant = condition(found.item, "Ready"), condition(found.item, "Redundant")
+    if ready.get("status") != "True":
+        return ready.get("message", "there is no status yet")
+    if redundant.get("status") != "True" and redundant.get("reason") != NOT_ASKED_FOR:
+        return redundant.get("message", "there is no status yet")
+    waiting = next((pod.name for pod in found.pods if pod.deleting or not pod.ready), None)
+    if waiting is not None:
+        return f"pod {waiting} is not Ready"
+    living = [pod.name for pod in found.pods]
+    named = [name for op in status.get("operators", []) for role in (PRIMARY, BACKUP, ACTIVE) for name in holders(found.item, op["name"], role)]
+    homeless = next((name for name in named if pod_of(name, living) is None), None)
+    return "" if homeless is None else f"{homeless} has no pod any more"
+
+
+def spare(found: Found) -> list[str]:
+    """Pods whose end loses no state. The status says who holds each operator's; frontends say by their readiness that they hold their copies."""
+    well = [pod for pod in found.pods if pod.ready and not pod.deleting]
+    names = [pod.name for pod in well]
+    needed: set[str] = set()
+    for op in (found.item.get("status") or {}).get("operators", []):
+        holding = [*holders(found.item, op["name"], PRIMARY), *holders(found.item, op["name"], BACKUP)]
+        living = {pod for pod in (pod_of(name, names) for name in holding) if pod is not None}
+        if len(living) < 2:
+            needed |= living
+    frontends = [pod.name for pod in well if pod.of == FRONTEND]
+    if len(frontends) < 2:
+        needed.update(frontends)
+    return [name for name in names if name not in needed]
+
+
+def rolled_out(item: Json, image: str | None) -> bool:
+    """Whether every pod of a Deployment is of its newest kind and Ready; and that kind has the image."""
+    status, wanted = item.get("status") or {}, item["spec"].get("replicas", 1)
+    images = [container.get("image") for container in item["spec"]["template"]["spec"]["containers"]]
+    newest = status.get("observedGeneration", 0) >= item["metadata"].get("generation", 0)
+    counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "readyReplicas")}
+    return newest and counts == {wanted} and (image is None or image in images)
+
+
+@contextlib.contextmanager
+def background() -> Iterator[Background]:
+    """A `Background` that ends with the block."""
+    found = Background()
+    try:
+        yield found
+    finally:
+        found.close()

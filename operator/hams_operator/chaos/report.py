@@ -1,0 +1,76 @@
+"""What the load saw of a scenario: requests, failures, availability, and how long nothing came after each fault."""
+
+import itertools
+import statistics
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+AFTER_S = 10.0
+"""Replies this long after a fault are looked at for its gap."""
+
+
+def gaps_ms(replied_s: Iterable[float], faults: Iterable[float]) -> list[float]:
+    """Per fault, the longest time without any reply that ended within AFTER_S of it. All times by one clock, seconds."""
+    pairs = list(itertools.pairwise(sorted(replied_s)))
+    found = []
+    for struck in faults:
+        near = [later - earlier for earlier, later in pairs if struck < later and earlier < struck + AFTER_S]
+        found.append(round(1000 * max(near, default=0.0), 1))
+    return found
+
+
+def at(values: Sequence[float], share: float) -> float:
+    """The value that `share` of the sorted `values` do not exceed; 0 if there are none."""
+    return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
+
+class Fault(msgspec.Struct, frozen=True, rename="camel"):
+    """What was done, when (seconds since the load began), and the longest time without a reply around it."""
+
+    at_s: float
+    what: str
+    gap_ms: float
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    """`availability`: share of requests that were answered within the graph's own deadline. `error`: why the scenario itself ended early, or ""."""
+
+    scenario: str
+    graph: str
+    requests: int
+    answered: int
+    failed: int
+    failures: dict[str, int]
+    wrong: list[str]
+    again: int
+    availability: float
+    latency_ms: dict[str, float]
+    gap_ms: dict[str, float]
+    faults: list[Fault]
+    seconds: float
+    error: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing failed and the scenario came to its end."""
+        return not (self.failed or self.wrong or self.error) and self.requests > 0
+
+    def text(self) -> str:
+        """For people."""
+        lines = [f"{fault.at_s:7.1f} s  {fault.what}: longest gap {fault.gap_ms:.0f} ms" for fault in self.faults]
+        counts = f"{self.answered} answered, {self.failed} failed, {self.again} attempts repeated under their key"
+        lines.append(f"{self.requests} requests in {self.seconds:.0f} s: {counts}")
+        lines.append(f"availability {100 * self.availability:.3f} %")
+        lines.append("latency   " + "   ".join(f"{name} {value:.1f} ms" for name, value in self.latency_ms.items()))
+        lines.append("gaps      " + "   ".join(f"{name} {value:.0f} ms" for name, value in self.gap_ms.items()))
+        lines += [f"  {count} x {why}" for why, count in self.failures.items()]
+        lines += [f"  {problem}" for problem in self.wrong]
+        if self.error:
+            lines.append(f"the scenario did not come to its end: {self.error}")
+        return "\n".join(lines) + "\n"
+
+
+def summary(gaps: Sequence[float]) -> dict[str, float]:
+    """Median and longest."""
+    return {"median": round(statistics.median(gaps), 1), "longest": max(gaps)} if gaps else {}

@@ -1,0 +1,146 @@
+"""`hams chaos`: a scenario of the catalogue against a graph on a cluster, under load; what the load saw of it, and whether a request failed."""
+
+import asyncio
+import os
+import sys
+import time
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from hams_operator.chaos.live import LiveRun, NotInTime, background
+from hams_operator.chaos.report import Fault, Report, at, gaps_ms, summary
+from hams_operator.chaos.scenarios import CATALOGUE, Aim, Scenario, find
+from hams_operator.cli.cluster import Cluster, Target, connect, forwarded
+from hams_operator.cli.inference import Client
+from hams_operator.cli.load import shape_judge
+from hams_operator.cli.output import Complaint, Output, complain, print_json
+from hams_operator.cli.samples import samples
+from hams_operator.cli.traffic import Tally, Traffic
+from hams_operator.controller.kube import KubeError
+from hams_operator.graph import InvalidGraph, load_object
+from hams_operator.limits import chaos_settle_s, load_request_s, problems_shown_max
+from hams_operator.plan.names import HTTP_PORT
+from hams_protocol.graph import Graph
+
+REQUESTS_MAX = 1 << 40
+"""The load goes on until the scenario ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Where requests go (None: the ready frontends, through the API server), how many a second, and what is in them."""
+
+    url: str | None
+    rate: float
+    data: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A graph under load. `stop` belongs to the load's loop."""
+
+    cluster: Cluster
+    graph: Graph
+    traffic: Traffic
+    stop: asyncio.Event
+    began: float
+
+
+def catalogue(output: Output) -> int:
+    """Print the scenarios."""
+    if output is Output.JSON:
+        print_json([{"id": item.id, "name": item.name, "does": item.does, "touches": item.touches, "loses": item.loses} for item in CATALOGUE])
+        return 0
+    for item in CATALOGUE:
+        sys.stdout.write(f"{item.id:4} {item.name:17} {item.does}{'; MAY LOSE STATE' if item.loses else ''}\n")
+    return 0
+
+
+def run(word: str, name: str | None, target: Target, system: str, aim: Aim, load: Load, allow_state_loss: bool, output: Output) -> int:
+    """Run one; 0 if no request failed and the scenario came to its end."""
+    try:
+        scenario = find(word)
+    except ValueError as unknown:
+        complain(str(unknown), 2)
+    if scenario.loses and not allow_state_loss:
+        complain(f"{scenario.id}/{scenario.name} {scenario.does}: it may lose a state; say --allow-state-loss if this graph may", 2)
+    if not 0 < load.rate <= 10_000:
+        complain(f"--rate: expected requests per second above 0, found {load.rate:g}", 2)
+    with background() as there:
+        begun: Future[Stage] = Future()
+        ended = there.start(_under_load(target, name, load, begun))
+        ended.add_done_callback(lambda done: _pass_on(done, begun))
+        stage = begun.result()
+        live = LiveRun(there, stage.cluster, stage.graph.data.name, system, lambda: stage.traffic.tally.ok)
+        error = _strike(scenario, live, aim)
+        there.loop.call_soon_threadsafe(stage.stop.set)
+        tally = ended.result()
+    report = report_of(scenario, stage, live, tally, time.monotonic(), error)
+    if output is Output.JSON:
+        print_json(report)
+    else:
+        sys.stdout.write(report.text())
+    return 0 if report.good else 1
+
+
+def _strike(scenario: Scenario, live: LiveRun, aim: Aim) -> str:
+    """Why the scenario did not come to its end; "" if it did."""
+    try:
+        live.redundant()
+        live.stalled(chaos_settle_s)
+        scenario.strike(live, aim)
+        live.stalled(chaos_settle_s)
+    except (NotInTime, KubeError, Complaint, ValueError) as error:
+        return str(error)
+    except KeyboardInterrupt:
+        return "interrupted"
+    return ""
+
+
+async def _under_load(target: Target, name: str | None, load: Load, begun: "Future[Stage]") -> Tally:
+    """Load until told to stop. Raises Complaint."""
+    async with connect(target) as cluster, AsyncExitStack() as stack:
+        item = (await cluster.find(name)).item
+        try:
+            graph = load_object({key: value for key, value in item.items() if key != "status"})
+        except InvalidGraph as error:
+            complain(f"the graph on the cluster cannot be read by this version: {error.problems[0]}")
+        url = load.url if load.url is not None else await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
+        client = await stack.enter_async_context(Client(url, graph.data.name, load_request_s))
+        source = samples(graph, Path(os.devnull), load.data)  # no file of the graph here: random tensors, or the data given
+        traffic = Traffic(client, source, load.rate, REQUESTS_MAX, judge=shape_judge(graph), resend=True)
+        stop = asyncio.Event()
+        begun.set_result(Stage(cluster, graph, traffic, stop, time.monotonic()))
+        return await traffic.run(stop)
+
+
+def _pass_on(done: "Future[Tally]", begun: "Future[Stage]") -> None:
+    """Who waits for the load to begin learns that it never will."""
+    error = done.exception()
+    if error is not None and not begun.done():
+        begun.set_exception(error)
+
+
+def report_of(scenario: Scenario, stage: Stage, live: LiveRun, tally: Tally, now: float, error: str) -> Report:
+    """What the load saw."""
+    gaps = gaps_ms(tally.replied_s, [when for when, _ in live.faults])
+    latencies = sorted(1000 * value for value in tally.latencies_s)
+    in_time = sum(1 for value in latencies if value <= 1000 * stage.graph.data.frontend.request_timeout_s)
+    return Report(
+        scenario=f"{scenario.id}/{scenario.name}",
+        graph=stage.graph.data.name,
+        requests=tally.sent,
+        answered=tally.ok,
+        failed=tally.failed.total(),
+        failures=dict(tally.failed.most_common(problems_shown_max)),
+        wrong=tally.wrong[:problems_shown_max],
+        again=max(0, tally.attempts - tally.sent - tally.resent),
+        availability=round(in_time / max(1, tally.sent), 5),
+        latency_ms={key: round(at(latencies, share), 1) for key, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))},
+        gap_ms=summary(gaps),
+        faults=[Fault(round(when - stage.began, 1), what, gap) for (when, what), gap in zip(live.faults, gaps, strict=True)],
+        seconds=round(now - stage.began, 1),
+        error=error,
+    )
