@@ -79,7 +79,7 @@ def options_of(*words: str) -> frozenset[str]:
 
 def command_of(words: list[str]) -> list[str]:
     """The words that name the command itself."""
-    if words[0] == "history":
+    if words[0] in ("history", "chaos"):
         return words[:2]
     named = words[0] == "bench" and len(words) > 1 and not words[1].startswith("-") and words[1] not in PLACEHOLDERS
     return words[:2] if named else words[:1]

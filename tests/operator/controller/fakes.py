@@ -17,6 +17,7 @@ class FakeKube:
     def __init__(self) -> None:
         self.items: dict[tuple[str, str, str], Json] = {}
         self.calls: list[str] = []
+        self.graces: dict[str, int | None] = {}
         self.asked = 0
         self._fail_at: dict[int, KubeError] = {}
         self._counter = itertools.count(1)
@@ -87,6 +88,7 @@ class FakeKube:
         self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None, *, dependents_first: bool = False
     ) -> None:
         self._ask(f"delete {resource.kind} {name}")
+        self.graces[name] = grace_s
         there = self.items.get((resource.kind, namespace, name))
         if there is not None and uid in ("", there["metadata"]["uid"]):
             del self.items[resource.kind, namespace, name]

@@ -1,0 +1,169 @@
+"""A graph on a cluster as scenarios see and hurt it, against an API server in memory; and what the report says."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hams_operator.chaos.live import Background, LiveRun, NotInTime, background, rolled_out, spare, why_not_redundant
+from hams_operator.chaos.report import Report, gaps_ms
+from hams_operator.cli.cluster import Cluster, Found
+from hams_operator.plan.pods_seen import pod_seen
+
+from ..controller.fakes import FakeKube
+
+Json = dict[str, Any]
+
+STATUS: Json = {
+    "observedGeneration": 2,
+    "conditions": [
+        {"type": "Ready", "status": "True", "reason": "Serving", "message": ""},
+        {"type": "Redundant", "status": "True", "reason": "InSync", "message": ""},
+    ],
+    "operators": [
+        {"name": "pass", "active": ["g-pass-1-aa"], "epoch": 1},
+        {"name": "count", "primary": "g-count-1-aa", "inSync": ["g-count-2-aa"], "epoch": 3},
+    ],
+}
+GRAPH: Json = {
+    "apiVersion": "hams.dev/v1alpha1",
+    "kind": "ServiceGraph",
+    "metadata": {"name": "g", "namespace": "n", "generation": 2},
+    "spec": {"operators": [{"name": "pass", "model": {"image": "m:1"}}, {"name": "count", "stateful": {}, "model": {"image": "m:1"}}]},
+    "status": STATUS,
+}
+
+
+def pod(name: str, of: str, *, ready: bool = True, deleting: bool = False) -> Json:
+    key = "hams.dev/role" if of in ("frontend", "manager") else "hams.dev/operator"
+    metadata: Json = {"name": name, "namespace": "n", "labels": {"hams.dev/graph": "g", key: of}}
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": "node1"}, "status": {"conditions": conditions}}
+
+
+PODS = [
+    pod("g-pass-1", "pass"),
+    pod("g-count-1", "count"),
+    pod("g-count-2", "count"),
+    pod("g-frontend-1", "frontend"),
+    pod("g-frontend-2", "frontend"),
+    pod("g-manager-1", "manager"),
+]
+
+
+def found(pods: list[Json] = PODS, **status: Any) -> Found:
+    return Found({**GRAPH, "status": {**STATUS, **status}}, tuple(pod_seen(item) for item in pods))
+
+
+def test_redundant_is_what_status_and_pods_say_together() -> None:
+    assert why_not_redundant(found()) == ""
+    assert "newest change" in why_not_redundant(found(observedGeneration=1))
+    lost = {"type": "Redundant", "status": "False", "reason": "Degraded", "message": "count has 0 of 1 backups in sync"}
+    assert why_not_redundant(found(conditions=[STATUS["conditions"][0], lost])) == "count has 0 of 1 backups in sync"
+    assert why_not_redundant(found(conditions=[STATUS["conditions"][0], {**lost, "reason": "NotAskedFor"}])) == ""
+    assert why_not_redundant(found([*PODS, pod("g-count-3", "count", ready=False)])) == "pod g-count-3 is not Ready"
+    assert why_not_redundant(found([*PODS[:1], *PODS[2:]])) == "g-count-1-aa has no pod any more", "the status lags behind a deletion"
+
+
+def test_spare_is_who_leaves_another_member_behind() -> None:
+    assert spare(found()) == [item["metadata"]["name"] for item in PODS]
+    gone = [item if item["metadata"]["name"] != "g-count-2" else pod("g-count-2", "count", deleting=True) for item in PODS]
+    assert "g-count-1" not in spare(found(gone))
+    assert "g-count-2" not in spare(found(gone))
+    assert not {"g-frontend-1", "g-frontend-2"} & set(spare(found([*PODS[:4], *PODS[5:]]))), "the only frontend that is ready holds the log"
+    assert "g-pass-1" in spare(found(gone))
+
+
+def test_a_deployment_is_rolled_out_when_all_of_its_pods_are_of_the_newest_kind() -> None:
+    item: Json = {
+        "metadata": {"generation": 4},
+        "spec": {"replicas": 2, "template": {"spec": {"containers": [{"name": "model", "image": "m:2"}]}}},
+        "status": {"observedGeneration": 4, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2},
+    }
+    assert rolled_out(item, "m:2")
+    assert not rolled_out(item, "m:3")
+    for name, value in (("observedGeneration", 3), ("replicas", 3), ("updatedReplicas", 1), ("readyReplicas", 1)):
+        other = copy.deepcopy(item)
+        other["status"][name] = value
+        assert not rolled_out(other, "m:2"), name
+
+
+@pytest.fixture
+def there() -> Iterator[Background]:
+    with background() as found:
+        yield found
+
+
+@pytest.fixture
+def kube() -> FakeKube:
+    kube = FakeKube()
+    for item in (GRAPH, *PODS):
+        kube.put(item)
+    template = {"metadata": {"annotations": {"kept": "1"}}, "spec": {"containers": [{"name": "model", "image": "m:1"}]}}
+    metadata = {"name": "g-count", "namespace": "n", "labels": {"hams.dev/graph": "g", "hams.dev/operator": "count"}}
+    kube.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"replicas": 2, "template": template}})
+    return kube
+
+
+def live(there: Background, kube: FakeKube) -> LiveRun:
+    return LiveRun(there, Cluster(kube, "n"), "g", "hams-system", lambda: 0)  # type: ignore[arg-type]
+
+
+def test_a_deleted_pod_is_a_fault_of_its_time_and_force_gives_no_grace(there: Background, kube: FakeKube) -> None:
+    run = live(there, kube)
+    assert run.pod_of("count", "primary") == "g-count-1"
+    assert run.pod_of("count", "backup") == "g-count-2"
+    assert run.pod_of("pass", "active") == "g-pass-1"
+    run.delete(run.pod_of("frontend", "frontend"), force=True)
+    assert [what for _, what in run.faults] == ["force delete g-frontend-1"]
+    assert kube.graces["g-frontend-1"] == 0
+    run.changed()
+    run.delete("g-count-1")
+    assert kube.graces["g-count-1"] is None
+    assert run.pods_of("count") == ["g-count-2"]
+    assert run.epoch_of("count") == 3
+    assert dict(run.operators) == {"pass": False, "count": True}
+
+
+def test_a_restart_changes_the_deployment_and_an_image_changes_the_resource(there: Background, kube: FakeKube) -> None:
+    run = live(there, kube)
+    run.change_model("count")
+    annotations = kube.items["Deployment", "n", "g-count"]["spec"]["template"]["metadata"]["annotations"]
+    assert set(annotations) == {"kept", "kubectl.kubernetes.io/restartedAt"}
+    run.change_model("count", "m:2")
+    operators = kube.items["ServiceGraph", "n", "g"]["spec"]["operators"]
+    assert [op["model"]["image"] for op in operators] == ["m:1", "m:2"]
+    assert operators[1]["stateful"] == {}
+
+
+def test_what_does_not_come_is_named(there: Background, kube: FakeKube) -> None:
+    run = live(there, kube)
+    with pytest.raises(NotInTime, match="7 more replies: not within 0 s"):
+        run.answered(7, within_s=0.0)
+    with pytest.raises(NotInTime, match="a failover of count"):
+        run.moved("count", 3, within_s=0.0)
+    kube.put(pod("g-count-3", "count", ready=False))
+    with pytest.raises(NotInTime, match="pod g-count-3 is not Ready"):
+        run.redundant(within_s=0.0)
+
+
+def report(**more: Any) -> Report:
+    counts: Json = {"requests": 3, "answered": 3, "failed": 0, "failures": {}, "wrong": [], "again": 0, "availability": 1.0}
+    fields: Json = {"scenario": "F14/random", "graph": "g", **counts, "latency_ms": {}, "gap_ms": {}, "faults": [], "seconds": 1.0}
+    return Report(**{**fields, **more})
+
+
+def test_a_report_is_good_only_if_nothing_failed_and_the_scenario_ended() -> None:
+    assert report().good
+    for bad in ({"failed": 1}, {"wrong": ["x"]}, {"error": "not redundant"}, {"requests": 0}):
+        assert not report(**bad).good
+    assert "did not come to its end: not redundant" in report(error="not redundant").text()
+
+
+def test_a_gap_is_the_longest_silence_around_its_fault() -> None:
+    replies = [0.0, 1.0, 1.1, 1.5, 1.6, 30.0]
+    assert gaps_ms(replies, [1.05, 0.5]) == [28400.0, 28400.0]
+    assert gaps_ms(replies[:-1], [1.05, 1.55]) == [400.0, 100.0]

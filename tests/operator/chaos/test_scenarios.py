@@ -1,0 +1,146 @@
+"""What each scenario does to a graph, in which order, told by a graph that writes everything down."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from hams_operator.chaos.port import Run
+from hams_operator.chaos.scenarios import CATALOGUE, Aim, find
+
+
+class Written:
+    """A graph of `pass` without state and `count` with one: a `Run` that remembers."""
+
+    operators: Mapping[str, bool] = {"pass": False, "count": True}
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.epoch = 1
+        self.primary = 1
+        self.spare = ["g-pass-1", "g-manager-1"]
+
+    def pod_of(self, operator: str, role: str) -> str:
+        return f"g-{operator}-{self.primary if role == 'primary' else role}"
+
+    def pods_of(self, operator: str) -> list[str]:
+        return [f"g-{operator}-1", f"g-{operator}-2"]
+
+    def spare_pods(self) -> list[str]:
+        return self.spare
+
+    def epoch_of(self, operator: str) -> int:
+        return self.epoch
+
+    def condition(self, kind: str) -> Mapping[str, str]:
+        return {}
+
+    def redundant(self, within_s: float = 1.0) -> None:
+        self.said.append("redundant")
+
+    def changed(self, within_s: float = 1.0) -> None:
+        self.said.append("changed")
+
+    def moved(self, operator: str, epoch: int, within_s: float = 1.0) -> None:
+        assert epoch == self.epoch
+        self.epoch, self.primary = self.epoch + 1, self.primary + 1
+        self.said.append("moved")
+
+    def answered(self, count: int, within_s: float = 1.0) -> None:
+        self.said.append("answered")
+
+    def stalled(self, span_s: float) -> None:
+        self.said.append("stalled")
+
+    def note(self, what: str) -> None:
+        self.said.append(what)
+
+    def delete(self, pod: str, *, force: bool = False) -> None:
+        self.said.append(f"{'force ' if force else ''}delete {pod}")
+
+    def node_of(self, pod: str) -> str:
+        return f"node-of-{pod}"
+
+    def drain(self, node: str) -> None:
+        self.said.append(f"drain {node}")
+
+    def undrain(self, node: str) -> None:
+        self.said.append(f"undrain {node}")
+
+    def delete_controllers(self, *, force: bool = False) -> None:
+        self.said.append(f"{'force ' if force else ''}delete controllers")
+
+    def stop_controllers(self) -> None:
+        self.said.append("stop controllers")
+
+    def start_controllers(self) -> None:
+        self.said.append("start controllers")
+
+    def change_model(self, operator: str, image: str = "") -> None:
+        self.said.append(f"change {operator} {image}".rstrip())
+
+    def replaced(self, operator: str, within_s: float = 1.0) -> None:
+        self.said.append(f"replaced {operator}")
+
+
+def done(word: str, aim: Aim | None = None) -> list[str]:
+    run = Written()
+    accepted: Run = run
+    find(word).strike(accepted, aim or Aim(times=1, duration_s=0.01, every_s=0.002))
+    return run.said
+
+
+def test_each_role_in_turn_and_the_graph_whole_in_between() -> None:
+    pause = ["changed", "redundant"]
+    first = [*["delete g-count-1", *pause], *["delete g-count-backup", *pause]]
+    assert done("F11") == [*first, "delete g-frontend-frontend", *pause, "delete g-manager-manager", *pause]
+    assert done("F12", Aim(operator="pass", times=2)) == ["force delete g-pass-active", *pause] * 2
+    assert done("F12", Aim(operator="frontend", times=1)) == ["force delete g-frontend-frontend", *pause]
+    assert done("F12", Aim(operator="count", role="backup", times=1)) == ["force delete g-count-backup", *pause]
+
+
+def test_random_deletions_hit_spare_pods_only_and_the_same_ones_for_one_seed() -> None:
+    said = done("random")
+    assert {word.split()[-1] for word in said if "delete" in word} <= {"g-pass-1", "g-manager-1"}
+    assert said[-1] == "redundant"
+    run = Written()
+    run.spare = []
+    find("F14").strike(run, Aim(duration_s=0.005, every_s=0.001))
+    assert not [word for word in run.said if "delete" in word], "the last replica of a state is never hit"
+
+
+def test_a_promoted_backup_dies_only_after_it_was_promoted() -> None:
+    assert done("F33") == ["force delete g-count-1", "moved", "force delete g-count-2"]
+
+
+def test_what_was_taken_away_is_given_back_though_the_scenario_fails() -> None:
+    class Broken(Written):
+        def redundant(self, within_s: float = 1.0) -> None:
+            raise TimeoutError("not redundant")
+
+        def answered(self, count: int, within_s: float = 1.0) -> None:
+            raise TimeoutError("no replies")
+
+    for word, back in (("F15", "undrain node-of-g-count-1"), ("F30", "start controllers")):
+        run = Broken()
+        with pytest.raises(TimeoutError):
+            find(word).strike(run, Aim())
+        assert run.said[-1] == back
+
+
+def test_upgrades_go_operator_by_operator() -> None:
+    assert done("upgrade") == ["change pass", "replaced pass", "change count", "replaced count", "redundant"]
+    aim = Aim(operator="count", image="m:2")
+    assert done("upgrade-failover", aim) == ["change count m:2", "force delete g-count-1", "replaced count", "redundant"]
+    assert done("F31", Aim(times=1))[:2] == ["change count", "force delete controllers"]
+
+
+def test_scenarios_are_found_by_id_and_name_and_others_are_named() -> None:
+    assert find("F34/upgrade-failover").name == "upgrade-failover"
+    assert find("drain").id == "F15"
+    assert len({(item.id, item.name) for item in CATALOGUE}) == len(CATALOGUE)
+    with pytest.raises(ValueError, match=r"no scenario .F99.; there are F11/graceful"):
+        find("F99")
+    with pytest.raises(ValueError, match='no operator "coutn"; there are pass, count, frontend, manager'):
+        done("F12", Aim(operator="coutn"))
+    with pytest.raises(ValueError, match="keeps no state"):
+        done("F33", Aim(operator="pass"))
