@@ -147,7 +147,7 @@ class Network:
             if link.stalls and not link.broken:
                 link.kept.append(message)
             return
-        if type(message) is Deliver and message.token.source in self.world.fan_outs and message.token.kind is Kind.VALUE:
+        if type(message) is Deliver and message.token.source in self.world.fan_outs and message.token.kind is not Kind.SKIP:
             self.world.received.setdefault(message.token.value_id.rstrip("!"), []).append(link.receiver.id)
         self.world.feed(link.receiver, Received(link.sender.id, message))
 

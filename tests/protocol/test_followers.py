@@ -30,7 +30,11 @@ def test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed():
     effects = rig.get("q-3", AskCopy("q", 1))
     (copy,) = of(effects, StateCopy, "q-3")
     assert (copy.version, copy.state, [unit.seq for unit in copy.units]) == (1, P("state 1"), [1])
+    assert not of(effects, StateRecord, "q-3"), "nothing is sent behind it that it may be too slow for"
+    effects = rig.get("q-3", RecordAck("q", 1, 1, 1))
     assert [record.version for record in of(effects, StateRecord, "q-3")] == [2], "then it follows the records"
+    assert not of(rig.get("q-2", RecordAck("q", 1, 2, 2)), NoteDurable), "and is counted on"
+    assert of(rig.get("q-3", RecordAck("q", 1, 2, 2)), NoteDurable)[0].version == 2
 
 
 def test_a_joiner_enters_the_ack_set_before_it_is_declared_in_sync():
@@ -59,16 +63,33 @@ def test_a_copy_asked_for_in_another_epoch_is_not_given():
     assert rig.get("q-9", AskCopy("q", 1)) == []
 
 
-def test_a_joiner_past_the_retained_records_copies_anew():
+def test_a_joiner_past_the_retained_records_copies_anew_and_is_waited_for():
     rig = primary_of(DATA, "q", at(1, "q-2", joining=("q-3",)))
     rig.get("q-2", RecordAck("q", 1, 0, 0))
     rig.get("q-3", AskCopy("q", 1))
     for number in range(3):
         feed(rig, number)
         rig.get("q-2", RecordAck("q", 1, number + 1, number + 1))
-        rig.get("q-3", RecordAck("q", 1, 0, 0))  # what followed its copy was lost
-    effects = rig.after(10.0)
-    assert of(effects, StateCopy, "q-3")[0].version == 3
+    assert of(rig.get("q-3", RecordAck("q", 1, 0, 0)), StateCopy, "q-3")[0].version == 3
+    feed(rig, 3)
+    assert not of(rig.get("q-2", RecordAck("q", 1, 4, 4)), NoteDurable)
+    assert of(rig.after(1.0), StateCopy, "q-3")[0].version == 3, "if that was lost, again"
+    rig.learn(at(2, "q-2", joining=("q-3",)))
+    effects = rig.get("q-3", RecordAck("q", 1, 3, 3))
+    assert of(effects, Propose)[0].topology.find("q").in_sync == ("q-2", "q-3")
+
+
+def test_a_joiner_catches_up_with_a_primary_that_is_alone_and_never_rests():
+    rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
+    rig.get("q-2", AskCopy("q", 1))
+    received = 0
+    for number in range(10):
+        effects = feed(rig, number)  # the next version is there before the last one has arrived
+        effects += rig.get("q-2", RecordAck("q", 1, received, received))
+        if of(effects, Propose):
+            break
+        received = max((item.version for item in (*of(effects, StateCopy, "q-2"), *of(effects, StateRecord, "q-2"))), default=received)
+    assert of(effects, Propose), "whoever runs one version behind would do so for ever"
 
 
 def test_a_follower_that_was_dropped_does_not_count_any_more():

@@ -141,13 +141,14 @@ class Replication:
         self._count(follower)
 
     def _count(self, follower: Follower) -> None:
-        """A joiner that holds everything committed is taken into the ack set; only then may it be admitted.
-
-        What the log held when this epoch began is committed, though an owner alone may not call it so yet (Block).
-        """
-        if not follower.counted and follower.acked >= max(self._log.committed, self._base) and not mutants.on("admit-before-ack-set"):
+        """A joiner that has taken its copy is taken into the ack set (ADR 0016), and may be admitted once it holds everything committed."""
+        if not follower.counted and not mutants.on("admit-before-ack-set"):
             follower.counted = True
-            self._ctx.wishing = True
+        self._ctx.wishing = self._ctx.wishing or self._may_be_admitted(follower)
+
+    def _may_be_admitted(self, follower: Follower) -> bool:
+        """What the log held when this epoch began is committed, though an owner alone may not call it so yet (Block)."""
+        return not follower.in_sync and follower.counted and follower.acked >= max(self._log.committed, self._base)
 
     def _again(self, follower: Follower) -> None:
         follower.sent = follower.acked
@@ -219,7 +220,7 @@ class Replication:
                 due = follower.resend_at
             if not follower.counted:
                 continue
-            if not follower.in_sync or follower.instance in self._revoked or follower.instance in self._dropping:
+            if self._may_be_admitted(follower) or follower.instance in self._revoked or follower.instance in self._dropping:
                 wish_at = propose_at
             else:
                 wish_at = follower.stalled_since + limits.backup_lag_max_s
@@ -243,7 +244,7 @@ class Replication:
                 return shrink(topology, name, owner, epoch, instance)
         for instance in self._roles.joining:
             follower = self._followers.get(instance)
-            if follower is not None and (follower.counted or mutants.on("admit-before-ack-set")):
+            if follower is not None and (self._may_be_admitted(follower) or mutants.on("admit-before-ack-set")):
                 return admit(topology, name, owner, epoch, instance)
         return None
 

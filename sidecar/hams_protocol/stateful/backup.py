@@ -38,7 +38,7 @@ class Backup:
         self._waiting_since = FOREVER
         self._asked_copy_at = FOREVER
         self._leave_due = FOREVER
-        self._rehearsing = False
+        self._rehearsing = self._rehearsed = False
 
     @property
     def received(self) -> int:
@@ -75,8 +75,9 @@ class Backup:
         m.lineage.add(copy.units, m.knowledge.completed)
         self.applied = copy.version
         note = NoteApply(copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True)
-        self._rehearsing = True
-        return [note, *self.rehearse(), *self._adopt_early(now), *self._acknowledge(now)]
+        effects = list[Effect]() if self._rehearsed else self.rehearse()
+        self._rehearsing = not self._rehearsed
+        return [note, *effects, *self._adopt_early(now), *self._acknowledge(now)]
 
     def rehearse(self) -> list[Effect]:
         """Warm the model, which until a failover is not asked for anything. Until it is, this joiner says what it has received, and not that it
@@ -90,6 +91,7 @@ class Backup:
     def rehearsed(self, now: float) -> list[Effect]:
         """The model has taken the state over."""
         self._rehearsing = False
+        self._rehearsed = True
         return self._acknowledge(now) if self.applied >= 0 else []
 
     # -- records -----------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """When a version is durable, and who helps to make it so: records, followers, the window, the watermark (protocol.md, sections 2 and 7.7).
 
 Laws it keeps: a version is durable only when the whole ack set has applied it (alone: once its dependencies on other operators are durable);
-a joiner copies only what is durable, and is counted on before it is declared in sync; a set is shrunk by this primary's own
-compare-and-swap alone, and a member counts until the topology without it is known.
+a joiner copies only what is durable, and is counted on before it is declared in sync, and follows the records from then on only (ADR 0016); a set
+is shrunk by this primary's own compare-and-swap alone, and a member counts until the topology without it is known.
 """
 
 from typing import TYPE_CHECKING
@@ -101,7 +101,7 @@ class Durability:
     # -- shipping ----------------------------------------------------------------------------------------------------------------------
 
     def ship(self, now: float) -> list[Effect]:
-        """Stream every record that is ready, in order, to every follower that follows."""
+        """Stream every record that is ready, in order, to the ack set."""
         effects: list[Effect] = []
         ready = self._ready_up_to()
         for follower in self._followers.all.values():
@@ -118,7 +118,7 @@ class Durability:
         return ready
 
     def _ship_to(self, follower: Follower, ready: int, now: float) -> list[Effect]:
-        if follower.copying or follower.sent >= ready:
+        if follower.copying or not follower.ack or follower.sent >= ready:
             return []
         if follower.received >= follower.sent:
             follower.progress_at = now
@@ -138,14 +138,13 @@ class Durability:
         patience = limits.resend_after_s + sum(size_of(version) for version in waiting) / limits.stream_floor_bytes_s
         if now < follower.progress_at + patience:
             return []
-        if follower.received < 0 and not follower.ack:
+        if not follower.ack:
             return []
-        if not follower.ack and self._m.store.find(follower.received) is None:
+        if self._is_joining(follower.instance) and self._m.store.find(follower.received) is None:
             follower.progress_at = now
-            return self._copy_to(follower.instance, AskCopy(self._m.operator.name, self._epoch), now)
+            return self._copy(follower, now)
         follower.sent = follower.received
-        effects = self._ship_to(follower, self._ready_up_to(), now)
-        return effects
+        return self._ship_to(follower, self._ready_up_to(), now)
 
     def _ask_applied(self, follower: Follower, now: float) -> list[Effect]:
         """The acknowledgement of an apply may be lost."""
@@ -199,7 +198,7 @@ class Durability:
         effects: list[Effect] = []
         for follower in self._followers.all.values():
             if follower.asked:
-                effects += self._copy_to(follower.instance, AskCopy(self._m.operator.name, self._epoch), now)
+                effects += self._copy(follower, now)
         return effects
 
     def _settled(self) -> int:
@@ -284,7 +283,7 @@ class Durability:
         if isinstance(message, RecordAck):
             return self._record_ack(sender, message, now)
         if isinstance(message, AskCopy):
-            return self._copy_to(sender, message, now)
+            return self._copy_asked(sender, message, now)
         if isinstance(message, Leave):
             self.leaving.asked(sender, message.epoch, now)
             return []
@@ -300,12 +299,18 @@ class Durability:
             return []
         return [*self.advance(now), *self._admit(follower, now)]
 
-    def _copy_to(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
-        """A joiner copies the newest **durable** version, then follows the records."""
+    def _is_joining(self, instance: InstanceId) -> bool:
+        return instance in self._m.knowledge.set_of(self._m.operator.name).joining
+
+    def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
         follower = self._followers.all.get(sender)
-        if ask.epoch != self._epoch or follower is None or follower.ack:
+        if ask.epoch != self._epoch or follower is None or not self._is_joining(sender):
             return []
         follower.heard = True
+        return self._copy(follower, now)
+
+    def _copy(self, follower: Follower, now: float) -> list[Effect]:
+        """A joiner copies the newest **durable** version."""
         m = self._m
         alone = self._blocked and not m.knowledge.set_of(m.operator.name).in_sync
         number = self._settled() if alone else self.durable
@@ -321,22 +326,29 @@ class Durability:
         units = () if mutants.on("copy-without-consumed") else m.lineage.up_to(version.number)
         known = m.knowledge.completed.snapshot()
         copy = StateCopy(m.operator.name, self._epoch, version.number, units, known, version.record.chain, version.state, m.layout)
-        return [Send(sender, copy), *self._ship_to(follower, self._ready_up_to(), now)]
+        return [Send(follower.instance, copy), *self._ship_to(follower, self._ready_up_to(), now)]
 
     def _admit(self, follower: Follower, now: float) -> list[Effect]:
-        """Once it has applied everything durable, a joiner enters the ack set; then, not before, it is proposed for the set."""
+        """A joiner whose model has taken a copy over enters the ack set; once it has applied everything durable it is proposed for the set, not before.
+
+        What has become durable since that copy was made is sent to it then, and nothing more becomes durable until it has it: a joiner that ran
+        after a primary that is alone, and need not wait, would be one version behind for ever.
+        """
         m = self._m
         found = m.knowledge.set_of(m.operator.name)
-        if follower.instance not in found.joining or follower.copying or follower.applied < max(self.durable, self.base):
+        if follower.instance not in found.joining or follower.copying or follower.applied < 0:
             return []
-        if not mutants.on("set-before-ack-set"):
+        effects: list[Effect] = []
+        if not follower.ack and not mutants.on("set-before-ack-set"):
             follower.ack = True
-        if now < self._proposed_at + limits.propose_retry_s:
-            return []
+            if follower.applied < self.durable and m.store.find(follower.applied) is None:
+                effects = self._copy(follower, now)
+            else:
+                effects = self._ship_to(follower, self._ready_up_to(), now)
+        if follower.applied < max(self.durable, self.base) or now < self._proposed_at + limits.propose_retry_s:
+            return effects
         changed = admit(m.knowledge.topology, m.operator.name, m.instance, self._epoch, follower.instance)
-        if changed is None:
-            return []
-        return self._propose(changed, now)
+        return effects if changed is None else effects + self._propose(changed, now)
 
     def _propose(self, changed: Topology, now: float) -> list[Effect]:
         """Propose a change of this set.
