@@ -29,7 +29,7 @@ class TopologyLearnt:
 
 @frozen
 class Member:
-    """A registered instance. `of` is an operator, FRONTEND or "manager"; `generation` the newest topology it has confirmed.
+    """A registered instance. `of` is an operator, FRONTEND or "manager".
 
     `kept` is the former id of an instance that came back under this one with the state of that id.
     """
@@ -37,7 +37,6 @@ class Member:
     instance: InstanceId
     of: str
     address: str
-    generation: int = 0
     kept: InstanceId | None = None
 
 

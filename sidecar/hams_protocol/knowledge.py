@@ -7,12 +7,13 @@ of them was right to.
 
 import enum
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hams_protocol import limits, mutants
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected, shard_name
 from hams_protocol.ids import InstanceId, RequestId
-from hams_protocol.messages import Completion, Durable
+from hams_protocol.messages import Completion, Durable, Token
 from hams_protocol.topology import ReplicaSet, Slot, Topology, slot_number
 
 
@@ -64,7 +65,7 @@ class Knowledge:
         return True
 
     def _learn_ends(self, found: ReplicaSet) -> None:
-        """What a topology drops, because it lists too many ends, is not forgotten here before `ends_known_max`: only a newcomer lacks it."""
+        """What a topology drops is not forgotten here before `ends_known_max`: only a newcomer lacks it."""
         ends = self._ends.setdefault(found.name, {})
         ends.update(found.ends)
         for ended in sorted(ends)[: max(len(ends) - limits.ends_known_max, 0)]:
@@ -131,7 +132,7 @@ class Knowledge:
         return self._durable.get(op)
 
     def status_of(self, dep: Dep) -> Status:
-        """Durable, pending, orphan or unknown. An epoch whose end was dropped is unknown: its sender sends again."""
+        """Durable, pending, orphan or unknown. So is an epoch whose end was dropped before this instance came: its sender sends again, without it."""
         found = self._sets.get(dep.op)
         epoch = 0 if found is None else found.epoch
         if dep.epoch > epoch:
@@ -167,6 +168,11 @@ class Knowledge:
         if not deps:
             return deps
         return tuple(dep for dep in deps if self.status_of(dep) is not Status.DURABLE)
+
+    def bare(self, token: Token) -> Token:
+        """The token as it is handed on: who gets it may have come too late to hear of ends of epochs long past."""
+        deps = self.prune(token.deps)
+        return token if len(deps) == len(token.deps) else replace(token, deps=deps)
 
 
 class CompletionSet:

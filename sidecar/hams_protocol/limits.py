@@ -42,8 +42,11 @@ completion_sparse_max = 8192
 stash_messages_max = 4096
 """Messages held because they name an epoch this instance has not learnt yet; beyond it they are dropped and sent again by their owner."""
 
-ends_kept_max = 64
-"""Ended epochs that a topology lists per replica set; older ones are dropped."""
+ends_kept = 4
+"""Ended epochs that a topology lists per replica set though every instance has heard of them: the newest."""
+
+ends_listed_max = 1024
+"""Ended epochs that a topology lists per replica set at most; beyond it the oldest goes, whoever has not heard of it."""
 
 ends_known_max = 4096
 """Ended epochs per replica set that an instance remembers, though the topology lists them no more."""

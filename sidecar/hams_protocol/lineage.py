@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable
 
 from hams_protocol.ids import UnitId, ValueId
-from hams_protocol.knowledge import CompletionSet
+from hams_protocol.knowledge import CompletionSet, Knowledge
 from hams_protocol.messages import Consumed
 
 
@@ -51,6 +51,15 @@ class Lineage:
     def clear(self) -> None:
         """Forget everything."""
         self._units.clear()
+
+
+def bare(units: Iterable[Consumed], knowledge: Knowledge) -> tuple[Consumed, ...]:
+    """Units as a newcomer gets them (`Knowledge.bare`)."""
+    found = []
+    for item in units:
+        outputs = tuple((target, knowledge.bare(token)) for target, token in item.outputs)
+        found.append(Consumed(item.unit, item.seq, item.out, outputs, tuple(knowledge.bare(token) for token in item.fan_inputs)))
+    return tuple(found)
 
 
 def chain_next(chain: str, out: ValueId | None) -> str:

@@ -40,6 +40,7 @@ REGISTRY: dict[str, str] = {
     "copy-speculative": "a joiner copies a version that is not durable (section 7.7)",
     "copy-without-consumed": "a joiner copies the tensors without the consumed units (section 7.7)",
     "deps-not-transitive": "outputs depend on the inputs of their batch, but not on those of the state before (section 2)",
+    "ends-dropped-unheard": "an end goes from the topology before every instance has heard of it (section 7)",
     "durable-before-all": "a version is durable once one member of the ack set has applied it (section 2)",
     "frozen-takes-records": "a frozen backup goes on taking records of the old epoch (section 7.2)",
     "hand-over-unflushed": "a primary hands its set over before its window is flushed (section 7)",

@@ -7,7 +7,6 @@ Retained tokens outlive their acknowledgement: only completion (or becoming orph
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, Send
@@ -179,10 +178,10 @@ class Outbox:
     def _send(self, entry: Retained, now: float) -> list[Effect]:
         request = entry.token.request
         owner, epoch = self._knowledge.owner(entry.target, request)
+        if entry.epoch >= 0:
+            entry.token = self._knowledge.bare(entry.token)
         if (owner, epoch) != (entry.owner, entry.epoch):
             entry.said = entry.said if owner == entry.owner else 0
-            if entry.token.deps and entry.epoch >= 0:  # a newcomer may not know the ends of epochs long past: what is durable goes
-                entry.token = replace(entry.token, deps=self._knowledge.prune(entry.token.deps))
             entry.owner, entry.epoch, entry.held = owner, epoch, False
         sending_epoch = self._sending_epoch(request)
         entry.due = now + limits.resend_after_s

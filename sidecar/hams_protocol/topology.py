@@ -45,6 +45,10 @@ class ReplicaSet:
         """The primary and its in-sync backups."""
         return self.in_sync if self.primary is None else (self.primary, *self.in_sync)
 
+    def ends_with(self, end: int) -> tuple[tuple[int, int], ...]:
+        """The ends of the next epoch, if the present one ends so."""
+        return (*self.ends, (self.epoch, end))[-limits.ends_listed_max :]
+
 
 @frozen
 class Slot:
@@ -165,5 +169,4 @@ def hand_over(topology: Topology, name: str, primary: InstanceId, epoch: int, he
     if found.primary != primary or found.epoch != epoch or heir not in found.in_sync or heir in topology.revoked:
         return None
     rest = (*(item for item in found.in_sync if item != heir), *((primary,) if stays else ()))
-    ends = (*found.ends, (epoch, end))[-limits.ends_kept_max :]
-    return topology.with_set(replace(found, epoch=epoch + 1, primary=heir, in_sync=rest, ends=ends)).next()
+    return topology.with_set(replace(found, epoch=epoch + 1, primary=heir, in_sync=rest, ends=found.ends_with(end))).next()

@@ -336,7 +336,7 @@ class Vertex(ABC):
         found: dict[tuple[RequestId, tuple[str, ...]], Token] = {}
         for token in [*self.joins.tokens_from(query.op), *self.held_from_slot(query)]:
             if slots and slot_number(token.request, slots) == query.slot and token.request not in self.knowledge.completed:
-                found[token.request, token.lane] = token
+                found[token.request, token.lane] = self.knowledge.bare(token)
         return [Send(sender, SlotAnswer(query.op, query.slot, query.epoch, tuple(found.values())))]
 
     # -- outputs -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ Every commit is checked: generation +1, epochs and ends never go back, a set is 
 from the seed: requests and replies are lost (their proposer learns nothing, its shell reads again), etcd is away for a while.
 """
 
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -163,14 +162,8 @@ class Etcd:
         member = node.member()
         held = self.members.get(node.id)
         self.members[node.id] = member
-        if held is None or replace(held, generation=member.generation) != member:
+        if held != member:
             self.changed()
-
-    def confirm(self, node: "Node") -> None:
-        """The newest generation this instance acts on; nobody waits for it, so nobody is woken."""
-        held = self.members.get(node.id)
-        if held is not None and self.reachable(node):
-            self.members[node.id] = node.member()
 
     def drop(self, instance: str) -> None:
         """A lease ends: expired, or revoked by a manager's shell."""

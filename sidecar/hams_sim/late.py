@@ -211,6 +211,17 @@ def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The owner of what stands behind a stateful operator hears of no topology, while that operator fails over time and again."""
+    up = first(graph)
+    behind = next(op.name for op in graph.data.operators if op.name == graph.operators[up].successors[0])
+    return [
+        Fault(0.0, "cut-etcd", f"primary:{behind}", span_s=span),
+        lose(0.0, "TopologyNews|Heartbeat", "", f"op:{behind}", span),
+        *(flushed(0.02 + 0.04 * step, f"primary:{up}", rng.choice(("", "Capture", "StateRecord"))) for step in range(int(span / 0.04))),
+    ]
+
+
 LATE: dict[str, Scenario] = {
     "stale-acks": Scenario("acknowledgements of replaced values", ("relay", "prism"), stale_acks),
     "second-thoughts": Scenario("a second manager decides otherwise", ("pair", "sandwich"), second_thoughts, backups=2),
@@ -228,6 +239,7 @@ LATE: dict[str, Scenario] = {
     "pending-alone": Scenario("gone back onto what is pending", ("pair", "sandwich"), pending_alone, backups=1),
     "torn-fan": Scenario("a fan-out's owner dies, and who received of it", ("fan-stateless",), torn_fan),
     "kept-alone": Scenario("what a former primary kept is all there is", ("pair", "sandwich"), kept_alone, backups=1, span_s=3.8),
+    "long-away": Scenario("ends that somebody has not heard of", ("sandwich", "relay"), long_away, backups=2, span_s=3.0),
     "dies-alone": Scenario("nobody could stand in", ("single", "pair"), dies_alone, backups=1, span_s=1.2),
 }
 """By name, like the rows of the catalogue."""

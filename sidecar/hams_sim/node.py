@@ -94,7 +94,7 @@ class Node:
 
     def member(self) -> Member:
         """What its shell registers in etcd."""
-        return Member(self.id, self.of, self.id, self.generation, self.kept)
+        return Member(self.id, self.of, self.id, self.kept)
 
     @property
     def kept(self) -> str | None:

@@ -73,16 +73,29 @@ class Watching:
         if not node.alive:
             return
         self._world.after(limits.heartbeat_every_s * (0.5 + self._world.shell_rng.random()), self.heartbeat, node)
-        if node.paused or not node.links:
+        if node.paused:
             return
         machine = node.machine
         knowledge = machine.knowledge  # type: ignore[attr-defined]
-        mark = knowledge.watermark(node.of)
         generation = knowledge.topology.generation
-        if generation != node.generation:
+        if generation != node.generation and self._tell_generation(node, generation):
             node.generation = generation
-            self._world.etcd.confirm(node)
+        if not node.links:
+            return
+        mark = knowledge.watermark(node.of)
         peers = list(node.links)
         peer = peers[int(self._world.shell_rng.random() * len(peers))]
         if self._world.nodes[peer].alive:
             self._world.network.send(node, peer, Heartbeat(generation, (mark,) if mark is not None else ()))
+
+    def _tell_generation(self, node: Node, generation: int) -> bool:
+        """A heartbeat to every manager within reach, as real shells send them to everybody. It draws nothing, so seeds mean what they meant."""
+        world, reached = self._world, True
+        for other in world.living():
+            if other.of == MANAGER and other is not node:
+                link = node.links.get(other.id)
+                if node.host_cut & 1 or other.host_cut & 2 or (link is not None and (link.cut or link.broken)):
+                    reached = False
+                else:
+                    world.after(world.network.base, world.feed, other, Received(node.id, Heartbeat(generation)))
+        return reached

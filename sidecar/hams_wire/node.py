@@ -152,7 +152,7 @@ class Node:
     async def start(self, http: str = "", grpc: str = "") -> None:
         """Listen, register, and learn what is known. Raises OSError and CoordinationError."""
         await self.network.start()
-        self._record = records.MemberRecord(self.of, self.network.address, 0, self._record.kept, os.getpid(), http=http, grpc=grpc)
+        self._record = records.MemberRecord(self.of, self.network.address, self._record.kept, os.getpid(), http=http, grpc=grpc)
         await self._follow()
         key = records.member_key(self._uid, self.instance)
         self._registration = await self._coordination.register(key, records.encode_member(self._record), limits.member_lease_s, self._may_return)

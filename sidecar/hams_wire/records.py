@@ -21,7 +21,6 @@ class MemberRecord:
 
     of: str
     address: str
-    generation: int = 0
     kept: str | None = None
     pid: int = 0
     http: str = ""
@@ -102,7 +101,7 @@ def decode_member(instance: InstanceId, data: bytes) -> tuple[Member, MemberReco
         record = msgspec.json.decode(data, type=MemberRecord)
     except msgspec.MsgspecError as error:
         raise MalformedRecord(f"not a registration of {instance}: {error}") from None
-    return Member(instance, record.of, record.address, record.generation, record.kept), record
+    return Member(instance, record.of, record.address, record.kept), record
 
 
 def encode_failover(record: FailoverRecord) -> bytes:

@@ -10,6 +10,7 @@ from hams_protocol.messages import AskApplied, AskCopy, RecordAck, StateCopy, St
 from hams_protocol.stateful.followers import Followers
 
 DATA = graph(op("q", FRONTEND, stateful=True))
+PAIR = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
 
 
 def at(generation, *in_sync, joining=()):
@@ -35,6 +36,22 @@ def test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed():
     assert [record.version for record in of(effects, StateRecord, "q-3")] == [2], "then it follows the records"
     assert not of(rig.get("q-2", RecordAck("q", 1, 2, 2)), NoteDurable), "and is counted on"
     assert of(rig.get("q-3", RecordAck("q", 1, 2, 2)), NoteDurable)[0].version == 2
+
+
+def test_a_joiner_gets_records_and_units_without_what_is_durable_for_it_may_have_come_late():
+    rig = primary_of(PAIR, "q", topo(1, rset("p", "p-1"), rset("q", "q-1", joining=("q-2",))))
+    for n in range(2):
+        rig.token("p-1", value("p", R0._replace(n=n), f"p:{n}", dep("p", 1, n)))
+        rig.run()
+    rig.learn(topo(2, rset("p", "p-2", epoch=2, ends=((1, 1),)), rset("q", "q-1", joining=("q-2",))))
+    effects = rig.get("q-2", AskCopy("q", 1))
+    rig.token("p-2", value("p", R0._replace(n=2), "p-2:1", dep("p", 2, 2)), epoch=2)
+    effects += rig.run()
+    (copy,) = of(effects, StateCopy, "q-2")
+    tokens = [token for unit in copy.units for _, token in unit.outputs]
+    assert {entry for token in tokens for entry in token.deps if entry.op == "p"} == set()
+    (record,) = of(effects, StateRecord, "q-2")
+    assert record.deps == (*dep("p", 2, 2), *dep("q", 1, 3)), "what is pending stays"
 
 
 def test_a_joiner_enters_the_ack_set_before_it_is_declared_in_sync():

@@ -195,7 +195,7 @@ EVERYBODY = ("F-1", "F"), ("p-1", "p"), ("p-2", "p"), ("m-1", "manager")
 def manager(*members, revoked=("q-1",), sets=(P1, Q1), kept=(("q-9", "q-1"),)):
     rig = Rig(ManagerMachine(DATA, "m-1"))
     found = tuple(Member(name, what, "") for name, what in (*EVERYBODY, *members))
-    rig.step(MembersChanged((*found, *(Member(name, "q", "", 0, former) for name, former in kept))))
+    rig.step(MembersChanged((*found, *(Member(name, "q", "", former) for name, former in kept))))
     rig.learn(topo(1, *sets, revoked=revoked))
     return rig
 
@@ -241,7 +241,7 @@ def test_a_set_whose_members_are_all_revoked_is_lost_only_after_a_while():
 def test_a_lost_set_is_tried_again_when_a_member_comes_back_with_its_state():
     rig = manager(revoked=("q-1", "q-2"), kept=(), sets=(P1, replace(Q1, lost=True)))
     assert not freezes(rig.all)
-    rig.step(MembersChanged((Member("m-1", "manager", ""), Member("q-9", "q", "", 0, "q-1"))))
+    rig.step(MembersChanged((Member("m-1", "manager", ""), Member("q-9", "q", "", "q-1"))))
     rig.get("q-9", FreezeAnswer(freezes(rig.all)["q-9"].attempt, 1, "q", 1, 7))
     found = proposed(rig).find("q")
     assert (found.primary, found.lost) == ("q-9", False)

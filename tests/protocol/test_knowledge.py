@@ -1,7 +1,7 @@
 """What is durable, orphan, pending or unknown (section 1), and which requests are complete (section 5)."""
 
 import pytest
-from kit import R0, R1, R2, dep, graph, op, rset, table, topo
+from kit import R0, R1, R2, dep, graph, op, rset, table, topo, value
 
 from hams_protocol.graph import FRONTEND, RecoverySpec, WhenUnprotected
 from hams_protocol.ids import RequestId
@@ -102,6 +102,13 @@ def test_durable_entries_are_dropped_from_vectors():
     k = knowledge(rset("p", "p-2", epoch=2, ends=((1, 9),)))
     assert k.prune(dep("p", 1, 9)) == ()
     assert k.prune(dep("p", 2, 10)) == dep("p", 2, 10)
+
+
+def test_a_token_is_handed_on_without_what_is_durable():
+    k = knowledge(rset("p", "p-2", epoch=2, ends=((1, 9),)))
+    assert k.bare(value("p", R0, "p-1:1", dep("p", 1, 9))).deps == ()
+    token = value("p", R0, "p-1:2", dep("p", 2, 10))
+    assert k.bare(token) is token
 
 
 def test_a_fence_of_a_slot_never_goes_back():

@@ -33,6 +33,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "copy-without-consumed": followers.test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed,
     "deps-not-transitive": primary.test_dependencies_are_transitive_over_the_state,
     "durable-before-all": primary.test_a_version_is_durable_when_the_whole_ack_set_has_applied_it,
+    "ends-dropped-unheard": recovery.test_an_end_goes_once_everybody_has_said_that_he_knows_a_topology_that_had_it_and_the_newest_stay,
     "frozen-takes-records": backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology,
     "hand-over-unflushed": primary.test_a_draining_primary_finishes_its_window_before_it_hands_over,
     "highest-becomes-primary": recovery.test_the_lowest_backup_becomes_primary_and_its_version_the_end,

@@ -44,6 +44,13 @@ def test_an_acknowledgement_of_another_value_epoch_or_owner_does_not_count(wire,
     assert len(again(outbox)) == 1
 
 
+def test_it_is_sent_again_without_what_has_become_durable_to_whomever(wire):
+    knowledge, outbox = wire
+    assert of(outbox.put("q", value("p", R0, "p-1:1", dep("p", 1, 3)), 0.0), Deliver)[0].token.deps
+    knowledge.learn(topo(2, rset("p", "p-2", epoch=2, ends=((1, 3),)), rset("q", "q-1", "q-2")), 2)
+    assert again(outbox)[0].token.deps == (), "who came late may never hear of that end"
+
+
 def test_a_new_owner_has_acknowledged_nothing(wire):
     knowledge, outbox = wire
     outbox.put("q", value("p", R0, "p-1:1"), 0.0)

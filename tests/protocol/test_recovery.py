@@ -1,5 +1,7 @@
 """Managers (sections 6 and 7): confirm, revoke, ask, and commit everything in one compare-and-swap."""
 
+from dataclasses import replace
+
 import pytest
 from kit import Rig, dep, graph, of, op, rset, table, topo
 
@@ -14,6 +16,7 @@ from hams_protocol.messages import (
     Freeze,
     FreezeAnswer,
     Health,
+    Heartbeat,
     Probe,
     ProbeAnswer,
     Refused,
@@ -21,7 +24,7 @@ from hams_protocol.messages import (
     Suspect,
     TopologyNews,
 )
-from hams_protocol.recovery import ManagerMachine
+from hams_protocol.recovery import ManagerMachine, assign
 
 DATA = graph(op("p", FRONTEND, to=("s",), stateful=True), op("s", "p", to=("q",)), op("q", "s", stateful=True))
 EVERYBODY = {"F_1": "F", "p_1": "p", "p_2": "p", "p_3": "p", "q_1": "q", "q_2": "q", "s_1": "s", "s_2": "s"}
@@ -276,3 +279,26 @@ def test_first_roles_are_given_to_who_is_there():
     rig = manager()
     found = proposed(rig.after(3.0) + rig.all)
     assert (found.find("p").primary, found.find("q").epoch, found.table("s").slots[0].epoch) == ("p-1", 1, 1)
+
+
+# -- ends that everybody knows -----------------------------------------------------------------------------------------------------
+
+LONG = tuple((epoch, 10 * epoch) for epoch in range(1, 9))
+
+
+def test_an_end_goes_once_everybody_has_said_that_he_knows_a_topology_that_had_it_and_the_newest_stay():
+    rig = manager(rset("p", "p-1", epoch=9, ends=LONG), rset("q", "q-1"), S, **EVERYBODY)
+    assert proposed(rig.all).find("p").ends == LONG, "of the first proposal nobody has heard"
+    others = [name.replace("_", "-") for name in EVERYBODY]
+    for generation, listed in ((0, LONG), (1, LONG[-limits.ends_kept :])):
+        for peer in others:
+            rig.get(peer, Heartbeat(generation if peer == "s-2" else 9))
+        known = rig.machine.knowledge.topology
+        rig.step(CasFailed(replace(known, generation=known.generation + 1), 7))
+        assert proposed(rig.all).find("p").ends == listed, "one idle standby suffices to keep them"
+
+
+def test_the_end_before_a_loss_stays_for_it_tells_what_was_lost():
+    heard = topo(1, rset("p", "p-1", epoch=9, ends=LONG))
+    kept = assign.forget_ends(topo(2, replace(rset("p", "p-1", epoch=9, ends=LONG), restarted_in=3)), heard).find("p").ends
+    assert kept == (LONG[1], *LONG[-limits.ends_kept :])

@@ -78,7 +78,7 @@ class Questions:
                 for token in _logged_from(follower.log, message.op):
                     found[token.request, token.lane] = token
         mine = tuple(
-            token
+            knowledge.bare(token)
             for token in found.values()
             if slots and slot_number(token.request, slots) == message.slot and token.request not in knowledge.completed
         )

@@ -135,7 +135,18 @@ def revoke(topology: Topology, instances: Iterable[InstanceId]) -> Topology:
 
 def moved(old: ReplicaSet, primary: InstanceId, end: int, in_sync: Iterable[InstanceId], joining: Iterable[InstanceId]) -> ReplicaSet:
     """A replica set in its next epoch."""
-    ends = (*old.ends, (old.epoch, end))[-limits.ends_kept_max :]
+    ends = old.ends_with(end)
     return replace(
         old, epoch=old.epoch + 1, primary=primary, in_sync=tuple(in_sync), joining=tuple(joining), ends=ends, lost=False, may_restart=False
     )
+
+
+def forget_ends(topology: Topology, heard: Topology) -> Topology:
+    """Drop the ends that `heard`, which every instance knows, had too, but for the newest ones and the one before a loss."""
+    for item in topology.sets:
+        below = item.epoch if mutants.on("ends-dropped-unheard") else heard.find(item.name).epoch
+        newest = item.epoch - limits.ends_kept
+        ends = tuple((epoch, end) for epoch, end in item.ends if epoch >= min(below, newest) or epoch + 1 == item.restarted_in)
+        if ends != item.ends:
+            topology = topology.with_set(replace(item, ends=ends))
+    return topology

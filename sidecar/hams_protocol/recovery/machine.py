@@ -85,6 +85,8 @@ class ManagerMachine:
         self._ticked_at = -FOREVER
         self._due = FOREVER
         self._starved_s = 0.0
+        self._heard_of: dict[InstanceId, int] = {}
+        self._known_to_all = self._waited_for = Topology()
 
     # -- the machine -----------------------------------------------------------------------------------------------------------
 
@@ -194,7 +196,9 @@ class ManagerMachine:
             self._registered_at.setdefault(instance, now)
         self._registered_at = {item: at for item, at in self._registered_at.items() if item in self.members}
         self._patience.keep(self.members)
-        self._met &= {*self.members, *assign.named(self.knowledge.topology)}
+        here = {*self.members, *assign.named(self.knowledge.topology)}
+        self._met &= here
+        self._heard_of = {item: generation for item, generation in self._heard_of.items() if item in here}
         if self._began_at == FOREVER:
             self._began_at = now
         return self._suspect_missing(now)
@@ -239,6 +243,7 @@ class ManagerMachine:
             known = self.knowledge
             return [Send(sender, TopologyNews(known.topology, known.revision))] if known.topology.generation > message.generation else []
         if isinstance(message, Heartbeat):
+            self._heard_of[sender] = message.generation
             behind = message.generation > self.knowledge.topology.generation
             return [Send(sender, AskTopology(self.knowledge.topology.generation))] if behind else []
         if self._attempt is None:
@@ -586,7 +591,11 @@ class ManagerMachine:
     def _propose(self, topology: Topology) -> list[Effect]:
         self._proposing = True
         self._attempt = None
-        return [Propose(self.knowledge.revision, topology)]
+        known = self.knowledge.topology
+        here = {*self.members, *assign.named(known)}.difference(known.revoked, (self.instance,))
+        if all(self._heard_of.get(item, 0) >= self._waited_for.generation for item in here):
+            self._known_to_all, self._waited_for = self._waited_for, known
+        return [Propose(self.knowledge.revision, assign.forget_ends(topology, self._known_to_all))]
 
 
 MANAGER = "manager"

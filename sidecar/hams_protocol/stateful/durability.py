@@ -5,6 +5,7 @@ a joiner copies only what is durable, and is counted on before it is declared in
 is shrunk by this primary's own compare-and-swap alone, and a member counts until the topology without it is known.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hams_protocol import limits, mutants
@@ -22,6 +23,7 @@ from hams_protocol.events import (
 from hams_protocol.graph import WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Status
+from hams_protocol.lineage import bare
 from hams_protocol.messages import (
     AskApplied,
     AskCopy,
@@ -32,6 +34,7 @@ from hams_protocol.messages import (
     Message,
     RecordAck,
     StateCopy,
+    StateRecord,
 )
 from hams_protocol.stateful.fences import others
 from hams_protocol.stateful.followers import Follower, Followers
@@ -127,9 +130,14 @@ class Durability:
             if version.number > ready:
                 break
             if version.record.epoch == self._epoch:
-                effects.append(Send(follower.instance, version.record))
+                effects.append(Send(follower.instance, version.record if follower.ack else self._bare(version.record)))
             follower.sent = version.number
         return effects
+
+    def _bare(self, record: StateRecord) -> StateRecord:
+        """A record for a joiner, who may have come long after what it depends on has ended."""
+        knowledge = self._m.knowledge
+        return replace(record, deps=knowledge.prune(record.deps), units=bare(record.units, knowledge))
 
     def _resend(self, follower: Follower, now: float) -> list[Effect]:
         if follower.copying or follower.received >= follower.sent or follower.down_since != FOREVER:
@@ -323,7 +331,7 @@ class Durability:
         follower.copying = follower.asked = False
         follower.sent = version.number
         follower.progress_at = now
-        units = () if mutants.on("copy-without-consumed") else m.lineage.up_to(version.number)
+        units = () if mutants.on("copy-without-consumed") else bare(m.lineage.up_to(version.number), m.knowledge)
         known = m.knowledge.completed.snapshot()
         copy = StateCopy(m.operator.name, self._epoch, version.number, units, known, version.record.chain, version.state, m.layout)
         return [Send(follower.instance, copy), *self._ship_to(follower, self._ready_up_to(), now)]

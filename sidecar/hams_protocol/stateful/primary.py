@@ -111,7 +111,7 @@ class Primary:
         effects: list[Effect] = [] if mutants.on("no-reload") else self.load_newest()
         for consumed in () if mutants.on("outputs-not-resent") else m.lineage.units():
             for target, token in consumed.outputs:
-                effects += m.outbox.put(target, token, now)
+                effects += m.outbox.put(target, m.knowledge.bare(token), now)
         return effects + self.advance(now)
 
     def load_newest(self) -> list[Effect]:
