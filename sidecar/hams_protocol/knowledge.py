@@ -159,8 +159,6 @@ class Knowledge:
             found = self.status_of(dep)
             if found > worst:
                 worst = found
-        if mutants.on("unknown-hides-orphan") and any(self.status_of(dep) is Status.UNKNOWN for dep in deps):
-            return Status.UNKNOWN
         return worst
 
     def prune(self, deps: Deps) -> Deps:

@@ -72,7 +72,6 @@ REGISTRY: dict[str, str] = {
     "shrink-from-outside": "a manager drops a dead backup from a set on its living primary's behalf (section 2)",
     "skip-without-deps": "a skip does not carry the dependencies of the tokens that it stems from (section 3)",
     "slot-moves-while-busy": "a slot moves before its owner has delivered everything it executed (section 7)",
-    "unknown-hides-orphan": "a vector with an orphan entry waits for the topology that one with an unknown epoch asks for (section 1)",
     "unsticky-slots": "requests move to other slots whenever the topology changes (section 4)",
     "update-during-capture": "the model enters its update while the version before is still being captured (section 2)",
     "update-with-orphans": "a batch with an input that became orphan enters its update all the same (section 2)",

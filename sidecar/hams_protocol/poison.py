@@ -46,9 +46,15 @@ class Attempts:
         self._announced: Unit | None = None
         self._of_announced: tuple[Token, ...] = ()
         self._parked: dict[UnitId, Unit] = {}
+        self._spared: dict[UnitId, int] = {}
         self._outlived: dict[UnitId, None] = {}
 
     # -- counts ----------------------------------------------------------------------------------------------------------------
+
+    def counted(self, unit: UnitId, told: int) -> int:
+        """How many have died of it, by what its upstream tells, which may not have heard yet that nobody died when the epoch before ended."""
+        spared = self._spared.get(unit, told)
+        return spared if told == spared + 1 else told
 
     def isolate(self, unit: Unit) -> None:
         """The unit runs in a batch of its own from now on; this proxy is there to say so."""
@@ -87,9 +93,13 @@ class Attempts:
 
     def may_run(self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> tuple[bool, list[Effect]]:
         """Whether a suspect may run alone now. If not it is announced, or waits aside while others are served."""
+        effects: list[Effect] = []
         if unit is self._announced and self.is_settled():
-            return True, []
-        if self._announced is None and self.is_settled() and is_safe(unit):
+            if is_safe(unit):
+                return True, []
+            self._announced = None  # what made it safe has gone meanwhile
+            effects = self._tell([(token, unit.attempts) for token in unit.used], now)
+        elif self._announced is None and self.is_settled() and is_safe(unit):
             self._announced, self._of_announced = unit, unit.used
             effects = self._tell([(token, unit.attempts + 1) for token in unit.used], now)
             if self.is_settled():  # nobody upstream is to be told, or a test lets it go
@@ -97,7 +107,7 @@ class Attempts:
             queue.add_first(unit, now)
             return False, effects
         self._parked[unit.id] = unit
-        return False, []
+        return False, effects
 
     def survived(self, units: list[Unit], now: float) -> list[Effect]:
         """The model has come through its run alone: should this instance die later, it was not of this."""
@@ -150,11 +160,15 @@ class Attempts:
             del self._outlived[unit]
         self._settle()
 
-    def clear(self) -> None:
-        """A new epoch: all tokens come again."""
+    def clear(self, goes_on: bool, now: float) -> None:
+        """A new epoch: all tokens come again. Nobody died of who was announced: a primary that `goes_on` says so, and does not count it meanwhile."""
+        unit, self._announced = self._announced, None
         self._open.clear()
         self._parked.clear()
-        self._announced = None
+        self._spared.clear()
+        if unit is not None and goes_on:
+            self._spared[unit.id] = unit.attempts
+            self._tell([(token, unit.attempts) for token in self._of_announced], now - limits.resend_after_s)  # by the tick that is due
         self._settle()
 
     def tick(self, now: float) -> list[Effect]:

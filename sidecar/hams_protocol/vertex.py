@@ -232,7 +232,8 @@ class Vertex(ABC):
             if self.operator.join is not Join.FIRST:
                 return []
         unit = self.joins.add(token)
-        unit.attempts = max(unit.attempts, message.attempts)
+        if message.attempts:
+            unit.attempts = max(unit.attempts, self.attempts.counted(unit.id, message.attempts))
         self._acknowledge(sender, message, self.joins.value_held(unit, token), now)
         return self.unit_changed(unit, now)
 

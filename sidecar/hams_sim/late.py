@@ -7,7 +7,7 @@ from random import Random
 
 from hams_protocol.graph import Graph
 from hams_sim.faults import Fault
-from hams_sim.scene import FANS, Scenario, first, flushed, hold, kill, last, lose
+from hams_sim.scene import FANS, Scenario, first, flushed, hold, kill, last, lose, stateful
 
 
 def stale_acks(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -211,6 +211,19 @@ def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def kept_busy(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The same in the middle of requests: what the operator makes comes late, so that what it has consumed is not complete."""
+    op = stateful(rng, graph)
+    at = rng.uniform(1.0, 1.4)
+    return [
+        Fault(0.0, "heirs-die"),
+        hold(0.0, "Deliver", f"op:{op}", "", 7.0, span),
+        Fault(at, rng.choice(("isolate-last", "pause-last")), f"primary:{op}", span_s=2.9),
+        Fault(at, "isolate-last", f"backup:{op}", span_s=2.1),
+        Fault(at, "cut-etcd", f"backup:{op}", span_s=3.4),
+    ]
+
+
 def long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of what stands behind a stateful operator hears of no topology, while that operator fails over time and again."""
     up = first(graph)
@@ -239,6 +252,7 @@ LATE: dict[str, Scenario] = {
     "pending-alone": Scenario("gone back onto what is pending", ("pair", "sandwich"), pending_alone, backups=1),
     "torn-fan": Scenario("a fan-out's owner dies, and who received of it", ("fan-stateless",), torn_fan),
     "kept-alone": Scenario("what a former primary kept is all there is", ("pair", "sandwich"), kept_alone, backups=1, span_s=3.8),
+    "kept-busy": Scenario("what a kept state has consumed runs once", ("single", "pair", "sandwich"), kept_busy, backups=1, span_s=4.8),
     "long-away": Scenario("ends that somebody has not heard of", ("sandwich", "relay"), long_away, backups=2, span_s=3.0),
     "dies-alone": Scenario("nobody could stand in", ("single", "pair"), dies_alone, backups=1, span_s=1.2),
 }

@@ -45,6 +45,7 @@ class SimModel:
         "_capturing",
         "_enter",
         "_loading",
+        "_reckless",
         "_units",
         "_updating",
         "_waiting",
@@ -70,6 +71,7 @@ class SimModel:
         self._batch = -1
         self._units: tuple[BatchUnit, ...] = ()
         self._enter = False
+        self._reckless: set[int] = set()
         self._capturing = 0
         self._updating = False
         self._loading = False
@@ -111,11 +113,15 @@ class SimModel:
     # -- running ---------------------------------------------------------------------------------------------------------------
 
     def start_batch(self, batch: int, units: tuple[BatchUnit, ...], enter: bool = False) -> None:
-        """The compute stage begins."""
-        if not self.up:
-            return
+        """The compute stage begins, or will."""
+        if self.up:
+            if self.world.truth.is_reckless(self.node, units):
+                self._reckless.add(batch)
+            self._start_batch(batch, units, enter)
+
+    def _start_batch(self, batch: int, units: tuple[BatchUnit, ...], enter: bool) -> None:
         if self._batch >= 0 or self._loading:
-            self._waiting.append((self.start_batch, (batch, units, enter)))
+            self._waiting.append((self._start_batch, (batch, units, enter)))
             return
         self._batch = batch
         self._units = units
@@ -134,7 +140,7 @@ class SimModel:
                     self.world.seen("poison")
                     self.world.errored.add(unit.unit.request)
                     self._batch = -1
-                    if (self.world.deadly or self.rng.random() < 0.3) and self.world.truth.may_hurt(self.node):
+                    if batch in self._reckless or ((self.world.deadly or self.rng.random() < 0.3) and self.world.truth.may_hurt(self.node)):
                         self.world.lives.kill(self.node, "poison took the proxy too", restart=True)
                     else:
                         self.kill()
@@ -173,7 +179,7 @@ class SimModel:
         if batch == self._batch and not self._updating:
             self._finish(BatchFailed(batch, "abandoned", False))
         else:
-            self._waiting = [item for item in self._waiting if item[1][0] != batch or item[0] != self.start_batch]
+            self._waiting = [item for item in self._waiting if item[1][0] != batch or item[0] != self._start_batch]
 
     def _finish(self, event: Event) -> None:
         self._batch = -1

@@ -41,7 +41,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "inject-before-replicate": ("F39",),
     "kept-never-asked": ("kept-alone",),
     "kept-pending": ("kept-alone",),
-    "kept-without-consumed": ("kept-alone",),
+    "kept-without-consumed": ("kept-busy",),
     "key-table-not-derived": ("F39", "shards"),
     "leave-ack-set-before-shrink": ("lost-race",),
     "leaves-at-once": ("node-drain",),
@@ -71,6 +71,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "sink-keeps-orphan": ("F1", "F6"),
     "skip-without-deps": ("F1",),
     "slot-moves-while-busy": ("planned",),
+    "suspect-without-backup": ("innocents",),
     "update-with-orphans": ("before-update",),
 }
 """Which scenes make a mutant show up soonest, if not any fault."""
@@ -94,7 +95,6 @@ HISTORIES_FOR: dict[str, int] = {
     "complete-without-close": 200,
     "copy-speculative": 200,
     "kept-pending": 200,
-    "kept-without-consumed": 300,
     "newest-fence-only": 300,
     "old-freeze-accepted": 200,
     "record-ack-of-old-epoch": 300,
@@ -106,11 +106,7 @@ HISTORIES_FOR: dict[str, int] = {
 HISTORIES_EACH = 100
 """How many all others are given."""
 
-NOT_CAUGHT: dict[str, str] = {
-    "kept-without-consumed": "rare since one commit revokes and replaces (once in 28 before that): tests/protocol/test_kept.py tells of it",
-    "unknown-hides-orphan": "superfluous for safety: what is orphan waits in a stash instead of being dropped",
-    "suspect-without-backup": "not judged: the simulation spares the last replica of a state; tests/protocol/test_poison.py tells of it",
-}
+NOT_CAUGHT: dict[str, str] = {}
 """Mutants that the simulation has not caught, and what is known of them. `--mutants` leaves them out unless a number of histories is asked for."""
 
 

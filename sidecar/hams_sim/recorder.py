@@ -122,7 +122,12 @@ class Recorder:
             self.lines.append(line_of(note, item.primary))
 
     def lost(self, node: "Node", note: NoteLost) -> None:
-        """A state was lost, and it is said. What it had executed of open requests runs again, upstream too where somebody else died."""
-        self.world.torn.update(str(done.unit.request) for done in self.execs.get(note.op, {}).values() if done.unit.request not in self.complete)
-        self.world.lost.add(note.op)
+        """Nobody is left who holds a state, which may yet be found; or, with a version, it stems from what begins again: that is for good."""
+        if note.version >= 0:
+            self.began_again(note.op)
         self.lines.append(line_of(note, node.id))
+
+    def began_again(self, op: str) -> None:
+        """A state was lost for good. What it had executed of open requests runs again, upstream too where somebody else died."""
+        self.world.torn.update(str(done.unit.request) for done in self.execs.get(op, {}).values() if done.unit.request not in self.complete)
+        self.world.lost.add(op)

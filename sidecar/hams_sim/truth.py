@@ -6,7 +6,7 @@ Single steps are judged here by the truth, at the moment at which they happen; w
 from typing import TYPE_CHECKING
 
 from hams_protocol.deps import Dep
-from hams_protocol.effects import NoteDurable
+from hams_protocol.effects import BatchUnit, NoteDurable
 from hams_protocol.graph import WhenUnprotected
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.topology import ReplicaSet, Topology
@@ -50,6 +50,7 @@ class Truth:
             if kept is not None and kept in old.members:
                 world.seen("went on with a kept state")
             if item.restarted_in == item.epoch:
+                world.recorder.began_again(item.name)
                 world.seen("began again after a loss")
             if item.name not in world.graph.operators:
                 return
@@ -155,6 +156,16 @@ class Truth:
                 if node.kept is not None and node.kept in item.members:
                     return False
         return True
+
+    def is_reckless(self, node: Node, units: tuple[BatchUnit, ...]) -> bool:
+        """Whether a primary runs what it knows another instance to have died of, though no backup would survive it: then it dies (section 3)."""
+        machine = node.machine
+        if not isinstance(machine, StatefulMachine) or not machine.operator.backups or not machine.mode.replicates:
+            return False
+        if machine.knowledge.set_of(machine.operator.name).in_sync:
+            return False
+        found = [machine.joins.find(item.unit) for item in units]
+        return any(unit is not None and unit.attempts and not machine.attempts.outlived(unit) for unit in found)
 
     def follows(self, node: Node) -> bool:
         """Whether it is a frontend that backs a shard: who is drained as one stops at once."""

@@ -8,7 +8,6 @@ import test_findings as findings
 import test_followers as followers
 import test_joins as joins
 import test_kept as kept
-import test_knowledge as knowledge
 import test_machine as machine
 import test_poison as poison
 import test_primary as primary
@@ -67,7 +66,6 @@ KILLERS: dict[str, Callable[[], None]] = {
     "shrink-from-outside": recovery.test_a_manager_never_shrinks_a_set_on_its_primarys_behalf,
     "skip-without-deps": primary.test_a_unit_of_skips_takes_a_seq_and_a_record_but_no_model_and_no_capture,
     "slot-moves-while-busy": stateless.test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed,
-    "unknown-hides-orphan": knowledge.test_an_orphan_entry_is_the_worst_of_a_vector_whatever_else_is_unknown,
     "update-during-capture": primary.test_the_update_is_entered_only_when_the_version_before_is_captured,
     "update-with-orphans": primary.test_an_input_orphaned_before_the_update_leaves_the_batch_and_the_others_run_again,
 }

@@ -95,6 +95,27 @@ def test_a_suspect_that_this_proxy_has_outlived_may_run_without_a_backup():
     assert counts(rig.loaded(rig.ready(None))) == [(0, 2)]
 
 
+def test_a_suspect_that_is_announced_waits_if_the_last_backup_leaves_before_it_runs():
+    rig = primary_of(pair(), "q", AT)
+    effects = rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    rig.learn(topo(2, table("p", ("p-1", 1)), rset("q", "q-1")))
+    called_off = heard(rig, effects)
+    assert counts(called_off) == [(0, 1)]
+    assert not of(called_off, StartBatch)
+    assert not of(heard(rig, called_off), StartBatch)
+
+
+def test_a_set_that_goes_back_while_a_suspect_runs_alone_counts_no_death():
+    rig = primary_of(pair(), "q", AT)
+    assert of(heard(rig, rig.token("p-1", value("p", R0, "p:0"), attempts=1)), StartBatch)
+    effects = rig.learn(topo(2, table("p", ("p-1", 1)), rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),))))
+    rig.loaded(effects)
+    called_off = rig.after(0.01)
+    assert counts(called_off) == [(0, 1)], "its upstream has heard of one more"
+    assert counts(rig.token("p-1", value("p", R0, "p:0"), attempts=2)) == [], "and may say so meanwhile"
+    assert counts(heard(rig, called_off)) == [(0, 2)]
+
+
 def test_after_max_attempts_the_request_gets_a_typed_error_and_others_are_served():
     rig = primary_of(pair(), "q", AT)
     rig.token("p-1", value("p", R0, "p:0"))

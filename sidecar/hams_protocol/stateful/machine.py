@@ -372,7 +372,7 @@ class StatefulMachine(Vertex):
         end = found.end_of(found.epoch - 1)
         if end is None or not self._go_back(end):
             return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
-        self._begin_epoch(found.epoch)
+        self._begin_epoch(found.epoch, now)
         retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = Primary(self, found, now), None
         self.primary.draining = self._draining
@@ -390,7 +390,7 @@ class StatefulMachine(Vertex):
         end = found.end_of(found.epoch - 1)
         if end:
             return self._from_checkpoint(found, end, now)
-        self._begin_epoch(found.epoch)
+        self._begin_epoch(found.epoch, now)
         version = 0 if end is None else end
         restored, self._restored = (self._restored if found.epoch == 1 else None), None
         if restored is not None and not self.fits(restored.layout):
@@ -410,7 +410,7 @@ class StatefulMachine(Vertex):
         if saved is None or saved.version != end or found.restarted_in != found.epoch:
             return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
         self.knowledge.completed.learn(saved.complete)
-        self._begin_epoch(found.epoch)
+        self._begin_epoch(found.epoch, now)
         self.layout = saved.layout
         self.store.start(StateRecord(saved.op, found.epoch, end, -1, (), (), saved.chain, saved.state), saved.state)
         self.lineage.add(saved.units, self.knowledge.completed)
@@ -429,7 +429,7 @@ class StatefulMachine(Vertex):
         end = found.end_of(found.epoch - 1)
         if end is None or not self._go_back(end):
             return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
-        self._begin_epoch(found.epoch)
+        self._begin_epoch(found.epoch, now)
         retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = None, Backup(self, found, in_sync=True, now=now)
         leave = self.backup.leave(now) if self._draining else []
@@ -444,7 +444,7 @@ class StatefulMachine(Vertex):
             return self._stop("left out of the set in the meantime: what it once acknowledged must not count for its next copy")
         self.store.clear()
         self.lineage.clear()
-        self._begin_epoch(found.epoch)
+        self._begin_epoch(found.epoch, now)
         retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = None, Backup(self, found, in_sync=False, now=now)
         return [*retired, *self.backup.ask_copy(now)]
@@ -460,14 +460,14 @@ class StatefulMachine(Vertex):
             self.lineage.clear()
         return True
 
-    def _begin_epoch(self, epoch: int) -> None:
+    def _begin_epoch(self, epoch: int, now: float) -> None:
         """All other tokens are dropped: in a new epoch nothing is acknowledged, so what is retained upstream flows again."""
         assert epoch > self.epoch, "epochs rise"
         self.epoch = epoch
         self.joins.clear()
         self.queue.clear()
         self.outbox.clear()
-        self.attempts.clear()
+        self.attempts.clear(self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance, now)
 
     def _stop(self, reason: str, keep: bool = False) -> list[Effect]:
         """`keep`: the state may be needed yet, if the topology names this instance in its epoch."""
