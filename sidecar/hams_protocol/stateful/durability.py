@@ -337,7 +337,7 @@ class Durability:
         return [Send(follower.instance, copy), *self._ship_to(follower, self._ready_up_to(), now)]
 
     def _admit(self, follower: Follower, now: float) -> list[Effect]:
-        """A joiner whose model has taken a copy over enters the ack set; once it has applied everything durable it is proposed for the set, not before.
+        """A joiner whose model has taken a copy over enters the ack set; once it has applied everything durable it is proposed for the set.
 
         What has become durable since that copy was made is sent to it then, and nothing more becomes durable until it has it: a joiner that ran
         after a primary that is alone, and need not wait, would be one version behind for ever.
