@@ -47,6 +47,7 @@ def test_a_joiner_gets_records_and_units_without_what_is_durable_for_it_may_have
     effects = rig.get("q-2", AskCopy("q", 1))
     rig.token("p-2", value("p", R0._replace(n=2), "p-2:1", dep("p", 2, 2)), epoch=2)
     effects += rig.run()
+    effects += rig.get("q-2", RecordAck("q", 1, 2, 2))
     (copy,) = of(effects, StateCopy, "q-2")
     tokens = [token for unit in copy.units for _, token in unit.outputs]
     assert {entry for token in tokens for entry in token.deps if entry.op == "p"} == set()

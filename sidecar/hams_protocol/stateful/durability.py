@@ -125,12 +125,13 @@ class Durability:
             return []
         if follower.received >= follower.sent:
             follower.progress_at = now
+        joining = self._is_joining(follower.instance)
         effects: list[Effect] = []
         for version in self._m.store.after(follower.sent):
             if version.number > ready:
                 break
             if version.record.epoch == self._epoch:
-                effects.append(Send(follower.instance, version.record if follower.ack else self._bare(version.record)))
+                effects.append(Send(follower.instance, self._bare(version.record) if joining else version.record))
             follower.sent = version.number
         return effects
 
