@@ -11,7 +11,7 @@ from dataclasses import replace
 from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, NoteLost, Propose, Send
 from hams_protocol.events import CasDone, CasFailed, CasUnknown, Event, Member, MembersChanged, PeerDown, PeerUp, Received, Tick, TopologyLearnt
-from hams_protocol.graph import Graph, WhenLost
+from hams_protocol.graph import Graph, WhenLost, WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
@@ -591,11 +591,16 @@ class ManagerMachine:
     def _propose(self, topology: Topology) -> list[Effect]:
         self._proposing = True
         self._attempt = None
+        return [Propose(self.knowledge.revision, self._without_old_ends(topology))]
+
+    def _without_old_ends(self, topology: Topology) -> Topology:
+        """An end that everybody has heard of goes. Under Block what it ended need not be durable yet, and who comes later may have to judge it."""
         known = self.knowledge.topology
         here = {*self.members, *assign.named(known)}.difference(known.revoked, (self.instance,))
         if all(self._heard_of.get(item, 0) >= self._waited_for.generation for item in here):
             self._known_to_all, self._waited_for = self._waited_for, known
-        return [Propose(self.knowledge.revision, assign.forget_ends(topology, self._known_to_all))]
+        blocks = self.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
+        return topology if blocks else assign.forget_ends(topology, self._known_to_all)
 
 
 MANAGER = "manager"
