@@ -97,6 +97,7 @@ def _add_compiled(folder: Path, compiled: Path | None) -> None:
     folder.mkdir()
     if compiled is not None:
         shutil.copytree(compiled, folder / compiled.name, ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / compiled.name).chmod(0o755)  # for every user
         shutil.copy2(hams_compiled.__file__, folder)
         shutil.copy2(ACTIVATION, folder)
 

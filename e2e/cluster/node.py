@@ -116,6 +116,7 @@ def start(folders: Folders, number: int) -> int:
             os.dup2(os.open(os.devnull, os.O_RDWR), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # locks and pipes of whoever started the cluster are not the node's
             os.chdir(ROOT)
             words = [sys.executable, "-u", "-m", "e2e.cluster.node", str(folders.state), str(folders.cache), str(number)]
             os.execve(words[0], words, {**os.environ, "PYTHONPATH": str(ROOT)})
