@@ -147,8 +147,12 @@ class Network:
             if link.stalls and not link.broken:
                 link.kept.append(message)
             return
-        if type(message) is Deliver and message.token.source in self.world.fan_outs and message.token.kind is not Kind.SKIP:
-            self.world.received.setdefault(message.token.value_id.rstrip("!"), []).append(link.receiver.id)
+        if type(message) is Deliver and message.token.source in self.world.fan_outs:
+            token = message.token
+            if token.kind is not Kind.SKIP:
+                self.world.received.setdefault(token.value_id.rstrip("!"), []).append(link.receiver.id)
+            elif not token.route:
+                self.world.recorder.fan_out_again(token.source, token.unit)
         self.world.feed(link.receiver, Received(link.sender.id, message))
 
     def _refused(self, link: Link) -> None:

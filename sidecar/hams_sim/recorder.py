@@ -61,19 +61,23 @@ class Recorder:
         self.lines.append(line_of(note, node.id))
 
     def _fan_out(self, note: NoteExec) -> None:
-        """Section 4 does not promise one value if an owner dies together with every stateless receiver of its first one: note such requests.
+        """A fan-out's owner has executed."""
+        self.fan_out_again(note.op, note.unit)
+        assert note.out is not None
+        self.fan_values.setdefault((note.op, note.unit), []).append(note.out)
+
+    def fan_out_again(self, op: str, unit: UnitId) -> None:
+        """Section 4 does not promise one value if an owner dies together with every stateless receiver of its first one: note such requests,
+        when the heir executes, or gets nothing but a skip itself and passes it on.
 
         What nobody has received is seen by nobody: its owner's late messages are fenced. Who got a skip of it cannot give the value back.
         """
         world = self.world
-        earlier = self.fan_values.setdefault((note.op, note.unit), [])
-        for value in earlier:
+        for value in self.fan_values.get((op, unit), ()):
             holders = [world.nodes[name] for name in world.received.get(value, ())]
             if holders and not any(self.can_tell(holder) for holder in holders):
-                world.torn.add(str(note.unit.request))
+                world.torn.add(str(unit.request))
                 world.seen("fan-out owner lost with every receiver")
-        assert note.out is not None
-        earlier.append(note.out)
 
     def can_tell(self, node: "Node") -> bool:
         """Whether an instance could still answer a new slot owner's question."""

@@ -153,7 +153,7 @@ class Followers:
             if follower.down_since != FOREVER:
                 patience_s = follower.down_since + suspect_after_s
                 due = min(due, patience_s if follower.heard else max(patience_s, follower.named_at + limits.backup_lag_max_s))
-            if follower.received < follower.sent:
+            if follower.ack and follower.received < follower.sent:
                 due = min(due, follower.progress_at + limits.resend_after_s)
             due = min(due, follower.ask_at)
         return due

@@ -26,6 +26,7 @@ class Leaving:
         self._followers = followers
         self.some = False
         self.due = FOREVER
+        self._called: set[InstanceId] = set()
 
     def asked(self, sender: InstanceId, epoch: int, now: float) -> None:
         """A backup asks to be let go."""
@@ -53,6 +54,7 @@ class Leaving:
         self.due = min((item.leaves_at for item in self._followers.all.values() if item.leaves_at > now), default=FOREVER)
         name = m.operator.name
         found, staying = m.knowledge.set_of(name), self._staying()
+        self._called.update(found.joining)
         wanted = max(m.operator.backups, 1) if draining else m.operator.backups
         if len(staying) + len(found.joining) < wanted and (free := self._free()) is not None:
             return call(m.knowledge.topology, name, m.instance, self._epoch, free)
@@ -62,10 +64,10 @@ class Leaving:
         return None if leaver is None else shrink(m.knowledge.topology, name, m.instance, self._epoch, leaver.instance)
 
     def _free(self) -> InstanceId | None:
-        """A registered instance of this operator without a role."""
+        """A registered instance of this operator without a role. Whoever was named before and is not any more was dropped, by who knows why."""
         m = self._m
         found, revoked = m.knowledge.set_of(m.operator.name), m.knowledge.topology.revoked
-        taken = {*found.members, *found.joining, *revoked}
+        taken = {*found.members, *self._called, *revoked}
         taken.update(item.instance for item in m.members.values() if item.kept is not None and item.kept in found.members)
         return min((item.instance for item in m.members.values() if item.of == m.operator.name and item.instance not in taken), default=None)
 
