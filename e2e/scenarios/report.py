@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import statistics
 import time
@@ -27,9 +28,16 @@ def gaps_ms(run: GraphRun) -> list[float]:
     return found
 
 
+def _percentiles(values: list[float]) -> dict[str, float]:
+    """Of sorted values."""
+    return {name: round(values[min(len(values) - 1, int(at * len(values)))], 1) for name, at in (("p50", 0.5), ("p99", 0.99)) if values}
+
+
 def report(run: GraphRun, scenario: str, **more: object) -> float:
     """Write one line; the share of requests that were answered in time."""
     latencies = run.latencies_ms()
+    first = min((struck for struck, _ in run.faults), default=math.inf)
+    calm = sorted(1000 * (reply["answered"] - reply["asked"]) for reply in run.replies if reply["answered"] < first)
     in_time = sum(1 for value in latencies if value <= 1000 * DEADLINE_S)
     share = in_time / max(1, len(latencies) + len(run.unanswered))
     gaps = gaps_ms(run)
@@ -42,7 +50,8 @@ def report(run: GraphRun, scenario: str, **more: object) -> float:
         "failed": len(run.failed()),
         "unanswered": len(run.unanswered),
         "inTime": round(share, 5),
-        "latencyMs": {name: round(latencies[min(len(latencies) - 1, int(at * len(latencies)))], 1) for name, at in (("p50", 0.5), ("p99", 0.99))},
+        "latencyMs": _percentiles(latencies),
+        "calmMs": _percentiles(calm),
         "gapMs": {"median": round(statistics.median(gaps), 1), "max": max(gaps), "all": gaps} if gaps else {},
         "troubles": run.troubles,
         **more,

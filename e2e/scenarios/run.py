@@ -41,6 +41,8 @@ READY_S = 120.0
 REDUNDANT_S = 120.0
 LOOK_S = 0.05
 STATELESS = "active"
+CALM = 200
+"""Replies before anything is done to the graph: what is usual here and now."""
 ONE = ({"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]},)
 """What clients ask, unless a graph wants something else."""
 
@@ -262,7 +264,7 @@ class GraphRun:
             keep=keep,
         )
         try:
-            self.answered(20)
+            self.answered(CALM)
             yield
             self.answered(20)
         finally:

@@ -36,6 +36,7 @@ def test_F16_F17_a_node_is_cut_off_and_returns(chain: GraphRun) -> None:
     """Failover does not wait for Kubernetes to notice; what the cut-off instances say when they are back is refused."""
     node = node_of_primary(chain, "b")
     epoch = chain.topology()["sets"]["b"]["epoch"]
+    cut_off = chain.instance_of("b", "primary")
     number = int(node.removeprefix("node"))
     with chain.load():
         chain.note(f"cut {node}")
@@ -47,8 +48,10 @@ def test_F16_F17_a_node_is_cut_off_and_returns(chain: GraphRun) -> None:
             chain.cluster.heal(number)
         chain.note(f"heal {node}")
         chain.redundant(within_s=180)
+        found = chain.topology()["sets"]["b"]
     report(chain, "F16")
     assert not chain.failed()
+    assert cut_off not in (found["primary"], *found["inSync"]), "who was cut off comes back as somebody else, or not at all"
 
 
 def test_F16_F17_a_node_dies_and_returns(chain: GraphRun) -> None:
