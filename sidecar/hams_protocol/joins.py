@@ -6,12 +6,13 @@ Invariant: no unit is made of orphan tokens; a purged token takes its unit back 
 """
 
 import enum
+from collections.abc import Iterable
 
 from hams_protocol import mutants
 from hams_protocol.deps import Deps, merge
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import Join, Operator
-from hams_protocol.ids import RequestId, UnitId, ValueId
+from hams_protocol.ids import Lane, RequestId, UnitId, ValueId
 from hams_protocol.messages import Kind, Meta, ModelError, Payload, Token
 
 
@@ -74,6 +75,21 @@ class Forward:
 
     kind: Kind
     error: ModelError | None
+
+
+def fan_name(op: str, lane: Lane) -> str:
+    """What an execution of a fan-out operator is called in `Token.fan`: of several lanes each has one of its own."""
+    return f"{op}[{','.join(lane)}]" if lane and not mutants.on("lanes-share-fan") else op
+
+
+def torn(tokens: Iterable[Token]) -> str | None:
+    """The fan-out operator of which these tokens of one request stem from two executions, if any (section 4)."""
+    seen: dict[str, ValueId] = {}
+    for token in tokens:
+        for name, value_id in token.fan:
+            if seen.setdefault(name, value_id) != value_id and not mutants.on("mix-fan-out-values"):
+                return name.partition("[")[0]
+    return None
 
 
 class JoinBuffer:
@@ -153,25 +169,18 @@ class JoinBuffer:
             if unit.refused and unit.refused >= {token.source for token in unit.used if token.kind is Kind.VALUE}:
                 return Forward(Kind.ERROR, ModelError(self.operator.name, "every input was refused", status=422))
             return Forward(Kind.SKIP, None) if all(token.kind is Kind.SKIP for token in unit.used) else None
-        torn = self.torn(unit.used)
-        if torn is not None and not mutants.on("mix-fan-out-values"):
-            message = f'two values of "{torn}" met: its instance and every receiver of the first one died together'
-            return Forward(Kind.ERROR, ModelError(self.operator.name, message))
+        if (op := torn(unit.used)) is not None:
+            return self.torn_by(op)
         values = {token.source for token in unit.used if token.kind is Kind.VALUE}
         required = {edge.source for edge in self._edges.values() if edge.required}
         if self.operator.join is Join.INTERLEAVE:
             required = values
         return Forward(Kind.SKIP, None) if not values or required - values else None
 
-    @staticmethod
-    def torn(tokens: tuple[Token, ...]) -> str | None:
-        """The fan-out operator of which these tokens stem from two executions, if any (section 4)."""
-        seen: dict[str, ValueId] = {}
-        for token in tokens:
-            for op, value_id in token.fan:
-                if seen.setdefault(op, value_id) != value_id:
-                    return op
-        return None
+    def torn_by(self, op: str) -> Forward:
+        """What a unit passes on that would mix two executions of `op`."""
+        message = f'two values of "{op}" met: its instance and every receiver of the first one died together'
+        return Forward(Kind.ERROR, ModelError(self.operator.name, message))
 
     def all_delivered(self, unit: Unit) -> bool:
         """Whether every in-edge has delivered: a First then closes."""

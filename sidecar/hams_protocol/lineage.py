@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from hams_protocol.ids import UnitId, ValueId
 from hams_protocol.knowledge import CompletionSet, Knowledge
-from hams_protocol.messages import Consumed
+from hams_protocol.messages import Consumed, Token
 
 
 class Lineage:
@@ -43,6 +43,11 @@ class Lineage:
     def up_to(self, version: int) -> tuple[Consumed, ...]:
         """What a copy of `version` must bring along."""
         return tuple(consumed for consumed in self._units.values() if consumed.seq <= version)
+
+    def made(self, unit: UnitId) -> tuple[Token, ...]:
+        """What a unit has produced; nothing if it is not here."""
+        found = self._units.get(unit)
+        return () if found is None else tuple(token for _, token in found.outputs)
 
     def units(self) -> Iterable[Consumed]:
         """All of them, in order of execution."""

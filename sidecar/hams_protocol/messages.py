@@ -187,7 +187,7 @@ class AskApplied:
 
 @frozen
 class Leave:
-    """A backup that is to end asks its primary to let it go: it stays in sync, and may be promoted, until the topology names it no more."""
+    """A backup of a state or a log that is to end asks its primary to let it go: it may be promoted until the topology names it no more."""
 
     op: str
     epoch: int

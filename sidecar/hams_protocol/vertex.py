@@ -15,7 +15,7 @@ from hams_protocol.effects import Effect, Send, Stop
 from hams_protocol.events import Event, Member, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
 from hams_protocol.graph import CLOSE, FRONTEND, Graph, Join
 from hams_protocol.ids import InstanceId, RequestId, ValueId
-from hams_protocol.joins import Forward, JoinBuffer, Stage, Unit
+from hams_protocol.joins import Forward, JoinBuffer, Stage, Unit, fan_name
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import (
     AskTopology,
@@ -363,7 +363,7 @@ class Vertex(ABC):
         """Fan-out executions it stems from. Stateful ones too: what stems from before a reported loss is not undone, and must not be mixed."""
         fan = {entry for token in unit.used if token.fan for entry in token.fan}
         if len(self.operator.targets) > 1:
-            fan.add((self.operator.name, out))
+            fan.add((fan_name(self.operator.name, unit.id.lane), out))
         return tuple(sorted(fan)) if fan else ()
 
     def forwarded(self, unit: Unit, forward: Forward, deps: Deps) -> tuple[ValueId, tuple[str, ...], tuple[tuple[str, Token], ...]]:

@@ -13,7 +13,8 @@ drain_s_max = 10.0
 """How long a proxy that was asked to end may take to hand over; `--drain-s` says otherwise (Kubernetes: within the pod's grace period)."""
 
 hand_over_s_max = 1.0
-"""How long a frontend that serves no client any more waits until its shards are another's; where all end together nobody takes them."""
+"""How long a frontend that serves no client any more waits until its shards are another's, and it is let go; where all end together nobody
+takes them."""
 
 version_told_s = 60.0
 """A primary writes the newest durable version of its state into etcd this often, if it has risen: what status shows is at most so old."""

@@ -121,6 +121,8 @@ def compare_states(world: "World") -> None:
     for client in dict.fromkeys(world.clients.values()):
         if isinstance(client.outcome, Replied) and client.outcome.error is None:
             _compare_reply(world, client.name, client.outcome, nonces)
+        elif isinstance(client.outcome, Replied):
+            _judge_error(world, client.name, client.outcome)
 
 
 def _compare_history(world: "World", op: str, state: SimState) -> None:
@@ -157,6 +159,13 @@ def _compare_reply(world: "World", client: str, outcome: Replied, nonces: dict[s
             of = nonces.get(item.op)
             if of is not None and (item.unit, item.nonce) not in of and (item.op, item.unit) not in world.unwritten:
                 raise Broken("I1", f"{client} got a reply that stems from {item.op}'s execution of {item.unit}, which its state does not have")
+
+
+def _judge_error(world: "World", client: str, outcome: Replied) -> None:
+    """No request is refused for two executions of a fan-out unless one was lost with all who had received of it."""
+    error = outcome.error
+    if error is not None and error.message.startswith(("two values of", "two executions of")) and str(outcome.request) not in world.torn:
+        raise Broken("I2", f"{client} got an error, though no owner of {error.op} was lost with every receiver: {error.message}")
 
 
 def nothing_twice(world: "World") -> None:

@@ -288,7 +288,7 @@ class Faults:
         if kind in OF_ONE:
             if node is None or not node.alive:
                 return
-            if (kind in DANGEROUS or (kind == "drain" and self.world.truth.follows(node))) and not self.world.truth.may_hurt(node):
+            if kind in DANGEROUS and not self.world.truth.may_hurt(node):
                 self.spared += 1
                 return
             self._note(fault, node)

@@ -97,6 +97,17 @@ def heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def log_heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The same with a frontend and its shard; or both are to end, and then one dies."""
+    at = rng.uniform(0, span)
+    if rng.random() < 0.3:
+        return [Fault(at, "drain", "backup:F"), Fault(at + 0.1 * rng.random(), "drain", "primary:F"), kill(at + 0.3 * rng.random(), "primary:F")]
+    return [
+        Fault(at - 0.001, "none", "primary:F", trigger="Propose", count=rng.choice((1, 2)), also=(kill(0.0, "backup:F"),)),
+        Fault(at, "drain", "primary:F"),
+    ]
+
+
 def short_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A follower lags behind its owner and the other follower; the owner dies, and then the one that took over."""
     at = rng.uniform(0.05, span / 2)
@@ -244,6 +255,7 @@ LATE: dict[str, Scenario] = {
     "unleased": Scenario("a backup without lease", ("single", "pair"), unleased, backups=1, span_s=2.3),
     "planned": Scenario("graceful ends, and nothing else", ("chain", "pair", "fan-stateless", "fan-stateful"), planned, once=True),
     "heir-dies": Scenario("who is to have a set dies", ("single", "pair", "sandwich"), heir_dies, backups=1),
+    "log-heir-dies": Scenario("who is to have a shard dies", ("single", "pair"), log_heir_dies, frontends=2, shards=1),
     "short-log": Scenario("a follower that lags behind", ("single", "pair"), short_log, frontends=3, shards=1),
     "late-log": Scenario("entries of a dead owner", ("single", "pair"), late_log, frontends=3, shards=1),
     "unheard": Scenario("a join of two epochs", ("prism",), unheard),

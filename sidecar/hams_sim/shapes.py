@@ -140,6 +140,17 @@ def feedback(rng: Random) -> list[Vertex]:
     return [Vertex("a", (F,), rng.random() < 0.3), Vertex("b", ("a",), True, feedback=True, reply=True)]
 
 
+def lanes(rng: Random) -> list[Vertex]:
+    """A stateless fan-out, an Interleave that runs once for each branch and fans out itself, and a stateful operator behind it."""
+    return [
+        Vertex("a", (F,)),
+        Vertex("b", ("a",)),
+        Vertex("c", ("a",)),
+        Vertex("d", ("b", "c"), rng.random() < 0.5, Join.INTERLEAVE, reply=True),
+        Vertex("e", ("d",), True, reply=True),
+    ]
+
+
 def random_dag(rng: Random) -> list[Vertex]:
     """Up to 12 operators with random joins, routes and states."""
     count = rng.randint(3, 12)
@@ -184,6 +195,7 @@ SHAPES: dict[str, Callable[[Random], list[Vertex]]] = {
     "random": random_dag,
     "relay": relay,
     "prism": prism,
+    "lanes": lanes,
 }
 
 
@@ -209,11 +221,11 @@ class Sizes:
 def build(name: str, rng: Random, sizes: Sizes, drop: frozenset[str] = frozenset()) -> tuple[Graph, dict[str, Vertex]]:
     """The compiled graph of a shape, and its vertices by name. `drop` are operators to leave out (shrinking): their successors take their inputs."""
     vertices = _without(SHAPES[name](rng), drop)
-    lanes: dict[str, tuple[Lane, ...]] = {F: ((),)}
+    known: dict[str, tuple[Lane, ...]] = {F: ((),)}
     successors: dict[str, list[str]] = {item.name: [] for item in vertices}
     for item in vertices:
-        item.lanes = _lanes(item, lanes)
-        lanes[item.name] = item.lanes
+        item.lanes = _lanes(item, known)
+        known[item.name] = item.lanes
         for source in item.inputs:
             if source != F:
                 successors[source].append(item.name)

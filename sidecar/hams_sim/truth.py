@@ -151,7 +151,7 @@ class Truth:
             for item in topology.sets:
                 if node.id in item.members:
                     others = [self._world.nodes[name] for name in item.members if name != node.id]
-                    if not any(other.sound and not (other.leaving and other.is_frontend) and self.model_ready(other) for other in others):
+                    if not any(other.sound and self.model_ready(other) for other in others):
                         return False
                 if node.kept is not None and node.kept in item.members:
                     return False
@@ -166,10 +166,6 @@ class Truth:
             return False
         found = [machine.joins.find(item.unit) for item in units]
         return any(unit is not None and unit.attempts and not machine.attempts.outlived(unit) for unit in found)
-
-    def follows(self, node: Node) -> bool:
-        """Whether it is a frontend that backs a shard: who is drained as one stops at once."""
-        return node.is_frontend and any(node.id in item.in_sync for item in self._world.etcd.topology.sets)
 
     def model_ready(self, node: Node) -> bool:
         """Whether its model is up."""

@@ -41,6 +41,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "kept-never-asked": kept.test_kept_states_are_asked_only_where_no_in_sync_member_answers,
     "kept-pending": kept.test_a_former_primary_reports_its_newest_record_with_only_durable_deps,
     "kept-without-consumed": kept.test_it_goes_on_as_primary_with_the_record_of_the_end_and_what_that_has_consumed,
+    "lanes-share-fan": joins.test_a_fan_out_operator_runs_once_for_each_of_its_lanes,
     "leave-ack-set-before-shrink": primary.test_a_set_is_shrunk_by_its_primary_alone_and_its_member_counts_until_that_is_known,
     "leaves-at-once": backup.test_a_backup_that_is_to_end_asks_to_be_let_go_and_may_be_promoted_meanwhile,
     "merge-unknown-epoch": vertex.test_a_dependency_on_an_unknown_epoch_is_neither_accepted_nor_acknowledged_until_the_topology_is_learnt,

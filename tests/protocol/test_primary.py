@@ -1,12 +1,14 @@
 """A primary (section 2): speculation, the window, durability, undoing, and the planned handoff."""
 
+from dataclasses import replace
+
 import pytest
 from kit import R0, R1, R2, R3, P, dep, graph, of, op, primary_of, rset, skip, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import AbandonBatch, Capture, EnterUpdate, LoadState, NoteDurable, NoteExec, Propose, Send, StartBatch
-from hams_protocol.events import BatchFailed, CasDone, CasUnknown, Drain, ModelDied, PeerDown, PeerUp
+from hams_protocol.events import BatchDone, BatchFailed, CasDone, CasUnknown, Drain, ModelDied, PeerDown, PeerUp, UnitResult
 from hams_protocol.graph import FRONTEND, RecoverySpec, WhenUnprotected
 from hams_protocol.messages import (
     AskDurable,
@@ -358,3 +360,22 @@ def test_a_fresh_model_takes_over_what_was_captured_or_the_set_must_roll_back(ca
     assert bool(of(rig.ready(P("fresh")), LoadState)) is captured
     health = of(rig.get("m-1", Probe(1)), ProbeAnswer)[0].health
     assert health is (Health.HEALTHY if captured else Health.NEEDS_ROLLBACK)
+
+
+LANES = (("b",), ("c",))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_lanes_of_one_request_that_stem_from_two_executions_of_a_fan_out_do_not_meet_in_a_state(rows):
+    merge = replace(op("q", "p", stateful=True, rows=rows), lanes=LANES)
+    rig = primary_of(graph(op("p", FRONTEND, to=("q",)), merge), "q", topo(1, table("p", ("p-1", 1)), rset("q", "q-1", "q-2")))
+    rig.token("p-1", value("p", R1, "p:9"))  # the others wait for this one, and are taken together if there is room
+    for number, lane in enumerate(LANES):
+        rig.token("p-1", value("p", R0, f"p:{number}", lane=lane, fan=(("s", f"s-{number}:1"),)))
+    for number in range(2):
+        batch = of(rig.all, StartBatch)[number]
+        results = tuple(UnitResult(item.unit, P("out")) for item in batch.units)
+        rig.capture(rig.want() + rig.step(BatchDone(batch.batch, results, updated=True)))
+    sent = {item.token.lane: item.token.error for item in of(rig.all, Deliver, "F-1") if item.token.request == R0}
+    assert sent[LANES[0]] is None
+    assert "two values of" in sent[LANES[1]].message

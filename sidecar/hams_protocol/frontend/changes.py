@@ -6,7 +6,7 @@ instances' roles (protocol.md, section 2).
 
 from collections.abc import Callable
 
-from hams_protocol import limits
+from hams_protocol import limits, mutants
 from hams_protocol.effects import Propose
 from hams_protocol.events import Member
 from hams_protocol.frontend.context import FOREVER, Context
@@ -41,9 +41,9 @@ class Changes:
             return
         ctx.wishing = False
         for owner in self._roles.owners.values():
-            changed = owner.hand_over(frozenset(self.members)) if self._handing_off else None
+            changed = owner.hand_over(self.members) if self._handing_off else None
             if changed is None and owner.halted < 0:
-                changed = owner.replication.wish(ctx.knowledge.topology)
+                changed = owner.replication.wish(ctx.knowledge.topology, self.members, self.draining)
             if changed is not None:
                 self._proposing = True
                 self._propose_at = ctx.now + limits.propose_retry_s
@@ -51,15 +51,19 @@ class Changes:
                 return
 
     def drain(self) -> None:
-        """Once no client waits here any more: hand the shards over; without one, or where nobody will ever come to take them, it is over."""
+        """Once no client waits here any more: hand the shards over, then ask to be let go where this instance is in sync. Without a shard, or where
+        nobody will ever come to take it, it is over."""
         if not self.draining or self._clients():
             return
         others = self._ctx.graph.data.frontend.replicas > 1 or any(
             member.of == FRONTEND and member.instance != self._ctx.instance for member in self.members.values()
         )
-        if not self._roles.owners or not others:
+        followed = [] if mutants.on("leaves-at-once") else [item for item in self._roles.followers.values() if not item.joining]
+        if not (self._roles.owners or followed) or not others:
             self._stop("drained")
-        elif not self._handing_off:
+        for follower in followed:
+            follower.leave()
+        if self._roles.owners and not self._handing_off:
             self._handing_off = True
             self.propose()
 

@@ -9,7 +9,7 @@ from hams_protocol import limits, mutants
 from hams_protocol.frontend.context import FOREVER, Context
 from hams_protocol.frontend.log import ShardLog, log_of
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import AskCopy, LogAck, LogAppend, LogCopy
+from hams_protocol.messages import AskCopy, Leave, LogAck, LogAppend, LogCopy
 
 
 class ShardFollower:
@@ -26,6 +26,7 @@ class ShardFollower:
         self.frozen = -1
         self._parts: dict[int, LogCopy] = {}
         self._ask_at = FOREVER
+        self._leave_at = FOREVER
         self._owed: InstanceId | None = None
         if joining:
             self.ask()
@@ -77,11 +78,23 @@ class ShardFollower:
             self._ctx.send(self._owed, LogAck(self.shard, self.epoch, self.log.last))
             self._owed = None
 
+    def leave(self) -> None:
+        """This instance is to end: it says so again and again, and is a follower like any other until the topology names it no more."""
+        if self._leave_at == FOREVER:
+            self._ask_to_leave()
+
+    def _ask_to_leave(self) -> None:
+        self._leave_at = self._ctx.now + limits.resend_after_s
+        if self.owner is not None:
+            self._ctx.send(self.owner, Leave(self.name, self.epoch))
+
     def tick(self) -> None:
-        """A joiner whose copy or admission makes no progress asks again."""
+        """A joiner whose copy or admission makes no progress asks again, and so does who is to be let go."""
         if self._ask_at <= self._ctx.now:
             self.ask()
+        if self._leave_at <= self._ctx.now:
+            self._ask_to_leave()
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        return self._ask_at
+        return min(self._ask_at, self._leave_at)

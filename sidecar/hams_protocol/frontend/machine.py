@@ -53,6 +53,7 @@ from hams_protocol.messages import (
     Fence,
     Freeze,
     Heartbeat,
+    Leave,
     LogAck,
     LogAppend,
     LogCopy,
@@ -250,6 +251,7 @@ class FrontendMachine:
             LogAppend: self._on_append,
             LogCopy: self._on_copy,
             AskCopy: self._on_ask_copy,
+            Leave: self._on_leave,
             ClientForward: self._on_forward,
             ClientForwardHeld: self._on_forward_held,
             ClientForwardAnswer: self._on_forward_answer,
@@ -327,6 +329,12 @@ class FrontendMachine:
             self._ctx.send(sender, TopologyNews(self.knowledge.topology, self.knowledge.revision))
         elif owner.halted < 0:
             owner.replication.copy_wanted(sender, message.known)
+
+    def _on_leave(self, sender: InstanceId, message: Message) -> None:
+        assert isinstance(message, Leave)
+        owner = self._owners.get(self._roles.numbers.get(message.op, -1))
+        if owner is not None and owner.epoch == message.epoch:
+            owner.replication.leave_asked(sender)
 
     # -- forwarded clients -------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,12 @@ So an owner that was deposed can neither inject nor reply: its followers are fro
 Invariants, checked after every step: injected => committed; released => committed; the ack set contains the in-sync set.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from hams_protocol import limits, mutants
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
+from hams_protocol.events import Member
 from hams_protocol.frontend.context import FOREVER, Context, InvariantError
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.log import ShardLog
@@ -434,7 +435,7 @@ class ShardOwner:
 
     # -- planned handoff ---------------------------------------------------------------------------------------------------
 
-    def hand_over(self, registered: frozenset[InstanceId]) -> Topology | None:
+    def hand_over(self, members: Mapping[InstanceId, Member]) -> Topology | None:
         """The topology in which a follower that holds the whole log owns the shard; None while there is none, or entries are under way.
 
         From here on nothing is sent or committed until a higher generation is known: the end is what was this log's last entry. A proposal that
@@ -445,10 +446,10 @@ class ShardOwner:
         if not again and (log.committed < log.last or self.halted >= 0):
             return None
         end = self._handed_end if again else log.last
-        heir = self.replication.heir(registered, end)
+        heir = self.replication.heir(members, end)
         if heir is None:
             return None
-        changed = hand_over(ctx.knowledge.topology, self.name, ctx.instance, self.epoch, heir, end)
+        changed = hand_over(ctx.knowledge.topology, self.name, ctx.instance, self.epoch, heir, end, not mutants.on("log-leaves-with-hand-over"))
         if changed is not None:
             self.halted = self._handed_at = ctx.generation
             self._handed_end = end

@@ -5,22 +5,28 @@ admits it; a member leaves it only when a topology without it is known. An entry
 It never decides for a manager: it changes its own set only, as the living owner (protocol.md, section 2).
 """
 
+from collections.abc import Mapping
+
 from hams_protocol import limits, mutants
+from hams_protocol.events import Member
 from hams_protocol.frontend.context import FOREVER, Context, InvariantError
 from hams_protocol.frontend.log import ShardLog, copy_parts
-from hams_protocol.graph import WhenUnprotected
+from hams_protocol.graph import FRONTEND, WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import LogAppend
-from hams_protocol.topology import ReplicaSet, Topology, admit, shrink
+from hams_protocol.topology import ReplicaSet, Topology, admit, call, shrink
 
 COPYING = -1
 """`Follower.acked` while a copy is under way: nothing is sent behind it, and what it lacks is kept."""
 
 
 class Follower:
-    """What the owner knows of one holder of its log. `acked`: it holds everything up to there; `told`: the commit index it was told."""
+    """What the owner knows of one holder of its log. `acked`: it holds everything up to there; `told`: the commit index it was told.
 
-    __slots__ = ("acked", "counted", "in_sync", "instance", "nacked", "resend_at", "sent", "stalled_since", "told")
+    `leaves_at`: it has asked to be let go, and this is how long it is kept for.
+    """
+
+    __slots__ = ("acked", "counted", "in_sync", "instance", "leaves_at", "nacked", "resend_at", "sent", "stalled_since", "told")
 
     def __init__(self, instance: InstanceId, index: int, in_sync: bool) -> None:
         self.instance = instance
@@ -30,6 +36,7 @@ class Follower:
         self.nacked = -1
         self.in_sync = in_sync
         self.counted = in_sync
+        self.leaves_at = FOREVER
         self.stalled_since = FOREVER
         self.resend_at = FOREVER
 
@@ -50,6 +57,7 @@ class Replication:
         self._needs_backup = needs_backup and ctx.mode.replicates
         self._suspect_after_s = ctx.graph.data.recovery.suspect_after_s
         self._dropping: set[InstanceId] = set()
+        self._began_at = ctx.now
         self.news_at = FOREVER
         for instance in roles.in_sync:
             self._followers[instance] = Follower(instance, log.last, True)
@@ -226,14 +234,23 @@ class Replication:
                 wish_at = follower.stalled_since + limits.backup_lag_max_s
                 if down and follower.instance in down:
                     wish_at = min(wish_at, down[follower.instance] + self._suspect_after_s)
+            if follower.leaves_at < wish_at:
+                wish_at = follower.leaves_at
             if wish_at < due:
                 due = max(wish_at, propose_at)
         return due
 
     # -- the owner's own compare-and-swap ----------------------------------------------------------------------------------
 
-    def wish(self, topology: Topology) -> Topology | None:
-        """The next change of this set that its owner wants, if any."""
+    def leave_asked(self, sender: InstanceId) -> None:
+        """A follower is to end, and asks to be let go."""
+        follower = self._followers.get(sender)
+        if follower is not None and follower.leaves_at == FOREVER:
+            follower.leaves_at = self._ctx.now + limits.leave_wait_s
+            self._ctx.wishing = True
+
+    def wish(self, topology: Topology, members: Mapping[InstanceId, Member], draining: bool) -> Topology | None:
+        """The next change of this set that its owner wants, if any. `members` are registered; `draining`: the owner is to end itself."""
         name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
         for instance in (*self._roles.in_sync, *self._roles.joining):
             if instance in self._dropping or self._is_lost(instance):
@@ -246,15 +263,36 @@ class Replication:
             follower = self._followers.get(instance)
             if follower is not None and (self._may_be_admitted(follower) or mutants.on("admit-before-ack-set")):
                 return admit(topology, name, owner, epoch, instance)
+        leavers = [item for item in self._followers.values() if item.in_sync and item.leaves_at != FOREVER]
+        return self._replace(topology, leavers, members, draining) if leavers or draining else None
+
+    def _replace(self, topology: Topology, leavers: list[Follower], members: Mapping[InstanceId, Member], draining: bool) -> Topology | None:
+        """Who is to end is replaced first, within limits, and then let go; an owner that is to end itself lets nobody go (`stateful.leaving`)."""
+        name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
+        wanted = self._ctx.graph.data.frontend.replicas - 1 if self._ctx.mode.replicates else 0
+        wanted = max(wanted, 1) if draining else wanted
+        staying = sum(self._stays(item, members) for item in self._followers.values())
+        if staying + len(self._roles.joining) < wanted:
+            taken = {*self._roles.members, *self._roles.joining, *self._revoked}
+            free = [item.instance for item in members.values() if item.of == FRONTEND and item.instance not in taken and item.kept is None]
+            if free:
+                return call(topology, name, owner, epoch, min(free))
+        for follower in leavers if not draining else ():
+            if staying >= wanted or follower.leaves_at <= self._ctx.now:
+                if self._needs_backup:
+                    self._dropping.add(follower.instance)
+                return shrink(topology, name, owner, epoch, follower.instance)
         return None
 
-    def heir(self, registered: frozenset[InstanceId], end: int) -> InstanceId | None:
-        """An in-sync follower that lives and holds the log up to `end`."""
-        for follower in self._followers.values():
-            here = follower.in_sync and follower.acked >= end and follower.instance not in self._ctx.down
-            if here and follower.instance in registered:
-                return follower.instance
-        return None
+    def heir(self, members: Mapping[InstanceId, Member], end: int) -> InstanceId | None:
+        """An in-sync follower that is there to stay and holds the log up to `end`; who is to end as well says so soon after an epoch has begun."""
+        if self._roles.epoch > 1 and self._ctx.now < self._began_at + 2 * limits.resend_after_s:
+            return None
+        return next((item.instance for item in self._followers.values() if item.acked >= end and self._stays(item, members)), None)
+
+    def _stays(self, follower: Follower, members: Mapping[InstanceId, Member]) -> bool:
+        here = follower.instance in members and follower.instance not in self._ctx.down
+        return here and follower.in_sync and follower.leaves_at == FOREVER
 
     def _is_lost(self, instance: InstanceId) -> bool:
         """Whether a member of the ack set is dead, or does not receive. Joiners outside it hold nobody up: managers look after them."""

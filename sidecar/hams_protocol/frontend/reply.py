@@ -1,9 +1,8 @@
 """How the reply is chosen out of the sink tokens of a request (api.md, Replies). Deterministic in the tokens; looks at durable ones only."""
 
-from hams_protocol import mutants
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.plan import Plan
-from hams_protocol.ids import ValueId
+from hams_protocol.joins import torn
 from hams_protocol.messages import Kind, ModelError, Token
 
 Reply = tuple[tuple[Token, ...], ModelError | None]
@@ -38,19 +37,6 @@ def decide(plan: Plan, live: Live) -> Reply | None:
     if live.unresolved > 0:
         return None
     tokens = tuple(used.values())
-    torn = torn_fan(tokens)
-    if torn is not None:
-        return (), ModelError(torn, f"two executions of {torn} reached the reply: its instance died together with every receiver of the first")
+    if (op := torn(tokens)) is not None:
+        return (), ModelError(op, f"two executions of {op} reached the reply: its instance died together with every receiver of the first")
     return tokens, None
-
-
-def torn_fan(tokens: tuple[Token, ...]) -> str | None:
-    """The fan-out operator of which two different executions are among the ancestors of these tokens (protocol.md, section 4)."""
-    if len(tokens) < 2 or mutants.on("mix-fan-out-values"):
-        return None
-    seen: dict[str, ValueId] = {}
-    for token in tokens:
-        for op, value_id in token.fan:
-            if seen.setdefault(op, value_id) != value_id:
-                return op
-    return None

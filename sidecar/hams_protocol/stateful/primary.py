@@ -27,8 +27,8 @@ from hams_protocol.events import (
     UnitResult,
     UpdateWanted,
 )
-from hams_protocol.ids import InstanceId
-from hams_protocol.joins import Forward, Stage, Unit
+from hams_protocol.ids import InstanceId, UnitId
+from hams_protocol.joins import Forward, Stage, Unit, torn
 from hams_protocol.knowledge import Status
 from hams_protocol.messages import (
     Fence,
@@ -185,7 +185,7 @@ class Primary:
                 if m.is_fenced(m.joins.deps(unit)):
                     self._set_aside(unit)
                     continue
-                forward = self._passed_on(unit)
+                forward = self._passed_on(unit, runnable)
                 if forward is None:
                     runs, said = m.attempts.may_run(unit, m.queue, self._may_run_alone, now) if unit.attempts else (True, ())
                     effects += said
@@ -201,10 +201,20 @@ class Primary:
                 effects += self._start(runnable)
         return effects
 
-    def _passed_on(self, unit: Unit) -> Forward | None:
-        if unit.attempts and self._m.attempts.is_poison(unit):
-            return Forward(Kind.ERROR, self._m.attempts.error(unit))
-        return self._m.joins.forward(unit)
+    def _passed_on(self, unit: Unit, batch: list[Unit]) -> Forward | None:
+        """What a unit makes without the model, if anything. Lanes of one request, in `batch` or in the state, must not mix executions either."""
+        m = self._m
+        if unit.attempts and m.attempts.is_poison(unit):
+            return Forward(Kind.ERROR, m.attempts.error(unit))
+        forward = m.joins.forward(unit)
+        if forward is not None or len(m.operator.lanes) == 1:
+            return forward
+        request = unit.id.request
+        beside = [token for other in batch if other.id.request == request for token in other.used]
+        for lane in m.operator.lanes:
+            beside += m.lineage.made(UnitId(request, lane))
+        op = torn((*unit.used, *beside))
+        return None if op is None else m.joins.torn_by(op)
 
     def _may_run_alone(self, unit: Unit) -> bool:
         """Whether the death of a suspect could not lose the state: a backup has it, or this proxy, which came through before, has it on record."""

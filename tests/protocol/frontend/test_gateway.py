@@ -286,13 +286,51 @@ def test_a_draining_frontend_answers_its_clients_then_hands_its_shard_over():
     net.op("p").answer(R0)
     net.advance(0.3)
     assert net.reply(handle) == ["p-1:1"]
-    assert net.stopped == {"F-1": "drained"}
     found = net.topology.find("F/0")
-    assert (found.primary, found.epoch, found.in_sync) == ("F-2", 2, ())
+    assert (found.primary, found.epoch, found.in_sync) == ("F-2", 2, ("F-1",)), "its heir may have died just now"
     net.op("p").answer(RequestId(0, 1))
     net.run()
     assert net.reply(open_elsewhere) == ["p-1:2"]
+    assert net.stopped == {}
+    net.advance(limits.leave_wait_s)
+    assert net.stopped == {"F-1": "drained"}, "nobody came to take its place"
     assert [item.request for item in net.notes(NoteLog)] == [R0, RequestId(0, 1)], "nothing is logged again"
+
+
+def test_who_has_handed_its_shard_over_is_let_go_once_somebody_else_holds_the_log():
+    net = Net(graph(op("p", FRONTEND)), ("F-1", "F-2", "F-3"))
+    net.dead.add("F-3")
+    net.start(in_sync=False)
+    net.join_all()
+    net.run()
+    net.feed("F-1", Drain())
+    net.advance(0.3)
+    assert net.topology.find("F/0").in_sync == ("F-1",)
+    net.dead.discard("F-3")
+    net.members()
+    net.advance(1.0)
+    assert net.topology.find("F/0").in_sync == ("F-3",), "called by the new owner, in sync, and then the old one left"
+    assert net.stopped == {"F-1": "drained"}
+
+
+def test_two_that_are_to_end_do_not_hand_a_shard_to_and_fro():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.feed("F-1", Drain())
+    net.feed("F-2", Drain())
+    net.advance(3.0)
+    assert net.topology.find("F/0").epoch <= 2
+    assert net.stopped == {}
+
+
+def test_a_follower_that_is_to_end_asks_to_be_let_go_and_may_be_promoted_meanwhile():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.feed("F-2", Drain())
+    net.advance(1.0)
+    assert net.stopped == {}
+    net.dead.add("F-1")
+    net.fail_over(0, revoke="F-1", to="F-2")
+    net.run()
+    assert net.machines["F-2"].shards()[0].role == "primary"
 
 
 def test_a_shard_is_handed_over_only_to_who_holds_the_whole_log():
