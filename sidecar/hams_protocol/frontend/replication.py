@@ -57,6 +57,7 @@ class Replication:
         self._needs_backup = needs_backup and ctx.mode.replicates
         self._suspect_after_s = ctx.graph.data.recovery.suspect_after_s
         self._dropping: set[InstanceId] = set()
+        self._called: set[InstanceId] = set()
         self._began_at = ctx.now
         self.news_at = FOREVER
         for instance in roles.in_sync:
@@ -271,9 +272,10 @@ class Replication:
         name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
         wanted = self._ctx.graph.data.frontend.replicas - 1 if self._ctx.mode.replicates else 0
         wanted = max(wanted, 1) if draining else wanted
+        self._called.update(self._roles.joining, [item.instance for item in leavers])
         staying = sum(self._stays(item, members) for item in self._followers.values())
         if staying + len(self._roles.joining) < wanted:
-            taken = {*self._roles.members, *self._roles.joining, *self._revoked}
+            taken = {*self._roles.members, *self._called, *self._revoked}  # who was named before was dropped, by who knows why
             free = [item.instance for item in members.values() if item.of == FRONTEND and item.instance not in taken and item.kept is None]
             if free:
                 return call(topology, name, owner, epoch, min(free))
