@@ -61,6 +61,7 @@ class Changes:
         followed = [] if mutants.on("leaves-at-once") else [item for item in self._roles.followers.values() if not item.joining]
         if not (self._roles.owners or followed) or not others:
             self._stop("drained")
+            return
         for follower in followed:
             follower.leave()
         if self._roles.owners and not self._handing_off:
