@@ -5,6 +5,7 @@ Nothing here reaches a pod but through the API server, so that it works wherever
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from hams_operator.cli.kill import PROCESSES, ROLES, SIGNALS, pick
 from hams_operator.cli.output import Output, complain, console, print_json
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
 from hams_operator.local.observe import Condition, FailureInfo, InstanceStatus, Status
-from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MANAGER_ROLE, MODEL, PROXY, Json, Place
+from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MANAGER_ROLE, MODEL, PROXY, RESTART_LOST, Json, Place
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 
 STRIKE = """
@@ -270,6 +271,30 @@ def kill(
         what = " and ".join(f"{name} {pid}" for name, pid in hit.items())
         place = f"{chosen.role} of {chosen.operator}" if chosen.operator else chosen.role + (" (leader)" if chosen.leader else "")
         sys.stdout.write(f"{signal.Signals[f'SIG{number}'].name}: {chosen.id}, {place}: {what}\n")
+    return 0
+
+
+def restart(target: Target, operator: str, graph: str | None, output: Output) -> int:
+    """Say that a lost state shall begin again: the controller tells the graph. Holds for this loss only."""
+
+    async def work() -> str:
+        async with connect(target) as cluster:
+            item = (await cluster.find(graph)).item
+            name = item["metadata"]["name"]
+            lost = [found for found in (item.get("status") or {}).get("conditions", []) if found["reason"] == "StateLost"]
+            asked = next((word for found in lost for word in re.findall(r"\S+@\d+", found["message"]) if word.startswith(f"{operator}@")), None)
+            if asked is None:
+                complain(f"the state of {operator} is not lost, as the status of {name} says" + (f": {lost[0]['message']}" if lost else ""))
+            word = asked.rstrip(")")
+            body: Json = {"metadata": {"resourceVersion": item["metadata"]["resourceVersion"], "annotations": {RESTART_LOST: word}}}
+            await cluster.kube.merge(GRAPHS, cluster.namespace, name, body)
+            return str(name)
+
+    name = asyncio.run(work())
+    if output is Output.JSON:
+        print_json({"graph": name, "restarts": operator})
+    else:
+        sys.stdout.write(f"the state of {operator} begins again, from its newest checkpoint if there is one\n")
     return 0
 
 

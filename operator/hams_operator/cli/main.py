@@ -167,9 +167,15 @@ def kill(
 def restart(
     operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator (or shard, F/0) whose state is lost.", show_default=False)],
     graph: GraphOption = None,
+    context: ContextOption = None,
+    namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Decide that a lost state shall begin again: where whenLost is Stop, the graph waits for this."""
+    if context is not None or namespace is not None:
+        from hams_operator.cli import cluster  # noqa: PLC0415
+
+        raise Code(cluster.restart(cluster.Target(context, namespace), operator, graph, output))
     from hams_operator.cli import inspect  # noqa: PLC0415
 
     raise Code(inspect.restart(operator, graph, output))

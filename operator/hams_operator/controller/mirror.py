@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hams_operator import limits
 from hams_operator.plan.names import Json
 from hams_protocol.ids import InstanceId
-from hams_protocol.topology import Topology
+from hams_protocol.topology import Topology, allow_restart
 from hams_wire import records
 from hams_wire.coordination.port import ABSENT, Coordination, Delete, Deleted, Put, Restored
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
@@ -154,6 +154,14 @@ class Mirror:
                 raise
             return
         self._put(records.spec_key(graph_uid), compiled, revision)
+
+    async def allow_restart(self, graph_uid: str, name: str) -> None:
+        """Have a lost state begin again. Raises CoordinationError; `NotApplied` if the topology has changed just now, and it is looked at anew."""
+        entry = await self._coordination.get(records.topology_key(graph_uid))
+        changed = None if entry is None else allow_restart(records.decode_topology(entry.value), name)
+        if entry is not None and changed is not None:
+            log.warning("%s: the lost state of %s begins again, as a person has said", graph_uid, name)
+            await self._coordination.compare_and_swap(entry.key, entry.mod_revision, records.encode_topology(changed))
 
     async def clear(self, graph_uid: str) -> None:
         """Remove all that etcd holds of a graph. Raises CoordinationError; removing again does no harm."""

@@ -15,7 +15,7 @@ from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.workers import Again
 from hams_operator.graph import InvalidGraph, load_object
-from hams_operator.plan.change import Decision, decide
+from hams_operator.plan.change import Decision, decide, restarts
 from hams_operator.plan.desired import desired
 from hams_operator.plan.difference import Difference, difference
 from hams_operator.plan.names import (
@@ -103,6 +103,8 @@ class Reconciler:
         shown = self._shown(key, decision)
         world = replace(self._world(key, shown, asked.problem, problem), replacing=shown is not decision)
         await self._tend_pods(key, self._world(key, decision, None, None))
+        for name in restarts(item["metadata"].get("annotations") or {}, world.topology):
+            await self._mirror.allow_restart(shown.place.graph_uid(), name)
         before = item.get("status") or {}
         status = status_of(shown.graph, shown.place, world, before, asked.generation, _now())
         await self._tell(key, asked, status, shown.graph)

@@ -8,8 +8,9 @@ own, and takes over when it serves. Where operators keep state, that loses it, s
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hams_operator.plan.names import ALLOW_STATE_LOSS, Place
+from hams_operator.plan.names import ALLOW_STATE_LOSS, RESTART_LOST, Place
 from hams_protocol.graph import Graph, GraphData, Operator
+from hams_protocol.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ def decide(asked: GraphData, place: Place, running: Mapping[int, Graph], annotat
         )
     fresh = replace(place, incarnation=incarnation + 1)
     return Decision(_at(asked, fresh), fresh)
+
+
+def restarts(annotations: Mapping[str, str], topology: Topology) -> tuple[str, ...]:
+    """Lost states of which a person has said that they shall begin again."""
+    asked = {word.strip() for word in annotations.get(RESTART_LOST, "").split(",")}
+    return tuple(item.name for item in topology.sets if item.lost and not item.may_restart and f"{item.name}@{item.epoch}" in asked)
 
 
 def _at(data: GraphData, place: Place) -> Graph:

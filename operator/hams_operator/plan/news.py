@@ -50,6 +50,10 @@ def _of_operator(graph: Graph, old: Json, new: Json) -> list[News]:
             found.append(News("Promoted", f"{new['primary']} is primary of {name} in epoch {new['epoch']}: {reason}"))
         else:
             found.append(News("RolledBack", f"{name} begins epoch {new['epoch']}: {reason}"))
+    loss = new.get("lastLoss")
+    if loss is not None and loss != old.get("lastLoss"):
+        text = f"the state of {name} was lost and began again in epoch {loss['epoch']} from version {loss['version']}"
+        found.append(News("StateRestarted", text, warning=True))
     held, holds = len(old.get("inSync", [])), len(new.get("inSync", []))
     if held < op.backups <= holds:
         found.append(News("ReProtected", f"{name} has {holds} of {op.backups} backups in sync"))

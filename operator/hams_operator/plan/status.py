@@ -7,7 +7,7 @@ ready. `Redundant=True` only while every replica set has its backups in sync and
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, ROLE, Json, Place
+from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, RESTART_LOST, ROLE, Json, Place
 from hams_operator.plan.pods_seen import Pod, homes, named_in, role_of
 from hams_protocol.graph import Graph, Mode
 from hams_protocol.ids import InstanceId
@@ -133,7 +133,12 @@ class _Seen:
         for name in sets:
             found = self.topology.find(name)
             if found.lost:
-                return "StateLost", f"no replica of the state of {name} is left"
+                decide = (
+                    "it begins again"
+                    if found.may_restart
+                    else f"to begin it again: hams restart {name} (annotation {RESTART_LOST}: {name}@{found.epoch})"
+                )
+                return "StateLost", f"no replica of the state of {name} is left; {decide}"
             if found.primary is None:
                 return "NoPrimary", f"{name} has no primary yet"
             if not self.serves(found.primary):
@@ -199,6 +204,8 @@ class _Seen:
             found |= {"epoch": item.epoch, "inSync": list(item.in_sync), "joining": list(item.joining)}
             if item.primary is not None and not item.lost:
                 found["primary"] = item.primary
+            if item.restarted_in:
+                found["lastLoss"] = {"epoch": item.restarted_in, "version": item.end_of(item.restarted_in - 1) or 0}
             version = self.version(item)
             if version is not None:
                 found["version"] = version

@@ -11,7 +11,7 @@ from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.reconcile import Reconciler
 from hams_operator.controller.store import Store
 from hams_operator.controller.workers import Again
-from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, ROLE
+from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records
 from hams_wire.coordination.memory import MemoryStore
@@ -195,6 +195,34 @@ async def test_what_manager_and_primary_have_told_of_a_failover_is_in_the_status
     assert failover["took"] == "41ms"
     assert failover["reason"] == "pair-count-1-aa: its connection broke"
     assert "reexecuted" not in failover  # whoever knows is dead
+
+
+async def test_a_lost_state_begins_again_when_a_person_says_so_for_this_loss() -> None:
+    scene = Scene()
+    await scene.serving()
+    lost = ReplicaSet("count", 2, "pair-count-1-aa", (), (), ((1, 40),), lost=True)
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], lost), TOPOLOGY.tables))
+    await scene.look()
+    assert scene.condition("Ready")["reason"] == "StateLost"
+    assert "hams.dev/restart-lost: count@2" in scene.condition("Ready")["message"]
+    scene.ask(PAIR, {RESTART_LOST: "count@1"})  # said of the loss before
+    await scene.look()
+    assert not topology_of(scene).find("count").may_restart
+    scene.ask(PAIR, {RESTART_LOST: "count@2"})
+    await scene.settle()
+    assert topology_of(scene).find("count").may_restart
+    assert topology_of(scene).generation == 7, "said once"
+    begun = ReplicaSet("count", 3, "pair-count-2-aa", (), (), ((1, 40), (2, 0)), restarted_in=3)
+    scene.topology(Topology(8, (*TOPOLOGY.sets[:2], begun), TOPOLOGY.tables, ("pair-count-1-aa",)))
+    await scene.settle()
+    assert of_operator(scene, "count")["lastLoss"] == {"epoch": 3, "version": 0}
+    assert "began again in epoch 3 from version 0" in scene.events()["StateRestarted"]
+
+
+def topology_of(scene: Scene) -> Topology:
+    entry = scene.etcd.read(records.topology_key(UID))
+    assert entry is not None
+    return records.decode_topology(entry.value)
 
 
 async def test_a_handover_executes_nothing_again_and_says_so() -> None:
