@@ -6,6 +6,7 @@ from e2e.scenarios.install import NAMESPACE, RELEASE, Installation, ready
 from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun
 from e2e.scenarios.test_deletions import FULL
+from hams_operator.chaos.scenarios import Aim, without_controllers
 
 AWAY_S = 600.0 if FULL else 30.0
 
@@ -31,17 +32,10 @@ def test_F30_the_api_server_is_away_and_a_primary_dies(chain: GraphRun) -> None:
     assert not chain.failed()
 
 
-def test_F30_the_controller_is_dead_and_a_primary_dies(chain: GraphRun, installation: Installation) -> None:
-    installation.cluster.kubectl("scale", "-n", NAMESPACE, f"deployment/{RELEASE}-controller", "--replicas=0")
-    try:
-        with chain.load():
-            chain.delete(chain.pod_of("b", "primary"), force=True)
-            chain.changed()
-            chain.redundant()
-            assert not chain.failed()
-    finally:
-        installation.cluster.kubectl("scale", "-n", NAMESPACE, f"deployment/{RELEASE}-controller", "--replicas=2")
-    ready(installation.cluster, "app.kubernetes.io/component=controller", 2, NAMESPACE)
+def test_F30_the_controller_is_dead_and_a_primary_dies(chain: GraphRun) -> None:
+    with chain.load():
+        without_controllers(chain, Aim(operator="b"))
+        assert not chain.failed()
     report(chain, "F30 controller")
     deadline = time.monotonic() + 60
     while chain.condition("Ready").get("status") != "True":

@@ -4,14 +4,13 @@ Nothing is lost, doubled or answered wrongly; `chain` checks that at the end of 
 """
 
 import os
-import random
-import time
 
 import pytest
 
 from e2e.scenarios.install import NAMESPACE, Installation, ready
 from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun
+from hams_operator.chaos.scenarios import Aim, at_random, deleted, forced
 
 ROLES = [("b", "primary"), ("b", "backup"), ("frontend", "frontend"), ("manager", "manager")]
 FULL = os.environ.get("FULL") == "1"
@@ -24,10 +23,7 @@ TIMES = 10 if FULL else 2
 @pytest.mark.parametrize(("operator", "role"), ROLES, ids=[role for _, role in ROLES])
 def test_F11_a_pod_is_deleted_gracefully(chain: GraphRun, operator: str, role: str) -> None:
     with chain.load():
-        for _ in range(TIMES):
-            chain.delete(chain.pod_of(operator, role))
-            chain.changed()
-            chain.redundant()
+        deleted(chain, Aim(operator, role, TIMES))
     report(chain, f"F11 {role}")
     assert not chain.failed()
     assert chain.executed_again("b") == 0, "a handoff executes nothing again"
@@ -36,10 +32,7 @@ def test_F11_a_pod_is_deleted_gracefully(chain: GraphRun, operator: str, role: s
 @pytest.mark.parametrize(("operator", "role"), ROLES, ids=[role for _, role in ROLES])
 def test_F12_a_pod_is_deleted_by_force(chain: GraphRun, operator: str, role: str) -> None:
     with chain.load():
-        for _ in range(TIMES):
-            chain.delete(chain.pod_of(operator, role), force=True)
-            chain.changed()
-            chain.redundant()
+        forced(chain, Aim(operator, role, TIMES))
     report(chain, f"F12 {role}")
     assert not chain.failed()
 
@@ -59,18 +52,9 @@ def test_F11_F12_the_controllers_are_deleted(chain: GraphRun, installation: Inst
 
 def test_F14_pods_are_deleted_at_random(chain: GraphRun) -> None:
     """By force every few seconds, but never the last replica in sync of a set; the graph need not be whole again in between."""
-    seeded = random.Random(14)
-    hit = 0
     with chain.load():
-        end = time.monotonic() + RANDOM_S
-        while time.monotonic() < end:
-            began = time.monotonic()
-            spare = chain.spare_pods()
-            if spare:
-                chain.delete(seeded.choice(spare), force=seeded.random() < 0.7)
-                hit += 1
-            chain.stalled(max(0.0, EVERY_S - (time.monotonic() - began)))
-        chain.redundant()
+        at_random(chain, Aim(duration_s=RANDOM_S, every_s=EVERY_S))
+    hit = len(chain.faults)
     within = report(chain, "F14", deletions=hit)
     assert hit > 0
     assert not chain.failed()

@@ -2,6 +2,7 @@
 
 from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun
+from hams_operator.chaos.scenarios import Aim, drained
 
 
 def node_of_primary(run: GraphRun, operator: str) -> str:
@@ -19,14 +20,9 @@ def node_of_primary(run: GraphRun, operator: str) -> str:
 def test_F15_a_node_is_drained(chain: GraphRun) -> None:
     """The budgets hold evictions up until states are in sync elsewhere; no pair is evicted together."""
     node = node_of_primary(chain, "b")
-    try:
-        with chain.load():
-            chain.note(f"drain {node}")
-            chain.cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s", "--pod-selector=hams.dev/graph")
-            chain.redundant()
-            assert not [name for name, pod in chain.pods().items() if pod["spec"].get("nodeName") == node]
-    finally:
-        chain.cluster.kubectl("uncordon", node)
+    with chain.load():
+        drained(chain, Aim(operator="b"))
+    assert node in [where for _, what in chain.faults for where in what.split()]
     report(chain, "F15")
     assert not chain.failed()
     assert chain.executed_again("b") == 0, "a drain hands over"

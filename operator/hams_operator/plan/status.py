@@ -133,11 +133,8 @@ class _Seen:
         for name in sets:
             found = self.topology.find(name)
             if found.lost:
-                decide = (
-                    "it begins again"
-                    if found.may_restart
-                    else f"to begin it again: hams restart {name} (annotation {RESTART_LOST}: {name}@{found.epoch})"
-                )
+                how = f"hams restart {name} (annotation {RESTART_LOST}: {name}@{found.epoch})"
+                decide = "it begins again" if found.may_restart else f"to begin it again: {how}"
                 return "StateLost", f"no replica of the state of {name} is left; {decide}"
             if found.primary is None:
                 return "NoPrimary", f"{name} has no primary yet"

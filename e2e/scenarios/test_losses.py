@@ -1,0 +1,88 @@
+"""F13, F33: more members of a state fail than it has copies. The graph stops or begins the state again, as its policy says, and says so."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from e2e.scenarios.conftest import KEPT
+from e2e.scenarios.hits import reason, status_code
+from e2e.scenarios.install import Installation
+from e2e.scenarios.report import report
+from e2e.scenarios.run import GraphRun, graph_on, keep_history
+from e2e.scenarios.variants import variant
+from hams_operator.chaos.scenarios import Aim, heir_dies
+
+
+@contextlib.contextmanager
+def lossy(installation: Installation, folder: Path, policy: str) -> Iterator[GraphRun]:
+    """The chain under a policy; judged by its history alone, as counts begin again."""
+    file = variant(folder, f"lossy-{policy.lower()}", lambda spec: spec.update(recovery={"whenLost": policy}))
+    run = None
+    try:
+        with graph_on(installation, file) as run:
+            run.settles = False
+            yield run
+        run.verify_history()
+    except BaseException:
+        if run is not None:
+            keep_history(run, KEPT / f"F13-{policy}")
+        raise
+
+
+def crash_all(run: GraphRun, operator: str) -> None:
+    """No replica is left, at once, and nobody is told."""
+    for pod in run.pods_of(operator):
+        run.crash(pod)
+
+
+def losses(run: GraphRun) -> set[str]:
+    return {line["op"] for line in run.lines("lost")}
+
+
+def told(run: GraphRun, operator: str) -> object:
+    return next(item for item in run.resource()["status"]["operators"] if item["name"] == operator).get("lastLoss")
+
+
+def test_F13_a_lost_state_stops_the_graph_until_a_person_decides(installation: Installation, tmp_path: Path) -> None:
+    with lossy(installation, tmp_path, "Stop") as run:
+        with run.load():
+            run.answered(40)
+        crash_all(run, "b")
+        message = reason(run, "Ready", "StateLost")
+        assert status_code(run.cluster, run.name) == 503
+        asked = message.rpartition("hams.dev/restart-lost: ")[2].rstrip(")")
+        assert asked.startswith("b@")
+        run.cluster.kubectl("annotate", "servicegraph", run.name, "-n", "default", f"hams.dev/restart-lost={asked}")
+        run.until(lambda topology: not topology["sets"]["b"]["lost"])
+        run.redundant()
+        with run.load():
+            run.answered(40)
+        assert told(run, "b") is not None
+        assert "b" in losses(run)
+    report(run, "F13 Stop")
+
+
+def test_F13_a_lost_state_begins_again_where_the_policy_says_so(installation: Installation, tmp_path: Path) -> None:
+    with lossy(installation, tmp_path, "Restart") as run:
+        with run.load():
+            run.answered(40)
+            crash_all(run, "b")
+            run.answered(40)
+            run.redundant()
+        assert told(run, "b") is not None
+        assert "b" in losses(run)
+    report(run, "F13 Restart")
+
+
+def test_F33_a_promoted_backup_dies_before_another_is_in_sync(installation: Installation, tmp_path: Path) -> None:
+    """A fresh backup may just have made it: then nothing is lost. If not, it is said."""
+    with lossy(installation, tmp_path, "Restart") as run:
+        with run.load():
+            heir_dies(run, Aim(operator="b"))
+            run.answered(40)
+            run.redundant()
+        lost = "b" in losses(run)
+        assert (told(run, "b") is not None) == lost, "status and history say the same"
+        counts = sorted(int(reply["tensors"][run.tensor]) for reply in run.replies)
+        assert lost or counts == list(range(1, len(counts) + 1))
+    report(run, "F33", lost=lost)
