@@ -1,9 +1,13 @@
 """F34, F31: images of models and of proxies are replaced under load, forth and back; and controllers die in the middle of it."""
 
+import pytest
+
 from e2e.scenarios.hits import also_called, objects_of, reason
 from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun
 from hams_operator.chaos.scenarios import Aim, controllers_killed_in_a_change, model_upgraded, upgraded_in_a_failover
+
+pytestmark = pytest.mark.timeout(900)
 
 MODEL = "hams.local/hams-example-chain:0.1.0"
 

@@ -4,7 +4,6 @@ Every failure is a `KubeError`: the API server's own word (`status` is its HTTP 
 the controller looks again at everything and decides anew, so an unknown outcome needs no case of its own.
 """
 
-import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Protocol
 from urllib.parse import urlencode
 
 import aiohttp
+import msgspec
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException
@@ -181,7 +181,7 @@ class KubeClient:
         try:
             async for line in response.content:
                 if line.strip():
-                    yield json.loads(line)
+                    yield msgspec.json.decode(line)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise KubeError(0, f"the watch of {resource.plural} broke: {error}") from None
         finally:
@@ -224,7 +224,7 @@ class KubeClient:
         timeout = aiohttp.ClientTimeout(total=limits.kube_request_s)
         response = await self._send(method, path, query, body, content_type, timeout)
         try:
-            found: Json = json.loads(await response.read())
+            found: Json = msgspec.json.decode(await response.read())
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise KubeError(0, f"{method} {path}: no answer: {error}") from None
         return found
@@ -237,19 +237,31 @@ class KubeClient:
         await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         try:
-            found = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
-            response: aiohttp.ClientResponse = found.response
+            response = await self._request(method, url, headers, body, timeout)
             if response.status < 300:
                 return response
             text = await response.text()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise KubeError(0, f"{method} {path}: no answer: {str(error) or type(error).__name__}") from None
         try:
-            message = str(json.loads(text).get("message", text))
-        except ValueError:
+            message = str(msgspec.json.decode(text).get("message", text))
+        except (ValueError, AttributeError):
             message = text
         retry = response.headers.get("Retry-After", "0")
         raise KubeError(response.status, f"{method} {path}: {message.strip()[:2000]}", float(retry) if retry.isdigit() else 0.0)
+
+    async def _request(
+        self, method: str, url: str, headers: dict[str, str], body: Json | None, timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """The client makes the session, with its certificates; then most requests go to it directly: the client's own JSON takes as long as the
+        rest of a request. Its ways around (proxies, another name in TLS) are left to it."""
+        rest = self._client.rest_client
+        session: aiohttp.ClientSession | None = rest.pool_manager
+        if session is None or rest.proxy or rest.configuration.tls_server_name:
+            found = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+            response: aiohttp.ClientResponse = found.response
+            return response
+        return await session.request(method, url, headers=headers, data=None if body is None else msgspec.json.encode(body), timeout=timeout)
 
 
 class NoCluster(Exception):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+import uvloop
 from aiohttp import web
 
 from hams_operator.controller.election import Election
@@ -171,7 +172,8 @@ def main() -> int:
     logging.getLogger("hams.wire").setLevel(logging.WARNING)
 
     try:
-        return asyncio.run(serve(options))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve(options))
     except (OSError, NoCluster) as error:
         log.error("%s", error)
     except ExceptionGroup as group:
