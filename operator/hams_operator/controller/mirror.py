@@ -13,7 +13,7 @@ from hams_operator.plan.names import Json
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology, allow_restart
 from hams_wire import records
-from hams_wire.coordination.port import ABSENT, Coordination, Delete, Deleted, Put, Restored
+from hams_wire.coordination.port import ABSENT, Coordination, Delete, Deleted, KeyValue, Put, Restored
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
 
 log = logging.getLogger("hams.controller")
@@ -81,7 +81,8 @@ class Mirror:
             try:
                 async for event in watch:
                     if isinstance(event, Put):
-                        self._changed(self._put(event.entry.key, event.entry.value, event.entry.mod_revision))
+                        if not self._knows(event.entry):
+                            self._changed(self._put(event.entry.key, event.entry.value, event.entry.mod_revision))
                     elif isinstance(event, Deleted):
                         self._changed(self._drop(event.key))
                     elif isinstance(event, Restored):
@@ -100,6 +101,12 @@ class Mirror:
             self.away = why
             self._changed("")
         self.away = why
+
+    def _knows(self, entry: KeyValue) -> bool:
+        """Whether this is the graph that was written from here: no news, and no second look at a graph that has just begun."""
+        uid, _, name = entry.key.removeprefix(ROOT).partition("/")
+        known = self._known.get(uid)
+        return name == "spec" and known is not None and known.spec_revision == entry.mod_revision
 
     def _put(self, key: str, value: bytes, revision: int) -> str:
         uid, _, name = key.removeprefix(ROOT).partition("/")
