@@ -31,6 +31,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 INLINE = re.compile(r"`(hams [^`]+)`")
 PLACEHOLDERS = {"FILE", "DIR", "NAME", "OPERATOR", "URL", "N", "S", "ID"}
+KINDS = ("ConfigMap", "Service", "NetworkPolicy", "PodDisruptionBudget")
+"""Words of the control plane's sources that are no reasons."""
 NOT_YET = {"render"}
 """Named in the documents as not there yet."""
 
@@ -141,6 +143,18 @@ def test_whole_graphs_in_the_pages_are_valid(page: Path) -> None:
     for language, body in FENCE.findall(page.read_text(encoding="utf-8")):
         if language == "yaml" and "operators:" in body and body.startswith("apiVersion"):
             load_text(body)
+
+
+def test_troubleshooting_names_every_reason_and_event_that_there_is() -> None:
+    """Each from the code that emits it."""
+    control = ROOT / "operator" / "hams_operator"
+    sources = "\n".join((control / name).read_text() for name in ("plan/status.py", "plan/news.py", "controller/reconcile.py"))
+    words = set(re.findall(r'"([A-Z][a-z]+(?:[A-Z][a-z]+)*)"', sources))
+    other = {"True", "False", "Unknown", "Normal", "Warning", "Progressing", "Event", "Deployment", "Pod", "Z"}  # statuses, types, kinds
+    reasons = words - other - set(KINDS)
+    assert {"NoPrimary", "StateLost", "Promoted", "ReProtected", "Unprotected", "NameTaken", "Ending"} <= reasons
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    assert not [word for word in sorted(reasons) if not re.search(rf"\b{word}\b", text)]
 
 
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda path: path.name)
