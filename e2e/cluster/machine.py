@@ -27,10 +27,10 @@ PACKAGES = {
     "nsenter": "util-linux",
     "setpriv": "util-linux",
     "openssl": "openssl",
-    "gcc": "gcc",
+    "gcc": "gcc libc6-dev",
     "tar": "tar",
 }
-"""Each program, or file, and the Debian package that has it."""
+"""Each program, or file, and the Debian packages that bring it."""
 GO_MIN = (1, 24)
 NODE = "mount -t proc proc /proc && mount -t tmpfs tmpfs /mnt && ip link set lo up && ip link add probe type bridge && iptables -t nat -L -n"
 """What a node does first, in namespaces of its own."""
@@ -48,7 +48,7 @@ def _path() -> str:
 def missing() -> list[str]:
     """The Debian packages whose programs are not here."""
     absent = (name for name in PACKAGES if not (Path(name).exists() if name.startswith("/") else shutil.which(name, path=_path())))
-    return list(dict.fromkeys(PACKAGES[name] for name in absent))
+    return list(dict.fromkeys(" ".join(PACKAGES[name] for name in absent).split()))
 
 
 def install() -> None:
