@@ -18,12 +18,13 @@ AFTER_S = 10.0
 
 
 def gaps_ms(run: GraphRun) -> list[float]:
-    """Per fault, the longest time without any reply that ended within AFTER_S of it."""
+    """Per fault, the longest time without any reply that began within AFTER_S of it, and before the next."""
     times = sorted(float(reply["answered"]) for reply in run.replies)
     pairs = list(itertools.pairwise(times))
     found = []
-    for struck, _ in run.faults:
-        near = [later - earlier for earlier, later in pairs if struck < later and earlier < struck + AFTER_S]
+    struck_at = [struck for struck, _ in run.faults]
+    for struck, following in itertools.zip_longest(struck_at, struck_at[1:], fillvalue=math.inf):
+        near = [later - earlier for earlier, later in pairs if struck < later and earlier < min(struck + AFTER_S, following)]
         found.append(round(1000 * max(near, default=0.0), 1))
     return found
 

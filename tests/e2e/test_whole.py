@@ -35,18 +35,15 @@ def test_a_machine_that_cannot_is_no_pass(words: list[str], status: int, tmp_pat
     assert (tmp_path / "outcome").read_text() == "NOT RUN: no namespaces\n"
 
 
-def test_a_program_that_has_no_time_left_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_program_that_has_no_time_left_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = whole.Stages(limit_s=0)
     child = whole.Child("sh", "-c", f"trap '' INT; sleep 1000 & echo $! > {tmp_path}/pid; wait")
     with pytest.raises(whole.NoTime):
         child.wait(stages.left_s())
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         time.sleep(0.01)
-    whole.LEAVE_S, before = 0, whole.LEAVE_S
-    try:
-        child.stop()
-    finally:
-        whole.LEAVE_S = before
+    monkeypatch.setattr(whole, "LEAVE_S", 0)
+    child.stop()
     pid = int((tmp_path / "pid").read_text())
     status = Path(f"/proc/{pid}/stat")
     assert not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
