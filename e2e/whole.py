@@ -102,15 +102,19 @@ class Child:
 
 
 def build(stages: Stages, own: bool, registry: str, builder: str) -> None:
-    """Images, and beside them the programs of the cluster: one waits for the network while the other computes. Raises NoTime, CommandFailed."""
-    children = [
-        Child(sys.executable, "-m", "images.build", "--builder", builder, "--registry", registry, "--example", "chain", "--example", "digits")
-    ]
+    """Images, and beside them the programs of the cluster: one waits for the network while the other computes.
+
+    Raises NoTime, NotPossible, CommandFailed.
+    """
+    children = [Child(sys.executable, "-m", "images.build", "--builder", builder, "--registry", registry, "--example", "chain", "--thin", "digits")]
     if own:
         children.append(Child(sys.executable, "-m", "e2e.cluster", "build"))
     try:
         for child in children:
-            if status := child.wait(stages.left_s()):
+            status = child.wait(stages.left_s())
+            if status == machine.IMPOSSIBLE:
+                raise NotPossible(f"{child.name}: this machine cannot, see above")
+            if status:
                 raise CommandFailed(f"{child.name}: exit code {status}, see above")
     finally:
         for child in children:

@@ -9,6 +9,7 @@ from e2e.cluster import binaries, machine
 from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.commands import CommandFailed, NotInTime
 from e2e.cluster.layout import ROOT, node_name
+from e2e.cluster.machine import IMPOSSIBLE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -76,10 +77,13 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Returns the exit code: IMPOSSIBLE where this machine cannot do what was asked."""
     try:
         act(Cluster(), parser().parse_args())
-    except (NotPossible, NotInTime, CommandFailed) as error:
+    except NotPossible as error:
+        print(error, file=sys.stderr)
+        return IMPOSSIBLE
+    except (NotInTime, CommandFailed) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from e2e.cluster import machine
-from e2e.cluster.commands import run
+from e2e.cluster.commands import CommandFailed, run
 from e2e.cluster.layout import TOOLS
 
 LINKS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
@@ -67,6 +67,10 @@ def build(folder: Path) -> None:
 def _build(folder: Path) -> None:
     machine.check_go()
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    try:
+        run("go", "list", "-deps", *(f"./{package}" for package in PROGRAMS), cwd=TOOLS, env=environment)
+    except CommandFailed as error:
+        raise machine.NotPossible(f"the modules of Kubernetes cannot be fetched here: {str(error)[-500:]}") from None
     for package, program in PROGRAMS.items():
         started = time.monotonic()
         run("go", "build", "-trimpath", "-ldflags", linker_flags(), "-o", folder / program, f"./{package}", cwd=TOOLS, env=environment)

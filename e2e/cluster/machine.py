@@ -32,6 +32,8 @@ PACKAGES = {
 }
 """Each program, or file, and the Debian packages that bring it."""
 GO_MIN = (1, 24)
+IMPOSSIBLE = 3
+"""The exit code of programs that were asked for what this machine cannot do."""
 NODE = "mount -t proc proc /proc && mount -t tmpfs tmpfs /mnt && ip link set lo up && ip link add probe type bridge && iptables -t nat -L -n"
 """What a node does first, in namespaces of its own."""
 
