@@ -272,6 +272,7 @@ class Replication:
         name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
         wanted = self._ctx.graph.data.frontend.replicas - 1 if self._ctx.mode.replicates else 0
         wanted = max(wanted, 1) if draining else wanted
+        self._called.intersection_update(members)
         self._called.update(self._roles.joining, [item.instance for item in leavers])
         staying = sum(self._stays(item, members) for item in self._followers.values())
         if staying + len(self._roles.joining) < wanted:

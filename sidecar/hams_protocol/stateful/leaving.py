@@ -54,6 +54,7 @@ class Leaving:
         self.due = min((item.leaves_at for item in self._followers.all.values() if item.leaves_at > now), default=FOREVER)
         name = m.operator.name
         found, staying = m.knowledge.set_of(name), self._staying()
+        self._called.intersection_update(m.members)
         self._called.update(found.joining)
         wanted = max(m.operator.backups, 1) if draining else m.operator.backups
         if len(staying) + len(found.joining) < wanted and (free := self._free()) is not None:
