@@ -91,10 +91,21 @@ class Mirror:
                 looking.cancel()
 
     async def _look_alive(self, watch: object) -> None:
-        """A watch outlives etcd's absence without a word; status must not."""
+        """A watch outlives etcd's absence without a word; status must not. That a watch is not heard proves nothing: this process may be late itself,
+        when it begins with a thousand graphs, and to tell them all would make it later. So etcd is asked, and one question in vain is not enough."""
+        vain = 0
         while True:
             await asyncio.sleep(limits.etcd_look_s)
-            self._set_away("" if getattr(watch, "live", True) else "etcd does not answer")
+            why = "" if getattr(watch, "live", True) else await self._why_away()
+            vain = vain + 1 if why else 0
+            self._set_away(why if vain >= limits.etcd_looks_vain else "")
+
+    async def _why_away(self) -> str:
+        try:
+            await self._coordination.get(ROOT)
+        except CoordinationError as error:
+            return str(error) or type(error).__name__
+        return ""
 
     def _set_away(self, why: str) -> None:
         if bool(why) != bool(self.away):

@@ -9,10 +9,12 @@ import pytest
 from hams_operator import limits
 from hams_operator.controller.election import LEASE, Election
 from hams_operator.controller.kube import OWNED, PODS, KubeError, Resource
+from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import options_from
 from hams_operator.controller.store import Store
 from hams_operator.controller.watching import Follower
 from hams_operator.controller.workers import Again, Workers
+from hams_wire.coordination.memory import MemoryStore
 
 from .fakes import FakeKube
 
@@ -183,3 +185,34 @@ def test_options_come_from_the_environment_that_the_chart_sets() -> None:
     assert (found.settings.etcd, found.settings.image, found.settings.history, found.namespaces) == ("http://e:1", "i:1", "/h", ("a", "b"))
     assert options_from({}).namespaces == ()
     assert set(OWNED) == {"ConfigMap", "Service", "Deployment", "PodDisruptionBudget", "NetworkPolicy"}
+
+
+# -- the mirror --------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a controller that begins with a thousand graphs tells all of them, and is later still for it."""
+    monkeypatch.setattr(limits, "etcd_look_s", 0.001)
+
+    class Deaf:
+        live = False
+
+    client, told, turned = MemoryStore().client(), list[str](), asyncio.Event()
+
+    def changed(uid: str) -> None:
+        told.append(uid)
+        turned.set()
+
+    mirror = Mirror(client, changed)
+    mirror.away = ""
+    looking = asyncio.create_task(mirror._look_alive(Deaf()))
+    await asyncio.sleep(0.05)
+    assert (mirror.away, told) == ("", [])
+    for cut in (True, False):
+        turned.clear()
+        (client.partition if cut else client.heal)()
+        async with asyncio.timeout(5):
+            await turned.wait()
+        assert bool(mirror.away) == cut
+    looking.cancel()
+    assert told == ["", ""]
