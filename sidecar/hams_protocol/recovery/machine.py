@@ -6,12 +6,10 @@ change is one compare-and-swap against the topology it was made from. Any manage
 it twice.
 """
 
-from dataclasses import replace
-
 from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, NoteLost, Propose, Send
 from hams_protocol.events import CasDone, CasFailed, CasUnknown, Event, Member, MembersChanged, PeerDown, PeerUp, Received, Tick, TopologyLearnt
-from hams_protocol.graph import Graph, WhenLost, WhenUnprotected
+from hams_protocol.graph import Graph, WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
@@ -31,6 +29,7 @@ from hams_protocol.messages import (
 )
 from hams_protocol.recovery import assign
 from hams_protocol.recovery.attempt import Attempt
+from hams_protocol.recovery.losses import Losses
 from hams_protocol.recovery.patience import Patience
 from hams_protocol.topology import ReplicaSet, Topology
 
@@ -72,11 +71,9 @@ class ManagerMachine:
         self._attempt: Attempt | None = None
         self._kept_at: dict[tuple[InstanceId, str, int], float] = {}
         self._orphaned_since: dict[str, float] = {}
-        self._retry_at: dict[str, float] = {}
+        self.retry_at: dict[str, float] = {}
         self._about: set[tuple[str, ...]] = set()
-        self._saved: dict[tuple[InstanceId, str], tuple[int, int]] = {}
-        self._saved_since: dict[tuple[str, int], float] = {}
-        self._ask_saved_at = FOREVER
+        self._losses = Losses(self)
         self._proposing = False
         self._began_at = FOREVER
         self._held_until = -FOREVER
@@ -105,7 +102,7 @@ class ManagerMachine:
         """When the machine wants a Tick."""
         delay = self._delay()
         dues = [self._held_until, self._needed_since + delay, self._assign_since + delay, self._began_at + limits.first_roles_wait_s]
-        dues += [*self._retry_at.values(), self._ask_saved_at]
+        dues += [*self.retry_at.values(), self._losses.ask_at]
         for inquest in self._inquests.values():
             dues.append(inquest.asked_at + limits.probe_again_after_s)
             dues += [inquest.asked_at + self._probe_timeout_s, inquest.confirmed_at + delay]
@@ -286,7 +283,7 @@ class ManagerMachine:
         self._patience.answered(sender, now)
         for report in answer.roles:
             if report.role == SAVED:
-                self._saved[sender, report.name] = (report.epoch, max(report.version, 0))
+                self._losses.saved(sender, report)
             if report.role == KEPT:
                 self._kept_at[sender, report.name, report.epoch] = now
         inquest = self._inquests.get(sender)
@@ -330,7 +327,7 @@ class ManagerMachine:
         """Whatever can be done now: revoke, recover, assign. One proposal at a time."""
         if not self._known:
             return []
-        effects = self._expire(now) + self._ask_saved(now)
+        effects = self._expire(now) + self._losses.ask_saved(now)
         if self._proposing or now < self._held_until:
             return effects
         condemned = self._condemned(now)
@@ -341,7 +338,7 @@ class ManagerMachine:
         effects += self._recover(condemned, now)
         if not self._is_busy():
             return effects + self._assign(now)
-        changed, notes = self._lost_and_found(self.knowledge.topology)
+        changed, notes = self._losses.lost_and_found(self.knowledge.topology)
         if self._attempt is None or changed == self.knowledge.topology:
             return effects
         return [*effects, *notes, *self._propose(changed.next())]  # an attempt waits for nobody who is lost
@@ -378,7 +375,7 @@ class ManagerMachine:
 
     def _may_freeze(self, item: ReplicaSet, out: set[InstanceId], now: float) -> bool:
         """Whether somebody in sync, of whom nothing bad is known, may stand in for the primary now."""
-        if item.lost or now < self._retry_at.get(item.name, -FOREVER):
+        if item.lost or now < self.retry_at.get(item.name, -FOREVER):
             return False
         return any(peer not in out and peer not in self._down for peer in item.in_sync)
 
@@ -456,7 +453,7 @@ class ManagerMachine:
         self._attempt = attempt
         vain = any(known.find(name).primary in condemned for name in attempt.put_off)
         for name in attempt.put_off:
-            self._retry_at[name] = now + self._probe_timeout_s
+            self.retry_at[name] = now + self._probe_timeout_s
         attempt.put_off.clear()
         if attempt.is_empty or vain:  # in vain: nobody can stand in for one of the condemned, so none of them is revoked
             self._attempt = None
@@ -464,7 +461,7 @@ class ManagerMachine:
         result = attempt.result()
         if result is None:
             return effects
-        notes = self._losses(attempt)
+        notes = self._said_lost(attempt)
         return [*effects, *notes, *self._propose(result)]
 
     def _is_orphaned(self, item: ReplicaSet, topology: Topology, now: float) -> bool:
@@ -472,10 +469,10 @@ class ManagerMachine:
         if item.primary is None or item.primary not in topology.revoked:
             self._orphaned_since.pop(item.name, None)
             if item.primary not in self._inquests:
-                self._retry_at.pop(item.name, None)
+                self.retry_at.pop(item.name, None)
             return False
         self._orphaned_since.setdefault(item.name, now)
-        if now < self._retry_at.get(item.name, -FOREVER):
+        if now < self.retry_at.get(item.name, -FOREVER):
             return False
         return not (item.lost and not assign.keepers(self.members, item)) and not self._must_wait(item)
 
@@ -499,7 +496,7 @@ class ManagerMachine:
         inquest = self._inquests.get(instance)
         return inquest is not None and inquest.confirmed_at != FOREVER and inquest.health is None
 
-    def _losses(self, attempt: Attempt) -> list[Effect]:
+    def _said_lost(self, attempt: Attempt) -> list[Effect]:
         return [NoteLost(name, attempt.topology.find(name).epoch, -1, "no replica of its state is left") for name in sorted(attempt.lost)]
 
     def _assign(self, now: float) -> list[Effect]:
@@ -511,8 +508,8 @@ class ManagerMachine:
         changed = assign.slots(self.graph, changed, living, ())
         suspects = {name for name, item in self._inquests.items() if item.confirmed_at == FOREVER and name in self.members}
         changed = assign.joiners(self.graph, changed, living, suspects)
-        changed, notes = self._lost_and_found(changed)
-        changed, restarts = self._restart_lost(changed, now)
+        changed, notes = self._losses.lost_and_found(changed)
+        changed, restarts = self._losses.restart(changed, now)
         notes += restarts
         if changed == topology:
             self._assign_since = FOREVER
@@ -527,66 +524,9 @@ class ManagerMachine:
         """Members of whom nothing bad is known."""
         return {name: item for name, item in self.members.items() if name not in self._inquests and not self._down.get(name)}
 
-    def _lost_and_found(self, topology: Topology) -> tuple[Topology, list[Effect]]:
-        """A set whose every member has lost its lease and fails its probe is lost, until one of them is back. None of them is revoked."""
-        notes: list[Effect] = []
-        for item in topology.sets:
-            holders = [member for member in item.members if member not in topology.revoked]
-            gone = all(self._is_gone(member) for member in holders) and not assign.keepers(self.members, item)
-            if gone == item.lost or item.primary is None or not holders:
-                continue
-            joining = () if gone else item.joining  # nobody is there to copy from, and who begins the state again must be free
-            topology = topology.with_set(replace(item, lost=gone, joining=joining))
-            if gone:
-                notes.append(NoteLost(item.name, item.epoch, -1, "no replica of its state is left"))
-        return topology, notes
-
-    def _is_gone(self, instance: InstanceId) -> bool:
+    def is_gone(self, instance: InstanceId) -> bool:
+        """Whether an instance has lost its lease and fails its probe."""
         return instance not in self.members and self._is_silent(instance)
-
-    def _restart_lost(self, topology: Topology, now: float) -> tuple[Topology, list[Effect]]:
-        """`Restart`: a lost state begins again, from its newest checkpoint if there is one, and says so; `Stop` leaves it to a person."""
-        notes: list[Effect] = []
-        restarts = self.graph.data.recovery.when_lost is WhenLost.RESTART
-        for item in topology.sets:
-            if not (item.lost and (restarts or item.may_restart)):
-                continue
-            of = item.name if item.name in self.graph.operators else "F"
-            free = [name for name in assign.candidates(self.members, of, topology) if name not in assign.named(topology)]
-            may_return = bool(assign.keepers(self.members, item)) and item.name not in self._retry_at
-            if free and not may_return and not self._waits_for_checkpoints(item, free, now):
-                epoch, version, chosen = max((*self._saved.get((name, item.name), (0, 0)), name) for name in reversed(free))
-                restarted = assign.moved(item, chosen if epoch else free[0], version, (), ())
-                if epoch:
-                    notes.append(NoteLost(item.name, item.epoch, version, "it begins again from a checkpoint"))
-                topology = assign.revoke(topology, item.members)
-                topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
-        return topology, notes
-
-    def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId], now: float) -> bool:
-        """Instances read theirs once they learn that the state is lost; each tells a probe what it has found."""
-        operator = self.graph.operators.get(item.name)
-        if operator is None or operator.checkpoint is None:
-            return False
-        if not self.knowledge.topology.find(item.name).lost:
-            return True
-        since = self._saved_since.setdefault((item.name, item.epoch), now)
-        return now < since + limits.checkpoint_wait_s and any((name, item.name) not in self._saved for name in free)
-
-    def _ask_saved(self, now: float) -> list[Effect]:
-        """Probes for that, again and again while somebody waits."""
-        topology = self.knowledge.topology
-        waiting = [name for name, epoch in self._saved_since if topology.find(name).lost and topology.find(name).epoch == epoch]
-        if not waiting:
-            self._saved_since.clear()
-            self._saved.clear()
-            self._ask_saved_at = FOREVER
-            return []
-        if now < self._ask_saved_at < FOREVER:
-            return []
-        self._ask_saved_at = now + limits.probe_again_after_s
-        found = [name for of in waiting for name in assign.candidates(self.members, of, topology) if (name, of) not in self._saved]
-        return [Send(name, Probe(0)) for name in found]
 
     def _propose(self, topology: Topology) -> list[Effect]:
         self._proposing = True

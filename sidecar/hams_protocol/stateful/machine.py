@@ -31,20 +31,14 @@ from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.joins import Unit
 from hams_protocol.lineage import Lineage
 from hams_protocol.messages import (
-    KEPT,
     AskTopology,
     Durable,
     Fence,
     Freeze,
-    FreezeAnswer,
-    Health,
     Message,
     Payload,
     Probe,
-    ProbeAnswer,
     RecordAck,
-    Refused,
-    RoleReport,
     SlotQuery,
     StateCopy,
     StateRecord,
@@ -54,6 +48,7 @@ from hams_protocol.stateful.backup import Backup
 from hams_protocol.stateful.checkpoints import Checkpoints
 from hams_protocol.stateful.kept import KeptState
 from hams_protocol.stateful.primary import Primary
+from hams_protocol.stateful.questions import Questions
 from hams_protocol.topology import ReplicaSet
 from hams_protocol.versions import VersionStore
 from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
@@ -68,9 +63,10 @@ class StatefulMachine(Vertex):
 
     def __init__(self, graph: Graph, op: str, instance: InstanceId, kept: KeptState | None = None, restored: StateCopy | None = None) -> None:
         super().__init__(graph, op, instance)
-        self._kept = kept
+        self.kept = kept
         self._restored = restored
         self.checkpoints = Checkpoints(self)
+        self._questions = Questions(self)
         if kept is not None:
             self.knowledge.completed.learn(kept.completed)
             self.knowledge.announce(Durable(kept.marks))
@@ -160,7 +156,7 @@ class StatefulMachine(Vertex):
     @property
     def kept_of(self) -> InstanceId | None:
         """The former id whose state this instance still has, for its `Member` entry."""
-        return None if self._kept is None else self._kept.former
+        return None if self.kept is None else self.kept.former
 
     def kept_state(self) -> KeptState | None:
         """After a `Stop` that names a set to keep: what a fresh machine should be given."""
@@ -169,14 +165,14 @@ class StatefulMachine(Vertex):
         elif self.backup is not None and self.backup.in_sync:
             led, settled = False, self.backup.applied
         else:
-            return self._kept
+            return self.kept
         marks = tuple(mark for op in self.graph.operators if (mark := self.knowledge.watermark(op)) is not None)
         completed = self.knowledge.completed.snapshot()
         return KeptState(self.operator.name, self.instance, self.epoch, led, settled, self.store, self.lineage, completed, marks, self.layout)
 
     def _resume_kept(self, found: ReplicaSet) -> bool:
         """Named in the epoch that follows the kept state's: it is this instance's state from now on."""
-        kept = self._kept
+        kept = self.kept
         if kept is None or self.primary is not None or (self.backup is not None and self.backup.in_sync) or not kept.may_resume(found):
             return False
         self.store, self.lineage, self.layout = kept.store, kept.lineage, kept.layout
@@ -185,9 +181,9 @@ class StatefulMachine(Vertex):
 
     def _drop_kept(self) -> list[Effect]:
         """A kept state is of no use once the topology does not name the former id in its epoch; nor is who came back for its sake alone."""
-        if self._kept is None or self._kept.is_named(self.knowledge.set_of(self.operator.name)):
+        if self.kept is None or self.kept.is_named(self.knowledge.set_of(self.operator.name)):
             return []
-        self._kept = None
+        self.kept = None
         return self._stop("the state it kept is of no use any more") if self.primary is None and self.backup is None else []
 
     # -- what the common part asks -------------------------------------------------------------------------------------------
@@ -289,7 +285,7 @@ class StatefulMachine(Vertex):
             return []
         if self.backup is not None and self.backup.in_sync and not mutants.on("leaves-at-once"):
             return self.backup.leave(now)
-        return self._stop("drained") if self._kept is None else []
+        return self._stop("drained") if self.kept is None else []
 
     def _model_ready(self, event: ModelReady, now: float) -> list[Effect]:
         self.model_ready = True
@@ -481,49 +477,14 @@ class StatefulMachine(Vertex):
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         """Managers' questions, and what only a role understands."""
         if isinstance(message, Probe):
-            health = Health.HEALTHY if self.model_ready else Health.MODEL_DEAD
-            if self.primary is not None and self.primary.needs_rollback:
-                health = Health.NEEDS_ROLLBACK
-            reports = (
-                RoleReport(self.operator.name, self.role, self.epoch, self.version, self.ready),
-                *self._kept_report(),
-                *self.checkpoints.report(),
-            )
-            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, reports))]
+            return [Send(sender, self._questions.probe(message))]
         if isinstance(message, Freeze):
-            return self._freeze(sender, message, now)
+            return [Send(sender, self._questions.freeze(message, now))]
         if isinstance(message, Fence):
-            return self._fence(sender, message)
+            return [Send(sender, self._questions.fence(message))]
         if isinstance(message, RecordAck) and message.epoch > self.epoch and len(self._early_acks) < limits.early_acks_max:
             self._early_acks[sender] = message
             return [Send(sender, AskTopology(self.knowledge.topology.generation))]
         if self.backup is not None:
             return self.backup.message(sender, message, now)
         return self.primary.message(sender, message, now) if self.primary is not None else []
-
-    def _kept_report(self) -> tuple[RoleReport, ...]:
-        kept = self._kept
-        return () if kept is None else (RoleReport(kept.op, KEPT, kept.epoch, kept.settled, False),)
-
-    def _freeze(self, sender: InstanceId, freeze: Freeze, now: float) -> list[Effect]:
-        generation = self.knowledge.topology.generation
-        if freeze.generation < generation and not mutants.on("old-freeze-accepted"):
-            return [Send(sender, Refused(freeze.attempt, generation, freeze.name, "a newer topology is known here"))]
-        if freeze.generation > generation:
-            return [Send(sender, Refused(freeze.attempt, generation, freeze.name, "the topology of the question is not known here yet"))]
-        version = None
-        if self.backup is not None and self.backup.in_sync and self.epoch == freeze.epoch:
-            self.backup.freeze(freeze.generation, now)
-            version = self.store.at_or_below(self.backup.applied)
-        elif self._kept is not None and self._kept.epoch == freeze.epoch:
-            version = self._kept.newest(self.knowledge)
-        applied, chain = (None, "") if version is None else (version.number, version.record.chain)
-        return [Send(sender, FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain))]
-
-    def _fence(self, sender: InstanceId, fence: Fence) -> list[Effect]:
-        generation = self.knowledge.topology.generation
-        if fence.generation != generation:
-            return [Send(sender, Refused(fence.attempt, generation, fence.name, "another topology is known here"))]
-        if self.primary is None:
-            return [Send(sender, Refused(fence.attempt, generation, fence.name, "not the primary"))]
-        return [Send(sender, self.primary.fenced(fence))]
