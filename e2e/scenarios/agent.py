@@ -15,7 +15,11 @@ from typing import Any
 from e2e.scenarios.clients import Clients
 from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.coordination.etcd_members import Tls
 from hams_wire.errors import CoordinationError
+
+ETCD_NAME = "hams-etcd.hams-system.svc"
+"""As its certificates call it; it is reached by its address, as node 0's network has no name for it."""
 
 LINE_BYTES_MAX = 1 << 28
 
@@ -31,7 +35,7 @@ class Agent:
         """One command. Raises KeyError for one that there is not."""
         match order["do"]:
             case "look":
-                return await self._look(order["etcd"], order["uid"])
+                return await self._look(order["etcd"], Path(order["keys"]), order["uid"])
             case "load":
                 self._number += 1
                 history = Path(order["history"]) if order["history"] else None
@@ -47,9 +51,9 @@ class Agent:
                 return {"done": self._clients.done, "unanswered": self._clients.unanswered, "troubles": self._clients.troubles}
         raise KeyError(order["do"])
 
-    async def _look(self, etcd: str, uid: str) -> object:
+    async def _look(self, etcd: str, keys: Path, uid: str) -> object:
         """The topology: primaries, backups, owners of slots; and who is registered as what."""
-        coordination = EtcdCoordination(etcd)
+        coordination = EtcdCoordination(etcd, Tls(keys / "ca.crt", keys / "client.crt", keys / "client.key", ETCD_NAME))
         prefix = records.prefix_of(uid)
         try:
             entries = {entry.key.removeprefix(prefix): entry.value for entry in (await coordination.get_prefix(prefix)).entries}

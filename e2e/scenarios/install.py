@@ -12,6 +12,7 @@ from e2e.cluster import binaries
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.commands import run, until
 from e2e.cluster.layout import HISTORY, ROOT
+from e2e.scenarios.certificates import etcd_files
 
 NAMESPACE = "hams-system"
 RELEASE = "hams"
@@ -28,6 +29,7 @@ class Installation:
         self.cluster = cluster
         self.history = cluster.folders.history
         self._etcd = ""
+        self._etcd_keys: Path | None = None
 
     def install(self) -> None:
         """Install and wait until controller and etcd are Ready. Raises CommandFailed, NotInTime."""
@@ -59,8 +61,14 @@ class Installation:
         if self._etcd:
             return self._etcd
         address = self.cluster.kubectl("get", "service", "-n", NAMESPACE, f"{RELEASE}-etcd", "-o", "jsonpath={.spec.clusterIP}")
-        self._etcd = f"http://{address}:2379"
+        self._etcd = f"https://{address}:2379"
         return self._etcd
+
+    def etcd_keys(self) -> Path:
+        """What the harness shows etcd, which is then called `ETCD_NAME`. Read once, as above."""
+        if self._etcd_keys is None:
+            self._etcd_keys = etcd_files(self.cluster, NAMESPACE, RELEASE)
+        return self._etcd_keys
 
     def _volumes(self) -> None:
         """A folder each: the cluster makes no volumes by itself. They can be mounted from every node, as all nodes see the machine's disk."""
@@ -89,7 +97,7 @@ class Installation:
 
 def inner_etcd() -> str:
     """Where pods reach etcd: each member by its own name, as the chart tells the controller."""
-    return ",".join(f"http://{RELEASE}-etcd-{number}.{RELEASE}-etcd-peers.{NAMESPACE}.svc:2379" for number in range(ETCD_MEMBERS))
+    return ",".join(f"https://{RELEASE}-etcd-{number}.{RELEASE}-etcd-peers.{NAMESPACE}.svc:2379" for number in range(ETCD_MEMBERS))
 
 
 def helm(cluster: Cluster) -> Path:

@@ -27,8 +27,10 @@ import yaml
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.commands import CommandFailed, until
 from e2e.cluster.layout import HISTORY, ROOT
+from e2e.scenarios.certificates import by_hand
 from e2e.scenarios.hits import Hits
-from e2e.scenarios.install import Installation, inner_etcd
+from e2e.scenarios.install import NAMESPACE as SYSTEM
+from e2e.scenarios.install import RELEASE, Installation, inner_etcd
 from hams_operator.graph import load as load_graph
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import Place, Settings
@@ -129,7 +131,7 @@ class GraphRun(Hits):
 
     def topology(self) -> dict[str, Any]:
         """Roles by instance, from etcd."""
-        found: dict[str, Any] = self.agent.ask("look", etcd=self.installation.etcd(), uid=self.uid)
+        found: dict[str, Any] = self.agent.ask("look", etcd=self.installation.etcd(), keys=str(self.installation.etcd_keys()), uid=self.uid)
         return found
 
     def instance_of(self, operator: str, role: str) -> str:
@@ -371,7 +373,8 @@ def graph_on(
         place = Place(name, NAMESPACE)
         compiled = load_graph(file, uid=place.graph_uid())
         settings = Settings(etcd=inner_etcd(), history=HISTORY if cluster.recorded else "")
-        items = list(desired(compiled, encode_spec(compiled).decode(), place, settings))
+        items = list(desired(compiled, encode_spec(compiled).decode(), place, settings, "by-hand"))
+        items.insert(0, by_hand(cluster, SYSTEM, RELEASE, place))
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         uid = place.graph_uid()
     graph = load_graph(file, uid=uid)
@@ -395,7 +398,7 @@ def graph_on(
             cluster.kubectl("delete", "servicegraph", name, "-n", NAMESPACE, "--wait=false")
             until(lambda: not deployments(cluster, name), 90, f"end of the Deployments of {name}", 0.2)
         else:
-            kinds = "deployment,service,configmap,poddisruptionbudget,networkpolicy"
+            kinds = "deployment,service,configmap,secret,poddisruptionbudget,networkpolicy"
             cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--wait=true")
         # Nobody is left to whom states could be handed over, and pods would wait for somebody until their grace is over.
         cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--force", "--grace-period=0")

@@ -107,7 +107,7 @@ def test_only_the_controller_has_a_token(render: Render) -> None:
 
 def test_the_controller_is_told_of_every_member_of_etcd(render: Render) -> None:
     told = environment(render())["HAMS_ETCD"].split(",")
-    assert told == [f"http://hams-etcd-{number}.hams-etcd-peers.hams-system.svc:2379" for number in range(3)]
+    assert told == [f"https://hams-etcd-{number}.hams-etcd-peers.hams-system.svc:2379" for number in range(3)]
 
 
 def test_an_etcd_of_ones_own_replaces_the_installed_one(render: Render) -> None:
@@ -120,7 +120,7 @@ def test_members_of_etcd_know_each_other_by_names_that_the_headless_service_publ
     objects = render()
     arguments = one(objects, "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]["containers"][0]["args"]
     cluster = next(word for word in arguments if word.startswith("--initial-cluster=")).removeprefix("--initial-cluster=")
-    assert cluster.split(",") == [f"hams-etcd-{n}=http://hams-etcd-{n}.hams-etcd-peers.hams-system.svc:2380" for n in range(3)]
+    assert cluster.split(",") == [f"hams-etcd-{n}=https://hams-etcd-{n}.hams-etcd-peers.hams-system.svc:2380" for n in range(3)]
     service = one(objects, "Service", "hams-etcd-peers")["spec"]
     assert service["clusterIP"] == "None"
     assert service["publishNotReadyAddresses"] is True
@@ -148,20 +148,89 @@ def test_the_webhook_is_wired_to_what_the_controller_is_told(render: Render) -> 
 
 
 def test_without_the_webhook_nothing_of_it_is_left(render: Render) -> None:
-    objects = render({"webhook": {"enabled": False}})
+    objects = render({"webhook": {"enabled": False}, "tls": {"enabled": False}})
     assert {value for name, value in environment(objects).items() if name.startswith("HAMS_WEBHOOK")} == {""}
     text = yaml.safe_dump_all(objects)
     assert "webhooks" not in text
     assert "secrets" not in text
 
 
-def test_the_controller_may_read_no_secret_but_its_own(render: Render) -> None:
-    for item in render():
-        for rule in item.get("rules", ()) if item["kind"] in ("Role", "ClusterRole") else ():
-            if "secrets" in rule["resources"]:
-                assert item["kind"] == "Role"
-                assert rule["verbs"] == ["create"] or rule["resourceNames"] == ["hams-webhook"]
-            assert "*" not in [*rule["resources"], *rule["verbs"], *rule["apiGroups"]]
+def test_the_controller_lists_no_secrets_and_deletes_only_its_own(render: Render) -> None:
+    for tls in (True, False):
+        for item in render({"tls": {"enabled": tls}}):
+            for rule in item.get("rules", ()) if item["kind"] in ("Role", "ClusterRole") else ():
+                if "secrets" in rule["resources"]:
+                    assert not {"list", "watch", "deletecollection"} & set(rule["verbs"])
+                    assert item["kind"] == "Role" or (tls and rule["verbs"] == ["get", "create", "update"])
+                    assert tls or rule["verbs"] == ["create"] or rule["resourceNames"] == ["hams-webhook"]
+                assert "*" not in [*rule["resources"], *rule["verbs"], *rule["apiGroups"]]
+
+
+def test_etcd_lets_in_who_has_a_certificate_and_members_have_an_authority_of_their_own(render: Render) -> None:
+    pod = one(render(), "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    flags = dict(word.removeprefix("--").partition("=")[::2] for word in container["args"])
+    assert {"client-cert-auth", "peer-client-cert-auth"} <= set(flags)
+    assert flags["trusted-ca-file"] != flags["peer-trusted-ca-file"]
+    assert not [word for word in container["args"] if "http:" in word]
+    assert "listen-metrics-urls" not in flags
+    assert flags["enable-grpc-gateway"] == "false"
+    assert {port["containerPort"] for port in container["ports"]} == {2379, 2380}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["exec"]["command"][0] == "etcdctl"
+    assert "--consistency=s" in container["livenessProbe"]["exec"]["command"], "without a majority a member is alive all the same"
+    volume = next(item for item in pod["volumes"] if item["name"] == "tls")
+    assert volume["secret"] == {"secretName": "hams-etcd-tls", "defaultMode": 0o440}
+    assert environment(render())["HAMS_ETCD_MEMBERS_SECRET"] == "hams-etcd-tls"
+
+
+def test_who_looks_after_etcd_reaches_every_member_and_says_who_it_is(render: Render) -> None:
+    objects = render()
+    job = one(objects, "CronJob", "hams-etcd-defragmentation")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    for pod in (job, one(objects, "Pod", "hams-test-etcd")["spec"]):
+        container = pod["containers"][0]
+        endpoints = next(word for word in container["args"] if word.startswith("--endpoints="))
+        assert len(endpoints.split(",")) == 3
+        assert "--key=/etc/etcd-tls/client.key" in container["args"]
+        assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/etc/etcd-tls"]
+        assert [volume["secret"]["secretName"] for volume in pod["volumes"]] == ["hams-etcd-tls"]
+
+
+def test_without_tls_nothing_of_it_is_left(render: Render) -> None:
+    objects = render({"tls": {"enabled": False}, "metrics": {"serviceMonitor": {"enabled": True}}})
+    told = environment(objects)
+    assert told["HAMS_TLS"] == "false"
+    assert told["HAMS_ETCD_MEMBERS_SECRET"] == ""
+    text = yaml.safe_dump_all([item for item in objects if item["metadata"]["name"] != "hams-controller"])
+    assert not [word for word in ("https:", "etcd-tls", "cert-file", "authorization:") if word in text]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"etcd": {"endpoints": ["https://one:2379"]}}, "tlsSecret has to name"),
+        ({"etcd": {"endpoints": ["https://one:2379", "http://two:2379"], "tlsSecret": "x"}}, "mixed"),
+        ({"etcd": {"endpoints": ["http://one:2379"], "tlsSecret": "x"}}, "not https"),
+        ({"etcd": {"endpoints": ["https://one:2379"], "tlsSecret": "x"}, "tls": {"enabled": False}}, "tls.enabled"),
+    ],
+)
+def test_an_etcd_of_ones_own_needs_what_proves_who_we_are(render: Render, values: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        render(values)
+
+
+def test_the_authorities_of_an_etcd_of_ones_own_come_from_its_secret(render: Render) -> None:
+    told = environment(render({"etcd": {"endpoints": ["https://one:2379"], "tlsSecret": "their-etcd"}}))
+    assert (told["HAMS_ETCD_SECRET"], told["HAMS_ETCD_MEMBERS_SECRET"]) == ("their-etcd", "")
+
+
+def test_prometheus_bears_the_token_that_the_controller_has_made(render: Render) -> None:
+    objects = render({"metrics": {"serviceMonitor": {"enabled": True}}})
+    secret = environment(objects)["HAMS_METRICS_SECRET"]
+    for item in objects:
+        if item["kind"] in ("ServiceMonitor", "PodMonitor"):
+            for endpoint in item["spec"].get("endpoints", []) + item["spec"].get("podMetricsEndpoints", []):
+                assert endpoint["authorization"] == {"credentials": {"name": secret, "key": "token"}}
 
 
 def test_named_namespaces_are_all_that_the_controller_may_touch(render: Render) -> None:

@@ -213,13 +213,14 @@ def render(
     image: Annotated[str, typer.Option(envvar="HAMS_SIDECAR_IMAGE", help="Image of proxies, frontends and managers.")] = DEFAULT_IMAGE,
     etcd: Annotated[str, typer.Option(envvar="HAMS_ETCD", help="Endpoints of etcd, separated by commas.")] = DEFAULT_ETCD,
     uid: Annotated[str, typer.Option(help="uid of the ServiceGraph that owns the objects; without it nothing owns them.")] = "",
+    tls: Annotated[bool, typer.Option(help="Pods mount the Secret with their certificates, which the controller makes; not without one.")] = True,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """The Kubernetes objects that the controller would apply."""
     from hams_operator.cli import render as work  # noqa: PLC0415
     from hams_operator.plan.names import Settings  # noqa: PLC0415
 
-    raise Code(work.render(file, namespace, Settings(etcd=etcd, image=image), uid, output))
+    raise Code(work.render(file, namespace, Settings(etcd=etcd, image=image, tls=tls), uid, output))
 
 
 @chaos_app.command("list")

@@ -8,7 +8,11 @@ from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE, Settings
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`namespaces`: those looked at, none means all. The webhook is off without a Service."""
+    """`namespaces`: those looked at, none means all. The webhook is off without a Service.
+
+    `etcd_secret`: the Secret with etcd's authorities, for endpoints that are https. `etcd_members_secret`: the one that members of etcd mount, if it
+    is the chart's. `metrics_secret`: the one with the token that Prometheus bears.
+    """
 
     settings: Settings
     pod: str
@@ -17,6 +21,9 @@ class Options:
     webhook_service: str = ""
     webhook_configuration: str = ""
     webhook_secret: str = ""
+    etcd_secret: str = "hams-etcd-ca"
+    etcd_members_secret: str = ""
+    metrics_secret: str = "hams-metrics"
     webhook_port: int = 9443
     health_port: int = 8080
     log_level: str = "info"
@@ -30,6 +37,7 @@ def options_from(environment: Mapping[str, str]) -> Options:
             image=environment.get("HAMS_SIDECAR_IMAGE") or DEFAULT_IMAGE,
             pull_policy=environment.get("HAMS_IMAGE_PULL_POLICY") or "IfNotPresent",
             history=environment.get("HAMS_HISTORY_HOST_PATH", ""),
+            tls=environment.get("HAMS_TLS", "true") != "false",
         ),
         pod=environment.get("POD_NAME") or "hams-controller",
         namespace=environment.get("POD_NAMESPACE") or "hams-system",
@@ -37,6 +45,9 @@ def options_from(environment: Mapping[str, str]) -> Options:
         webhook_service=environment.get("HAMS_WEBHOOK_SERVICE", ""),
         webhook_configuration=environment.get("HAMS_WEBHOOK_CONFIGURATION", ""),
         webhook_secret=environment.get("HAMS_WEBHOOK_SECRET", ""),
+        etcd_secret=environment.get("HAMS_ETCD_SECRET") or "hams-etcd-ca",
+        etcd_members_secret=environment.get("HAMS_ETCD_MEMBERS_SECRET", ""),
+        metrics_secret=environment.get("HAMS_METRICS_SECRET") or "hams-metrics",
         webhook_port=int(environment.get("HAMS_WEBHOOK_PORT") or 9443),
         health_port=int(environment.get("HAMS_HEALTH_PORT") or 8080),
         log_level=environment.get("HAMS_LOG_LEVEL") or "info",

@@ -4,6 +4,7 @@ The webhook, health and metrics serve from the start, on every replica. Who hold
 """
 
 import asyncio
+import hmac
 import logging
 import os
 import signal
@@ -14,12 +15,16 @@ from functools import partial
 import uvloop
 from aiohttp import web
 
+from hams_operator import limits
 from hams_operator.controller.election import Election
-from hams_operator.controller.kube import OWNED, PODS, Kube, KubeClient, NoCluster, client_of
+from hams_operator.controller.etcd_keys import EtcdKeys
+from hams_operator.controller.identities import Identities, IssuedIdentities, NoIdentities, metrics_token
+from hams_operator.controller.kube import OWNED, PODS, Kube, KubeClient, KubeError, NoCluster, client_of
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import Options, options_from
 from hams_operator.controller.reconcile import Reconciler
 from hams_operator.controller.registrations import WatchEnded, watch_graphs
+from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.watching import Follower
 from hams_operator.controller.webhook import Webhook
@@ -35,14 +40,14 @@ SELECTOR = f"app.kubernetes.io/managed-by=hams,{GRAPH}"
 class Controller:
     """Everything that the leading replica does. `run` until cancelled, or until something of it ends that never should."""
 
-    def __init__(self, kube: Kube, coordination: EtcdCoordination, options: Options, listen: Callable[[], None]) -> None:
+    def __init__(self, kube: Kube, coordination: EtcdCoordination, options: Options, identities: Identities, listen: Callable[[], None]) -> None:
         """`listen` is called once kopf has taken the signals of the process for itself: to take them back."""
         self._options = options
         self._listen = listen
         self.workers: Workers[GraphKey] = Workers(self._work)
         self.store = Store(self.workers.enqueue)
         self.mirror = Mirror(coordination, self._etcd_changed)
-        self._reconciler = Reconciler(kube, self.store, self.mirror, options.settings)
+        self._reconciler = Reconciler(kube, self.store, self.mirror, options.settings, identities)
         self._keys: dict[str, GraphKey] = {}
         self._followers = [
             Follower(kube, resource, namespace, SELECTOR, self.store.put, partial(self.store.drop, resource.kind))
@@ -66,6 +71,13 @@ class Controller:
         if self.store.graph(key) is None:
             self._keys = {uid: other for uid, other in self._keys.items() if other != key}
 
+    async def _look_again(self) -> None:
+        """Certificates end without anything happening."""
+        while True:
+            await asyncio.sleep(limits.certificate_look_s)
+            for key in self._keys.values():
+                self.workers.enqueue(key)
+
     async def run(self) -> None:
         """See the class."""
         stop, ready = asyncio.Event(), asyncio.Event()
@@ -84,6 +96,7 @@ class Controller:
             await ready.wait()
             self._listen()
             self.workers.begin()
+            group.create_task(self._look_again())
             try:
                 await asyncio.Event().wait()
             finally:
@@ -102,13 +115,26 @@ async def serve(options: Options) -> int:
 
     listen()
     kube = await client_of()
-    coordination = EtcdCoordination(options.settings.etcd)
-    election = Election(kube, options.namespace, options.pod)
-    controller = Controller(kube, coordination, options, listen)
-    runner = await _health(options, election, controller, kube)
     ended = loop.create_task(asked.wait())
+    keys = EtcdKeys(kube, options) if options.settings.etcd.startswith("https:") else None
+    if keys is not None:
+        begun = loop.create_task(keys.begin())
+        await asyncio.wait((ended, begun), return_when=asyncio.FIRST_COMPLETED)
+        if not begun.done():
+            begun.cancel()
+            await kube.close()
+            return 0
+    coordination = EtcdCoordination(options.settings.etcd, None if keys is None else keys.tls)
+    identities: Identities = NoIdentities()
+    if options.settings.tls:
+        identities = IssuedIdentities(kube, options.namespace, options.metrics_secret, None if keys is None else coordination, keys)
+    election = Election(kube, options.namespace, options.pod)
+    controller = Controller(kube, coordination, options, identities, listen)
+    runner = await _health(options, election, controller, kube)
     elected = loop.create_task(election.run())
     tasks = [ended, elected]
+    if keys is not None:
+        tasks.append(loop.create_task(keys.run()))
     if options.webhook_service:
         tasks.append(loop.create_task(Webhook(kube, options).run()))
 
@@ -136,7 +162,14 @@ async def _health(options: Options, election: Election, controller: Controller, 
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def metrics(_: web.Request) -> web.Response:
+    async def metrics(request: web.Request) -> web.Response:
+        if options.settings.tls:
+            try:
+                token = await metrics_token(kube, options.namespace, options.metrics_secret)
+            except (KubeError, Foreign) as error:
+                return web.Response(status=503, text=f"the token of metrics: {error}\n")
+            if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), b"Bearer " + token):
+                return web.Response(status=401, text=f"expected Authorization: Bearer and the token in Secret {options.metrics_secret}\n")
         lines = {
             "hams_controller_leads": int(election.won.is_set()),
             "hams_controller_graphs": controller.store.graphs,

@@ -10,8 +10,10 @@ import logging
 from dataclasses import dataclass, replace
 
 from hams_operator import limits
+from hams_operator.controller.identities import Identities
 from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, KubeError
 from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.workers import Again
 from hams_operator.graph import InvalidGraph, load_object
@@ -59,11 +61,12 @@ class _Asked:
 class Reconciler:
     """`look(key)` does what there is to do for one graph. Raises `Again` where that could not be done now."""
 
-    def __init__(self, kube: Kube, store: Store, mirror: Mirror, settings: Settings) -> None:
+    def __init__(self, kube: Kube, store: Store, mirror: Mirror, settings: Settings, identities: Identities) -> None:
         self._kube = kube
         self._store = store
         self._mirror = mirror
         self._settings = settings
+        self._identities = identities
 
     async def look(self, key: GraphKey) -> None:
         """One look."""
@@ -166,7 +169,11 @@ class Reconciler:
         compiled = encode_spec(decision.graph)
         if not self._mirror.away:
             await self._mirror.ensure_spec(place.graph_uid(), compiled)
-        wanted = desired(decision.graph, compiled.decode(), place, self._settings)
+        try:
+            probe_token = await self._identities.ensure(place)
+        except Foreign as error:
+            return "NameTaken", str(error)
+        wanted = desired(decision.graph, compiled.decode(), place, self._settings, probe_token)
         serves = self._serves(key, decision)
         found = difference(wanted, self._store.objects(key), place.owner_uid, replaceable=serves)
         if found.foreign:
@@ -261,6 +268,7 @@ class Reconciler:
         await self._mirror.clear(place.owner_uid)
         for uid in self._mirror.uids(f"{place.owner_uid}-r"):
             await self._mirror.clear(uid)
+        await self._identities.forget(place.owner_uid)
         finalizers = [name for name in metadata["finalizers"] if name != FINALIZER]
         try:
             await self._kube.merge(GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}})

@@ -30,15 +30,16 @@ from hams_operator.plan.pods import frontend_pod, manager_pod, operator_pod, sel
 from hams_protocol.graph import Graph, Operator
 
 
-def desired(graph: Graph, compiled: str, place: Place, settings: Settings) -> tuple[Json, ...]:
-    """The objects of `graph`, in the order in which they are best applied. `compiled`: the graph as etcd holds it; it has the uid of `place`."""
+def desired(graph: Graph, compiled: str, place: Place, settings: Settings, probe_token: str = "") -> tuple[Json, ...]:
+    """The objects of `graph`, in the order in which they are best applied. `compiled`: the graph as etcd holds it; it has the uid of `place`.
+    `probe_token`: what the kubelet's probes bear."""
     assert graph.data.uid == place.graph_uid(), "compiled for this place"
     objects = [_config_map(graph, compiled, place), *_network_policies(place), _service(place)]
     managers, frontends = {ROLE: MANAGER_ROLE}, {ROLE: FRONTEND_ROLE}
-    objects.append(_deployment(place, MANAGER_ROLE, managers, graph.data.managers, manager_pod(graph, place, settings)))
+    objects.append(_deployment(place, MANAGER_ROLE, managers, graph.data.managers, manager_pod(graph, place, settings, probe_token)))
     for op in graph.data.operators:
-        objects.append(_deployment(place, op.name, {OPERATOR: op.name}, instances_of(op), operator_pod(graph, op, place, settings)))
-    objects.append(_deployment(place, FRONTEND_ROLE, frontends, graph.data.frontend.replicas, frontend_pod(graph, place, settings)))
+        objects.append(_deployment(place, op.name, {OPERATOR: op.name}, instances_of(op), operator_pod(graph, op, place, settings, probe_token)))
+    objects.append(_deployment(place, FRONTEND_ROLE, frontends, graph.data.frontend.replicas, frontend_pod(graph, place, settings, probe_token)))
     objects.append(_budget(place, MANAGER_ROLE, managers, 1))
     objects += [_budget(place, op.name, {OPERATOR: op.name}, 0 if op.stateful and op.backups == 0 else 1) for op in graph.data.operators]
     objects.append(_budget(place, FRONTEND_ROLE, frontends, 1))

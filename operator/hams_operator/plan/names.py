@@ -47,6 +47,7 @@ PID_FILE = f"{LINK_DIR}/proxy.pid"
 HISTORY_DIR = "/history"
 SPEC_DIR = "/etc/hams"
 SPEC_FILE = "spec.json"
+TLS_DIR = "/etc/hams-tls"
 
 USER_ID = 65532
 
@@ -58,7 +59,7 @@ PROPAGATION_S = 3
 """How long a frontend serves on until every node has learnt that it leaves."""
 
 DEFAULT_IMAGE = "hams.local/hams-sidecar:0.1.0"
-DEFAULT_ETCD = "http://hams-etcd.hams-system.svc:2379"
+DEFAULT_ETCD = "https://hams-etcd.hams-system.svc:2379"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,15 @@ class Settings:
     """What all graphs of one controller have in common.
 
     `etcd`: endpoints, separated by commas. `image`: of proxies, frontends and managers. `history`: a folder of the node that every container
-    mounts and records its history into (tests only; "": none is recorded).
+    mounts and records its history into (tests only; "": none is recorded). `tls`: pods mount the Secret with which they prove who they are, and
+    which the controller makes.
     """
 
     etcd: str = DEFAULT_ETCD
     image: str = DEFAULT_IMAGE
     pull_policy: str = "IfNotPresent"
     history: str = ""
+    tls: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,11 @@ class Place:
     def config_map(self) -> str:
         """The name of the ConfigMap that holds the compiled graph."""
         return self.workload("graph")
+
+    @property
+    def secret(self) -> str:
+        """The name of the Secret with the certificates of the graph's parts. All incarnations have the same."""
+        return f"{self.name}-hams-tls"
 
     @property
     def url(self) -> str:

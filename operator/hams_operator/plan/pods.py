@@ -38,6 +38,7 @@ from hams_operator.plan.names import (
     SOCKET,
     SPEC_DIR,
     SPEC_FILE,
+    TLS_DIR,
     USER_ID,
     Json,
     Place,
@@ -52,6 +53,9 @@ LEAVE = (
 )  # fmt: skip
 """What the proxy's preStop hook runs."""
 
+SECRET_MODE = 0o440
+"""Who runs in the pod's group may read certificates and keys, nobody else."""
+
 _SECURE = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -60,13 +64,13 @@ _SECURE = {
 }
 
 
-def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings) -> Json:
+def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of an operator's instances."""
-    proxy_command = ["python3", "-m", "hams_sidecar.proxy", *_common(graph), "--operator", op.name, "--socket", SOCKET, "--arena", ARENA]
-    proxy = _container(PROXY, settings, [*proxy_command, "--pid-file", PID_FILE, "--drain-s", str(DRAIN_S)], "50m", "128Mi")
+    proxy_command = ["python3", "-m", "hams_sidecar.proxy", *_common(graph, settings), "--operator", op.name, "--socket", SOCKET, "--arena", ARENA]
+    proxy = _container(PROXY, settings, [*proxy_command, "--pid-file", PID_FILE, "--drain-s", str(DRAIN_S)], probe_token, "50m", "128Mi")
     proxy["restartPolicy"] = "Always"
     proxy["lifecycle"] = {"preStop": {"exec": {"command": ["python3", "-I", "-S", "-c", LEAVE]}}}
-    proxy["volumeMounts"] = [_mount("link", LINK_DIR)]
+    proxy["volumeMounts"].append(_mount("link", LINK_DIR))
     model: Json = {
         "name": MODEL,
         "image": op.model.image,
@@ -85,30 +89,35 @@ def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings) -
     return _with_template(pod, json.loads(op.pod_template))
 
 
-def frontend_pod(graph: Graph, place: Place, settings: Settings) -> Json:
+def frontend_pod(graph: Graph, place: Place, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of frontends."""
     ports = ["--host", "0.0.0.0", "--http-port", str(HTTP_PORT), "--grpc-port", str(GRPC_PORT), "--propagation-s", str(PROPAGATION_S)]
-    container = _container(FRONTEND_ROLE, settings, ["python3", "-m", "hams_sidecar.frontend", *_common(graph), *ports], "100m", "256Mi")
+    container = _container(
+        FRONTEND_ROLE, settings, ["python3", "-m", "hams_sidecar.frontend", *_common(graph, settings), *ports], probe_token, "100m", "256Mi"
+    )
     container["ports"] += [{"name": "http", "containerPort": HTTP_PORT}, {"name": "grpc", "containerPort": GRPC_PORT}]
     return _pod([container], [], {ROLE: FRONTEND_ROLE}, relevant_to_frontend(graph), place, settings)
 
 
-def manager_pod(graph: Graph, place: Place, settings: Settings) -> Json:
+def manager_pod(graph: Graph, place: Place, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of managers. They bring the compiled graph into an etcd that does not hold it yet."""
-    command = ["python3", "-m", "hams_operator.manager.process", *_common(graph), "--spec", f"{SPEC_DIR}/{SPEC_FILE}"]
-    container = _container(MANAGER_ROLE, settings, command, "50m", "128Mi")
-    container["volumeMounts"] = [_mount("graph", SPEC_DIR, read_only=True)]
+    command = ["python3", "-m", "hams_operator.manager.process", *_common(graph, settings), "--spec", f"{SPEC_DIR}/{SPEC_FILE}"]
+    container = _container(MANAGER_ROLE, settings, command, probe_token, "50m", "128Mi")
+    container["volumeMounts"].append(_mount("graph", SPEC_DIR, read_only=True))
     pod = _pod([container], [], {ROLE: MANAGER_ROLE}, relevant_to_manager(graph), place, settings)
     pod["spec"]["volumes"] += [{"name": "graph", "configMap": {"name": place.config_map}}]
     return pod
 
 
-def _common(graph: Graph) -> list[str]:
+def _common(graph: Graph, settings: Settings) -> list[str]:
     listen = ["--listen", f"tcp:0.0.0.0:{PEER_PORT}", "--advertise", "$(POD_IP)", "--probe-port", str(PROBE_PORT)]
-    return ["--graph", graph.data.uid, "--pod", "$(POD_NAME)", "--etcd", "$(HAMS_ETCD)", *listen]
+    tls = ["--tls", TLS_DIR] if settings.tls else []
+    return ["--graph", graph.data.uid, "--pod", "$(POD_NAME)", "--etcd", "$(HAMS_ETCD)", *listen, *tls]
 
 
-def _container(name: str, settings: Settings, command: list[str], cpu: str, memory: str) -> Json:
+def _container(name: str, settings: Settings, command: list[str], probe_token: str, cpu: str, memory: str) -> Json:
+    bearing = {"httpHeaders": [{"name": "Authorization", "value": f"Bearer {probe_token}"}]} if probe_token else {}
+    ready, live = ({"httpGet": {"path": path, "port": "probes", **bearing}} for path in ("/readyz", "/livez"))
     return {
         "name": name,
         "image": settings.image,
@@ -121,10 +130,11 @@ def _container(name: str, settings: Settings, command: list[str], cpu: str, memo
         ],
         "ports": [{"name": "peers", "containerPort": PEER_PORT}, {"name": "probes", "containerPort": PROBE_PORT}],
         "resources": {"requests": {"cpu": cpu, "memory": memory}},
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "probes"}, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 3},
-        "livenessProbe": {"httpGet": {"path": "/livez", "port": "probes"}, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+        "readinessProbe": {**ready, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 3},
+        "livenessProbe": {**live, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {**_SECURE, "readOnlyRootFilesystem": True},
+        "volumeMounts": [_mount("tls", TLS_DIR, read_only=True)] if settings.tls else [],
     }
 
 
@@ -168,6 +178,8 @@ def _pod(containers: list[Json], init: list[Json], role: dict[str, str], runs: s
             "volumes": [],
         },
     }
+    if settings.tls:
+        pod["spec"]["volumes"].append({"name": "tls", "secret": {"secretName": place.secret, "defaultMode": SECRET_MODE}})
     if settings.history:
         pod["spec"]["volumes"].append({"name": "history", "hostPath": {"path": settings.history, "type": "DirectoryOrCreate"}})
         for container in (*containers, *init):

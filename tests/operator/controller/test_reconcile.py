@@ -6,16 +6,19 @@ from typing import Any
 import pytest
 import yaml
 
+from hams_operator.controller.identities import Identities, NoIdentities
 from hams_operator.controller.kube import KubeError
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.reconcile import Reconciler
+from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import Store
 from hams_operator.controller.workers import Again
-from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE
+from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE, Place
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records
 from hams_wire.coordination.memory import MemoryStore
 from hams_wire.coordination.port import Write
+from hams_wire.errors import Unavailable
 from hams_wire.spec import decode_spec
 
 from ..plan.kit import PAIR, SETTINGS, with_change
@@ -32,6 +35,7 @@ class Scene:
     def __init__(self, text: str = PAIR) -> None:
         self.kube = FakeKube()
         self.etcd = MemoryStore()
+        self.identities: Identities = NoIdentities()
         self.ask(text)
 
     def ask(self, text: str, annotations: dict[str, str] | None = None) -> None:
@@ -55,7 +59,7 @@ class Scene:
         for entry in self.etcd.snapshot("/hams/v1/").entries:
             mirror._put(entry.key, entry.value, entry.mod_revision)
         mirror.away = ""
-        await Reconciler(self.kube, store, mirror, SETTINGS).look(KEY)
+        await Reconciler(self.kube, store, mirror, SETTINGS, self.identities).look(KEY)
         return mirror
 
     async def settle(self) -> None:
@@ -370,6 +374,49 @@ async def test_without_etcd_the_objects_are_there_all_the_same_and_the_status_sa
     store.put_graph(copy.deepcopy(scene.graph))
     mirror = Mirror(scene.etcd.client(), lambda uid: None)
     with pytest.raises(Again):
-        await Reconciler(scene.kube, store, mirror, SETTINGS).look(KEY)
+        await Reconciler(scene.kube, store, mirror, SETTINGS, NoIdentities()).look(KEY)
     assert len(scene.kube.of("Deployment")) == 4
     assert scene.condition("Redundant")["reason"] == "EtcdAway"
+
+
+class Witness:
+    """Identities of which one remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+
+    async def ensure(self, place: Place) -> str:
+        if self.error is not None:
+            raise self.error
+        self.asked.append(f"ensure {place.name}")
+        return "token"
+
+    async def forget(self, owner_uid: str) -> None:
+        self.asked.append(f"forget {owner_uid}")
+
+
+async def test_a_graphs_parts_get_their_proof_before_they_are_begun_and_lose_it_last() -> None:
+    scene = Scene()
+    scene.identities = witness = Witness()
+    await scene.settle()
+    assert set(witness.asked) == {"ensure pair"}
+    pod = scene.kube.items["Deployment", "shop", "pair-manager"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["readinessProbe"]["httpGet"]["httpHeaders"][0]["value"] == "Bearer token"
+    scene.graph["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    await scene.settle()
+    assert witness.asked[-1] == f"forget {UID}"
+    assert ("ServiceGraph", *KEY) not in scene.kube.items
+
+
+async def test_a_graph_without_proof_is_not_begun() -> None:
+    scene = Scene()
+    scene.identities = witness = Witness()
+    witness.error = Foreign("Secret pair-hams-tls: there already, and not of this graph")
+    await scene.settle()
+    assert scene.condition("Ready")["reason"] == "NameTaken"
+    assert "pair-hams-tls" in scene.condition("Ready")["message"]
+    witness.error = Unavailable("etcd has no leader")
+    with pytest.raises(Again, match="no leader"):
+        await scene.look()
+    assert not scene.kube.of("Deployment")

@@ -1,13 +1,15 @@
 """The objects of a graph."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from hams_operator.plan.desired import desired
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, OPERATOR, PROXY, ROLE, RUNS, Place, Settings
-from hams_wire.spec import decode_spec
+from hams_wire.spec import decode_spec, encode_spec
 
 from .kit import PAIR, PLACE, SETTINGS, UID, Json, graph, objects, planned, pod_of, with_change
 
@@ -137,6 +139,39 @@ def test_the_service_finds_the_frontends_of_any_incarnation() -> None:
     assert objects()["Service", "pair"]["spec"]["selector"] == {GRAPH: "pair", ROLE: FRONTEND_ROLE}
 
 
+def test_certificates_are_mounted_by_our_containers_and_not_by_models() -> None:
+    for (kind, name), item in objects().items():
+        if kind != "Deployment":
+            continue
+        pod = item["spec"]["template"]["spec"]
+        volume = next(volume for volume in pod["volumes"] if volume["name"] == "tls")
+        assert volume["secret"] == {"secretName": "pair-hams-tls", "defaultMode": 0o440}
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            mounts = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "tls"]
+            told = "--tls" in container["command"]
+            assert (mounts, told) == (([], False) if container["name"] == "model" else (["/etc/hams-tls"], True)), name
+
+
+def test_without_certificates_nothing_of_them_is_left() -> None:
+    text = str(planned(settings=replace(SETTINGS, tls=False)))
+    assert "tls" not in text
+    assert "Authorization" not in text
+
+
+def test_probes_bear_the_token_of_the_graph() -> None:
+    found = graph()
+    seen = 0
+    for item in desired(found, encode_spec(found).decode(), PLACE, SETTINGS, "secret"):
+        if item["kind"] == "Deployment":
+            pod = item["spec"]["template"]["spec"]
+            for container in [*pod.get("initContainers", []), *pod["containers"]]:
+                for probe in ("readinessProbe", "livenessProbe"):
+                    if probe in container:
+                        assert container[probe]["httpGet"]["httpHeaders"] == [{"name": "Authorization", "value": "Bearer secret"}]
+                        seen += 1
+    assert seen == 8
+
+
 def test_a_pod_template_is_merged_over_model_and_proxy() -> None:
     text = with_change(
         '{entrypoint: "m:Count", image: "m:1"}',
@@ -158,7 +193,7 @@ def test_a_pod_template_is_merged_over_model_and_proxy() -> None:
     assert model["image"] == "m:1"
     assert [mount["name"] for mount in model["volumeMounts"]] == ["link", "tmp", "data"]
     assert proxy["resources"] == {"requests": {"cpu": "50m", "memory": "1Gi"}}
-    assert {volume["name"] for volume in pod["spec"]["volumes"]} == {"link", "tmp", "data"}
+    assert {volume["name"] for volume in pod["spec"]["volumes"]} == {"tls", "link", "tmp", "data"}
     assert pod["metadata"]["annotations"]["team"] == "a"
     assert pod["spec"]["runtimeClassName"] == "nvidia"
 

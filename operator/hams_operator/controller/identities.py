@@ -1,0 +1,143 @@
+"""Who the parts of a graph are: an authority of its own, a certificate by it that names the graph, and etcd's user for it.
+
+The authority's key lies in the controller's namespace, in a Secret `graph-UID`; what pods mount lies beside the graph, in `NAME-hams-tls`, and
+belongs to it. Both are looked at once in `certificate_look_s` per graph, and mended. docs/security.md says who proves what with it.
+"""
+
+import asyncio
+import secrets as randomness
+from typing import Protocol
+
+from hams_operator import limits
+from hams_operator.controller.certificates import Authority, Subject, authorities, bundle, good, issue, rotated, signer
+from hams_operator.controller.etcd_keys import Clock, EtcdKeys, user_of, utc
+from hams_operator.controller.kube import SECRETS, Kube
+from hams_operator.controller.secrets import Data, data_of, keep
+from hams_operator.plan.names import Place
+from hams_wire import records, tls
+from hams_wire.coordination import etcd_users
+from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.errors import CoordinationError
+
+
+class Identities(Protocol):
+    """What the reconciler asks for."""
+
+    async def ensure(self, place: Place) -> str:
+        """Have all that pods of this graph need to prove who they are; the token of their probes. Raises KubeError, Foreign, CoordinationError."""
+        ...
+
+    async def forget(self, owner_uid: str) -> None:
+        """Remove what there is of a graph outside its namespace. Raises KubeError, CoordinationError."""
+        ...
+
+
+class NoIdentities:
+    """`tls.enabled: false`: nobody proves anything."""
+
+    async def ensure(self, place: Place) -> str:
+        """See `Identities.ensure`."""
+        return ""
+
+    async def forget(self, owner_uid: str) -> None:
+        """See `Identities.forget`."""
+
+
+class IssuedIdentities:
+    """`etcd`, `keys`: None where etcd is spoken to in the clear; then a graph has no user there."""
+
+    def __init__(
+        self, kube: Kube, namespace: str, metrics_secret: str, etcd: EtcdCoordination | None, keys: EtcdKeys | None, clock: Clock = utc
+    ) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._metrics_secret = metrics_secret
+        self._etcd = etcd
+        self._keys = keys
+        self._clock = clock
+        self._known: dict[str, tuple[float, str]] = {}
+        self._locked = False
+
+    async def ensure(self, place: Place) -> str:
+        """See `Identities.ensure`."""
+        known = self._known.get(place.owner_uid)
+        now_s = asyncio.get_running_loop().time()
+        if known is not None and now_s < known[0]:
+            return known[1]
+        away = await self._allow(place)
+        metrics = await metrics_token(self._kube, self._namespace, self._metrics_secret)
+        kept = await keep(self._kube, self._namespace, _secret_of(place.owner_uid), lambda held: self._with_authority(held, place))
+        held = authorities(kept["ca.crt"], kept["ca.key"])
+        probes = kept[tls.PROBE_TOKEN]
+        fixed = {tls.AUTHORITY: bundle(held), tls.IDENTITY: identity_of(place).encode(), tls.PROBE_TOKEN: probes, tls.METRICS_TOKEN: metrics}
+        metadata = place.metadata(place.secret)
+        await keep(self._kube, place.namespace, place.secret, lambda mounted: self._mounted(mounted, fixed, held, place), metadata)
+        self._known[place.owner_uid] = (now_s + (limits.etcd_look_s if away else limits.certificate_look_s), probes.decode())
+        return probes.decode()
+
+    async def forget(self, owner_uid: str) -> None:
+        """See `Identities.forget`."""
+        self._known.pop(owner_uid, None)
+        if self._etcd is not None:
+            await etcd_users.forget(self._etcd, user_of(owner_uid))
+        await self._kube.delete(SECRETS, self._namespace, _secret_of(owner_uid))
+
+    async def _allow(self, place: Place) -> bool:
+        """The user in etcd comes before the certificate that makes somebody that user; and before any user, etcd asks who one is.
+
+        With etcd away, a graph that has its certificate goes on without: True then. Raises CoordinationError, KubeError.
+        """
+        if self._etcd is None or self._keys is None:
+            return False
+        uid = place.owner_uid
+        try:
+            if self._keys.own and not self._locked:
+                await etcd_users.lock(self._etcd)
+                self._locked = True
+            await etcd_users.allow(self._etcd, user_of(uid), (records.prefix_of(uid), records.prefix_of(f"{uid}-r").rstrip("/")))
+        except CoordinationError:
+            if tls.ETCD_CERTIFICATE not in data_of(await self._kube.get(SECRETS, place.namespace, place.secret)):
+                raise
+            return True
+        return False
+
+    def _with_authority(self, held: Data, place: Place) -> Data:
+        try:
+            before = authorities(held["ca.crt"], held["ca.key"])
+        except (KeyError, ValueError):
+            before = ()
+        after = rotated(before, f"{place.namespace}/{place.name}"[:64], self._clock())
+        token = held.get(tls.PROBE_TOKEN) or _token()
+        return {"ca.crt": bundle(after), "ca.key": b"".join(item.key for item in after), tls.PROBE_TOKEN: token}
+
+    def _mounted(self, held: Data, fixed: Data, trusted: tuple[Authority, ...], place: Place) -> Data:
+        now = self._clock()
+        wanted = [(tls.CERTIFICATE, tls.KEY, signer(trusted, now), Subject(uris=(identity_of(place),)))]
+        found = dict(fixed)
+        if self._keys is not None:
+            found[tls.ETCD_AUTHORITY] = self._keys.trust
+            wanted.append((tls.ETCD_CERTIFICATE, tls.ETCD_KEY, self._keys.client_authority, Subject(user_of(place.owner_uid), serves=False)))
+        for name, key_name, authority, subject in wanted:
+            certificate, key = held.get(name, b""), held.get(key_name, b"")
+            if not good(certificate, key, authority, subject, now, limits.leaf_renew_days):
+                certificate, key = issue(authority, subject, now, limits.leaf_days)
+            found |= {name: certificate, key_name: key}
+        return found
+
+
+async def metrics_token(kube: Kube, namespace: str, secret: str) -> bytes:
+    """What Prometheus bears when it asks any part of any graph, or the controller. Raises KubeError, Foreign."""
+    return (await keep(kube, namespace, secret, lambda held: held if held.get("token") else {"token": _token()}))["token"]
+
+
+def identity_of(place: Place) -> str:
+    """What certificates of a graph's parts name."""
+    return f"spiffe://hams/{place.namespace}/{place.name}"
+
+
+def _secret_of(owner_uid: str) -> str:
+    return f"graph-{owner_uid}"
+
+
+def _token() -> bytes:
+    return randomness.token_urlsafe(limits.probe_token_bytes).encode()

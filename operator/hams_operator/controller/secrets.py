@@ -1,0 +1,69 @@
+"""Secrets that the controller keeps: read, made or mended where they are not as they should be, and read again if somebody else was faster.
+
+It asks for single Secrets by name and never for a list of them. A Secret of that name that belongs to somebody else is not touched.
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+
+from hams_operator.controller.kube import SECRETS, Kube, KubeError
+from hams_operator.plan.names import MANAGED_BY, Json
+
+Data = Mapping[str, bytes]
+
+_LABEL = "app.kubernetes.io/managed-by"
+
+
+class Foreign(Exception):
+    """There is a Secret of that name, and it is not ours."""
+
+
+async def keep(kube: Kube, namespace: str, name: str, mended: Callable[[Data], Data], metadata: Json | None = None) -> Data:
+    """What the Secret holds once it holds what `mended` makes of what it held (nothing at first). `metadata`: of a new one, its owner above all.
+
+    Raises KubeError, and Foreign.
+    """
+    metadata = {"labels": {"app.kubernetes.io/name": "hams", _LABEL: MANAGED_BY}} if metadata is None else metadata
+    while True:
+        there = await kube.get(SECRETS, namespace, name)
+        if there is not None and not _is_ours(there, metadata):
+            raise Foreign(f"Secret {name}: there already, and not of this graph")
+        held = data_of(there)
+        wanted = mended(held)
+        if there is not None and wanted == held:
+            return held
+        item: Json = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "Opaque",
+            "metadata": {**metadata, "name": name} if there is None else there["metadata"],
+            "data": {field: base64.b64encode(value).decode() for field, value in wanted.items()},
+        }
+        try:
+            if there is None:
+                await kube.create(SECRETS, namespace, item)
+            else:
+                await kube.replace(SECRETS, namespace, name, item)
+        except KubeError as error:
+            if error.status != 409:  # another replica was faster: what it wrote is looked at
+                raise
+        else:
+            return wanted
+
+
+def data_of(secret: Json | None) -> Data:
+    """What a Secret holds; what is not base64 counts as not there."""
+    found: dict[str, bytes] = {}
+    for field, value in ((secret or {}).get("data") or {}).items():
+        try:
+            found[field] = base64.b64decode(value, validate=True)
+        except ValueError:
+            continue
+    return found
+
+
+def _is_ours(there: Json, metadata: Json) -> bool:
+    owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or []}
+    if owners:
+        return bool(owners & {owner.get("uid") for owner in there["metadata"].get("ownerReferences") or []})
+    return (there["metadata"].get("labels") or {}).get(_LABEL) == MANAGED_BY
