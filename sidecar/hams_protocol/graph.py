@@ -171,6 +171,7 @@ class FrontendSpec:
     max_request_bytes: int = 64 << 20
     replies_kept: int = 10_000
     replies_kept_bytes: int = 64 << 20
+    token_secret: str = ""
 
 
 @frozen

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
@@ -20,6 +21,7 @@ from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.blocks import round_up
 from hams_sidecar.endpoint import Address, Endpoint
+from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.inference import (
     Conflict,
     Done,
@@ -216,6 +218,7 @@ async def serve(
     asked: Asked,
     propagation_s: float = limits.propagation_s,
     probe_port: int = 0,
+    tokens: Path | None = None,
 ) -> int:
     """Run one frontend until its core stops it or `asked` is set. Returns the exit code."""
     certificates = access.certificates()
@@ -223,7 +226,8 @@ async def serve(
     arena = Arena(limits.frontend_arena_bytes_max)
     port = GraphPort(graph, arena)
     recorded = "HAMS_HISTORY" in os.environ and bool(os.environ["HAMS_HISTORY"])
-    endpoint = Endpoint(port, graph.data, Metrics("frontend"), address, always_digest=recorded)
+    asked_for = None if tokens is None else Tokens(tokens, access.metrics_token())
+    endpoint = Endpoint(port, graph.data, Metrics("frontend"), address, always_digest=recorded, tokens=asked_for)
     kept: KeptLogs | None = None
 
     async def begin(name: InstanceId, life: int) -> Node:
@@ -309,6 +313,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--http-port", type=int, default=8080)
     parser.add_argument("--grpc-port", type=int, default=8081)
     parser.add_argument("--propagation-s", type=float, default=limits.propagation_s, help="how long to serve on when asked to end")
+    parser.add_argument("--tokens", type=Path, default=None, metavar="DIR", help="only who bears one of the tokens in these files may ask")
     options = parser.parse_args(arguments)
 
     async def work(asked: Asked) -> int:
@@ -323,6 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
             asked,
             options.propagation_s,
             options.probe_port,
+            options.tokens,
         )
 
     return run(work, options.log_level)

@@ -75,7 +75,11 @@ class Access:
 
     def probe_tokens(self) -> tuple[str, ...]:
         """None: anybody may ask. Raises WireError."""
-        return () if self.tls is None else tuple(read_text(self.tls / name) for name in (PROBE_TOKEN, METRICS_TOKEN))
+        return () if self.tls is None else (read_text(self.tls / PROBE_TOKEN), self.metrics_token())
+
+    def metrics_token(self) -> str:
+        """What Prometheus bears; empty: nothing. Raises WireError."""
+        return "" if self.tls is None else read_text(self.tls / METRICS_TOKEN)
 
 
 async def open_graph(access: Access, uid: str) -> tuple[EtcdCoordination, Graph]:

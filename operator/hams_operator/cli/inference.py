@@ -98,9 +98,10 @@ def digest(tensors: tuple[Tensor, ...]) -> str:
 
 
 class Client:
-    """Keeps connections to one graph's endpoint: `async with Client(url, graph) as client`."""
+    """Keeps connections to one graph's endpoint: `async with Client(url, graph) as client`. `token`: what it bears, if the graph asks for one."""
 
-    def __init__(self, url: str, graph: str, timeout_s: float) -> None:
+    def __init__(self, url: str, graph: str, timeout_s: float, token: str = "") -> None:
+        self._proof = {"authorization": f"Bearer {token}"} if token else {}
         self._path = f"/v2/models/{graph}/infer"
         self._pool = Pool(url, timeout_s)
 
@@ -121,6 +122,7 @@ class Client:
             "content-type": "application/octet-stream",
             "inference-header-content-length": str(len(head)),
             "idempotency-key": key,
+            **self._proof,
         }
         try:
             return _answer(await self._pool.post(self._path, headers, b"".join((head, *(item.data for item in tensors)))))

@@ -26,9 +26,19 @@ if TYPE_CHECKING:
 
 
 def load(
-    file: Path, url: str | None, data: Path | None, rate: float, duration: str, verify: bool, output: Output, target: "Target | None" = None
+    file: Path,
+    url: str | None,
+    data: Path | None,
+    rate: float,
+    duration: str,
+    verify: bool,
+    output: Output,
+    target: "Target | None" = None,
+    token: str = "",
 ) -> int:
-    """Load it; 0 only if nothing is off. `target`: the cluster where it runs, if that is meant."""
+    """Load it; 0 only if nothing is off. `target`: the cluster where it runs, if that is meant. `token`: borne by each request."""
+    if any(char.isspace() or not char.isprintable() for char in token):
+        complain("--token: expected one word, found blanks or control characters in it", 2)
     if not 0 < rate <= 100_000:
         complain(f"--rate: expected requests per second above 0, found {rate:g}", 2)
     count = max(1, round(rate * seconds(duration)))
@@ -56,7 +66,7 @@ def load(
                 from hams_operator.cli.cluster import forwarded  # noqa: PLC0415 - the Kubernetes client, only where it is used
 
                 at = await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
-            client = await stack.enter_async_context(Client(at, graph.data.name, load_request_s))
+            client = await stack.enter_async_context(Client(at, graph.data.name, load_request_s, token))
             judge = shape_judge(graph) if verify else None
             traffic = Traffic(client, samples(graph, file, data), rate, count, judge=judge, resend=verify, history=history)
             return await with_progress(traffic, count, "load", shown=output is Output.TEXT)

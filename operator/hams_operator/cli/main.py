@@ -191,6 +191,7 @@ def load(
     rate: Annotated[float, typer.Option(help="Requests per second, whether answers come or not.")] = 50.0,
     duration: Annotated[str, typer.Option(help="How long.")] = "10s",
     verify: Annotated[bool, typer.Option("--verify", help="Check every reply; send every tenth key again.")] = False,
+    token: Annotated[str, typer.Option(envvar="HAMS_TOKEN", help="Borne by each request, if the graph asks for one.", show_envvar=True)] = "",
     context: ContextOption = None,
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
@@ -203,7 +204,7 @@ def load(
         from hams_operator.cli import cluster  # noqa: PLC0415
 
         where = cluster.Target(context, namespace)
-    raise Code(work.load(file, url, data, rate, duration, verify, output, where))
+    raise Code(work.load(file, url, data, rate, duration, verify, output, where, token))
 
 
 @app.command()

@@ -40,6 +40,7 @@ def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
                 max_request_bytes=spec.frontend.max_request_bytes,
                 replies_kept=spec.frontend.replies_kept,
                 replies_kept_bytes=spec.frontend.replies_kept_bytes,
+                token_secret=spec.frontend.token_secret,
             ),
             managers=spec.managers.replicas,
             recovery=RecoverySpec(

@@ -94,6 +94,7 @@ DNS_LABEL = Text(
 TENSOR_NAME = Text(
     "a tensor name (letters, digits, _ . -, not starting with . or -)", r"[A-Za-z0-9_][A-Za-z0-9_.-]*", limits.tensor_name_chars_max, 1
 )
+_SECRET_NAME = Text("the name of a Secret", r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", 253, 1)
 _ENTRYPOINT = Text('a class as "module:Class"', r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", 256, 1)
 _ENV_NAME = Text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", 256, 1)
 _DATATYPE = Choice(Datatype, _SLIPS)
@@ -279,6 +280,9 @@ class Frontend:
     max_request_bytes: int = field_of(_BYTES, default=64 << 20, about="size of one request; beyond it a client gets 413")
     replies_kept: int = field_of(Whole(0, limits.replies_kept_max), default=10_000, about="replies kept per shard for repeated keys")
     replies_kept_bytes: int = field_of(_BYTES, default=64 << 20, about="memory of the replies kept per shard")
+    token_secret: str = field_of(
+        _SECRET_NAME, default="", about="Kubernetes only: a Secret beside the graph; who bears one of its values may ask, without it anybody may"
+    )
 
 
 @part

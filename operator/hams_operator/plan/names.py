@@ -48,6 +48,7 @@ HISTORY_DIR = "/history"
 SPEC_DIR = "/etc/hams"
 SPEC_FILE = "spec.json"
 TLS_DIR = "/etc/hams-tls"
+TOKENS_DIR = "/etc/hams-tokens"
 
 USER_ID = 65532
 

@@ -39,6 +39,7 @@ from hams_operator.plan.names import (
     SPEC_DIR,
     SPEC_FILE,
     TLS_DIR,
+    TOKENS_DIR,
     USER_ID,
     Json,
     Place,
@@ -92,11 +93,16 @@ def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings, p
 def frontend_pod(graph: Graph, place: Place, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of frontends."""
     ports = ["--host", "0.0.0.0", "--http-port", str(HTTP_PORT), "--grpc-port", str(GRPC_PORT), "--propagation-s", str(PROPAGATION_S)]
-    container = _container(
-        FRONTEND_ROLE, settings, ["python3", "-m", "hams_sidecar.frontend", *_common(graph, settings), *ports], probe_token, "100m", "256Mi"
-    )
+    secret = graph.data.frontend.token_secret
+    tokens = ["--tokens", TOKENS_DIR] if secret else []
+    command = ["python3", "-m", "hams_sidecar.frontend", *_common(graph, settings), *ports, *tokens]
+    container = _container(FRONTEND_ROLE, settings, command, probe_token, "100m", "256Mi")
     container["ports"] += [{"name": "http", "containerPort": HTTP_PORT}, {"name": "grpc", "containerPort": GRPC_PORT}]
-    return _pod([container], [], {ROLE: FRONTEND_ROLE}, relevant_to_frontend(graph), place, settings)
+    pod = _pod([container], [], {ROLE: FRONTEND_ROLE}, relevant_to_frontend(graph), place, settings)
+    if secret:
+        container["volumeMounts"].append(_mount("tokens", TOKENS_DIR, read_only=True))
+        pod["spec"]["volumes"].append({"name": "tokens", "secret": {"secretName": secret, "defaultMode": SECRET_MODE}})
+    return pod
 
 
 def manager_pod(graph: Graph, place: Place, settings: Settings, probe_token: str = "") -> Json:

@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.rest_codec import encode_error
+from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
 from hams_sidecar.endpoint.upload import Server, Upload
 
 
@@ -30,6 +31,7 @@ class Gate(Protocol):
     request_bytes_max: int
     held_bytes: int
     held_bytes_max: int
+    tokens: Tokens | None
 
     @property
     def infer_paths(self) -> frozenset[str]:
@@ -218,6 +220,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         for name, value in self.headers:
             if name == b"content-length":
                 self._length = int(value)
+        if self.gate.tokens is not None and not self.gate.tokens.admit(self._path().encode(), self.headers):
+            self._refuse(401, EXPECTED)
+            return
         if self._length > self.gate.request_bytes_max:
             self._refuse(413, f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length {self._length}")
             return
@@ -442,8 +447,8 @@ class BodyReceiver(asyncio.BufferedProtocol):
 
 def _response(status: int, message: str) -> bytes:
     body = encode_error(message)
-    retry = f"retry-after: {limits.retry_after_s:.0f}\r\n" if status in (429, 503) else ""
-    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+    more = f"retry-after: {limits.retry_after_s:.0f}\r\n" if status in (429, 503) else "www-authenticate: Bearer\r\n" if status == 401 else ""
+    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{more}connection: close\r\n\r\n"
     return STATUS_LINE[status] + head.encode() + body
 
 

@@ -25,6 +25,7 @@ from hams_sidecar.endpoint.errors import StartFailed
 from hams_sidecar.endpoint.grpc_service import Health, InferenceService, make_server
 from hams_sidecar.endpoint.rest import InferRoute
 from hams_sidecar.endpoint.serving import Serving
+from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.inference import InferencePort
 from hams_sidecar.metrics import Metrics
 
@@ -41,11 +42,21 @@ class Address:
 
 
 class Endpoint:
-    """HTTP and gRPC for one graph. `always_digest`: histories are recorded, so every request carries the digest of its payload."""
+    """HTTP and gRPC for one graph. `always_digest`: histories are recorded, so every request carries the digest of its payload. `tokens`: who may
+    ask; None: anybody."""
 
-    def __init__(self, port: InferencePort, graph: GraphData, metrics: Metrics, address: Address, *, always_digest: bool = False) -> None:
+    def __init__(
+        self,
+        port: InferencePort,
+        graph: GraphData,
+        metrics: Metrics,
+        address: Address,
+        *,
+        always_digest: bool = False,
+        tokens: Tokens | None = None,
+    ) -> None:
         self.address = address
-        self._serving = Serving(port, graph, metrics, always_digest=always_digest)
+        self._serving = Serving(port, graph, metrics, always_digest=always_digest, tokens=tokens)
         self._app = InferenceApp(self._serving)
         self._health = Health(self._serving)
         self._http: _HttpServer | None = None

@@ -8,9 +8,9 @@ Invariant: no exception reaches grpc, which would show its text to the client.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from time import perf_counter
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -28,11 +28,13 @@ from hams_sidecar.endpoint.json_data import run
 from hams_sidecar.endpoint.request import MODEL_VERSION, build, check_model, trace_context
 from hams_sidecar.endpoint.rest_codec import choose
 from hams_sidecar.endpoint.serving import Serving
+from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
 
 log = logging.getLogger(__name__)
 
 SERVICE = "inference.GRPCInferenceService"
 
+Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Parsed = TypeVar("Parsed", pb.ModelReadyRequest, pb.ModelMetadataRequest)
 
@@ -172,9 +174,36 @@ class Health:
                 await self._watched.set(service, _status(ready))
 
 
+if TYPE_CHECKING:
+    Interceptor = grpc.aio.ServerInterceptor[bytes, bytes]
+else:
+    Interceptor = grpc.aio.ServerInterceptor
+
+
+class Admission(Interceptor):
+    """Calls without a token of the graph end before their message is looked at."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
+        """The method's own handler, or one that refuses."""
+        if self._tokens.admit_call(handler_call_details.method, handler_call_details.invocation_metadata or ()):
+            return await continuation(handler_call_details)
+        return grpc.stream_stream_rpc_method_handler(_refuse)
+
+
+async def _refuse(requests: AsyncIterator[bytes], context: Context) -> None:
+    """A handler of streams, as these serve calls of every kind."""
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, EXPECTED)
+
+
 def make_server(serving: Serving, service: InferenceService, health_service: Health) -> grpc.aio.Server:
     """A gRPC server with all services, not yet bound to a port."""
     server = grpc.aio.server(
+        interceptors=() if serving.tokens is None else (Admission(serving.tokens),),
         maximum_concurrent_rpcs=limits.grpc_calls_max,
         options=(
             ("grpc.so_reuseport", 1),

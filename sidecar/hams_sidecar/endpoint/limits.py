@@ -74,3 +74,9 @@ heads_known_max = 256
 
 head_known_bytes_max = 2048
 """A larger head is read anew each time."""
+
+tokens_max = 1000
+"""Of clients' tokens that are looked at; each request is compared with all of them."""
+
+tokens_look_s = 1.0
+"""Between two looks at the folder with the tokens."""

@@ -14,6 +14,7 @@ from hams_sidecar.endpoint.request import MODEL_VERSION
 from hams_sidecar.endpoint.rest_codec import KnownHeads
 from hams_sidecar.endpoint.signature import Signature
 from hams_sidecar.endpoint.tally import Tally
+from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.inference import InferencePort, InferenceRequest, Reply, TimedOut, outcome_of
 from hams_sidecar.metrics import Metrics
 
@@ -27,15 +28,16 @@ class Waiting(Protocol):
 
 
 class Serving:
-    """One graph being served. `always_digest`: histories are recorded, so every request needs its digest."""
+    """One graph being served. `always_digest`: histories are recorded, so every request needs its digest. `tokens`: who may ask; None: anybody."""
 
-    def __init__(self, port: InferencePort, graph: GraphData, metrics: Metrics, *, always_digest: bool = False) -> None:
+    def __init__(self, port: InferencePort, graph: GraphData, metrics: Metrics, *, always_digest: bool = False, tokens: Tokens | None = None) -> None:
         self.port = port
         self.graph = graph
         self.signature = Signature(graph)
         self.known_heads = KnownHeads()
         self.metrics = metrics
         self.always_digest = always_digest
+        self.tokens = tokens
         self.timeout_s = graph.frontend.request_timeout_s
         self.request_bytes_max = graph.frontend.max_request_bytes
         self.draining = False

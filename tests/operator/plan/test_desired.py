@@ -259,3 +259,17 @@ def test_a_place_names_what_it_holds() -> None:
     assert (PLACE.graph_uid(), later.graph_uid()) == (UID, f"{UID}-r2")
     assert (PLACE.workload("count"), later.workload("count")) == ("pair-count", "pair-count-r2")
     assert PLACE.url == "http://pair.shop.svc:8080"
+
+
+def test_clients_tokens_are_mounted_where_they_are_asked_for_and_nowhere_else() -> None:
+    text = with_change("spec:\n", "spec:\n  frontend: {tokenSecret: pair-clients}\n")
+    for (kind, name), item in objects(text).items():
+        if kind == "Deployment":
+            pod = item["spec"]["template"]["spec"]
+            volumes = [volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "tokens"]
+            told = "--tokens" in str(pod["containers"][0]["command"])
+            assert (volumes, told) == ((["pair-clients"], True) if name == "pair-frontend" else ([], False))
+    runs = {name: objects(text)["Deployment", name]["spec"]["template"]["metadata"]["annotations"][RUNS] for name in ("pair-count", "pair-frontend")}
+    before = {name: objects()["Deployment", name]["spec"]["template"]["metadata"]["annotations"][RUNS] for name in runs}
+    assert runs["pair-count"] == before["pair-count"], "pods of operators are not replaced for it"
+    assert runs["pair-frontend"] != before["pair-frontend"]

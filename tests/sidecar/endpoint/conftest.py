@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
@@ -47,7 +48,7 @@ async def serve() -> AsyncIterator[Serve]:
     """Starts endpoints, and stops them after the test."""
     started: list[Endpoint] = []
 
-    async def start(graph: GraphData = DIGITS, port: FakePort | None = None, address: Address | None = None, **options: bool) -> Running:
+    async def start(graph: GraphData = DIGITS, port: FakePort | None = None, address: Address | None = None, **options: Any) -> Running:
         port = port or FakePort()
         metrics = Metrics("frontend", process=False)
         endpoint = Endpoint(port, graph, metrics, address or Address("127.0.0.1", 0, 0), **options)

@@ -1,0 +1,85 @@
+"""Who may ask: bearers of one of the tokens in a folder, if the graph asks for tokens at all (`frontend.tokenSecret`).
+
+Each file is one token, as Kubernetes mounts a Secret: so each client can have its own, and lose it without the others. The folder is looked at
+again when a second has passed: a token that is added or taken away needs no restart. Connections that were let in stay open; their next request
+is asked again.
+
+Never: lets anybody in because the folder cannot be read, or is empty; tells by its timing how much of a token was right.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from hams_sidecar.endpoint import limits
+
+log = logging.getLogger(__name__)
+
+UNASKED_PATHS = frozenset((b"/v2/health/live", b"/v2/health/ready"))
+"""What load balancers and kubelets ask; the answer is yes or no."""
+
+METRICS_PATH = b"/metrics"
+
+UNASKED_METHODS = (
+    "/grpc.health.v1.Health/",
+    "/inference.GRPCInferenceService/ServerLive",
+    "/inference.GRPCInferenceService/ServerReady",
+)
+"""The same over gRPC."""
+
+EXPECTED = "expected a token of this graph: Authorization: Bearer TOKEN"
+
+_SCHEME = b"bearer "
+
+
+class Tokens:
+    """`metrics`: a token that lets in to metrics only ("": there is none)."""
+
+    def __init__(self, folder: Path, metrics: str = "") -> None:
+        self._folder = folder
+        self._metrics = _digest(metrics.encode()) if metrics else b""
+        self._known: tuple[bytes, ...] = ()
+        self._looked_at = -limits.tokens_look_s
+
+    def admit(self, path: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether an HTTP request may come in. `path`: without query; names of headers in lower case."""
+        if path in UNASKED_PATHS:
+            return True
+        given = [value for name, value in headers if name == b"authorization"]
+        return len(given) == 1 and self._bears(given[0], path == METRICS_PATH)
+
+    def admit_call(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+        """Whether a gRPC call may come in."""
+        if method.startswith(UNASKED_METHODS):
+            return True
+        given = [value.encode() if isinstance(value, str) else value for name, value in metadata if name == "authorization"]
+        return len(given) == 1 and self._bears(given[0], metrics=False)
+
+    def _bears(self, given: bytes, metrics: bool) -> bool:
+        if given[: len(_SCHEME)].lower() != _SCHEME:
+            return False
+        digest = _digest(given[len(_SCHEME) :].strip())
+        right = [hmac.compare_digest(digest, known) for known in self._tokens()]
+        if metrics and self._metrics:
+            right.append(hmac.compare_digest(digest, self._metrics))
+        return any(right)
+
+    def _tokens(self) -> tuple[bytes, ...]:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._looked_at >= limits.tokens_look_s:
+            self._looked_at = now_s
+            try:
+                found = [path.read_bytes().strip() for path in sorted(self._folder.iterdir()) if not path.name.startswith("..")]
+            except OSError as error:
+                log.error("tokens of clients cannot be read, so nobody is let in: %s", error)
+                found = []
+            self._known = tuple(_digest(token) for token in found[: limits.tokens_max] if token)
+        return self._known
+
+
+def _digest(token: bytes) -> bytes:
+    """All are equally long then, and no comparison tells where two differ."""
+    return hashlib.sha256(token).digest()
