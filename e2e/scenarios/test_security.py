@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e2e.cluster.commands import until
 from e2e.cluster.layout import ROOT
 from e2e.scenarios.certificates import ETCDCTL, secret
 from e2e.scenarios.install import NAMESPACE as SYSTEM
@@ -85,6 +86,7 @@ def test_what_a_graph_had_in_etcd_and_beside_the_controller_goes_with_it(install
     with graph_on(installation, ROOT / "examples" / "chain" / "graph.yaml") as run:
         uid = run.uid
         assert secret(run.cluster, SYSTEM, f"graph-{uid}")["ca.key"]
-    assert not installation.cluster.kubectl_succeeds("get", "secret", "-n", SYSTEM, f"graph-{uid}")
+    gone = lambda: not installation.cluster.kubectl_succeeds("get", "secret", "-n", SYSTEM, f"graph-{uid}")  # noqa: E731
+    until(gone, 90, "end of the graph's authority", 0.2)
     users = installation.cluster.kubectl("exec", "-n", SYSTEM, f"{RELEASE}-etcd-0", "--", *ETCDCTL, "user", "list").split()
     assert user_of(uid) not in users
