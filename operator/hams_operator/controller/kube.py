@@ -77,7 +77,9 @@ class KubeError(Exception):
 
 
 class Kube(Protocol):
-    """What the controller asks of Kubernetes."""
+    """What the controller asks of Kubernetes. `requests`: how many were sent."""
+
+    requests: int
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """One object; None if there is none."""

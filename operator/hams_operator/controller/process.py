@@ -19,7 +19,7 @@ from hams_operator import limits
 from hams_operator.controller.election import Election
 from hams_operator.controller.etcd_keys import EtcdKeys
 from hams_operator.controller.identities import Identities, IssuedIdentities, NoIdentities, metrics_token
-from hams_operator.controller.kube import OWNED, PODS, Kube, KubeClient, KubeError, NoCluster, client_of
+from hams_operator.controller.kube import OWNED, PODS, Kube, KubeError, NoCluster, client_of
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import Options, options_from
 from hams_operator.controller.reconcile import Reconciler
@@ -158,16 +158,21 @@ async def serve(options: Options) -> int:
         await kube.close()
 
 
-async def _health(options: Options, election: Election, controller: Controller, kube: KubeClient) -> web.AppRunner:
+async def _health(options: Options, election: Election, controller: Controller, kube: Kube) -> web.AppRunner:
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
+    token, looked_at = b"", 0.0
+
     async def metrics(request: web.Request) -> web.Response:
+        nonlocal token, looked_at
         if options.settings.tls:
-            try:
-                token = await metrics_token(kube, options.namespace, options.metrics_secret)
-            except (KubeError, Foreign) as error:
-                return web.Response(status=503, text=f"the token of metrics: {error}\n")
+            now = asyncio.get_running_loop().time()
+            if not token or now - looked_at > limits.certificate_look_s:  # strangers do not make us ask the API server
+                try:
+                    token, looked_at = await metrics_token(kube, options.namespace, options.metrics_secret), now
+                except (KubeError, Foreign) as error:
+                    return web.Response(status=503, text=f"the token of metrics: {error}\n")
             if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), b"Bearer " + token):
                 return web.Response(status=401, text=f"expected Authorization: Bearer and the token in Secret {options.metrics_secret}\n")
         lines = {

@@ -19,6 +19,7 @@ class FakeKube:
         self.calls: list[str] = []
         self.graces: dict[str, int | None] = {}
         self.asked = 0
+        self.requests = 0
         self._fail_at: dict[int, KubeError] = {}
         self._counter = itertools.count(1)
         self.changed = asyncio.Event()

@@ -2,18 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import aiohttp
 import pytest
 
 from hams_operator import limits
 from hams_operator.controller.election import LEASE, Election
+from hams_operator.controller.identities import metrics_token
 from hams_operator.controller.kube import OWNED, PODS, KubeError, Resource
 from hams_operator.controller.mirror import Mirror
-from hams_operator.controller.options import options_from
+from hams_operator.controller.options import Options, options_from
+from hams_operator.controller.process import Controller, _health
 from hams_operator.controller.store import Store
 from hams_operator.controller.watching import Follower
 from hams_operator.controller.workers import Again, Workers
+from hams_operator.plan.names import Settings
 from hams_wire.coordination.memory import MemoryStore
 
 from .fakes import FakeKube
@@ -216,3 +221,33 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(m
         assert bool(mirror.away) == cut
     looking.cancel()
     assert told == ["", ""]
+
+
+# -- its own port ------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_than_ok() -> None:
+    kube = FakeKube()
+    options = Options(Settings(), "c", "hams-system", health_port=0)
+    controller = SimpleNamespace(store=Store(lambda key: None), workers=Workers(_nothing), mirror=SimpleNamespace(away=""))
+    runner = await _health(options, Election(kube, "hams-system", "c"), cast(Controller, controller), kube)
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    token = (await metrics_token(kube, "hams-system", "hams-metrics")).decode()
+    try:
+        async with aiohttp.ClientSession() as session:
+            found = {}
+            for given in ("", "Bearer wrong", token, f"Bearer {token}"):
+                async with session.get(f"{url}/metrics", headers={"Authorization": given}) as answer:
+                    found[given] = answer.status, "hams_controller_leads" in await answer.text()
+            asked = kube.asked
+            for path in ("/healthz", "/readyz"):
+                async with session.get(f"{url}{path}") as answer:
+                    assert await answer.text() == "ok\n"
+    finally:
+        await runner.cleanup()
+    assert found == {"": (401, False), "Bearer wrong": (401, False), token: (401, False), f"Bearer {token}": (200, True)}
+    assert asked <= 4, "the API server is not asked each time"
+
+
+async def _nothing(key: object) -> None:
+    """No work."""
