@@ -58,7 +58,9 @@ def test_strangers_find_every_door_closed_but_the_inference_endpoints(chain: Gra
             attempts.append((f"open: {name}", {"kind": "plain", "host": host, "port": HTTP_PORT, "said": GET.format("/v2/health/live")}))
         else:
             attempts += [(f"{name} {port}", {"kind": "plain", "host": host, "port": port}) for port in (HTTP_PORT, GRPC_PORT)]
-    found = dict(zip((what for what, _ in attempts), strangers_find(chain, [order for _, order in attempts]), strict=True))
+    with chain.load():
+        found = dict(zip((what for what, _ in attempts), strangers_find(chain, [order for _, order in attempts]), strict=True))
+        chain.answered(50)
     open_ones = {what: answer for what, answer in found.items() if "200 OK" in answer}
     assert set(open_ones) == {what for what in found if what.startswith("open: ")}, open_ones
     closed = ("SSLError", "ConnectionRefusedError", "ConnectionResetError", "\x15", "HTTP/1.1 401", "HTTP/1.0 400")
@@ -73,6 +75,8 @@ def test_a_graphs_user_of_etcd_sees_its_own_keys_only(chain: GraphRun) -> None:
     def etcdctl(*words: str) -> str:
         return chain.cluster.kubectl("exec", "-n", SYSTEM, f"{RELEASE}-etcd-0", "--", *ETCDCTL, *words)
 
+    with chain.load():
+        chain.answered(10)
     assert "Authentication Status: true" in etcdctl("auth", "status")
     role = etcdctl("role", "get", user_of(chain.uid))
     assert role.count(records.prefix_of(chain.uid)) > 0
