@@ -231,7 +231,8 @@ async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_
     options = Options(Settings(), "c", "hams-system", health_port=0)
     controller = SimpleNamespace(store=Store(lambda key: None), workers=Workers(_nothing), mirror=SimpleNamespace(away=""))
     runner = await _health(options, Election(kube, "hams-system", "c"), cast(Controller, controller), kube)
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    port = next(address[1] for address in runner.addresses if len(address) == 2)  # of IPv4; the other one has a free port of its own
+    url = f"http://127.0.0.1:{port}"
     token = (await metrics_token(kube, "hams-system", "hams-metrics")).decode()
     try:
         async with aiohttp.ClientSession() as session:
