@@ -23,7 +23,10 @@ class Watching:
         self._suspect_after = world.graph.data.recovery.suspect_after_s
 
     def peer_down(self, node: Node, peer: str, refused: bool) -> None:
-        """A shell sees that a connection is gone."""
+        """A shell sees that a connection is gone; it never sees that after it has seen the next one stand."""
+        link = node.links.get(peer)
+        if not refused and link is not None and not link.broken:
+            return
         self._world.feed(node, PeerDown(peer, refused))
         if node.alive and not node.paused and peer in self._world.nodes and self._world.shell_rng.random() < 0.2:
             self.tell_managers(node, peer, "its connection broke")
