@@ -91,6 +91,9 @@ def main(words: list[str]) -> int:
     except (BuildFailed, BadDockerfile, CommandFailed, subprocess.CalledProcessError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("images: interrupted; what is done is kept", file=sys.stderr)
+        return 130
     print(f"images: {len(images)} in {OUT.relative_to(ROOT)}, by the local builder")
     return 0
 

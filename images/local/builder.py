@@ -72,7 +72,8 @@ class LocalBuilder:
             raise stages.BuildFailed("the local builder makes its base with debootstrap: apt-get install --no-install-recommends debootstrap")
         part = self._cache / "base.part"
         shutil.rmtree(part, ignore_errors=True)
-        words = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(part), MIRROR]
+        # In mounts of its own: what it mounts is gone with it, even if it is killed.
+        words = ["unshare", "-m", "debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(part), MIRROR]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         for junk in JUNK:
             shutil.rmtree(part / junk, ignore_errors=True)
