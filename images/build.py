@@ -7,6 +7,7 @@ Usage: `python -m images.build [--builder auto|docker|podman|buildah|local] [--r
 """
 
 import argparse
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,14 @@ def main(words: list[str]) -> int:
         help="an example without the libraries that only it needs: they are mounted where it runs",
     )
     options = parser.parse_args(words)
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT.parent / "images.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time in a tree: layers are made in place
+        return build(options)
+
+
+def build(options: argparse.Namespace) -> int:
+    """What was asked for. Returns the exit code."""
     builder = engine() if options.builder == "auto" else options.builder
     examples = list(dict.fromkeys([*(options.example or DEFAULT_EXAMPLES), *options.thin]))
     tag = version()
