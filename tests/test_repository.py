@@ -140,3 +140,18 @@ def test_the_model_sdk_imports_numpy_and_optionally_torch_only() -> None:
 
 def test_the_import_walk_sees_imports_inside_functions() -> None:
     assert imported_roots(ast.parse("import os.path\ndef f():\n    from numpy.linalg import det\nfrom . import x")) == {"os", "numpy"}
+
+
+@pytest.mark.parametrize("package", ["sidecar/hams_protocol", "sidecar/hams_wire", "sidecar/hams_sidecar", "model-sdk/hams_sdk"])
+def test_every_bound_binds(package: str) -> None:
+    read: set[str] = set()
+    for folder in PACKAGES:
+        for file in (ROOT / folder).rglob("*.py"):
+            for item in ast.walk(ast.parse(file.read_text())):
+                if isinstance(item, ast.Attribute):
+                    read.add(item.attr)
+                elif isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load):
+                    read.add(item.id)
+    declared_here = re.findall(r"^(\w+)(?:: [^=]+)? = ", (ROOT / package / "limits.py").read_text(), re.MULTILINE)
+    assert declared_here
+    assert set(declared_here) - read == set(), "used by nothing"

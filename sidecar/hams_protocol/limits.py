@@ -4,10 +4,10 @@ window_versions_max = 64
 """Largest `window` a graph may ask for: versions that are executed but not yet durable."""
 
 queue_units_max = 65_536
-"""Units waiting in one operator; sized by requests_open_max times lanes, this is the hard stop behind it."""
+"""Units that may wait in one operator: a graph whose open requests (`frontend.maxInFlight`) times shards times lanes are more is refused.
 
-requests_open_max = 1024
-"""Open requests per shard if the graph does not say (`frontend.maxInFlight`)."""
+Nothing else bounds a queue. Its shards' admission does: a unit in it belongs to an open request, or to one that ended with its failed shard.
+"""
 
 resend_after_s = 0.25
 """A retained token without acknowledgement, a record, a log entry or a question without answer is sent again after this long."""
@@ -20,9 +20,6 @@ ack_delay_s = 0.1
 
 acks_batch_max = 256
 """Acknowledgements in one message."""
-
-notice_delay_s = 0.0
-"""Durable notices wait this long for company. Zero: they are the reply's tail."""
 
 ask_after_s = 0.1
 """Who waits for a durable notice asks the primary after this long."""
@@ -66,9 +63,6 @@ propose_retry_s = 0.2
 retained_state_bytes_max = 4 << 30
 """States retained by one proxy; above it the window shrinks, to 1 at least."""
 
-heartbeat_interval_s = 0.03
-"""Heartbeats between connected peers."""
-
 attempts_alone_max = 8
 """Upper limit of `recovery.maxAttempts`."""
 
@@ -77,9 +71,6 @@ frozen_max_s = 2.0
 
 attempt_wait_s = 1.0
 """Requests that are not suspect wait this long at most for the acknowledgement of what was said of one that is."""
-
-frozen_attempts_max = 64
-"""Freeze and Fence attempts remembered."""
 
 resend_log_entries_max = 256
 """Log entries in one message."""

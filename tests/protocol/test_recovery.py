@@ -9,8 +9,9 @@ from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteLost, Propose, Send
 from hams_protocol.events import CasDone, CasFailed, CasUnknown, PeerDown
-from hams_protocol.graph import FRONTEND
+from hams_protocol.graph import FRONTEND, Graph, WhenLost
 from hams_protocol.messages import (
+    KEPT,
     Fence,
     FenceAnswer,
     Freeze,
@@ -21,6 +22,7 @@ from hams_protocol.messages import (
     ProbeAnswer,
     Refused,
     RetainedVersion,
+    RoleReport,
     Suspect,
     TopologyNews,
 )
@@ -302,3 +304,61 @@ def test_the_end_before_a_loss_stays_for_it_tells_what_was_lost():
     heard = topo(1, rset("p", "p-1", epoch=9, ends=LONG))
     kept = assign.forget_ends(topo(2, replace(rset("p", "p-1", epoch=9, ends=LONG), restarted_in=3)), heard).find("p").ends
     assert kept == (LONG[1], *LONG[-limits.ends_kept :])
+
+
+# -- lost shards -------------------------------------------------------------------------------------------------------------------
+
+
+def lost_shards(shards, *others, **frontends):
+    """A manager before whom shards are lost (all but `others`), and the frontends that are there."""
+    one = graph(op("s", FRONTEND)).data
+    data = replace(one, recovery=replace(one.recovery, when_lost=WhenLost.RESTART), frontend=replace(one.frontend, shards=shards))
+    rig = Rig(ManagerMachine(Graph(data), "m-1"))
+    rig.members(m_1="manager", s_1="s", **frontends)
+    sets = [replace(rset(f"F/{number}", "F-1", "F-2"), lost=True) for number in range(len(others), shards)]
+    rig.learn(topo(1, *others, *sets, table("s", ("s-1", 1)), revoked=("F-1", "F-2")))
+    return rig
+
+
+def settled(rig):
+    """The topology once every proposal has been committed and none follows."""
+    for revision in range(2, 20):
+        done = len(of(rig.all, Propose))
+        rig.after(1.0)
+        fresh = of(rig.all, Propose)[done:] or (of(rig.all, Propose)[-1:] if revision == 2 else [])
+        if fresh:
+            rig.step(CasDone(fresh[-1].topology, revision))
+    return rig.machine.knowledge.topology
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+@pytest.mark.parametrize("frontends", [("F_3",), ("F_3", "F_4")])
+def test_every_lost_shard_begins_again_though_who_is_there_has_others(shards, frontends):
+    rig = lost_shards(shards, **dict.fromkeys(frontends, "F"))
+    found = settled(rig)
+    assert not any(item.lost for item in found.sets)
+    primaries = [item.primary for item in found.sets]
+    loads = [primaries.count(name.replace("_", "-")) for name in frontends]
+    assert sum(loads) == shards
+    assert max(loads) - min(loads) <= 1, "spread over those who are there"
+
+
+def test_a_lost_shard_does_not_begin_again_with_who_is_suspect():
+    rig = lost_shards(2, rset("F/0", "F-4", "F-3"), F_3="F", F_4="F", F_5="F")
+    restarted = of(rig.all, Propose)[-1].topology
+    assert restarted.find("F/1").primary == "F-3", "who leads nothing comes first"
+    rig.get("F-4", Suspect("F-3", "silent"))
+    rig.step(CasFailed(replace(rig.machine.knowledge.topology, generation=2), 2))
+    assert of(rig.all, Propose)[-1].topology.find("F/1").primary == "F-5"
+
+
+def test_nothing_is_remembered_of_instances_that_are_gone():
+    rig = manager(P, Q, S)
+    for number in range(100):
+        rig.members(m_1="manager", **EVERYBODY, **{f"s_{number + 10}": "s"})
+        report = RoleReport("p", KEPT, 1, number, True)
+        rig.get(f"s-{number + 10}", ProbeAnswer(0, Health.HEALTHY, 1, (report,)))
+        rig.step(PeerDown(f"s-{number + 10}", refused=True))
+    rig.members(m_1="manager", **EVERYBODY)
+    held = {name: len(value) for name, value in vars(rig.machine).items() if isinstance(value, dict | set) and name != "members"}
+    assert all(count <= len(EVERYBODY) for count in held.values()), held

@@ -28,6 +28,16 @@ def candidates(members: Members, of: str, topology: Topology) -> list[InstanceId
     return sorted(item.instance for item in members.values() if item.of == of and item.instance not in topology.revoked)
 
 
+def unburdened(members: Members, of: str, found: ReplicaSet, topology: Topology) -> list[InstanceId]:
+    """Candidates for a set that have no other role in the way: an operator's instance has one role, a frontend has one in every shard.
+
+    Those that lead the fewest sets come first.
+    """
+    taken = named(topology) if of != FRONTEND else {*found.members, *found.joining}
+    led = [item.primary for item in topology.sets]
+    return sorted([item for item in candidates(members, of, topology) if item not in taken], key=lambda item: (led.count(item), item))
+
+
 def keepers(members: Members, found: ReplicaSet) -> list[InstanceId]:
     """Registered instances that have brought along the state of a member of this set, under another id."""
     return sorted(item.instance for item in members.values() if item.kept is not None and item.kept in found.members)

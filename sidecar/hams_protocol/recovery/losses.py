@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hams_protocol import limits
 from hams_protocol.effects import Effect, NoteLost, Send
-from hams_protocol.graph import WhenLost
+from hams_protocol.graph import FRONTEND, WhenLost
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Probe, RoleReport
 from hams_protocol.recovery import assign
@@ -54,8 +54,8 @@ class Losses:
         for item in topology.sets:
             if not (item.lost and (restarts or item.may_restart)):
                 continue
-            of = item.name if item.name in self._m.graph.operators else "F"
-            free = [name for name in assign.candidates(self._m.members, of, topology) if name not in assign.named(topology)]
+            of = item.name if item.name in self._m.graph.operators else FRONTEND
+            free = [name for name in assign.unburdened(self._m.members, of, item, topology) if name not in self._m.suspects]
             may_return = bool(assign.keepers(self._m.members, item)) and item.name not in self._m.retry_at
             if free and not may_return and not self._waits_for_checkpoints(item, free, now):
                 epoch, version, chosen = max((*self._saved.get((name, item.name), (0, 0)), name) for name in reversed(free))

@@ -60,7 +60,6 @@ class ManagerMachine:
         self.knowledge = Knowledge(graph)
         self.members: dict[InstanceId, Member] = {}
         self._known = False
-        self._registered_at: dict[InstanceId, float] = {}
         self._down: dict[InstanceId, bool] = {}
         self._met: set[InstanceId] = set()
         self._patience = Patience()
@@ -189,13 +188,13 @@ class ManagerMachine:
 
     def _members_changed(self, event: MembersChanged, now: float) -> list[Effect]:
         self.members = {member.instance: member for member in event.members}
-        for instance in self.members:
-            self._registered_at.setdefault(instance, now)
-        self._registered_at = {item: at for item, at in self._registered_at.items() if item in self.members}
         self._patience.keep(self.members)
         here = {*self.members, *assign.named(self.knowledge.topology)}
         self._met &= here
         self._heard_of = {item: generation for item, generation in self._heard_of.items() if item in here}
+        self._down = {item: refused for item, refused in self._down.items() if item in here}
+        self._answered_at = {item: at for item, at in self._answered_at.items() if item in here}
+        self._kept_at = {key: at for key, at in self._kept_at.items() if key[0] in here}
         if self._began_at == FOREVER:
             self._began_at = now
         return self._suspect_missing(now)
