@@ -88,7 +88,7 @@ class Workers(Generic[K]):
                 except Again as again:
                     log.info("%s: again in a moment: %s", key, again)
                     pause_s = max(again.after_s, min(max(2 * pause_s, limits.again_s), limits.again_max_s))
-                except Exception:
+                except Exception:  # the boundary: one graph's trouble is not the others'
                     log.exception("%s: the work failed in a way nobody foresaw", key)
                     pause_s = limits.again_max_s
                 else:
