@@ -82,14 +82,19 @@ def fan_name(op: str, lane: Lane) -> str:
     return f"{op}[{','.join(lane)}]" if lane and not mutants.on("lanes-share-fan") else op
 
 
-def torn(tokens: Iterable[Token]) -> str | None:
-    """The fan-out operator of which these tokens of one request stem from two executions, if any (section 4)."""
+def torn(fans: Iterable[tuple[tuple[str, ValueId], ...]]) -> str | None:
+    """The fan-out operator of which tokens of one request with these `fan`s stem from two executions, if any (section 4)."""
     seen: dict[str, ValueId] = {}
-    for token in tokens:
-        for name, value_id in token.fan:
+    for fan in fans:
+        for name, value_id in fan:
             if seen.setdefault(name, value_id) != value_id and not mutants.on("mix-fan-out-values"):
                 return name.partition("[")[0]
     return None
+
+
+def fan_of(unit: Unit) -> tuple[tuple[str, ValueId], ...]:
+    """The executions of fan-outs that a unit's inputs stem from."""
+    return tuple(sorted({entry for token in unit.used if token.fan for entry in token.fan}))
 
 
 class JoinBuffer:
@@ -169,7 +174,7 @@ class JoinBuffer:
             if unit.refused and unit.refused >= {token.source for token in unit.used if token.kind is Kind.VALUE}:
                 return Forward(Kind.ERROR, ModelError(self.operator.name, "every input was refused", status=422))
             return Forward(Kind.SKIP, None) if all(token.kind is Kind.SKIP for token in unit.used) else None
-        if (op := torn(unit.used)) is not None:
+        if (op := torn(token.fan for token in unit.used)) is not None:
             return self.torn_by(op)
         values = {token.source for token in unit.used if token.kind is Kind.VALUE}
         required = {edge.source for edge in self._edges.values() if edge.required}

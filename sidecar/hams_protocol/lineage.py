@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from hams_protocol.ids import UnitId, ValueId
 from hams_protocol.knowledge import CompletionSet, Knowledge
-from hams_protocol.messages import Consumed, Token
+from hams_protocol.messages import Consumed
 
 
 class Lineage:
@@ -44,10 +44,10 @@ class Lineage:
         """What a copy of `version` must bring along."""
         return tuple(consumed for consumed in self._units.values() if consumed.seq <= version)
 
-    def made(self, unit: UnitId) -> tuple[Token, ...]:
-        """What a unit has produced; nothing if it is not here."""
+    def fan_of(self, unit: UnitId) -> tuple[tuple[str, ValueId], ...]:
+        """Of which executions of fan-outs a unit stems; of none if it is not here."""
         found = self._units.get(unit)
-        return () if found is None else tuple(token for _, token in found.outputs)
+        return () if found is None else found.fan
 
     def units(self) -> Iterable[Consumed]:
         """All of them, in order of execution."""
@@ -63,7 +63,7 @@ def bare(units: Iterable[Consumed], knowledge: Knowledge) -> tuple[Consumed, ...
     found = []
     for item in units:
         outputs = tuple((target, knowledge.bare(token)) for target, token in item.outputs)
-        found.append(Consumed(item.unit, item.seq, item.out, outputs, tuple(knowledge.bare(token) for token in item.fan_inputs)))
+        found.append(Consumed(item.unit, item.seq, item.out, outputs, tuple(knowledge.bare(token) for token in item.fan_inputs), item.fan))
     return tuple(found)
 
 

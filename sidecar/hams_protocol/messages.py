@@ -119,13 +119,16 @@ class TokenAcks:
 
 @frozen
 class Consumed:
-    """One unit in the execution history of a stateful operator: what it produced, and what it got on fan-out edges."""
+    """One unit in the execution history of a stateful operator: what it produced, what it got on fan-out edges, and of which executions of
+    fan-outs it stems (`Token.fan`).
+    """
 
     unit: UnitId
     seq: int
     out: ValueId | None
     outputs: tuple[tuple[str, Token], ...]
     fan_inputs: tuple[Token, ...]
+    fan: tuple[tuple[str, ValueId], ...] = ()
 
 
 @frozen

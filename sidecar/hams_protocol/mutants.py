@@ -20,6 +20,8 @@ REGISTRY: dict[str, str] = {
     "admit-before-ack-set": "a joiner is declared in sync while it is not in the ack set (sections 2 and 5)",
     "ack-set-shrinks-early": "a member leaves the ack set before the topology without it is committed (section 2)",
     "leaves-with-hand-over": "a primary that hands its set over leaves with the same commit, though the heir may have died (section 7)",
+    "goes-on-after-hand-over": "a primary whose proposed handover may yet be committed executes again, its heir being gone (section 7)",
+    "heir-not-asked": "a primary hands its set over before its heir can have said that it is to end as well (section 7)",
     "log-leaves-with-hand-over": "a frontend that hands a shard over leaves with the same commit, though the heir may have died (section 7)",
     "leaves-at-once": "a backup that is drained ends before the topology has let it go (section 7)",
     "longest-log-wins": "a shard's new owner keeps entries above the end, which others do not hold (section 5)",

@@ -109,6 +109,11 @@ class Attempts:
         self._parked[unit.id] = unit
         return False, effects
 
+    def call_off(self, now: float) -> list[Effect]:
+        """Who was announced does not run here after all."""
+        unit, self._announced = self._announced, None
+        return [] if unit is None else self._tell([(token, unit.attempts) for token in self._of_announced], now)
+
     def survived(self, units: list[Unit], now: float) -> list[Effect]:
         """The model has come through its run alone: should this instance die later, it was not of this."""
         if self._announced in units:

@@ -15,7 +15,7 @@ from hams_protocol.effects import Effect, Send, Stop
 from hams_protocol.events import Event, Member, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
 from hams_protocol.graph import CLOSE, FRONTEND, Graph, Join
 from hams_protocol.ids import InstanceId, RequestId, ValueId
-from hams_protocol.joins import Forward, JoinBuffer, Stage, Unit, fan_name
+from hams_protocol.joins import Forward, JoinBuffer, Stage, Unit, fan_name, fan_of
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import (
     AskTopology,
@@ -361,7 +361,7 @@ class Vertex(ABC):
 
     def _fan(self, unit: Unit, out: ValueId) -> tuple[tuple[str, ValueId], ...]:
         """Fan-out executions it stems from. Stateful ones too: what stems from before a reported loss is not undone, and must not be mixed."""
-        fan = {entry for token in unit.used if token.fan for entry in token.fan}
+        fan = set(fan_of(unit))
         if len(self.operator.targets) > 1:
             fan.add((fan_name(self.operator.name, unit.id.lane), out))
         return tuple(sorted(fan)) if fan else ()

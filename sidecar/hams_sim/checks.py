@@ -168,6 +168,13 @@ def _judge_error(world: "World", client: str, outcome: Replied) -> None:
         raise Broken("I2", f"{client} got an error, though no owner of {error.op} was lost with every receiver: {error.message}")
 
 
+def not_to_and_fro(world: "World", epochs: int) -> None:
+    """A set is handed on a few times at most."""
+    for found in world.etcd.topology.sets:
+        if found.epoch > epochs:
+            raise Broken("I7", f"{found.name} was handed to and fro, and is in epoch {found.epoch}")
+
+
 def nothing_twice(world: "World") -> None:
     """A planned handoff executes nothing again (section 7)."""
     seen: set[tuple[object, ...]] = set()

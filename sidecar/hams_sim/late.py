@@ -97,6 +97,18 @@ def heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def both_end(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A primary and its only backup are told to end at almost the same time, while commits take long, or are heard of late."""
+    name = rng.choice([op.name for op in graph.data.operators if op.stateful])
+    at = rng.uniform(0.1, span)
+    kind, amount = rng.choice((("slow-etcd", 40.0), ("slow-etcd", 150.0), ("slow-watch", 50.0), ("none", 0.0)))
+    return [
+        Fault(at - 0.02, kind, f"backup:{name}", span_s=rng.choice((0.1, 0.5)), amount=amount),
+        Fault(at, "drain", f"primary:{name}"),
+        Fault(at + rng.choice((0.0, 0.001, 0.004, 0.01, 0.05)) * rng.random(), "drain", f"backup:{name}"),
+    ]
+
+
 def log_heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The same with a frontend and its shard; or both are to end, and then one dies."""
     at = rng.uniform(0, span)
@@ -255,6 +267,7 @@ LATE: dict[str, Scenario] = {
     "unleased": Scenario("a backup without lease", ("single", "pair"), unleased, backups=1, span_s=2.3),
     "planned": Scenario("graceful ends, and nothing else", ("chain", "pair", "fan-stateless", "fan-stateful"), planned, once=True),
     "heir-dies": Scenario("who is to have a set dies", ("single", "pair", "sandwich"), heir_dies, backups=1),
+    "both-end": Scenario("a primary and its backup are told to end together", ("single", "pair", "sandwich"), both_end, backups=1, epochs=5),
     "log-heir-dies": Scenario("who is to have a shard dies", ("single", "pair"), log_heir_dies, frontends=2, shards=1),
     "short-log": Scenario("a follower that lags behind", ("single", "pair"), short_log, frontends=3, shards=1),
     "late-log": Scenario("entries of a dead owner", ("single", "pair"), late_log, frontends=3, shards=1),

@@ -46,6 +46,8 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "leave-ack-set-before-shrink": ("lost-race",),
     "leaves-at-once": ("node-drain", "log-heir-dies"),
     "leaves-with-hand-over": ("heir-dies",),
+    "goes-on-after-hand-over": ("both-end",),
+    "heir-not-asked": ("both-end",),
     "log-leaves-with-hand-over": ("log-heir-dies",),
     "longest-log-wins": ("short-log",),
     "mix-fan-out-values": ("torn-fan",),

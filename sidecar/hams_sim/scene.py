@@ -16,6 +16,7 @@ class Scenario:
 
     `span_s`: clients and faults are spread over so many seconds. `settles_s`: once faults have ended every request is complete within
     this long, where the bound of all histories is too wide to show anything. `once`: nothing is executed twice, for nothing dies.
+    `epochs`: no set comes further than to this one.
     `calls`: so many requests, after which no machine holds more than after a few; frontends keep `replies_kept` replies.
     """
 
@@ -28,6 +29,7 @@ class Scenario:
     span_s: float | None = None
     settles_s: float | None = None
     once: bool = False
+    epochs: int | None = None
     calls: int | None = None
     replies_kept: int | None = None
 

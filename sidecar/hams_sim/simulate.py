@@ -11,7 +11,7 @@ from random import Random
 
 from hams_protocol.graph import FRONTEND, Graph, Join, WhenUnprotected
 from hams_sim import limits
-from hams_sim.checks import compare_states, converged, final_line, is_promised, nothing_twice, served, what_is_open
+from hams_sim.checks import compare_states, converged, final_line, is_promised, not_to_and_fro, nothing_twice, served, what_is_open
 from hams_sim.clients import Call, Client, draw_calls, gather
 from hams_sim.errors import Broken
 from hams_sim.faults import MIXED, Fault, Faults, draw
@@ -129,7 +129,7 @@ def make_plan(spec: Spec) -> Plan:
             for number in rng.sample(range(len(calls)), 2):
                 calls[number].poison = taken
             gather(calls)
-        if scene.once or scene.settles_s is not None:
+        if scene.once or scene.settles_s is not None or scene.epochs is not None:
             for call in calls:
                 call.poison = ""
     elif spec.fault == MIXED:
@@ -222,6 +222,8 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
     compare_states(world)
     if scene is not None and scene.once:
         nothing_twice(world)
+    if scene is not None and scene.epochs is not None:
+        not_to_and_fro(world, scene.epochs)
     if scene is not None and scene.calls is not None:
         flat(world)
     recorder.lines.append(final_line(world))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, primary_of, rset, skip, table, topo, value
 
+from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import EnterUpdate, NoteExec, NoteLost, Propose, Send, StartBatch, Stop
 from hams_protocol.events import Captured, CasDone, CasFailed, Drain, ModelDied
@@ -346,6 +347,7 @@ def test_a_draining_primary_that_has_to_roll_back_goes_on_draining():
     rig.token("p-2", value("p", R0, "p-2:0", dep("p", 2, 7)), epoch=2)
     rig.learn(topo(3, *after, rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),)), revoked=("p-1",)))
     rig.get("q-2", RecordAck("q", 2, 0, 0))
+    rig.after(2 * limits.resend_after_s)
     effects = rig.token("r-1", value("r", R0, "r:0"))
     assert not of(effects, StartBatch), "its queue is stopped: somebody can take over"
     assert of(rig.all, Propose)[-1].topology.find("q").primary == "q-2"

@@ -6,6 +6,7 @@ import pytest
 import test_backup as backup
 import test_findings as findings
 import test_followers as followers
+import test_handoff as handoff
 import test_joins as joins
 import test_kept as kept
 import test_machine as machine
@@ -34,6 +35,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     "durable-before-all": primary.test_a_version_is_durable_when_the_whole_ack_set_has_applied_it,
     "ends-dropped-unheard": recovery.test_an_end_goes_once_everybody_has_said_that_he_knows_a_topology_that_had_it_and_the_newest_stay,
     "frozen-takes-records": backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology,
+    "goes-on-after-hand-over": handoff.test_nothing_is_executed_while_a_proposed_handover_may_be_committed_though_its_heir_wants_to_end_as_well,
+    "heir-not-asked": handoff.test_who_has_just_got_a_set_waits_for_its_heir_to_say_whether_it_is_to_end_as_well,
     "hand-over-unflushed": primary.test_a_draining_primary_finishes_its_window_before_it_hands_over,
     "highest-becomes-primary": recovery.test_the_lowest_backup_becomes_primary_and_its_version_the_end,
     "ignore-taint": recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit,

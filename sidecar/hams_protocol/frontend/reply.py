@@ -37,6 +37,6 @@ def decide(plan: Plan, live: Live) -> Reply | None:
     if live.unresolved > 0:
         return None
     tokens = tuple(used.values())
-    if (op := torn(tokens)) is not None:
+    if (op := torn(token.fan for token in tokens)) is not None:
         return (), ModelError(op, f"two executions of {op} reached the reply: its instance died together with every receiver of the first")
     return tokens, None

@@ -60,10 +60,11 @@ class Durability:
         self.durable = -1
         self._followers = Followers()
         self._followers.sync(found, self.base, now)
-        self.leaving = Leaving(machine, found.epoch, self._followers)
+        self.leaving = Leaving(machine, found.epoch, self._followers, now)
         self._proposed_at = -FOREVER
         self._reconsider_at = FOREVER
         self._dropping: set[InstanceId] = set()
+        self._handed_in = -1
         self._waiting_backups, self._shard_owners = self._who_waits()
         self._active = dict.fromkeys(range(len(machine.graph.shard_names)), now)
         self._askers: dict[InstanceId, float] = {}
@@ -392,19 +393,32 @@ class Durability:
         changed = None if now < self._proposed_at + limits.propose_retry_s else self.leaving.change(draining, now)
         return [] if changed is None else self._propose(changed, now)
 
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether a handover that was proposed may yet be committed: what is executed from then on would be lost."""
+        return self._m.knowledge.topology.generation <= self._handed_in and not mutants.on("goes-on-after-hand-over")
+
+    def settle(self, now: float) -> list[Effect]:
+        """A handover without an heir any more: the next generation, with nothing changed, ends it if it has not been committed."""
+        return [] if now < self._proposed_at + limits.propose_retry_s else self._propose(self._m.knowledge.topology.next(), now)
+
     def hand_over(self, now: float) -> list[Effect]:
-        """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the last version, a backup takes over."""
+        """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the last version, a backup takes over.
+
+        From its proposal on nothing is executed until a later generation is known: another commit, or this one, has ended it then.
+        """
         m = self._m
         unflushed = self._seq > self.durable and not mutants.on("hand-over-unflushed")
         if unflushed or now < self._proposed_at + limits.propose_retry_s:
             return []
-        heir = self.leaving.heir
+        heir = self.leaving.heir(now)
         if heir is None:
             return []
         changed = hand_over(m.knowledge.topology, m.operator.name, m.instance, self._epoch, heir, self._seq, not mutants.on("leaves-with-hand-over"))
         if changed is None:
             return []
-        self._proposed_at = now  # nobody is dropped by it: nothing is executed meanwhile
+        self._proposed_at = now
+        self._handed_in = m.knowledge.topology.generation
         self._reconsider_at = now + limits.propose_retry_s
         return [Propose(m.knowledge.revision, changed)]
 

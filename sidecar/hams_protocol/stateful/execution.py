@@ -19,7 +19,7 @@ from hams_protocol.events import (
 )
 from hams_protocol.graph import FEEDBACK
 from hams_protocol.ids import ValueId
-from hams_protocol.joins import Forward, Unit
+from hams_protocol.joins import Forward, Unit, fan_of
 from hams_protocol.lineage import chain_next
 from hams_protocol.messages import (
     Consumed,
@@ -108,8 +108,9 @@ class Execution:
         self._chain = chain_next(self._chain, out)
         name, generation = m.operator.name, m.knowledge.topology.generation
         note = NoteExec(name, generation, self._epoch, unit.id, inputs, out, route, seq, version, self._chain)
+        fan = fan_of(unit) if len(m.operator.lanes) > 1 else ()
         m.joins.finish(unit, (), m.fan_out_sources)
-        return note, Consumed(unit.id, seq, out, outputs, fan_inputs)
+        return note, Consumed(unit.id, seq, out, outputs, fan_inputs, fan)
 
     def _own(self, version: int) -> Deps:
         waits = self._m.mode.waits_for_durable and not mutants.on("outputs-without-own-dep")

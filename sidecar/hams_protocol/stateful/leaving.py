@@ -6,7 +6,7 @@ promoted; a primary that is to end serves on until a backup that stays can take 
 
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits
+from hams_protocol import limits, mutants
 from hams_protocol.ids import InstanceId
 from hams_protocol.stateful.followers import Follower, Followers
 from hams_protocol.topology import Topology, call, shrink
@@ -20,12 +20,13 @@ FOREVER = float("inf")
 class Leaving:
     """What a primary knows of who is to end, in one epoch. `some`: there is somebody."""
 
-    def __init__(self, machine: "StatefulMachine", epoch: int, followers: Followers) -> None:
+    def __init__(self, machine: "StatefulMachine", epoch: int, followers: Followers, now: float) -> None:
         self._m = machine
         self._epoch = epoch
         self._followers = followers
         self.some = False
         self.due = FOREVER
+        self._asks_from = now + 2 * limits.resend_after_s if epoch > 1 and not mutants.on("heir-not-asked") else now
         self._called: set[InstanceId] = set()
 
     def asked(self, sender: InstanceId, epoch: int, now: float) -> None:
@@ -35,10 +36,9 @@ class Leaving:
             follower.leaves_at = min(follower.leaves_at, now + limits.leave_wait_s)
             self.some = True
 
-    @property
-    def heir(self) -> InstanceId | None:
-        """A backup in sync that is there to stay."""
-        return next(iter(self._staying()), None)
+    def heir(self, now: float) -> InstanceId | None:
+        """A backup in sync that is there to stay. One that is to end as well says so soon after an epoch has begun: nothing is handed over before."""
+        return None if now < self._asks_from else next(iter(self._staying()), None)
 
     def _staying(self) -> list[InstanceId]:
         m, known = self._m, self._followers.all
@@ -52,6 +52,8 @@ class Leaving:
         """
         m = self._m
         self.due = min((item.leaves_at for item in self._followers.all.values() if item.leaves_at > now), default=FOREVER)
+        if draining and now < self._asks_from:
+            self.due = min(self.due, self._asks_from)
         name = m.operator.name
         found, staying = m.knowledge.set_of(name), self._staying()
         self._called.intersection_update(m.members)

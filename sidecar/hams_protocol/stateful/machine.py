@@ -363,8 +363,8 @@ class StatefulMachine(Vertex):
         if not self._resume_kept(found):
             if self.primary is None and self.backup is None:
                 return self._as_first_primary(found, now) if self.model_ready else []
-            if self.backup is not None and not self.backup.in_sync:
-                return self._stop("named primary while still joining")
+            if self.backup is not None and not self.backup.in_sync and self.epoch + 1 != found.epoch:
+                return self._stop("named primary while still joining")  # of the epoch before it may have been in sync without having heard of it
         end = found.end_of(found.epoch - 1)
         if end is None or not self._go_back(end):
             return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")

@@ -167,8 +167,10 @@ class Primary:
         leaving = self._durability.leaving
         if self.draining or leaving.some:
             effects += self._durability.arrange(self.draining, now)
-        if self.draining and leaving.heir is not None:
-            return effects if self._running or self.loading else effects + self._durability.hand_over(now)
+        if self.draining and leaving.heir(now) is not None:
+            return effects if self._running or self.loading else effects + self._hand_over(now)
+        if self._durability.is_handed_over:
+            return effects + self._durability.settle(now)
         if self._running or self.loading or not m.model_ready:
             return effects
         effects += m.attempts.turn(m.queue, self._may_run_alone, now)
@@ -201,6 +203,11 @@ class Primary:
                 effects += self._start(runnable)
         return effects
 
+    def _hand_over(self, now: float) -> list[Effect]:
+        """Nobody has died of who is announced to run alone: it is called off first, and said."""
+        effects = self._m.attempts.call_off(now)
+        return effects if self._m.attempts.holds else effects + self._durability.hand_over(now)
+
     def _passed_on(self, unit: Unit, batch: list[Unit]) -> Forward | None:
         """What a unit makes without the model, if anything. Lanes of one request, in `batch` or in the state, must not mix executions either."""
         m = self._m
@@ -210,10 +217,9 @@ class Primary:
         if forward is not None or len(m.operator.lanes) == 1:
             return forward
         request = unit.id.request
-        beside = [token for other in batch if other.id.request == request for token in other.used]
-        for lane in m.operator.lanes:
-            beside += m.lineage.made(UnitId(request, lane))
-        op = torn((*unit.used, *beside))
+        fans = [token.fan for other in (unit, *batch) if other.id.request == request for token in other.used]
+        fans += [m.lineage.fan_of(UnitId(request, lane)) for lane in m.operator.lanes]
+        op = torn(fans)
         return None if op is None else m.joins.torn_by(op)
 
     def _may_run_alone(self, unit: Unit) -> bool:
