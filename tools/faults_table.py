@@ -1,10 +1,11 @@
 """Writes docs/faults.md: each row of the fault catalogue, and what ran of it at which level.
 
-    pytest tests/faults --junitxml build/faults/process.xml
+    pytest -m process --junitxml build/faults/process.xml
+    make e2e                                            # leaves out/e2e/scenarios.xml
     hams sim --fault F8 --histories 2000 --output json > build/faults/F8.json
-    python tools/faults_table.py --junit build/faults/process.xml --sim build/faults/F*.json
+    python tools/faults_table.py --junit build/faults/process.xml out/e2e/scenarios.xml --sim build/faults/F*.json
 
-A test counts for the ids its name begins with (`test_f16_f17_...`); a simulation for the id its file is named after. Only what these results
+A test counts for the ids its name begins with (`test_f16_f17_...`), below `e2e` for the level Kubernetes; a simulation for the id its file is named after. Only what these results
 contain may say "passed": a row without a result says "not there yet", one that was skipped says so.
 """
 
@@ -62,7 +63,7 @@ CATALOGUE = (
     ("F40", "S", "a thousand graphs lose their leases together"),
     ("F41", "SP", "many requests with failovers between: memory flat"),
 )
-ROW = re.compile(r"^test_((?:f\d+_)+)")
+ROW = re.compile(r"^test_((?:f\d+_)+)", re.IGNORECASE)
 
 
 class BadResults(Exception):
@@ -101,10 +102,10 @@ def read_junit(paths: list[Path], into: dict[tuple[str, str], Found]) -> None:
     for path in paths:
         for case, when in cases_of(path):
             cases[case.get("classname", ""), case.get("name", "")] = (case, when)
-    for (_, name), (case, when) in cases.items():
+    for (module, name), (case, when) in cases.items():
         match = ROW.match(name)
-        for row in re.findall(r"f\d+", match.group(1)) if match else ():
-            found = into.setdefault((row.upper(), "P"), Found())
+        for row in re.findall(r"f\d+", match.group(1).lower()) if match else ():
+            found = into.setdefault((row.upper(), "K" if module.startswith("e2e.") else "P"), Found())
             skipped = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
                 found.failed += 1
@@ -174,7 +175,7 @@ def table(found: dict[tuple[str, str], Found]) -> str:
 def main() -> int:
     """0 if written, 2 if a result file is bad."""
     parser = argparse.ArgumentParser(description="Write docs/faults.md from the results of test runs.")
-    parser.add_argument("--junit", type=Path, nargs="*", default=[], help="JUnit XML of pytest tests/faults")
+    parser.add_argument("--junit", type=Path, nargs="*", default=[], help="JUnit XML of pytest: tests/faults, e2e/scenarios")
     parser.add_argument("--sim", type=Path, nargs="*", default=[], help="JSON of hams sim --fault ID, each file named ID.json")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()

@@ -58,6 +58,15 @@ def test_each_outcome_is_told_from_the_others(tool: ModuleType, tmp_path: Path) 
     assert sum("passed" in cell for cells in said.values() for cell in cells) == 3
 
 
+def test_a_scenario_on_a_cluster_counts_for_that_level(tool: ModuleType, tmp_path: Path) -> None:
+    suite = '<testsuite timestamp="2026-01-02T03:04:05"><testcase classname="{}" name="test_F16_F17_cut[primary]" time="2.0"/></testsuite>'
+    (tmp_path / "k.xml").write_text("<testsuites>" + suite.format("e2e.scenarios.test_nodes") + "</testsuites>")
+    found: dict[tuple[str, str], object] = {}
+    tool.read_junit([tmp_path / "k.xml"], found)
+    said = rows(tool.table(found))
+    assert said["F16"][1:] == said["F17"][1:] == ["not there yet", "passed (1 test), 2 s, 2026-01-02"]
+
+
 @pytest.mark.parametrize(
     ("name", "text"), [("F1.json", "{}"), ("F1.json", '{"histories": 0, "failures": []}'), ("F11.json", '{"histories": 1, "failures": []}')]
 )
