@@ -5,8 +5,8 @@
     hams sim --fault F8 --histories 2000 --output json > build/faults/F8.json
     python tools/faults_table.py --junit build/faults/process.xml out/e2e/scenarios.xml --sim build/faults/F*.json
 
-A test counts for the ids its name begins with (`test_f16_f17_...`), below `e2e` for the level Kubernetes; a simulation for the id its file is named after. Only what these results
-contain may say "passed": a row without a result says "not there yet", one that was skipped says so.
+A test counts for the ids its name begins with (`test_f16_f17_...`), below `e2e` for the level Kubernetes; a simulation for the id its file is
+named after. Only what these results contain may say "passed": a row without a result says "not there yet", one that was skipped says so.
 """
 
 import argparse
