@@ -206,10 +206,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--drain-s", type=float, default=limits.drain_s_max, help="how long it may take to hand over when asked to end")
     parser.add_argument("--pid-file", type=Path, default=None, help="where this process writes its id, for who shall tell it to leave")
     options = parser.parse_args(arguments)
-    if options.pid_file is not None:
-        options.pid_file.write_text(str(os.getpid()))
 
     async def work(asked: Asked) -> int:
+        if options.pid_file is not None:
+            options.pid_file.write_text(str(os.getpid()))
         return await serve(
             options.graph,
             options.operator,

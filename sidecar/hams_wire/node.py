@@ -130,6 +130,8 @@ class Node:
         self._heartbeat: asyncio.TimerHandle | None = None
         self._proposals: deque[Propose] = deque()
         self._logged = Topology()
+        self._to_read = False
+        self._reading = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration: Registration | None = None
         self._record = records.MemberRecord(of, "", kept=kept, pid=os.getpid())
@@ -448,7 +450,7 @@ class Node:
             pass
         except CoordinationError as error:
             log.warning("proposal of generation %d: %s", proposal.topology.generation, error)
-            self._spawn(self._read_again())
+            self._read_soon()
             return CasUnknown()
         return await self._present() or CasUnknown()
 
@@ -457,26 +459,37 @@ class Node:
             entry = await self._coordination.get(records.topology_key(self._uid))
         except CoordinationError as error:
             log.warning("reading the topology: %s", error)
-            self._spawn(self._read_again())
+            self._read_soon()
             return None
         if entry is None:
             return CasFailed(Topology(), 0)
         return CasFailed(records.decode_topology(entry.value), entry.mod_revision)
 
+    def _read_soon(self) -> None:
+        """Read the topology by one reader, however often that is wanted: while etcd is away every proposal fails."""
+        self._to_read = True
+        if not self._reading:
+            self._reading = True
+            self._spawn(self._read_again())
+
     async def _read_again(self) -> None:
-        """Read until etcd answers; the watch tells of everything later."""
-        while True:
-            try:
-                entry = await self._coordination.get(records.topology_key(self._uid))
-            except CoordinationError as error:
-                if not error.retryable:
-                    log.error("the topology cannot be read: %s", error)
-                    return
-                await asyncio.sleep(limits.etcd_pause_max_s)
-                continue
-            topology, revision = (Topology(), 0) if entry is None else (records.decode_topology(entry.value), entry.mod_revision)
-            self.feed(TopologyLearnt(topology, revision))
-            return
+        """Read until etcd answers; the watch tells of everything later. What is wanted while an answer is on its way wants a later one."""
+        try:
+            while self._to_read:
+                self._to_read = False
+                try:
+                    entry = await self._coordination.get(records.topology_key(self._uid))
+                except CoordinationError as error:
+                    if not error.retryable:
+                        log.error("the topology cannot be read: %s", error)
+                        return
+                    self._to_read = True
+                    await asyncio.sleep(limits.etcd_pause_max_s)
+                    continue
+                topology, revision = (Topology(), 0) if entry is None else (records.decode_topology(entry.value), entry.mod_revision)
+                self.feed(TopologyLearnt(topology, revision))
+        finally:
+            self._reading = False
 
     def _spawn(self, work: Awaitable[None]) -> None:
         async def run() -> None:

@@ -28,6 +28,9 @@ from hams_wire.tls import ETCD_AUTHORITY, ETCD_CERTIFICATE, ETCD_KEY, METRICS_TO
 EXIT_STOPPED = 75
 """The instance's part is over; whoever supervises it starts a fresh one (EX_TEMPFAIL)."""
 
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+"""What a process may be told to log from."""
+
 log = logging.getLogger("hams.process")
 
 
@@ -43,7 +46,7 @@ def common_arguments(program: str, about: str) -> argparse.ArgumentParser:
     parser.add_argument("--advertise", default=None, help="host that peers dial, if it is not the one listened at")
     parser.add_argument("--probe-port", type=int, default=0, help="where /livez and /readyz are answered; 0: nowhere")
     parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="certificates for peers, etcd and probes; without it all is clear text")
-    parser.add_argument("--log-level", default="info")
+    parser.add_argument("--log-level", type=str.lower, choices=LOG_LEVELS, default="info")
     return parser
 
 
@@ -125,7 +128,10 @@ class Asked(asyncio.Event):
 
 
 def run(work: Callable[[Asked], Awaitable[int]], log_level: str) -> int:
-    """Run `work(asked_to_end)` on a fresh uvloop; SIGTERM asks to end in order, SIGINT at once."""
+    """Run `work(asked_to_end)` on a fresh uvloop; SIGTERM asks to end in order, SIGINT at once. `log_level`: one of LOG_LEVELS.
+
+    Whatever may fail for what the process was told (files that are not there) belongs into `work`: here it becomes one line.
+    """
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S"
     )

@@ -4,9 +4,11 @@ With `HAMS_TRACE` naming a folder, every event and effect of a core machine, and
 process: CLOCK_MONOTONIC in ns (one clock for all processes of a host), the instance, and a few words. Written at once, so that a kill -9
 loses nothing. `hams bench timeline` puts the files of all processes together.
 
-Never: changes what is traced, raises into it, or costs more than one comparison where it is off.
+Never: changes what is traced, raises into it (what cannot be written ends the trace, not the instance), or costs more than one comparison
+where it is off.
 """
 
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -16,6 +18,8 @@ from hams_protocol.effects import Answer, Effect, Propose, Send
 from hams_protocol.events import CasDone, CasFailed, Event, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Deliver, Durable, Heartbeat, Message, Probe, ProbeAnswer, RecordAck, StateRecord, Suspect, TopologyNews
+
+log = logging.getLogger("hams.trace")
 
 ENVIRONMENT = "HAMS_TRACE"
 """Environment variable that names the folder; unset or empty: nothing is traced."""
@@ -27,11 +31,18 @@ class Trace:
     def __init__(self, folder: Path, instance: InstanceId) -> None:
         """Raises OSError."""
         self._instance = instance
+        self._ended = False
         self._file = os.open(folder / f"{instance}-{os.getpid()}.trace", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def note(self, what: str) -> None:
         """One line."""
-        os.write(self._file, f"{time.monotonic_ns()} {self._instance} {what}\n".encode())
+        if self._ended:
+            return
+        try:
+            os.write(self._file, f"{time.monotonic_ns()} {self._instance} {what}\n".encode())
+        except OSError as error:
+            self._ended = True
+            log.error("the trace ends here: it cannot be written: %s", error)
 
     def event(self, event: Event) -> None:
         """What the machine is told."""

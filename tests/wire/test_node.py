@@ -1,7 +1,10 @@
 """The shell around a core: every effect in order, and an end where one cannot be performed."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +14,7 @@ from hams_protocol.graph import FrontendSpec, Graph, GraphData, Mode, RecoverySp
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import Heartbeat
 from hams_protocol.topology import Topology
-from hams_wire import records
+from hams_wire import limits, records
 from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
 from hams_wire.node import Node
 from hams_wire.peers.payload import HeapFactory
@@ -154,6 +157,67 @@ async def test_a_proposal_whose_outcome_is_unknown_is_read_again_and_not_repeate
     found = store.read(records.topology_key("uid"))
     assert found is not None
     assert core.events[-1] == TopologyLearnt(Topology(generation=1), found.mod_revision)
+
+
+async def test_while_etcd_is_away_one_reader_waits_for_it_however_many_proposals_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "etcd_pause_max_s", 0.001)
+    store = MemoryStore()
+    client = store.client()
+    failed, learnt = asyncio.Event(), asyncio.Event()
+
+    def answers(event: Event) -> list[Effect]:
+        if isinstance(event, TopologyLearnt):
+            learnt.set()
+        if isinstance(event, CasUnknown) and len(core.events) > 40:
+            failed.set()
+            return []
+        return [Propose(0, Topology(generation=1))] if isinstance(event, Tick | CasUnknown) else []
+
+    core = Scripted(answers)
+    shell = node(core, _nothing, store=client)
+    client.partition()
+    shell.feed(Tick())
+    await failed.wait()
+    assert len(shell._tasks) <= 2, "who proposes, and who reads"
+    client.heal()
+    await learnt.wait()
+    await asyncio.gather(*shell._tasks)
+    assert [type(event) for event in core.events].count(TopologyLearnt) == 1
+
+
+async def test_an_outcome_that_becomes_unknown_during_a_read_is_read_after_it() -> None:
+    store = MemoryStore()
+    shell = node(core := Scripted(lambda event: []), _nothing, store=store.client())
+    shell._read_soon()
+    await asyncio.sleep(0)
+    shell._read_soon()
+    await asyncio.gather(*shell._tasks)
+    await asyncio.sleep(0)
+    assert [type(event) for event in core.events] == [TopologyLearnt, TopologyLearnt]
+
+
+@pytest.mark.parametrize("what", ["event", "effect"])
+async def test_a_trace_that_cannot_be_written_ends_and_the_instance_goes_on(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    monkeypatch.setenv("HAMS_TRACE", str(tmp_path))
+    performed: list[Effect] = []
+    shell = node(Scripted(lambda event: [answer(1)]), performed.append)
+    written = os.write
+
+    def full(file: int, data: bytes) -> int:
+        if what == "event" or b"Answer" in data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(file, data)
+
+    monkeypatch.setattr(os, "write", full)
+    shell.feed(Tick())
+    shell.feed(Tick())
+    await asyncio.sleep(0)
+    monkeypatch.undo()
+    assert handles(performed) == [1, 1]
+    assert not shell.stopped.done()
+    assert caplog.text.count("No space left") == 1
 
 
 async def test_a_proposal_that_somebody_else_was_faster_with_is_answered_by_what_there_is() -> None:

@@ -17,6 +17,20 @@ def test_an_instance_in_a_pod_has_a_fresh_id_at_every_start() -> None:
     assert first.startswith("digits-learner-x2-")
 
 
+@pytest.mark.parametrize("level", ["loud", "", "10"])
+def test_a_log_level_that_is_none_is_refused_with_those_there_are(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        common_arguments("hams-x", "y").parse_args(["--graph", "g", "--etcd", "e", "--instance", "x-1", "--log-level", level])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "--log-level" in said
+    assert "warning" in said
+
+
+def test_a_log_level_may_be_in_capitals() -> None:
+    assert common_arguments("x", "y").parse_args(["--graph", "g", "--etcd", "e", "--instance", "x-1", "--log-level", "DEBUG"]).log_level == "debug"
+
+
 def _port(server: asyncio.Server) -> int:
     return int(next(item for item in server.sockets if item.family is socket.AF_INET).getsockname()[1])
 

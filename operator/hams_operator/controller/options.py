@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE, Settings
+from hams_wire.process import LOG_LEVELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,10 @@ class Options:
 
 
 def options_from(environment: Mapping[str, str]) -> Options:
-    """Read them. Raises ValueError for a port that is none."""
+    """Read them. Raises ValueError for a port that is none and for a level that is none."""
+    log_level = (environment.get("HAMS_LOG_LEVEL") or "info").lower()
+    if log_level not in LOG_LEVELS:
+        raise ValueError(f"HAMS_LOG_LEVEL: expected one of {', '.join(LOG_LEVELS)}, got {log_level!r}")
     return Options(
         settings=Settings(
             etcd=environment.get("HAMS_ETCD") or DEFAULT_ETCD,
@@ -50,5 +54,5 @@ def options_from(environment: Mapping[str, str]) -> Options:
         metrics_secret=environment.get("HAMS_METRICS_SECRET") or "hams-metrics",
         webhook_port=int(environment.get("HAMS_WEBHOOK_PORT") or 9443),
         health_port=int(environment.get("HAMS_HEALTH_PORT") or 8080),
-        log_level=environment.get("HAMS_LOG_LEVEL") or "info",
+        log_level=log_level,
     )

@@ -120,9 +120,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = common_arguments("hams-manager", "one manager of a graph")
     parser.add_argument("--spec", type=Path, default=None, help="file of the compiled graph, for an etcd that does not hold it yet")
     options = parser.parse_args(arguments)
-    compiled = None if options.spec is None else options.spec.read_bytes()
 
     async def work(asked: asyncio.Event) -> int:
+        compiled = None if options.spec is None else options.spec.read_bytes()
         access = Access(options.etcd, options.tls)
         return await serve(options.graph, options.instance, access, options.listen, options.advertise, asked, compiled, options.probe_port)
 

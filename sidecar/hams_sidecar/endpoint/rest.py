@@ -191,6 +191,9 @@ class _Small:
             written = _reply(*await run(steps))
         except RequestRefused as error:
             written = _error(refused(error))
+        except Exception:  # the boundary, as above
+            log.exception(_FAILED)
+            written = _error(INTERNAL_ERROR)
         if not self._over:
             self._finish(written)
 

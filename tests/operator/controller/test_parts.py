@@ -189,6 +189,9 @@ def test_options_come_from_the_environment_that_the_chart_sets() -> None:
     found = options_from({"HAMS_ETCD": "http://e:1", "HAMS_SIDECAR_IMAGE": "i:1", "HAMS_WATCH_NAMESPACES": "a, b", "HAMS_HISTORY_HOST_PATH": "/h"})
     assert (found.settings.etcd, found.settings.image, found.settings.history, found.namespaces) == ("http://e:1", "i:1", "/h", ("a", "b"))
     assert options_from({}).namespaces == ()
+    assert options_from({"HAMS_LOG_LEVEL": "DEBUG"}).log_level == "debug"
+    with pytest.raises(ValueError, match="HAMS_LOG_LEVEL: expected one of debug, info"):
+        options_from({"HAMS_LOG_LEVEL": "loud"})
     assert set(OWNED) == {"ConfigMap", "Service", "Deployment", "PodDisruptionBudget", "NetworkPolicy"}
 
 

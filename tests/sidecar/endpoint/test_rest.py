@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hams_protocol.graph import FrontendSpec
 from hams_sidecar.datatypes import NUMPY
-from hams_sidecar.endpoint import json_data
+from hams_sidecar.endpoint import json_data, rest
 from hams_sidecar.endpoint.doubles import DIGITS, EVERY_DATATYPE, PIXELS, FakePort, always, graph
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.limits import heads_known_max
@@ -267,6 +267,24 @@ async def test_a_bug_is_one_500_without_its_trace(client, digits, caplog) -> Non
     assert reply.json() == {"error": "internal error of the endpoint; its log says more"}
     assert "secret" in caplog.text
     assert (await client.get("/v2/health/live")).status_code == 200
+
+
+async def test_a_bug_in_writing_a_large_reply_to_a_small_request_is_one_500_too(digits, caplog, monkeypatch) -> None:
+    async def broken(steps: object) -> None:
+        raise KeyError("secret")
+
+    rows = rest.limits.json_slice_bytes // 16 + 1
+    digits.port.answer = always(Reply((Tensor("pixels", "FP32", (rows, 4), memoryview(bytes(16 * rows))),)))
+    monkeypatch.setattr(rest, "run", broken)
+    body = json.dumps(ONE_ROW).encode()
+    raw = await digits.connect()
+    await raw.send(b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (INFER.encode(), len(body)) + body)
+    async with asyncio.timeout(20):
+        status, _, said = await raw.answer()
+    assert status == 500
+    assert json.loads(said) == {"error": "internal error of the endpoint; its log says more"}
+    assert "secret" in caplog.text
+    assert digits.endpoint.open_requests == 0
 
 
 async def test_a_timeout_inside_the_port_is_not_the_clients_deadline(client, digits) -> None:
