@@ -157,7 +157,9 @@ def names_read() -> frozenset[str]:
     return frozenset(read)
 
 
-@pytest.mark.parametrize("package", ["sidecar/hams_protocol", "sidecar/hams_wire", "sidecar/hams_sidecar", "model-sdk/hams_sdk"])
+@pytest.mark.parametrize(
+    "package", ["sidecar/hams_protocol", "sidecar/hams_wire", "sidecar/hams_sidecar", "operator/hams_operator", "model-sdk/hams_sdk"]
+)
 def test_every_bound_binds(package: str) -> None:
     read = names_read()
     declared_here = re.findall(r"^(\w+)(?:: [^=]+)? = ", (ROOT / package / "limits.py").read_text(), re.MULTILINE)
