@@ -24,7 +24,6 @@ class Changes:
         self._clients = clients
         self._stop = stop
         self.members: dict[InstanceId, Member] = {}
-        self.draining = False
         self._handing_off = False
         self._proposing = False
         self._propose_at = 0.0
@@ -43,7 +42,7 @@ class Changes:
         for owner in self._roles.owners.values():
             changed = owner.hand_over(self.members) if self._handing_off else None
             if changed is None and owner.halted < 0:
-                changed = owner.replication.wish(ctx.knowledge.topology, self.members, self.draining)
+                changed = owner.replication.wish(ctx.knowledge.topology, self.members)
             if changed is not None:
                 self._proposing = True
                 self._propose_at = ctx.now + limits.propose_retry_s
@@ -53,7 +52,7 @@ class Changes:
     def drain(self) -> None:
         """Once no client waits here any more: hand the shards over, then ask to be let go where this instance is in sync. Without a shard, or where
         nobody will ever come to take it, it is over."""
-        if not self.draining or self._clients():
+        if self._clients():
             return
         others = self._ctx.graph.data.frontend.replicas > 1 or any(
             member.of == FRONTEND and member.instance != self._ctx.instance for member in self.members.values()

@@ -15,9 +15,10 @@ class Context:
     """Shared by the parts of one machine. `out` collects the effects of the present step in their order; `now` is its time.
 
     `down` are the peers whose connection is broken, since when. `wishing`: a shard's set may have to be changed by its owner.
+    `draining`: this instance is to end.
     """
 
-    __slots__ = ("down", "graph", "instance", "knowledge", "mode", "now", "out", "plan", "wishing")
+    __slots__ = ("down", "draining", "graph", "instance", "knowledge", "mode", "now", "out", "plan", "wishing")
 
     def __init__(self, graph: Graph, instance: InstanceId) -> None:
         self.graph = graph
@@ -28,6 +29,7 @@ class Context:
         self.out: list[Effect] = []
         self.now = 0.0
         self.wishing = False
+        self.draining = False
         self.down: dict[InstanceId, float] = {}
 
     @property

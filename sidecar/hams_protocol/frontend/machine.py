@@ -174,7 +174,7 @@ class FrontendMachine:
     @property
     def ready(self) -> bool:
         """Whether every shard has an owner and the graph is served; readiness of the endpoint."""
-        served = not self._changes.draining and self.unserved is None
+        served = not self._ctx.draining and self.unserved is None
         return served and all(self.knowledge.set_of(name).primary for name in self.graph.shard_names)
 
     @property
@@ -207,7 +207,7 @@ class FrontendMachine:
         elif isinstance(event, ClientGone):
             self._gateway.gone(event.handle)
         elif isinstance(event, Drain):
-            self._changes.draining = True
+            self._ctx.draining = True
 
     def _after(self, always: bool) -> None:
         """What follows the events of a step: timers that are due, replication and commitment, proposals; then the invariants."""
@@ -220,7 +220,7 @@ class FrontendMachine:
             follower.acknowledge()
         if timers or self._ctx.wishing:
             self._changes.propose()
-        if self._changes.draining:
+        if self._ctx.draining:
             self._changes.drain()
         if not mutants.active:
             for owner in self._owners.values():

@@ -235,7 +235,7 @@ class Replication:
                 wish_at = follower.stalled_since + limits.backup_lag_max_s
                 if down and follower.instance in down:
                     wish_at = min(wish_at, down[follower.instance] + self._suspect_after_s)
-            if follower.leaves_at < wish_at:
+            if follower.leaves_at < wish_at and not self._ctx.draining:  # an owner that is to end itself lets nobody go
                 wish_at = follower.leaves_at
             if wish_at < due:
                 due = max(wish_at, propose_at)
@@ -250,8 +250,8 @@ class Replication:
             follower.leaves_at = self._ctx.now + limits.leave_wait_s
             self._ctx.wishing = True
 
-    def wish(self, topology: Topology, members: Mapping[InstanceId, Member], draining: bool) -> Topology | None:
-        """The next change of this set that its owner wants, if any. `members` are registered; `draining`: the owner is to end itself."""
+    def wish(self, topology: Topology, members: Mapping[InstanceId, Member]) -> Topology | None:
+        """The next change of this set that its owner wants, if any. `members` are registered."""
         name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
         for instance in (*self._roles.in_sync, *self._roles.joining):
             if instance in self._dropping or self._is_lost(instance):
@@ -265,12 +265,13 @@ class Replication:
             if follower is not None and (self._may_be_admitted(follower) or mutants.on("admit-before-ack-set")):
                 return admit(topology, name, owner, epoch, instance)
         leavers = [item for item in self._followers.values() if item.in_sync and item.leaves_at != FOREVER]
-        return self._replace(topology, leavers, members, draining) if leavers or draining else None
+        return self._replace(topology, leavers, members) if leavers or self._ctx.draining else None
 
-    def _replace(self, topology: Topology, leavers: list[Follower], members: Mapping[InstanceId, Member], draining: bool) -> Topology | None:
+    def _replace(self, topology: Topology, leavers: list[Follower], members: Mapping[InstanceId, Member]) -> Topology | None:
         """Who is to end is replaced first, within limits, and then let go; an owner that is to end itself lets nobody go (`stateful.leaving`)."""
         name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
         wanted = self._ctx.graph.data.frontend.replicas - 1 if self._ctx.mode.replicates else 0
+        draining = self._ctx.draining
         wanted = max(wanted, 1) if draining else wanted
         self._called.intersection_update(members)
         self._called.update(self._roles.joining, [item.instance for item in leavers])

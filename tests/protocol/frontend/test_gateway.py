@@ -317,7 +317,7 @@ def test_two_that_are_to_end_do_not_hand_a_shard_to_and_fro():
     net = Net(graph(op("p", FRONTEND))).start()
     net.feed("F-1", Drain())
     net.feed("F-2", Drain())
-    net.advance(3.0)
+    net.advance(limits.leave_wait_s + 2.0)
     assert net.topology.find("F/0").epoch <= 2
     assert net.stopped == {}
 
