@@ -116,6 +116,8 @@ class Outbox:
         key = (word.source, word.target, word.lane)
         entry = self._requests.get(word.request, {}).get(key)
         if entry is None and self._sending_epoch(word.request) is not None:  # a new owner, which will produce it yet
+            if word.request in self._knowledge.completed:
+                return True
             foretold = self._foretold.setdefault(word.request, {})
             if key not in foretold or foretold[key].serial < word.serial:
                 foretold[key] = word
@@ -146,6 +148,8 @@ class Outbox:
         for request in requests:
             for entry in self._requests.pop(request, {}).values():
                 entry.gone = True
+            if self._foretold:
+                self._foretold.pop(request, None)
 
     def drop_complete(self) -> None:
         """Free everything retained for requests that are complete by now."""

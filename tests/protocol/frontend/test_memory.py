@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from frontend_net import Net, graph, op
 
 from hams_protocol import limits
-from hams_protocol.graph import FRONTEND
+from hams_protocol.graph import FEEDBACK, FRONTEND
+from hams_protocol.ids import RequestId
+from hams_protocol.messages import Attempt, AttemptAck
 
 ATOMS = (str, bytes, int, float, bool, type(None), type)
 
@@ -81,3 +83,19 @@ def test_one_request_that_does_not_complete_bounds_what_lies_above_it(monkeypatc
         answers.append(net.reply(handle))
     assert answers[20:] == [429] * 5
     assert answers[19] != 429
+
+
+def test_words_on_suspects_are_forgotten_with_their_requests():
+    net = Net(graph(op("p", FRONTEND))).start()
+    for n in range(5):
+        net.op("p").auto = False
+        net.ask("F-1")
+        net.run()
+        request = RequestId(0, n)
+        net.deliver("p-1", "F-1", Attempt("p", FEEDBACK, request, (), 1, 2 * n + 1))  # of a token that is yet to be made
+        net.op("p").answer(request)
+        net.run()
+        net.deliver("p-1", "F-1", Attempt("F", "p", request, (), 1, 2 * n + 2))  # said again: its acknowledgement was lost
+    net.run()
+    assert len(net.sends(AttemptAck, "F-1")) == 10
+    assert net.machines["F-1"]._outbox._foretold == {}
