@@ -24,7 +24,7 @@ class Changes:
         self._clients = clients
         self._stop = stop
         self.members: dict[InstanceId, Member] = {}
-        self._handing_off = False
+        self.handing_off = False
         self._proposing = False
         self._propose_at = 0.0
 
@@ -34,15 +34,22 @@ class Changes:
         self._propose_at = self._ctx.now + (limits.propose_retry_s if failed else 0.0)
 
     def propose(self) -> None:
-        """The owner's own compare-and-swap: hand a shard over, admit a joiner of the ack set, or drop a member that is dead or does not receive."""
+        """The owner's own compare-and-swap: hand a shard over, admit a joiner of the ack set, or drop a member that is dead or does not receive.
+
+        A handover in doubt whose heir is gone is ended by any other change from the same revision: only one of the two can be committed.
+        """
         ctx = self._ctx
         if self._proposing or ctx.knowledge.revision < 0 or ctx.now < self._propose_at:
+            for owner in self._roles.owners.values():
+                owner.closing = False
             return
         ctx.wishing = False
         for owner in self._roles.owners.values():
-            changed = owner.hand_over(self.members) if self._handing_off else None
-            if changed is None and owner.halted < 0:
+            changed = owner.hand_over(self.members) if self.handing_off else None
+            if changed is None and (owner.halted < 0 or owner.in_doubt):
                 changed = owner.replication.wish(ctx.knowledge.topology, self.members)
+            if changed is None and owner.in_doubt:
+                changed = ctx.knowledge.topology.next()
             if changed is not None:
                 self._proposing = True
                 self._propose_at = ctx.now + limits.propose_retry_s
@@ -63,8 +70,8 @@ class Changes:
             return
         for follower in followed:
             follower.leave()
-        if self._roles.owners and not self._handing_off:
-            self._handing_off = True
+        if self._roles.owners and not self.handing_off:
+            self.handing_off = True
             self.propose()
 
     @property
@@ -74,4 +81,4 @@ class Changes:
 
     def deadline(self) -> float:
         """When a handoff under way should be looked at again."""
-        return max(self.propose_at, self._ctx.now + limits.propose_retry_s) if self._handing_off else FOREVER
+        return max(self.propose_at, self._ctx.now + limits.propose_retry_s) if self.handing_off else FOREVER

@@ -218,7 +218,7 @@ class FrontendMachine:
             owner.pump()
         for follower in self._followers.values():
             follower.acknowledge()
-        if timers or self._ctx.wishing:
+        if timers or self._ctx.wishing or self._changes.handing_off:
             self._changes.propose()
         if self._ctx.draining:
             self._changes.drain()

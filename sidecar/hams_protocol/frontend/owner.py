@@ -61,6 +61,7 @@ class ShardOwner:
         self.halted = -1
         self._handed_at = -1
         self._handed_end = -1
+        self.closing = False
         self.live: dict[int, Live] = {}
         self._pending_keys: dict[str, int] = {}
         self._pending_tickets: dict[tuple[InstanceId, int], int] = {}
@@ -159,6 +160,8 @@ class ShardOwner:
                 return None
             if ask.payload is None:
                 return False
+            if self.closing and sender != self._ctx.instance:
+                return None  # its frontend asks again, whoever owns the shard then
             self._admit(sender, ask)
             return None
         live = self.live.get(n)
@@ -435,16 +438,25 @@ class ShardOwner:
 
     # -- planned handoff ---------------------------------------------------------------------------------------------------
 
+    @property
+    def in_doubt(self) -> bool:
+        """This owner has proposed to hand the shard over, in the newest generation it knows: that may be committed, or not."""
+        return 0 <= self.halted == self._handed_at
+
     def hand_over(self, members: Mapping[InstanceId, Member]) -> Topology | None:
         """The topology in which a follower that holds the whole log owns the shard; None while there is none, or entries are under way.
 
-        From here on nothing is sent or committed until a higher generation is known: the end is what was this log's last entry. A proposal that
-        came to nothing is made again with the same end; what was appended meanwhile nobody else has seen.
+        While somebody could have it, nothing that other frontends forward is admitted: under load the log's tail would never be committed at once.
+        From the proposal on nothing is sent or committed until a higher generation is known: the end is what was this log's last entry. A proposal
+        that came to nothing is made again with the same end; what was appended meanwhile nobody else has seen.
         """
-        ctx, log = self._ctx, self.log
-        again = 0 <= self.halted == self._handed_at
-        if not again and (log.committed < log.last or self.halted >= 0):
-            return None
+        ctx, log, again = self._ctx, self.log, self.in_doubt
+        if not again:
+            if self.halted >= 0:
+                return None
+            self.closing = self.replication.heir(members, 0) is not None
+            if log.committed < log.last:
+                return None
         end = self._handed_end if again else log.last
         heir = self.replication.heir(members, end)
         if heir is None:

@@ -107,7 +107,7 @@ class ShardRoles:
         if held is None and self.kept is not None:
             log = self.kept.logs.get(shard)
         spec, end = self._ctx.graph.data.frontend, roles.end_of(roles.epoch - 1)
-        if log is not None and log.epoch == roles.epoch - 1 and end is not None and not (isinstance(held, ShardFollower) and held.joining):
+        if log is not None and log.epoch == roles.epoch - 1 and end is not None:
             if mutants.on("longest-log-wins") and log.last >= end:
                 log.epoch = roles.epoch
                 return log
