@@ -219,6 +219,7 @@ async def serve(
     propagation_s: float = limits.propagation_s,
     probe_port: int = 0,
     tokens: Path | None = None,
+    drain_s: float = limits.drain_s_max,
 ) -> int:
     """Run one frontend until its core stops it or `asked` is set. Returns the exit code."""
     certificates = access.certificates()
@@ -273,7 +274,7 @@ async def serve(
             await endpoint.drain(propagation_s=propagation_s)
             if not asked.at_once.is_set():
                 node.feed(Drain())
-            await node.until_stopped(asked.at_once, limits.hand_over_s_max)
+            await node.until_stopped(asked.at_once, drain_s)
     finally:
         if probes is not None:
             probes.close()
@@ -314,6 +315,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--grpc-port", type=int, default=8081)
     parser.add_argument("--propagation-s", type=float, default=limits.propagation_s, help="how long to serve on when asked to end")
     parser.add_argument("--tokens", type=Path, default=None, metavar="DIR", help="only who bears one of the tokens in these files may ask")
+    parser.add_argument("--drain-s", type=float, default=limits.drain_s_max, help="how long it may then take to hand over and to be let go")
     options = parser.parse_args(arguments)
 
     async def work(asked: Asked) -> int:
@@ -329,6 +331,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.propagation_s,
             options.probe_port,
             options.tokens,
+            options.drain_s,
         )
 
     return run(work, options.log_level)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from hams_protocol import limits as core
 from hams_protocol.effects import Effect, Stop
 from hams_protocol.events import Event, Tick
 from hams_protocol.frontend import FrontendMachine
@@ -23,6 +24,7 @@ from hams_protocol.graph import (
     ReplyTensor,
     TensorSpec,
 )
+from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.frontend import GraphPort
 from hams_sidecar.inference import InferenceRequest, NotReady, Tensor, TimedOut, outcome_of
@@ -115,3 +117,7 @@ def test_a_body_without_room_in_the_arena_goes_elsewhere() -> None:
     body = memoryview(bytearray(1 << 19))
     x, y = pair(body, 0, 1 << 18)
     assert port._payload(InferenceRequest((x, y), {}, None, 1.0)).view(port._payload(InferenceRequest((x,), {}, None, 1.0)).tensors[0]) == x.data
+
+
+def test_a_frontend_that_is_to_end_waits_longer_than_its_successor_keeps_it() -> None:
+    assert limits.drain_s_max > 2 * core.leave_wait_s, "a log takes no longer to copy than that"

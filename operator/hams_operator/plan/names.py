@@ -58,6 +58,8 @@ DRAIN_S = 45
 """Of it, how long a handover may take."""
 PROPAGATION_S = 3
 """How long a frontend serves on until every node has learnt that it leaves."""
+FRONTEND_DRAIN_S = 20
+"""How long it may then take to hand over and to be let go, after the requests that were open had the rest."""
 
 DEFAULT_IMAGE = "hams.local/hams-sidecar:0.1.0"
 DEFAULT_ETCD = "https://hams-etcd.hams-system.svc:2379"

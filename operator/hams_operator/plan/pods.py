@@ -17,6 +17,7 @@ from hams_operator.plan.merge import merged
 from hams_operator.plan.names import (
     ARENA,
     DRAIN_S,
+    FRONTEND_DRAIN_S,
     FRONTEND_ROLE,
     GRACE_S,
     GRAPH,
@@ -93,6 +94,7 @@ def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings, p
 def frontend_pod(graph: Graph, place: Place, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of frontends."""
     ports = ["--host", "0.0.0.0", "--http-port", str(HTTP_PORT), "--grpc-port", str(GRPC_PORT), "--propagation-s", str(PROPAGATION_S)]
+    ports += ["--drain-s", str(FRONTEND_DRAIN_S)]
     secret = graph.data.frontend.token_secret
     tokens = ["--tokens", TOKENS_DIR] if secret else []
     command = ["python3", "-m", "hams_sidecar.frontend", *_common(graph, settings), *ports, *tokens]

@@ -9,6 +9,8 @@ import pytest
 
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, OPERATOR, PROXY, ROLE, RUNS, Place, Settings
+from hams_protocol import limits as core
+from hams_sidecar.endpoint.limits import drain_s_max as open_requests_s_max
 from hams_wire.spec import decode_spec, encode_spec
 
 from .kit import PAIR, PLACE, SETTINGS, UID, Json, graph, objects, planned, pod_of, with_change
@@ -67,6 +69,14 @@ def test_the_proxy_is_a_native_sidecar_that_is_told_to_leave_at_once() -> None:
     assert pod["shareProcessNamespace"] is True
     drain = float(proxy["command"][proxy["command"].index("--drain-s") + 1])
     assert drain < pod["terminationGracePeriodSeconds"]
+
+
+def test_a_frontend_answers_its_clients_and_hands_over_within_its_grace() -> None:
+    pod = pod_of(PAIR, "pair-frontend")["spec"]
+    command = pod["containers"][0]["command"]
+    propagation, drain = (float(command[command.index(word) + 1]) for word in ("--propagation-s", "--drain-s"))
+    assert propagation + open_requests_s_max + drain < pod["terminationGracePeriodSeconds"]
+    assert drain > 2 * core.leave_wait_s, "it is let go, if a log takes no longer to copy than that"
 
 
 def test_model_and_proxy_share_a_socket_in_memory() -> None:
