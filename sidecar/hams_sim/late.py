@@ -120,6 +120,17 @@ def log_heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def both_leave(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The owner of a shard and its only follower are to end at nearly the same time, while etcd or its watch are slow."""
+    at = rng.uniform(0.05, span / 2)
+    roles = rng.sample(("primary:F", "backup:F"), 2)
+    found = [Fault(at, "drain", roles[0]), Fault(at + rng.choice((0.0, 0.002, 0.02, 0.2)) * rng.random(), "drain", roles[1])]
+    found += [Fault(0.0, "slow-watch", role, span_s=span + 0.3, amount=rng.choice((10.0, 100.0, 1000.0))) for role in roles if rng.random() < 0.6]
+    if rng.random() < 0.6:
+        found.append(Fault(max(at - 0.01, 0.0), "slow-etcd", span_s=rng.choice((0.1, 0.6)), amount=rng.choice((10.0, 40.0, 200.0))))
+    return found
+
+
 def short_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A follower lags behind its owner and the other follower; the owner dies, and then the one that took over."""
     at = rng.uniform(0.05, span / 2)
@@ -269,6 +280,7 @@ LATE: dict[str, Scenario] = {
     "heir-dies": Scenario("who is to have a set dies", ("single", "pair", "sandwich"), heir_dies, backups=1),
     "both-end": Scenario("a primary and its backup are told to end together", ("single", "pair", "sandwich"), both_end, backups=1, epochs=5),
     "log-heir-dies": Scenario("who is to have a shard dies", ("single", "pair"), log_heir_dies, frontends=2, shards=1),
+    "both-leave": Scenario("who holds a shard is to end, all of them", ("single", "pair"), both_leave, frontends=2, shards=1, epochs=3),
     "short-log": Scenario("a follower that lags behind", ("single", "pair"), short_log, frontends=3, shards=1),
     "late-log": Scenario("entries of a dead owner", ("single", "pair"), late_log, frontends=3, shards=1),
     "unheard": Scenario("a join of two epochs", ("prism",), unheard),

@@ -57,20 +57,20 @@ class Changes:
                 return
 
     def drain(self) -> None:
-        """Once no client waits here any more: hand the shards over, then ask to be let go where this instance is in sync. Without a shard, or where
-        nobody will ever come to take it, it is over."""
-        if self._clients():
-            return
+        """Ask to be let go where this instance is in sync, and hand its own shards over once no client waits here any more. Without a shard, or
+        where nobody will ever come to take it, it is over then."""
+        waiting = self._clients() > 0
         others = self._ctx.graph.data.frontend.replicas > 1 or any(
             member.of == FRONTEND and member.instance != self._ctx.instance for member in self.members.values()
         )
         followed = [] if mutants.on("leaves-at-once") else [item for item in self._roles.followers.values() if not item.joining]
         if not (self._roles.owners or followed) or not others:
-            self._stop("drained")
+            if not waiting:
+                self._stop("drained")
             return
         for follower in followed:
             follower.leave()
-        if self._roles.owners and not self.handing_off:
+        if self._roles.owners and not self.handing_off and not waiting:
             self.handing_off = True
             self.propose()
 

@@ -5,7 +5,8 @@ from frontend_net import Net, graph, op
 from hams_protocol import limits
 from hams_protocol.events import CasUnknown, Drain, Tick, TopologyLearnt
 from hams_protocol.graph import FRONTEND
-from hams_protocol.messages import LogAck, LogCopy
+from hams_protocol.ids import RequestId
+from hams_protocol.messages import Leave, LogAck, LogCopy
 
 TRIO = ("F-1", "F-2", "F-3")
 
@@ -138,3 +139,19 @@ def test_a_joiner_that_learns_of_its_admission_and_of_the_handover_at_once_takes
     handle = net.ask("F-3")
     net.advance(0.5)
     assert net.reply(handle) == ["p-1:1"]
+
+
+def test_a_follower_that_is_to_end_says_so_while_clients_still_wait_there():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").auto = False
+    waiting = net.ask("F-2")
+    net.feed("F-2", Drain())
+    net.run()
+    assert net.sends(Leave, "F-2"), "or its owner, which is to end as well, would take it for an heir"
+    net.advance(limits.leave_wait_s + 1.0)
+    assert net.topology.find("F/0").in_sync == ()
+    assert net.stopped == {}
+    net.op("p").answer(RequestId(0, 0))
+    net.run()
+    assert net.reply(waiting) == ["p-1:1"]
+    assert net.stopped == {"F-2": "drained"}
