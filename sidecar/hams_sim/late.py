@@ -121,13 +121,15 @@ def log_heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def both_leave(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The owner of a shard and its only follower are to end at nearly the same time, while etcd or its watch are slow."""
+    """The owner of a shard and its only follower are to end at nearly the same time, while etcd, its watch or the operators are slow."""
     at = rng.uniform(0.05, span / 2)
     roles = rng.sample(("primary:F", "backup:F"), 2)
     found = [Fault(at, "drain", roles[0]), Fault(at + rng.choice((0.0, 0.002, 0.02, 0.2)) * rng.random(), "drain", roles[1])]
     found += [Fault(0.0, "slow-watch", role, span_s=span + 0.3, amount=rng.choice((10.0, 100.0, 1000.0))) for role in roles if rng.random() < 0.6]
     if rng.random() < 0.6:
         found.append(Fault(max(at - 0.01, 0.0), "slow-etcd", span_s=rng.choice((0.1, 0.6)), amount=rng.choice((10.0, 40.0, 200.0))))
+    if rng.random() < 0.6:
+        found.append(hold(at, "Deliver", "", "op:F", rng.choice((0.3, 1.0)), 0.5))
     return found
 
 
