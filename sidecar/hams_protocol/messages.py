@@ -212,11 +212,15 @@ class AskDurable:
 
 @frozen
 class AskCopy:
-    """A joiner asks the primary of `op` in `epoch` for a copy. `known` is the version it holds already in this epoch, -1 if none."""
+    """A joiner asks the primary of `op` in `epoch` for a copy. `known` is the version it holds already in this epoch, -1 if none.
+
+    `generation`: the newest it knows; what it said before it was dropped and named again is of no use (frontends).
+    """
 
     op: str
     epoch: int
     known: int = -1
+    generation: int = 0
 
 
 @frozen
@@ -342,11 +346,12 @@ class LogAppend:
 
 @frozen
 class LogAck:
-    """The peer holds every entry of `epoch`'s log up to and including `last`."""
+    """The peer holds every entry of `epoch`'s log up to and including `last`. `generation`: the newest it knows."""
 
     shard: int
     epoch: int
     last: int
+    generation: int = 0
 
 
 @frozen

@@ -35,7 +35,7 @@ class ShardFollower:
         """Ask the owner for a copy, or to follow on from what is here."""
         self._ask_at = self._ctx.now + limits.copy_ask_after_s
         if self.owner is not None:
-            self._ctx.send(self.owner, AskCopy(self.name, self.epoch, -1 if self.log is None else self.log.last))
+            self._ctx.send(self.owner, AskCopy(self.name, self.epoch, -1 if self.log is None else self.log.last, self._ctx.generation))
 
     def admitted(self) -> None:
         """The topology says that this follower is in sync."""
@@ -56,7 +56,7 @@ class ShardFollower:
         self._parts.clear()
         self.log = log_of(parts, self._ctx.graph.data.frontend)
         if self.owner is not None:
-            self._ctx.send(self.owner, LogAck(self.shard, self.epoch, self.log.last))
+            self._ctx.send(self.owner, LogAck(self.shard, self.epoch, self.log.last, self._ctx.generation))
 
     def append(self, sender: InstanceId, message: LogAppend) -> None:
         """Entries of this epoch from its owner; acknowledged cumulatively. What leaves a gap is not taken."""
@@ -75,7 +75,7 @@ class ShardFollower:
     def acknowledge(self) -> None:
         """Say once how far the log goes, after all entries that have come together."""
         if self._owed is not None and self.log is not None:
-            self._ctx.send(self._owed, LogAck(self.shard, self.epoch, self.log.last))
+            self._ctx.send(self._owed, LogAck(self.shard, self.epoch, self.log.last, self._ctx.generation))
             self._owed = None
 
     def leave(self) -> None:

@@ -314,7 +314,7 @@ class FrontendMachine:
         assert isinstance(message, LogAck)
         owner = self._owners.get(message.shard)
         if owner is not None and owner.epoch == message.epoch:
-            owner.replication.acknowledged(sender, message.last)
+            owner.replication.acknowledged(sender, message.last, message.generation)
 
     def _on_copy(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, LogCopy)
@@ -328,7 +328,7 @@ class FrontendMachine:
         if owner is None or owner.epoch != message.epoch:
             self._ctx.send(sender, TopologyNews(self.knowledge.topology, self.knowledge.revision))
         elif owner.halted < 0:
-            owner.replication.copy_wanted(sender, message.known)
+            owner.replication.copy_wanted(sender, message.known, message.generation)
 
     def _on_leave(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Leave)

@@ -58,6 +58,8 @@ class Replication:
         self._suspect_after_s = ctx.graph.data.recovery.suspect_after_s
         self._dropping: set[InstanceId] = set()
         self._called: set[InstanceId] = set()
+        self._generation = ctx.generation
+        self._named = dict.fromkeys(roles.joining, ctx.generation)
         self._began_at = ctx.now
         self.news_at = FOREVER
         for instance in roles.in_sync:
@@ -78,6 +80,7 @@ class Replication:
         self._dropping.intersection_update(self._in_sync)
         self._revoked = frozenset(self._ctx.knowledge.topology.revoked)
         joining = frozenset(roles.joining)
+        self._name(joining)
         for instance, follower in list(self._followers.items()):
             if instance in self._in_sync:
                 follower.in_sync = follower.counted = True
@@ -85,6 +88,18 @@ class Replication:
                 del self._followers[instance]
         for instance in self._in_sync.difference(self._followers):
             raise InvariantError(f"{instance} became in sync in shard {self._shard} without its owner")
+
+    def _name(self, joining: frozenset[InstanceId]) -> None:
+        """Since which generation joiners have been joining. One is missing in what is known here: any of them may have been dropped and named
+        again in it, and have begun anew. Who has a log says so again; nobody is proposed before."""
+        missed, self._generation = self._ctx.generation > self._generation + 1, self._ctx.generation
+        self._named = {item: self._generation if missed else self._named.get(item, self._generation) for item in joining}
+        for follower in self._followers.values():
+            if missed and follower.instance in joining and follower.acked != COPYING:
+                follower.counted = False
+                follower.sent = follower.acked
+                follower.acked = COPYING
+                follower.stalled_since = follower.resend_at = FOREVER
 
     def check(self) -> None:
         """The ack set contains the in-sync set."""
@@ -128,10 +143,10 @@ class Replication:
             follower.stalled_since = now
             follower.resend_at = now + limits.resend_after_s
 
-    def acknowledged(self, sender: InstanceId, last: int) -> None:
-        """A follower holds everything up to `last`."""
+    def acknowledged(self, sender: InstanceId, last: int, generation: int) -> None:
+        """A follower holds everything up to `last`, and knows `generation`."""
         follower = self._followers.get(sender)
-        if follower is None:
+        if follower is None or (not follower.in_sync and generation < self._named.get(sender, 0)):
             return
         last = min(last, self._log.last)
         if follower.acked == COPYING and last < follower.sent:
@@ -164,13 +179,13 @@ class Replication:
         self._feed(follower)
         follower.resend_at = FOREVER if follower.acked == self._log.last else self._ctx.now + limits.resend_after_s
 
-    def copy_wanted(self, joiner: InstanceId, known: int) -> None:
-        """A joiner of this epoch asks for the log; one that has `known` entries of it already follows on from there."""
+    def copy_wanted(self, joiner: InstanceId, known: int, generation: int) -> None:
+        """A joiner of this epoch, which knows `generation`, asks for the log; one that has `known` entries of it already follows on from there."""
         if joiner not in self._roles.joining:
             return
         follower = self._followers.get(joiner)
         if follower is not None and known >= follower.acked and self._log.holds(known + 1):
-            self.acknowledged(joiner, known)
+            self.acknowledged(joiner, known, generation)
             return
         if follower is not None and follower.counted:
             return

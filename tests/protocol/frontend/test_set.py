@@ -7,6 +7,7 @@ from frontend_net import PAIR, Net, P, graph, op
 
 from hams_protocol import limits
 from hams_protocol.effects import Propose
+from hams_protocol.events import CasUnknown, TopologyLearnt
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.frontend.context import InvariantError
 from hams_protocol.graph import FRONTEND, Mode
@@ -315,3 +316,66 @@ def test_only_one_proposal_is_under_way():
     net.advance(1.0)
     assert len([item for item in net.log if isinstance(item.effect, Propose)]) == 1
     assert replace(net.topology, generation=0) != net.topology
+
+
+def named_again(net: Net, learnt: tuple[str, ...]) -> None:
+    """A manager drops the joiner, whose lease has expired, and names it again; `learnt` hear of the second only."""
+    found = net.topology.find("F/0")
+    for joining in ((), found.joining):
+        net.topology = replace(net.topology.with_set(replace(found, joining=joining)), generation=net.topology.generation + 1)
+        net.revision += 1
+        for name in net.machines:
+            if joining or name not in learnt:
+                net.feed(name, TopologyLearnt(net.topology, net.revision))
+
+
+def counted_and_not_admitted() -> Net:
+    net = Net(graph(op("p", FRONTEND))).start(in_sync=False)
+    net.ask("F-1")
+    net.run()
+    net.etcd_away = True
+    net.join_all_now()
+    net.run()
+    assert net.machines["F-1"]._owners[0].replication.ack_set == {"F-2"}
+    net.feed("F-1", CasUnknown())
+    net.etcd_away = False
+    return net
+
+
+def test_a_joiner_that_was_dropped_and_named_again_unseen_is_not_admitted_without_a_log():
+    net = counted_and_not_admitted()
+    proposals = len(net.proposals)
+    named_again(net, learnt=("F-1",))
+    assert len(net.proposals) == proposals
+    net.advance(limits.copy_ask_after_s + 0.5)
+    assert net.stopped == {}
+    assert roles(net) == ("F-1", ("F-2",), ())
+    assert net.machines["F-2"].shards()[0].last == net.machines["F-1"].shards()[0].last
+
+
+def test_a_joiner_that_has_its_log_still_says_so_again_and_is_admitted():
+    net = counted_and_not_admitted()
+    copies = len(net.sends(LogCopy))
+    named_again(net, learnt=("F-1", "F-2"))
+    late = net.ask("F-1")
+    net.run()
+    assert net.reply(late) == ["p-1:2"], "it is not counted on meanwhile"
+    net.advance(limits.copy_ask_after_s + 0.5)
+    assert roles(net) == ("F-1", ("F-2",), ())
+    assert len(net.sends(LogCopy)) == copies
+    assert net.machines["F-2"].shards()[0].last == net.machines["F-1"].shards()[0].last
+
+
+def test_what_a_joiner_said_before_it_was_dropped_does_not_count():
+    net = counted_and_not_admitted()
+    (before,) = [message for _, _, message in net.sends(LogAck, "F-2")]
+    net.hold = lambda sender, target, message: isinstance(message, LogCopy)
+    named_again(net, learnt=())
+    net.run()
+    net.deliver("F-2", "F-1", before)
+    net.deliver("F-2", "F-1", AskCopy("F/0", 1, before.last, before.generation))
+    net.advance(0.5)
+    assert roles(net) == ("F-1", (), ("F-2",))
+    net.let_go()
+    net.advance(0.5)
+    assert roles(net) == ("F-1", ("F-2",), ())
