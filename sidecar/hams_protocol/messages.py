@@ -346,7 +346,7 @@ class LogAppend:
 
 @frozen
 class LogAck:
-    """The peer holds every entry of `epoch`'s log up to and including `last`. `generation`: the newest it knows."""
+    """The peer holds every entry of `epoch`'s log up to and including `last`. `generation`: the newest it knows, 0 if it does not say."""
 
     shard: int
     epoch: int

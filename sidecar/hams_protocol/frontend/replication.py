@@ -144,9 +144,9 @@ class Replication:
             follower.resend_at = now + limits.resend_after_s
 
     def acknowledged(self, sender: InstanceId, last: int, generation: int) -> None:
-        """A follower holds everything up to `last`, and knows `generation`."""
+        """A follower holds everything up to `last`, and knows `generation` (0: it is of a version that does not say)."""
         follower = self._followers.get(sender)
-        if follower is None or (not follower.in_sync and generation < self._named.get(sender, 0)):
+        if follower is None or (not follower.in_sync and 0 < generation < self._named.get(sender, 0)):
             return
         last = min(last, self._log.last)
         if follower.acked == COPYING and last < follower.sent:

@@ -379,3 +379,14 @@ def test_what_a_joiner_said_before_it_was_dropped_does_not_count():
     net.let_go()
     net.advance(0.5)
     assert roles(net) == ("F-1", ("F-2",), ())
+
+
+def test_a_joiner_of_a_version_that_does_not_say_what_it_knows_is_admitted():
+    net = Net(graph(op("p", FRONTEND))).start(in_sync=False)
+    net.ask("F-1")
+    net.hold = lambda sender, target, message: isinstance(message, (LogAck, LogCopy))
+    net.join_all()
+    net.run()
+    net.deliver("F-2", "F-1", LogAck(0, 1, 3))
+    net.run()
+    assert net.topology.find("F/0").in_sync == ("F-2",)
