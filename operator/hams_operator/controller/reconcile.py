@@ -19,7 +19,7 @@ from hams_operator.controller.workers import Again
 from hams_operator.graph import InvalidGraph, load_object
 from hams_operator.plan.change import Decision, decide, restarts
 from hams_operator.plan.desired import desired
-from hams_operator.plan.difference import Difference, difference
+from hams_operator.plan.difference import Difference, difference, is_ours, key_of
 from hams_operator.plan.names import (
     COSTS,
     DELETION_COST,
@@ -175,13 +175,25 @@ class Reconciler:
             return "NameTaken", str(error)
         wanted = desired(decision.graph, compiled.decode(), place, self._settings, probe_token)
         serves = self._serves(key, decision)
-        found = difference(wanted, self._store.objects(key), place.owner_uid, replaceable=serves)
-        if found.foreign:
-            return "NameTaken", f"{', '.join(found.foreign)}: there already, and not of this graph"
+        held = self._store.objects(key)
+        found = difference(wanted, held, place.owner_uid, replaceable=serves)
+        foreign = found.foreign or await self._strangers(place, found, held)
+        if foreign:
+            return "NameTaken", f"{', '.join(foreign)}: there already, and not of this graph"
         await self._apply(key, place, found)
         if place.incarnation and serves and not found.delete:
             await self._clear_past(key, place)
         return None
+
+    async def _strangers(self, place: Place, found: Difference, held: list[Json]) -> list[str]:
+        """Objects that nobody has labelled are not followed, and an apply would take them: so the API server is asked for each that shall be made."""
+        seen = {key_of(item) for item in held}
+        strangers = []
+        for kind, name in [key_of(item) for item in found.apply if key_of(item) not in seen]:
+            there = await self._kube.get(OWNED[kind], place.namespace, name)
+            if there is not None and not is_ours(there, place.owner_uid):
+                strangers.append(f"{kind} {name}")
+        return strangers
 
     async def _apply(self, key: GraphKey, place: Place, found: Difference) -> None:
         for item in found.apply:

@@ -31,20 +31,20 @@ def key_of(item: Json) -> Key:
 
 
 def difference(wanted: Iterable[Json], held: Iterable[Json], owner_uid: str, *, replaceable: bool) -> Difference:
-    """`held`: all objects in the namespace that carry the graph's label or have a wanted name. `replaceable`: the wanted incarnation serves,
-    so objects of earlier ones may go; until then they stay and serve."""
+    """`held`: the objects in the namespace that carry the graph's label; one without it may have a wanted name all the same. `replaceable`: the
+    wanted incarnation serves, so objects of earlier ones may go; until then they stay and serve."""
     by_key = {key_of(item): item for item in held}
     wanted_keys = {key_of(item): item for item in wanted}
     apply, foreign = [], []
     for key, item in wanted_keys.items():
         found = by_key.get(key)
-        if found is not None and not _is_ours(found, owner_uid):
+        if found is not None and not is_ours(found, owner_uid):
             foreign.append(f"{key[0]} {key[1]}")
         elif found is None or not _same(found, item):
             apply.append(item)
     delete = []
     for key, item in by_key.items():
-        if key in wanted_keys or not _is_ours(item, owner_uid) or item["metadata"].get("deletionTimestamp"):
+        if key in wanted_keys or not is_ours(item, owner_uid) or item["metadata"].get("deletionTimestamp"):
             continue
         if replaceable or _incarnation(item) in {_incarnation(other) for other in wanted_keys.values()}:
             delete.append(item)
@@ -55,7 +55,8 @@ def _incarnation(item: Json) -> str:
     return str(item["metadata"].get("labels", {}).get(INCARNATION, ""))
 
 
-def _is_ours(item: Json, owner_uid: str) -> bool:
+def is_ours(item: Json, owner_uid: str) -> bool:
+    """Whether an object belongs to the graph with this uid."""
     owners = item["metadata"].get("ownerReferences") or []
     return any(owner.get("uid") == owner_uid for owner in owners)
 

@@ -29,6 +29,12 @@ KEY = ("shop", "pair")
 UID = "0a1b2c3d-0000-4000-8000-000000000001"
 
 
+def followed(item: Json) -> bool:
+    """What the followers' selector lets through; these pods have no more labels than they need."""
+    labels = item["metadata"].get("labels", {})
+    return "hams.dev/graph" in labels and (item["kind"] == "Pod" or labels.get("app.kubernetes.io/managed-by") == "hams")
+
+
 class Scene:
     """A controller that has just been started, as often as one likes, on one API server and one etcd."""
 
@@ -53,7 +59,7 @@ class Scene:
             item = copy.deepcopy(item)
             if item["kind"] == "ServiceGraph":
                 store.put_graph(item)
-            elif item["kind"] not in ("Event", "Lease"):
+            elif followed(item):
                 store.put(item)
         mirror = Mirror(self.etcd.client(), lambda uid: None)
         for entry in self.etcd.snapshot("/hams/v1/").entries:
@@ -309,13 +315,28 @@ async def test_a_deleted_graph_takes_its_objects_its_pods_and_its_etcd_keys_alon
     assert [item for item in scene.kube.items.values() if item["kind"] not in ("Event",)] == []
 
 
-async def test_an_object_of_somebody_else_is_not_taken() -> None:
+LABELS = {"hams.dev/graph": "pair", "app.kubernetes.io/managed-by": "hams"}
+
+
+@pytest.mark.parametrize("labels", [{}, {"hams.dev/graph": "pair"}, LABELS], ids=["unlabelled", "of-the-graph", "as-ours"])
+@pytest.mark.parametrize(("kind", "name"), [("Service", "pair"), ("ConfigMap", "pair-graph"), ("NetworkPolicy", "pair-peers")])
+async def test_an_object_of_somebody_else_is_not_taken(kind: str, name: str, labels: dict[str, str]) -> None:
     scene = Scene()
-    metadata = {"name": "pair", "namespace": "shop", "labels": {"hams.dev/graph": "pair"}}
-    scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": []}})
+    theirs = scene.kube.put({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "shop", "labels": labels}, "spec": {"a": []}})
     await scene.look()
     assert scene.condition("Ready")["reason"] == "NameTaken"
-    assert scene.kube.items["Service", "shop", "pair"]["spec"] == {"ports": []}
+    assert f"{kind} {name}" in scene.condition("Ready")["message"]
+    assert scene.kube.items[kind, "shop", name] == theirs
+    assert not scene.kube.of("Deployment"), "nothing is begun that cannot be whole"
+
+
+async def test_an_object_of_ours_that_has_lost_its_labels_gets_them_back() -> None:
+    scene = Scene()
+    await scene.settle()
+    scene.kube.items["Service", "shop", "pair"]["metadata"]["labels"] = {}
+    await scene.settle()
+    assert scene.kube.items["Service", "shop", "pair"]["metadata"]["labels"].items() >= LABELS.items()
+    assert scene.condition("Ready")["reason"] != "NameTaken"
 
 
 async def test_a_model_in_a_crash_loop_is_told_with_its_last_words() -> None:
