@@ -22,6 +22,7 @@ from e2e.cluster.cluster import Cluster
 from e2e.cluster.commands import CommandFailed
 from e2e.cluster.layout import ROOT
 from e2e.cluster.machine import NotPossible
+from e2e.scenarios.install import OldImages, check_images
 
 OUT = ROOT / "out" / "e2e"
 SHORT = (
@@ -167,7 +168,7 @@ def outcome(file: Path, wanted: int) -> str:
 
 
 def run(options: argparse.Namespace, stages: Stages, cluster: Cluster, rest: list[str]) -> tuple[int, str]:
-    """Exit code and outcome. Raises NotPossible, CommandFailed."""
+    """Exit code and outcome. Raises NotPossible, CommandFailed, OldImages."""
     if cluster.recorded:
         with stages.stage("what the machine has to give"):
             machine.prepare()
@@ -179,6 +180,8 @@ def run(options: argparse.Namespace, stages: Stages, cluster: Cluster, rest: lis
                 build(stages, cluster.recorded, options.registry, options.builder)
     except NoTime as error:
         return 0, f"NOT RUN: the {options.limit} s were over while this still ran: {error}"
+    if before:
+        check_images(cluster)
     result = OUT / "scenarios.xml"
     result.unlink(missing_ok=True)
     status = 0
@@ -195,6 +198,12 @@ def run(options: argparse.Namespace, stages: Stages, cluster: Cluster, rest: lis
     return (1 if status or "FAILED" in said else 0), said
 
 
+def interrupted(number: int, frame: object) -> None:
+    """End what was started, as Ctrl-C does. Once: `timeout` tells the whole group, and make tells its child again."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main(words: list[str]) -> int:
     """Returns 0; 1 when something failed, or nothing could be run and that was not allowed for."""
     parser = argparse.ArgumentParser(prog="python -m e2e.whole", description="Scenarios of the fault catalogue on a cluster made for them.")
@@ -204,14 +213,14 @@ def main(words: list[str]) -> int:
     parser.add_argument("--registry", default="hams.local")
     parser.add_argument("--builder", default="auto")
     options, rest = parser.parse_known_args(words)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what it started, as Ctrl-C does
+    signal.signal(signal.SIGTERM, interrupted)
     stages = Stages(options.limit)
     OUT.mkdir(parents=True, exist_ok=True)
     try:
         status, said = run(options, stages, chosen(), rest)
     except NotPossible as error:
         status, said = (0 if options.where_possible else 1), f"NOT RUN: {error}"
-    except CommandFailed as error:
+    except (CommandFailed, OldImages) as error:
         status, said = 1, f"FAILED: {error}"
     except KeyboardInterrupt:
         status, said = 130, "NOT RUN to its end: interrupted"

@@ -9,12 +9,26 @@ import os
 import shutil
 import signal
 import subprocess
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from e2e.cluster.commands import run, succeeds, until
 
 DATABASES = ("io.containerd.metadata.v1.bolt/meta.db", "io.containerd.snapshotter.v1.overlayfs/metadata.db")
+
+
+def contents(archives: Sequence[Path]) -> dict[str, str]:
+    """What is in each archive, by its name: its index, which names images and their digests; size and time where it has none."""
+    return {path.name: _index(path) for path in archives}
+
+
+def _index(path: Path) -> str:
+    with tarfile.open(path) as archive:
+        for entry in archive:
+            if entry.name == "index.json" and (file := archive.extractfile(entry)) is not None:
+                return file.read().decode()
+    return f"{path.stat().st_size} {path.stat().st_mtime_ns}"
 
 
 def bake(folder: Path, archives: Sequence[Path]) -> Path:

@@ -44,6 +44,10 @@ class ExistingCluster(Cluster):
         """As if all its nodes were up."""
         return [0]
 
+    def outdated(self, archives: Sequence[Path]) -> list[str]:
+        """None that could be told from here: images are its registry's affair."""
+        return []
+
     def environment(self) -> dict[str, str]:
         """The caller's own."""
         return dict(os.environ)

@@ -5,6 +5,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -70,6 +71,7 @@ class Cluster:
         folders.history.chmod(0o1777)  # for pods of any user
         authority = certificates.make_control_plane(folders.pki, folders.state)
         settings.write_control_plane(folders)
+        folders.started_with.write_text(json.dumps(baked.contents(archives)))
         for number in range(nodes):
             settings.write_node(folders, authority, number)
         mark("certificates and settings")
@@ -110,6 +112,12 @@ class Cluster:
     def running(self) -> list[int]:
         """The nodes that run."""
         return [number for number in self.folders.nodes() if node.node_pid(self.folders, number) is not None]
+
+    def outdated(self, archives: Sequence[Path]) -> list[str]:
+        """Names of archives that are not what the cluster that runs was started with: its pods would be of other code."""
+        file = self.folders.started_with
+        known = json.loads(file.read_text()) if file.exists() else {}
+        return [name for name, content in baked.contents(archives).items() if known.get(name) != content]
 
     def _boot(self, number: int) -> None:
         ready = self.folders.node(number) / "net-ready"

@@ -80,6 +80,11 @@ class Folders:
         return self.state / "admin.kubeconfig"
 
     @property
+    def started_with(self) -> Path:
+        """What was in the image archives when the cluster was started."""
+        return self.state / "started-with.json"
+
+    @property
     def history(self) -> Path:
         """What pods of all nodes record at HISTORY."""
         return self.state / "history"

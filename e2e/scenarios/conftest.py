@@ -1,4 +1,4 @@
-"""One cluster with the chart in it for all scenarios of a run. A cluster that is up already is used and left as it is."""
+"""One cluster with the chart in it for all scenarios of a run. One that is up already is used and left as it is, if its images are the newest."""
 
 import os
 import time
@@ -10,7 +10,7 @@ import pytest
 from e2e.cluster.choice import chosen
 from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.layout import ROOT
-from e2e.scenarios.install import Installation, archives
+from e2e.scenarios.install import Installation, OldImages, archives, check_images
 from e2e.scenarios.run import GraphRun, graph_on, keep_history
 from e2e.scenarios.test_deletions import RANDOM_S
 
@@ -27,6 +27,10 @@ def cluster() -> Iterator[Cluster]:
     found = chosen()
     found.build()
     if found.running():
+        try:
+            check_images(found)
+        except OldImages as error:
+            pytest.exit(str(error), returncode=1)
         yield found
         return
     found.up(NODES, archives() if found.recorded else [])

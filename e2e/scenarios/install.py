@@ -113,6 +113,18 @@ def archives() -> list[Path]:
     return found
 
 
+class OldImages(RuntimeError):
+    """The cluster that is up has been started with other images than there are now; says which."""
+
+
+def check_images(cluster: Cluster) -> None:
+    """Raises OldImages where a pass would be one of other code than this, FileNotFoundError when there are no images."""
+    if cluster.recorded and (names := cluster.outdated(archives())):
+        raise OldImages(
+            f"a cluster is up with other images than {IMAGES.relative_to(ROOT)} has now: {', '.join(names)}; end it with: python -m e2e.cluster down"
+        )
+
+
 def ready(cluster: Cluster, selector: str, count: int, namespace: str = "default", within_s: float = 120) -> None:
     """Until so many pods are Ready. Raises NotInTime."""
     until(lambda: len(ready_pods(cluster, selector, namespace)) >= count, within_s, f"{count} pods of {selector} Ready", 0.1)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e.cluster import binaries, certificates, components, machine, node, settings
+from e2e.cluster import baked, binaries, certificates, components, machine, node, settings
 from e2e.cluster.choice import AGENT_SOURCES, ExistingCluster, chosen
 from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.commands import CommandFailed, NotInTime, run, until
 from e2e.cluster.layout import NODES_MAX, ROOT, TOOLS, Folders, node_address, node_name, pod_network
+from images.local.oci import Config, Image, files_layer, write_archive
 
 
 @pytest.fixture
@@ -142,6 +143,22 @@ def test_names_of_nodes_are_those_of_their_folders(folders: Folders) -> None:
     folders.node(2).mkdir()
     assert folders.nodes() == [2]
     assert folders.node(2).name == node_name(2)
+
+
+def test_a_cluster_knows_which_images_are_newer_than_those_it_was_started_with(folders: Folders, tmp_path: Path) -> None:
+    def write(name: str, content: bytes) -> Path:
+        layer = files_layer(tmp_path / "layer", tmp_path / "layer.tar", [("code", content, 0o644)])
+        write_archive(tmp_path / name, f"hams.local/{name}:1", Image((layer,), Config(("run",), (), {}, "65532:65532", "/")))
+        return tmp_path / name
+
+    archives = [write("1-one.tar", b"old"), write("1-two.tar", b"old")]
+    cluster = Cluster(folders)
+    assert cluster.outdated(archives) == ["1-one.tar", "1-two.tar"], "nobody noted what it was started with"
+    folders.started_with.write_text(json.dumps(baked.contents(archives)))
+    write("1-one.tar", b"old")  # written again, and the same
+    assert cluster.outdated(archives) == []
+    write("1-two.tar", b"new")
+    assert cluster.outdated([*archives, write("2-three.tar", b"new")]) == ["1-two.tar", "2-three.tar"]
 
 
 def test_an_unknown_kind_of_cluster_is_refused() -> None:

@@ -1,10 +1,18 @@
 """`make e2e` as a whole: what it says when parts of it did not run."""
 
+import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from e2e.cluster import baked
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.layout import Folders
 from e2e.cluster.machine import NotPossible
+from e2e.scenarios import install
 
 from e2e import whole
 
@@ -47,3 +55,41 @@ def test_a_program_that_has_no_time_left_is_ended_with_its_children(tmp_path: Pa
     pid = int((tmp_path / "pid").read_text())
     status = Path(f"/proc/{pid}/stat")
     assert not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_cluster_that_is_up_with_older_images_is_refused(same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Up(Cluster):
+        def running(self) -> list[int]:
+            return [0]
+
+    folders = Folders(tmp_path / "cache", tmp_path / "state")
+    folders.state.mkdir()
+    (tmp_path / "out" / "images").mkdir(parents=True)
+    (tmp_path / "out" / "images" / "1-one.tar").write_bytes(b"\0" * 10240)
+    noted = baked.contents(sorted((tmp_path / "out" / "images").iterdir()))
+    folders.started_with.write_text(json.dumps(noted if same else {}))
+    monkeypatch.setattr(install, "ROOT", tmp_path)
+    monkeypatch.setattr(install, "IMAGES", tmp_path / "out" / "images")
+    monkeypatch.setattr(whole, "OUT", tmp_path)
+    monkeypatch.setattr(whole, "chosen", lambda: Up(folders))
+    for name in ("prepare", "check_go"):
+        monkeypatch.setattr(whole.machine, name, lambda: None)
+    monkeypatch.setattr(whole, "build", lambda *_: None)
+    monkeypatch.setattr(whole, "scenarios", lambda *_: 0)
+    assert whole.main([]) == (0 if same else 1)
+    said = (tmp_path / "outcome").read_text()
+    assert said.startswith("0 scenarios passed" if same else "FAILED: a cluster is up with other images than out/images has now: 1-one.tar;")
+
+
+def test_told_twice_to_end_it_takes_down_what_it_started(tmp_path: Path) -> None:
+    """`timeout` and make both tell it."""
+    text = (
+        "import signal\nfrom e2e import whole\nsignal.signal(signal.SIGTERM, whole.interrupted)\ntry:\n    print('up', flush=True); signal.pause()\n"
+    )
+    text += "finally:\n    signal.raise_signal(signal.SIGTERM); print('down', flush=True)\n"
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=whole.ROOT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate()[0] == "down\n"
