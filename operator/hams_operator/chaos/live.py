@@ -22,7 +22,8 @@ from hams_operator.plan.pods_seen import Pod, pod_of
 from hams_operator.plan.status import NOT_ASKED_FOR
 
 T = TypeVar("T")
-CONTROLLERS = "app.kubernetes.io/component=controller"
+CONTROLLERS = "app.kubernetes.io/name=hams,app.kubernetes.io/component=controller"
+"""Ours: others call theirs a controller as well."""
 DEPLOYMENTS = OWNED["Deployment"]
 
 
@@ -64,6 +65,8 @@ class LiveRun:
         self._system = system
         self._answered_now = answered_now
         self._controllers: dict[str, int] = {}
+        self._cordoned: set[str] = set()
+        """Nodes that this run has cordoned: not those on which somebody else wants no pods."""
         self.faults: list[tuple[float, str]] = []
         self._last = ""
 
@@ -178,14 +181,17 @@ class LiveRun:
     def drain(self, node: str) -> None:
         """See `Run`."""
         self.note(f"drain {node}")
-        self._kube(self._cluster.kube.merge(NODES, "", node, {"spec": {"unschedulable": True}}))
+        there = self._kube(self._cluster.kube.get(NODES, "", node))
+        if there is None or not there["spec"].get("unschedulable"):
+            self._cordoned.add(node)
+            self._kube(self._cluster.kube.merge(NODES, "", node, {"spec": {"unschedulable": True}}))
         deadline = time.monotonic() + limits.chaos_drain_s
-        while there := [pod for pod in self._look().pods if pod.node == node]:
-            for pod in there:
+        while pods := [pod for pod in self._look().pods if pod.node == node]:
+            for pod in pods:
                 if not pod.deleting:
                     self._evict(pod)
             if time.monotonic() > deadline:
-                raise NotInTime(f"drain of {node}: {there[0].name} is still there after {limits.chaos_drain_s:g} s")
+                raise NotInTime(f"drain of {node}: {pods[0].name} is still there after {limits.chaos_drain_s:g} s")
             time.sleep(limits.chaos_look_s)
 
     def _evict(self, pod: Pod) -> None:
@@ -197,7 +203,8 @@ class LiveRun:
 
     def undrain(self, node: str) -> None:
         """See `Run`."""
-        self._kube(self._cluster.kube.merge(NODES, "", node, {"spec": {"unschedulable": None}}))
+        if node in self._cordoned:
+            self._kube(self._cluster.kube.merge(NODES, "", node, {"spec": {"unschedulable": None}}))
 
     def delete_controllers(self, *, force: bool = False) -> None:
         """See `Run`."""
@@ -218,6 +225,8 @@ class LiveRun:
 
     def start_controllers(self) -> None:
         """See `Run`."""
+        if not self._controllers:
+            return  # they were not found, so they were not stopped
         self._scale(self._controllers)
 
         def ready() -> bool:

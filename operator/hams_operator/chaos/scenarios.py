@@ -147,8 +147,8 @@ def controllers_deleted(run: Run, aim: Aim) -> None:
 def without_controllers(run: Run, aim: Aim) -> None:
     """F30: a primary goes by force while no controller runs: managers fail over, and Kubernetes makes the fresh pod."""
     operator = stateful(run, aim)
-    run.stop_controllers()
     try:
+        run.stop_controllers()
         run.delete(run.pod_of(operator, PRIMARY), force=True)
         run.changed()
         run.answered(50)

@@ -9,6 +9,7 @@ import pytest
 from hams_operator.chaos.live import Background, LiveRun, NotInTime, background, rolled_out, spare, why_not_redundant
 from hams_operator.chaos.report import Report, gaps_ms
 from hams_operator.cli.cluster import Cluster, Found
+from hams_operator.controller.kube import Resource
 from hams_operator.plan.pods_seen import pod_seen
 
 from ..controller.fakes import FakeKube
@@ -137,6 +138,64 @@ def test_a_restart_changes_the_deployment_and_an_image_changes_the_resource(ther
     operators = kube.items["ServiceGraph", "n", "g"]["spec"]["operators"]
     assert [op["model"]["image"] for op in operators] == ["m:1", "m:2"]
     assert operators[1]["stateful"] == {}
+
+
+class Selective(FakeKube):
+    """An API server that heeds selectors, and on which nothing happens by itself but that Deployments follow their replicas."""
+
+    async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
+        wanted = dict(part.split("=") for part in selector.split(","))
+        page = await super().page(resource, namespace, selector, after)
+        return {**page, "items": [item for item in page["items"] if wanted.items() <= item["metadata"].get("labels", {}).items()]}
+
+    async def merge(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
+        held = await super().merge(resource, namespace, name, patch)
+        return self.put({**held, "status": {"readyReplicas": held["spec"]["replicas"]}}) if resource.kind == "Deployment" else held
+
+
+def controllers_of(name: str, kube: FakeKube) -> None:
+    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/component": "controller"}
+    metadata: Json = {"name": f"{name}-controller", "namespace": "hams-system", "labels": labels}
+    kube.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"replicas": 2}})
+
+
+def test_controllers_of_others_are_let_be_and_ours_come_back(there: Background) -> None:
+    kube = Selective()
+    for name in ("hams", "cert-manager"):
+        controllers_of(name, kube)
+        kube.put({**pod(f"{name}-1", name), "metadata": {**kube.of("Deployment")[-1]["metadata"], "name": f"{name}-1"}})
+    run = live(there, kube)
+    run.delete_controllers(force=True)
+    assert [item["metadata"]["name"] for item in kube.of("Pod")] == ["cert-manager-1"]
+    run.stop_controllers()
+    assert {item["metadata"]["name"]: item["spec"]["replicas"] for item in kube.of("Deployment")} == {
+        "hams-controller": 0,
+        "cert-manager-controller": 2,
+    }
+    run.start_controllers()
+    assert {item["spec"]["replicas"] for item in kube.of("Deployment")} == {2}
+
+
+def test_controllers_that_were_not_found_are_not_waited_for(there: Background) -> None:
+    kube = Selective()
+    controllers_of("cert-manager", kube)
+    run = live(there, kube)
+    with pytest.raises(NotInTime, match="say where it is with --system"):
+        run.stop_controllers()
+    run.start_controllers()
+    assert kube.calls == []
+
+
+@pytest.mark.parametrize("cordoned", [True, False])
+def test_a_node_that_was_cordoned_before_its_drain_stays_so(there: Background, cordoned: bool) -> None:
+    kube = FakeKube()
+    kube.put(GRAPH)
+    kube.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"}, "spec": {"unschedulable": True} if cordoned else {}})
+    run = live(there, kube)
+    run.drain("node1")
+    assert kube.items["Node", "", "node1"]["spec"] == {"unschedulable": True}
+    run.undrain("node1")
+    assert kube.items["Node", "", "node1"]["spec"] == ({"unschedulable": True} if cordoned else {})
 
 
 def test_what_does_not_come_is_named(there: Background, kube: FakeKube) -> None:

@@ -120,8 +120,12 @@ def test_what_was_taken_away_is_given_back_though_the_scenario_fails() -> None:
         def answered(self, count: int, within_s: float = 1.0) -> None:
             raise TimeoutError("no replies")
 
-    for word, back in (("F15", "undrain node-of-g-count-1"), ("F30", "start controllers")):
-        run = Broken()
+    class Unending(Written):
+        def stop_controllers(self) -> None:
+            raise TimeoutError("their end")
+
+    cases = ((Broken(), "F15", "undrain node-of-g-count-1"), (Broken(), "F30", "start controllers"), (Unending(), "F30", "start controllers"))
+    for run, word, back in cases:
         with pytest.raises(TimeoutError):
             find(word).strike(run, Aim())
         assert run.said[-1] == back
