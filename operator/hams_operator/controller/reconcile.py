@@ -26,32 +26,32 @@ from hams_operator.plan.names import (
     FIELD_MANAGER,
     FINALIZER,
     FRONTEND_ROLE,
-    GRAPH_UID,
     INCARNATION,
     ROLE,
-    SPEC_FILE,
     Json,
     Place,
     Settings,
 )
 from hams_operator.plan.news import News, news
 from hams_operator.plan.pods_seen import pods_over, roles_of
+from hams_operator.plan.running import Running, Specs, running
 from hams_operator.plan.status import Missing, Told, World, is_true, refusal, status_of
 from hams_protocol.graph import Graph
 from hams_wire.errors import CoordinationError
-from hams_wire.spec import MalformedSpec, decode_spec, encode_spec
+from hams_wire.spec import encode_spec
 
 log = logging.getLogger("hams.controller")
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A resource as it stands: where, and what it asks for; `problem` if it asks for something that cannot be."""
+    """A resource as it stands: where, and what it asks for; `problem` if it asks for something that cannot be, `unread` if what runs is not known."""
 
     item: Json
     place: Place
     decision: Decision | None
     problem: Missing | None
+    unread: str = ""
 
     @property
     def generation(self) -> int:
@@ -90,6 +90,11 @@ class Reconciler:
         if FINALIZER not in (item["metadata"].get("finalizers") or []):
             await self._hold(key, item)
         asked = self._asked(key, item)
+        if asked.unread:
+            held_back = ("SpecUnreadable", asked.unread)
+            status = refusal(item.get("status") or {}, held_back, asked.generation, _now(), ready="Unknown")
+            await self._tell(key, asked, status, None)
+            raise Again(asked.unread, limits.etcd_look_s)
         if asked.decision is None:
             assert asked.problem is not None, "no decision without a problem"
             await self._tell(key, asked, refusal(item.get("status") or {}, asked.problem, asked.generation, _now()), None)
@@ -119,17 +124,20 @@ class Reconciler:
     def _asked(self, key: GraphKey, item: Json) -> _Asked:
         metadata = item["metadata"]
         place = Place(metadata["name"], metadata["namespace"], metadata["uid"])
-        running = self._running(key, place)
+        known = self._running(key, place)
+        if known.unread:
+            return _Asked(item, place, None, None, known.unread)
+        begun = known.graphs
         try:
             graph = load_object({name: value for name, value in item.items() if name != "status"}, uid=place.graph_uid())
         except InvalidGraph as error:  # the webhook is off, or was
             problem = ("Invalid", "\n".join(map(str, error.problems)))
-            if not running:
+            if not begun:
                 return _Asked(item, place, None, problem)
-            incarnation = max(running)
-            as_before = Decision(running[incarnation], replace(place, incarnation=incarnation), f"{problem[1]}\nUntil then it runs as before")
+            incarnation = max(begun)
+            as_before = Decision(begun[incarnation], replace(place, incarnation=incarnation), f"{problem[1]}\nUntil then it runs as before")
             return _Asked(item, place, as_before, None)
-        return _Asked(item, place, decide(graph.data, place, running, metadata.get("annotations") or {}), None)
+        return _Asked(item, place, decide(graph.data, place, begun, metadata.get("annotations") or {}), None)
 
     def _serves(self, key: GraphKey, decision: Decision) -> bool:
         return is_true(status_of(decision.graph, decision.place, self._world(key, decision, None, None), {}, 0, ""), "Ready")
@@ -140,28 +148,19 @@ class Reconciler:
         if place.incarnation == 0 or self._serves(key, decision):
             return decision
         earlier = replace(place, incarnation=place.incarnation - 1)
-        graph = self._running(key, replace(place, incarnation=0)).get(earlier.incarnation)
+        graph = self._running(key, place).graphs.get(earlier.incarnation)
         if graph is None:
             return decision
         return Decision(graph, earlier)
 
-    def _running(self, key: GraphKey, place: Place) -> dict[int, Graph]:
-        """The graphs that were begun, by incarnation, out of their ConfigMaps; what this version cannot read counts as not there."""
-        found: dict[int, Graph] = {}
-        for held in self._store.objects(key):
-            metadata = held["metadata"]
-            uid = (metadata.get("annotations") or {}).get(GRAPH_UID)
-            if held["kind"] != "ConfigMap" or uid is None:
-                continue
-            incarnation = int(metadata["labels"].get(INCARNATION, "0"))
-            try:
-                graph = decode_spec((held.get("data") or {}).get(SPEC_FILE, "").encode())
-            except MalformedSpec as error:
-                log.error("%s: ConfigMap %s: %s", key, metadata["name"], error)
-                continue
-            if uid == graph.data.uid == replace(place, incarnation=incarnation).graph_uid():
-                found[incarnation] = graph
-        return found
+    def _running(self, key: GraphKey, place: Place) -> Running:
+        """What has been begun, out of Kubernetes and etcd."""
+
+        def specs() -> Specs:
+            known = {uid: self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)}
+            return {uid: (item.spec, item.topology.generation > 0) for uid, item in known.items()}
+
+        return running(place, self._store.objects(key), specs)
 
     async def _have(self, key: GraphKey, decision: Decision) -> Missing | None:
         """Have Kubernetes and etcd hold what the decision says; a problem that only a person can solve."""

@@ -80,10 +80,10 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
     return found
 
 
-def refusal(before: Json, problems: Missing, generation: int, now: str) -> Json:
-    """The status of a graph that cannot be run as it stands: nothing else about it is known to have changed."""
+def refusal(before: Json, problems: Missing, generation: int, now: str, ready: str = "False") -> Json:
+    """The status of a graph that cannot be run as it stands: nothing else about it is known to have changed. `ready`: "Unknown" if it may answer."""
     conditions = [
-        _condition("Ready", "False", *problems, before, generation, now),
+        _condition("Ready", ready, *problems, before, generation, now),
         _condition("Redundant", "Unknown", *problems, before, generation, now),
         _condition("Progressing", "False", *problems, before, generation, now),
     ]

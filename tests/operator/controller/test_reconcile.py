@@ -17,7 +17,7 @@ from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER,
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records
 from hams_wire.coordination.memory import MemoryStore
-from hams_wire.coordination.port import Write
+from hams_wire.coordination.port import Delete, Write
 from hams_wire.errors import Unavailable
 from hams_wire.spec import decode_spec
 
@@ -289,6 +289,98 @@ async def test_another_shape_comes_up_beside_the_old_one_which_goes_when_it_serv
     assert scene.etcd.read(records.spec_key(f"{UID}-r1")) is not None
     assert scene.condition("Ready")["status"] == "True"  # the old one answers
     assert scene.condition("Progressing")["reason"] == "Replacing"
+
+
+def without_count(text: str = PAIR) -> str:
+    return with_change("name: count", "name: counter", with_change("count.y", "counter.y", text))
+
+
+def take_away(scene: Scene, name: str, how: str) -> None:
+    config_map = scene.kube.items["ConfigMap", "shop", name]
+    match how:
+        case "deleted":
+            del scene.kube.items["ConfigMap", "shop", name]
+        case "unlabelled":
+            config_map["metadata"]["labels"] = {}
+        case "another format":
+            config_map["data"]["spec.json"] = '{"format": "hams-spec-9", "graph": {}}'
+
+
+@pytest.mark.parametrize("how", ["deleted", "unlabelled", "another format"])
+async def test_a_lost_config_map_is_no_leave_to_lose_a_state(how: str) -> None:
+    scene = Scene()
+    await scene.serving()
+    kept = scene.etcd.read(records.spec_key(UID))
+    scene.ask(without_count())
+    await scene.settle()
+    take_away(scene, "pair-graph", how)
+    await scene.settle()
+    assert scene.condition("Progressing")["reason"] == "ChangeRefused"
+    assert {item["metadata"]["name"] for item in scene.kube.of("Deployment")} == {"pair-manager", "pair-pass", "pair-count", "pair-frontend"}
+    assert scene.etcd.read(records.spec_key(UID)) == kept
+    assert decode_spec(scene.kube.items["ConfigMap", "shop", "pair-graph"]["data"]["spec.json"].encode()).operators.keys() == {"pass", "count"}
+
+
+async def test_a_later_incarnation_whose_config_map_is_lost_goes_on() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
+    await scene.settle()
+    for key, item in list(scene.kube.items.items()):  # the first one has gone
+        if item["metadata"].get("labels", {}).get("hams.dev/incarnation") == "0" and key[:3] != ("Service", "shop", "pair"):
+            del scene.kube.items[key]
+    await scene.settle()
+    before = {item["metadata"]["name"] for item in scene.kube.of("Deployment")}
+    take_away(scene, "pair-graph-r1", "deleted")
+    await scene.settle()
+    assert {item["metadata"]["name"] for item in scene.kube.of("Deployment")} == before
+    assert ("ConfigMap", "shop", "pair-graph-r1") in scene.kube.items
+    assert ("ConfigMap", "shop", "pair-graph") not in scene.kube.items
+
+
+@pytest.mark.parametrize("held", [b"", b'{"format": "hams-spec-9", "graph": {}}'], ids=["nothing", "another format"])
+async def test_where_nobody_can_tell_what_runs_nothing_is_changed_and_the_status_says_so(held: bytes) -> None:
+    scene = Scene()
+    await scene.serving()
+    take_away(scene, "pair-graph", "another format")
+    if held:
+        scene.write(records.spec_key(UID), held)
+    else:
+        scene.etcd.transact((), (Delete(records.spec_key(UID)),))
+    scene.ask(without_count())
+    before = {key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")}
+    for _ in range(3):
+        with pytest.raises(Again, match="ConfigMap pair-graph"):
+            await scene.look()
+    assert {key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")} == before
+    assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("Unknown", "SpecUnreadable")
+    assert "nothing is changed" in scene.graph["status"]["message"]
+    assert (scene.etcd.read(records.spec_key(UID)) is not None) == bool(held)
+
+
+async def test_what_was_only_written_to_etcd_has_not_run_and_binds_nobody() -> None:
+    scene = Scene()
+    scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}, "spec": {}})
+    await scene.look()
+    assert scene.etcd.read(records.spec_key(UID)) is not None
+    del scene.kube.items["Service", "shop", "pair"]
+    scene.ask(without_count())
+    await scene.settle()
+    assert scene.condition("Progressing")["reason"] != "ChangeRefused"
+    assert ("Deployment", "shop", "pair-counter") in scene.kube.items
+
+
+async def test_a_graph_of_which_everything_was_deleted_comes_back_as_the_one_that_ran() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.ask(without_count())
+    await scene.settle()
+    for key, item in list(scene.kube.items.items()):
+        if item["kind"] != "ServiceGraph":
+            del scene.kube.items[key]
+    await scene.settle()
+    assert scene.condition("Progressing")["reason"] == "ChangeRefused"
+    assert ("Deployment", "shop", "pair-count") in scene.kube.items
 
 
 async def test_a_change_of_an_image_changes_what_etcd_holds_before_pods_are_replaced() -> None:

@@ -1,0 +1,78 @@
+"""What of a graph has been begun: its compiled graphs by incarnation, each out of its ConfigMap, or out of etcd where somebody took that away.
+
+A state lives as long as its incarnation is known, so what is in doubt is never taken for a graph that was not begun: where processes run whose
+graph cannot be read, that is said, and nothing may be changed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hams_operator.plan.difference import is_ours
+from hams_operator.plan.names import INCARNATION, SPEC_FILE, Json, Place
+from hams_protocol.graph import Graph
+from hams_wire.spec import MalformedSpec, decode_spec
+
+Specs = Mapping[str, tuple[bytes, bool]]
+"""What etcd holds below each uid of a graph: the compiled graph (b"": none), and whether managers have written a topology there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """`graphs`: by incarnation. `unread`: why the newest one that has run is not among them, or ""."""
+
+    graphs: dict[int, Graph] = field(default_factory=dict)
+    unread: str = ""
+
+
+def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -> Running:
+    """`place`: of any incarnation. `objects`: all that carry the graph's label. `specs`: asked only where a ConfigMap is missing.
+
+    A compiled graph is in etcd before anything runs by it. So one that is nowhere else counts only if its Deployments are there, or if nothing of
+    the graph is left in Kubernetes and it has run.
+    """
+    mine = [item for item in objects if is_ours(item, place.owner_uid)]
+    found: dict[int, Graph] = {}
+    why: dict[int, str] = {}
+    for item in mine:
+        incarnation = _incarnation(item)
+        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == replace(place, incarnation=incarnation).config_map:
+            _read(found, why, place, incarnation, (item.get("data") or {}).get(SPEC_FILE, "").encode())
+    deployed = {_incarnation(item) for item in mine if item["kind"] == "Deployment"}
+    missing = deployed - set(found)
+    if missing or not (found or deployed):
+        in_etcd = {_incarnation_of(uid, place): value for uid, value in specs().items()}
+        if not (found or deployed):
+            missing = {incarnation for incarnation, (_, has_run) in in_etcd.items() if has_run}
+        for incarnation in missing:
+            _read(found, why, place, incarnation, in_etcd.get(incarnation, (b"", False))[0])
+    newest = max(missing - set(found), default=-1)
+    if newest <= max(found, default=-1):
+        return Running(found)
+    name = replace(place, incarnation=newest).config_map
+    return Running(
+        found,
+        f"what runs is not known, so nothing is changed: neither ConfigMap {name} nor etcd holds its graph as this version reads it ({why[newest]})",
+    )
+
+
+def _read(found: dict[int, Graph], why: dict[int, str], place: Place, incarnation: int, spec: bytes) -> None:
+    """Put the graph into `found`, or into `why` what is wrong with it."""
+    uid = replace(place, incarnation=incarnation).graph_uid()
+    try:
+        graph = decode_spec(spec)
+    except MalformedSpec as error:
+        why[incarnation] = str(error) if spec else why.get(incarnation, "it is not there")
+        return
+    if graph.data.uid == uid:
+        found[incarnation] = graph
+    else:
+        why[incarnation] = f"a graph with the uid {graph.data.uid}; expected {uid}"
+
+
+def _incarnation(item: Json) -> int:
+    return int((item["metadata"].get("labels") or {}).get(INCARNATION, "0"))
+
+
+def _incarnation_of(uid: str, place: Place) -> int:
+    number = uid.removeprefix(f"{place.owner_uid}-r")
+    return int(number) if number.isdigit() else 0
