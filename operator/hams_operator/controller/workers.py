@@ -50,6 +50,8 @@ class Workers(Generic[K]):
     def _ended(self, key: K) -> None:
         self._tasks.pop(key, None)
         self._nudges.pop(key, None)
+        if key in self._dirty and not self._paused:  # enqueued after the last look at it, and before this
+            self.enqueue(key)
 
     def begin(self) -> None:
         """Start to work; until then keys are only collected."""

@@ -89,6 +89,24 @@ async def test_many_events_are_one_round_and_one_during_the_work_is_another(quic
     assert rounds == ["a", "a"]
 
 
+async def test_what_happens_just_as_the_work_ends_is_worked_on_too(quick: None) -> None:
+    rounds: list[str] = []
+
+    async def work(key: str) -> None:
+        rounds.append(key)
+        if len(rounds) == 1:
+            asyncio.get_running_loop().call_soon(workers.enqueue, key)  # when the task has returned, and before that is told
+
+    workers = Workers(work)
+    workers.begin()
+    workers.enqueue("a")
+    await workers.idle()
+    assert rounds == ["a", "a"]
+    await workers.close()
+    workers.enqueue("a")
+    assert not workers._tasks, "closed is closed"
+
+
 async def test_what_fails_is_tried_again_and_holds_nobody_else_up(quick: None) -> None:
     done: list[str] = []
     left = {"bad": 3, "bug": 1}
