@@ -15,6 +15,8 @@ from hams_protocol.topology import ReplicaSet, Topology
 
 NOT_ASKED_FOR = "NotAskedFor"
 """Reason of Redundant=False when the graph asks for no copies: it will not become True."""
+CHANGE_REFUSED = "ChangeRefused"
+"""Reason of Progressing=False when what runs is not what the resource asks for."""
 CRASH_LOOP_RESTARTS = 2
 
 Missing = tuple[str, str]
@@ -257,7 +259,7 @@ def _failover(item: ReplicaSet, earlier: Json, topology: Topology, told: Told | 
 def _progressing(world: World, missing: Missing | None) -> tuple[str, str, str]:
     """Status, reason and message of what is under way."""
     if world.refused:
-        return "False", "ChangeRefused", world.refused
+        return "False", CHANGE_REFUSED, world.refused
     if world.replacing:
         return "True", "Replacing", "another shape of the graph comes up beside this one, and takes over when it serves"
     if missing is not None and missing[0] != NOT_ASKED_FOR:

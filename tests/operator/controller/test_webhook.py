@@ -51,6 +51,17 @@ def test_a_change_that_loses_state_is_refused_unless_it_is_allowed() -> None:
     assert answer(with_change("{backups: 1}", "{backups: 2}"), PAIR)["allowed"] is True
 
 
+def test_a_change_that_the_controller_has_refused_may_be_undone() -> None:
+    """It got past the webhook; the state that the undo seems to lose is not there."""
+    other = with_change("name: count", "name: counter", with_change("count.y", "counter.y"))
+    undo = question(PAIR, other)
+    for reason, allowed in (("Stable", False), ("ChangeRefused", True)):
+        undo["request"]["oldObject"]["status"] = {"conditions": [{"type": "Progressing", "status": "False", "reason": reason}]}
+        assert review(undo)["response"]["allowed"] is allowed
+    undo["request"]["object"] = yaml.safe_load(WRONG)
+    assert review(undo)["response"]["allowed"] is False, "a wrong one is wrong all the same"
+
+
 def test_what_was_let_in_before_or_is_going_is_not_held_up() -> None:
     assert answer(WRONG, WRONG)["allowed"] is True
     assert answer(WRONG, PAIR, deletionTimestamp="2026-01-01T00:00:00Z")["allowed"] is True
