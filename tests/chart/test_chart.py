@@ -1,5 +1,6 @@
 """What the chart installs, by what helm renders."""
 
+import ast
 import json
 import re
 import subprocess
@@ -9,6 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+
+from hams_operator.controller import kube
+from hams_operator.controller.kube import OWNED
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "hams"
@@ -153,6 +157,39 @@ def test_without_the_webhook_nothing_of_it_is_left(render: Render) -> None:
     text = yaml.safe_dump_all(objects)
     assert "webhooks" not in text
     assert "secrets" not in text
+
+
+VERBS = {"get": {"get"}, "page": {"list"}, "watch": {"watch"}, "create": {"create"}, "replace": {"update"}, "merge": {"patch"}, "delete": {"delete"}}
+VERBS["apply"] = {"create", "patch"}  # of an object that is not there yet it is both
+Right = tuple[str, str]
+
+
+def rights_used() -> set[Right]:
+    """Resource and verb of everything that the controller sends, by its calls of `Kube`; and what others do in its name."""
+    followed = [*OWNED.values(), kube.PODS]  # `Controller.__init__`
+    used = {("servicegraphs", "list"), ("servicegraphs", "watch")}  # kopf
+    used |= {(resource, verb) for resource in ("namespaces", "customresourcedefinitions") for verb in ("list", "watch")}  # kopf
+    used |= {("servicegraphs/finalizers", "update")}  # the API server asks for it where an owner reference says `blockOwnerDeletion`
+    for path in (ROOT / "operator" / "hams_operator" / "controller").glob("*.py"):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            function = call.func
+            if not (isinstance(function, ast.Attribute) and call.args and ast.unparse(function.value) in ("kube", "self._kube")):
+                continue
+            named = ast.unparse(call.args[0])
+            sub = "/status" if function.attr == "apply" and len(call.args) == 5 else ""
+            known = {"OWNED": [*OWNED.values()], "self._resource": followed}.get(named.partition("[")[0])
+            for resource in known or [getattr(kube, named)]:
+                verbs = {"patch"} if sub else VERBS[function.attr]  # a status is never made alone
+                used |= {(resource.plural + sub, verb) for verb in verbs}
+    return used
+
+
+def test_the_controller_may_do_what_it_does_and_nothing_besides(render: Render) -> None:
+    roles = [item for item in render() if item["kind"] in ("Role", "ClusterRole") and "hams-controller" in item["metadata"]["name"]]
+    granted = {(resource, verb) for role in roles for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert granted == rights_used()
+    groups = {group for role in roles for rule in role["rules"] for group in rule["apiGroups"]}
+    assert "events.k8s.io" not in groups
 
 
 def test_the_controller_lists_no_secrets_and_deletes_only_its_own(render: Render) -> None:
