@@ -42,6 +42,9 @@ from hams_wire.spec import encode_spec
 
 log = logging.getLogger("hams.controller")
 
+NAME_TAKEN = "NameTaken"
+"""Reason of Ready=False while an object of somebody else has the name of one of ours."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -118,6 +121,8 @@ class Reconciler:
         await self._tell(key, asked, status, shown.graph)
         if failed is not None:
             raise failed
+        if problem is not None and problem[0] == NAME_TAKEN:
+            raise Again(problem[1])  # nobody tells when it goes: Secrets and unlabelled objects are not followed
         if self._mirror.away and self._mirror.of(decision.place.graph_uid()).spec != encode_spec(decision.graph):
             raise Again(f"etcd: {self._mirror.away}", limits.etcd_look_s)
 
@@ -171,14 +176,14 @@ class Reconciler:
         try:
             probe_token = await self._identities.ensure(place)
         except Foreign as error:
-            return "NameTaken", str(error)
+            return NAME_TAKEN, str(error)
         wanted = desired(decision.graph, compiled.decode(), place, self._settings, probe_token)
         serves = self._serves(key, decision)
         held = self._store.objects(key)
         found = difference(wanted, held, place.owner_uid, replaceable=serves)
         foreign = found.foreign or await self._strangers(place, found, held)
         if foreign:
-            return "NameTaken", f"{', '.join(foreign)}: there already, and not of this graph"
+            return NAME_TAKEN, f"{', '.join(foreign)}: there already, and not of this graph"
         await self._apply(key, place, found)
         if place.incarnation and serves and not found.delete:
             await self._clear_past(key, place)
