@@ -31,6 +31,10 @@ class Identities(Protocol):
         """Remove what there is of a graph outside its namespace. Raises KubeError, CoordinationError."""
         ...
 
+    def doubt(self) -> None:
+        """Etcd was away, or went back: what it was asked to hold may not be there."""
+        ...
+
 
 class NoIdentities:
     """`tls.enabled: false`: nobody proves anything."""
@@ -41,6 +45,9 @@ class NoIdentities:
 
     async def forget(self, owner_uid: str) -> None:
         """See `Identities.forget`."""
+
+    def doubt(self) -> None:
+        """See `Identities.doubt`."""
 
 
 class IssuedIdentities:
@@ -56,7 +63,8 @@ class IssuedIdentities:
         self._keys = keys
         self._clock = clock
         self._known: dict[str, tuple[float, str]] = {}
-        self._locked = False
+        self._locked_until_s = 0.0
+        self._doubts = 0
 
     async def ensure(self, place: Place) -> str:
         """See `Identities.ensure`."""
@@ -64,6 +72,7 @@ class IssuedIdentities:
         now_s = asyncio.get_running_loop().time()
         if known is not None and now_s < known[0]:
             return known[1]
+        doubts = self._doubts
         away = await self._allow(place)
         metrics = await metrics_token(self._kube, self._namespace, self._metrics_secret)
         kept = await keep(self._kube, self._namespace, _secret_of(place.owner_uid), lambda held: self._with_authority(held, place))
@@ -72,7 +81,8 @@ class IssuedIdentities:
         fixed = {tls.AUTHORITY: bundle(held), tls.IDENTITY: identity_of(place).encode(), tls.PROBE_TOKEN: probes, tls.METRICS_TOKEN: metrics}
         metadata = place.metadata(place.secret)
         await keep(self._kube, place.namespace, place.secret, lambda mounted: self._mounted(mounted, fixed, held, place), metadata)
-        self._known[place.owner_uid] = (now_s + (limits.etcd_look_s if away else limits.certificate_look_s), probes.decode())
+        if doubts == self._doubts:
+            self._known[place.owner_uid] = (now_s + (limits.etcd_look_s if away else limits.certificate_look_s / 2), probes.decode())
         return probes.decode()
 
     async def forget(self, owner_uid: str) -> None:
@@ -81,6 +91,12 @@ class IssuedIdentities:
         if self._etcd is not None:
             await etcd_users.forget(self._etcd, user_of(owner_uid))
         await self._kube.delete(SECRETS, self._namespace, _secret_of(owner_uid))
+
+    def doubt(self) -> None:
+        """See `Identities.doubt`."""
+        self._doubts += 1
+        self._known.clear()
+        self._locked_until_s = 0.0
 
     async def _allow(self, place: Place) -> bool:
         """The user in etcd comes before the certificate that makes somebody that user; and before any user, etcd asks who one is.
@@ -91,9 +107,11 @@ class IssuedIdentities:
             return False
         uid = place.owner_uid
         try:
-            if self._keys.own and not self._locked:
+            now_s, doubts = asyncio.get_running_loop().time(), self._doubts
+            if self._keys.own and now_s >= self._locked_until_s:
                 await etcd_users.lock(self._etcd)
-                self._locked = True
+                if doubts == self._doubts:
+                    self._locked_until_s = now_s + limits.certificate_look_s / 2
             await etcd_users.allow(self._etcd, user_of(uid), (records.prefix_of(uid), records.prefix_of(f"{uid}-r").rstrip("/")))
         except CoordinationError:
             if tls.ETCD_CERTIFICATE not in data_of(await self._kube.get(SECRETS, place.namespace, place.secret)):

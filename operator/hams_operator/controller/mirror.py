@@ -87,6 +87,7 @@ class Mirror:
                         self._changed(self._drop(event.key))
                     elif isinstance(event, Restored):
                         log.error("etcd's history went back from revision %d to %d", event.seen_revision, event.found_revision)
+                        self._changed("")
             finally:
                 looking.cancel()
 

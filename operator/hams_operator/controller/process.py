@@ -48,6 +48,7 @@ class Controller:
         self.store = Store(self.workers.enqueue)
         self.mirror = Mirror(coordination, self._etcd_changed)
         self._reconciler = Reconciler(kube, self.store, self.mirror, options.settings, identities)
+        self._identities = identities
         self._keys: dict[str, GraphKey] = {}
         self._followers = [
             Follower(kube, resource, namespace, SELECTOR, self.store.put, partial(self.store.drop, resource.kind))
@@ -57,6 +58,8 @@ class Controller:
 
     def _etcd_changed(self, graph_uid: str) -> None:
         if not graph_uid:
+            if not self.mirror.away:
+                self._identities.doubt()
             for every in self._keys.values():
                 self.workers.enqueue(every)
         key = self._keys.get(graph_uid) or self._keys.get(graph_uid.rpartition("-r")[0])  # a later incarnation
@@ -74,7 +77,7 @@ class Controller:
     async def _look_again(self) -> None:
         """Certificates end without anything happening."""
         while True:
-            await asyncio.sleep(limits.certificate_look_s)
+            await asyncio.sleep(limits.certificate_look_s / 2)  # what was looked at holds as long: together not longer than that time
             for key in self._keys.values():
                 self.workers.enqueue(key)
 

@@ -2,7 +2,7 @@
 
 import datetime
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -26,6 +26,8 @@ from hams_operator.controller.options import Options
 from hams_operator.controller.secrets import Foreign, data_of, keep
 from hams_operator.plan.names import Place, Settings
 from hams_wire import records
+from hams_wire.coordination import etcd_users
+from hams_wire.coordination.etcd import EtcdCoordination
 
 from .fakes import FakeKube
 
@@ -305,6 +307,60 @@ async def test_for_an_etcd_of_ones_own_the_authorities_are_given() -> None:
     assert keys.trust == b"server's"
     assert keys.client_authority == clients
     assert not keys.own
+
+
+class Users:
+    """Etcd's users, as far as they were asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.during = lambda: None
+        monkeypatch.setattr(etcd_users, "lock", self._lock)
+        monkeypatch.setattr(etcd_users, "allow", self._allow)
+
+    async def _lock(self, etcd: object) -> None:
+        self.asked.append("lock")
+
+    async def _allow(self, etcd: object, user: str, prefixes: object) -> None:
+        self.asked.append(user)
+        self.during()
+
+
+async def secured(world: World) -> IssuedIdentities:
+    keys = world.keys()
+    await keys.look()
+    etcd = cast(EtcdCoordination, object())  # only handed on
+    return IssuedIdentities(world.kube, "hams-system", "hams-metrics", etcd, keys, lambda: world.now)
+
+
+async def test_an_etcd_that_was_away_or_went_back_is_locked_and_told_its_users_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, users = World(), Users(monkeypatch)
+    identities = await secured(world)
+    for _ in range(2):
+        await identities.ensure(PLACE)
+    assert users.asked == ["lock", user_of(UID)], "not at every look"
+    identities.doubt()
+    await identities.ensure(PLACE)
+    assert users.asked == 2 * ["lock", user_of(UID)]
+
+
+async def test_a_doubt_that_comes_while_etcd_is_asked_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, users = World(), Users(monkeypatch)
+    identities = await secured(world)
+    users.during = identities.doubt
+    await identities.ensure(PLACE)
+    users.during = lambda: None
+    await identities.ensure(PLACE)
+    assert users.asked == 2 * ["lock", user_of(UID)]
+
+
+async def test_etcd_is_locked_and_told_its_users_again_from_time_to_time_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "certificate_look_s", 0.0)
+    world, users = World(), Users(monkeypatch)
+    identities = await secured(world)
+    for _ in range(2):
+        await identities.ensure(PLACE)
+    assert users.asked == 2 * ["lock", user_of(UID)]
 
 
 def test_a_graphs_prefixes_are_those_of_all_its_incarnations() -> None:

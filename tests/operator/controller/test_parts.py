@@ -10,7 +10,7 @@ import pytest
 
 from hams_operator import limits
 from hams_operator.controller.election import LEASE, Election
-from hams_operator.controller.identities import metrics_token
+from hams_operator.controller.identities import NoIdentities, metrics_token
 from hams_operator.controller.kube import OWNED, PODS, KubeError, Resource
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import Options, options_from
@@ -19,7 +19,9 @@ from hams_operator.controller.store import Store
 from hams_operator.controller.watching import Follower
 from hams_operator.controller.workers import Again, Workers
 from hams_operator.plan.names import Settings
+from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.memory import MemoryStore
+from hams_wire.coordination.port import Restored
 
 from .fakes import FakeKube
 
@@ -242,6 +244,41 @@ async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(m
         assert bool(mirror.away) == cut
     looking.cancel()
     assert told == ["", ""]
+
+
+async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_looked_at() -> None:
+    doubts: list[str] = []
+    identities = NoIdentities()
+    identities.doubt = lambda: doubts.append("doubt")  # type: ignore[method-assign]
+    client = MemoryStore().client()
+    controller = Controller(FakeKube(), cast(EtcdCoordination, client), Options(Settings(), "c", "hams-system"), identities, lambda: None)
+    controller._keys["u"] = ("ns", "g")
+    told: list[tuple[str, str]] = []
+    controller.workers.enqueue = told.append  # type: ignore[method-assign]
+    controller.mirror._set_away("")
+    assert (doubts, told) == (["doubt"], [("ns", "g")])
+    controller.mirror._set_away("nobody answers")
+    assert doubts == ["doubt"], "in vain as yet"
+    controller.mirror._set_away("")
+    assert doubts == ["doubt"] * 2
+
+    class Back:
+        """A watch that tells one thing."""
+
+        live = True
+
+        async def __aenter__(self) -> "Back":
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def __aiter__(self) -> AsyncIterator[Restored]:
+            yield Restored(9, 3)
+
+    client.watch = lambda prefix, after: Back()  # type: ignore[method-assign, assignment, return-value]
+    told.clear()
+    await controller.mirror._follow(await client.get_prefix("/"))
+    assert (doubts, told) == (["doubt"] * 3, [("ns", "g")])
 
 
 # -- its own port ------------------------------------------------------------------------------------------------------------------------

@@ -510,6 +510,9 @@ class Witness:
     async def forget(self, owner_uid: str) -> None:
         self.asked.append(f"forget {owner_uid}")
 
+    def doubt(self) -> None:
+        self.asked.append("doubt")
+
 
 async def test_a_graphs_parts_get_their_proof_before_they_are_begun_and_lose_it_last() -> None:
     scene = Scene()
