@@ -16,6 +16,7 @@ BENCH     ?= chain
 E2E       ?=
 BUILDER   ?= auto
 REGISTRY  ?= hams.local
+PUSH      ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -91,8 +92,8 @@ bench-ci: .venv/.core ## the short form of `make bench` that CI runs
 e2e: .venv/.core compile ## scenarios of the fault catalogue on a cluster made for them (root; CLUSTER=existing uses the current context; FULL=1: full length)
 	$(BIN)/python -m e2e.whole --builder $(BUILDER) --registry $(REGISTRY) $(E2E)
 
-images: .venv/.core ## the container images, with docker, podman, buildah, or a builder of our own (BUILDER=, REGISTRY=)
-	$(BIN)/python -m images.build --builder $(BUILDER) --registry $(REGISTRY)
+images: .venv/.core ## the container images, with docker, podman, buildah, or a builder of our own (BUILDER=, REGISTRY=, PUSH=1)
+	$(BIN)/python -m images.build --builder $(BUILDER) --registry $(REGISTRY) $(if $(PUSH),--push)
 
 chart: .venv/.core ## check the Helm chart and package it into out/ (builds helm if there is none)
 	$(BIN)/python -m e2e.cluster helm > /dev/null

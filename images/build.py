@@ -3,7 +3,7 @@
 Docker, podman or buildah build from the Dockerfiles and keep the images themselves; the local builder writes archives to `out/images`, which
 `python -m e2e.cluster up` loads. All of them take the same wheels and give the same files.
 
-Usage: `python -m images.build [--builder auto|docker|podman|buildah|local] [--registry NAME] [--example NAME]... [--thin NAME]...`
+Usage: `python -m images.build [--builder auto|docker|podman|buildah|local] [--registry NAME] [--example NAME]... [--thin NAME]... [--push]`
 """
 
 import argparse
@@ -51,6 +51,12 @@ def build_with(name: str, image: str, file: Path, given: dict[str, str]) -> None
         raise CommandFailed(f"{' '.join(words)} failed, see above")
 
 
+def push(name: str, image: str) -> None:
+    """To the registry that the image's name begins with. Raises CommandFailed."""
+    if subprocess.run([name, "push", image], check=False).returncode:
+        raise CommandFailed(f"{name} push {image} failed, see above")
+
+
 def plan(examples: Sequence[str], model: str) -> list[tuple[str, str, dict[str, str], int]]:
     """Image, Dockerfile, build arguments, and its place in the order of loading."""
     own: list[tuple[str, str, dict[str, str], int]] = [(f"hams-{name}", f"{name}.Dockerfile", {}, 1) for name in ("sidecar", "controller", "model")]
@@ -70,6 +76,7 @@ def main(words: list[str]) -> int:
         default=[],
         help="an example without the libraries that only it needs: they are mounted where it runs",
     )
+    parser.add_argument("--push", action="store_true", help="push them to the registry, with the builder that built them")
     options = parser.parse_args(words)
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT.parent / "images.lock").open("w") as lock:
@@ -80,6 +87,9 @@ def main(words: list[str]) -> int:
 def build(options: argparse.Namespace) -> int:
     """What was asked for. Returns the exit code."""
     builder = engine() if options.builder == "auto" else options.builder
+    if options.push and builder == "local":
+        print("images: the local builder pushes nothing: --push needs docker, podman or buildah, and found none of them running", file=sys.stderr)
+        return 1
     examples = list(dict.fromkeys([*(options.example or DEFAULT_EXAMPLES), *options.thin]))
     tag = version()
     images = plan(examples, f"{options.registry}/hams-model:{tag}")
@@ -90,6 +100,8 @@ def build(options: argparse.Namespace) -> int:
         if builder != "local":
             for image, file, given, _ in images:
                 build_with(builder, f"{options.registry}/{image}:{tag}", ROOT / "images" / file, given)
+            for image, _, _, _ in images if options.push else ():
+                push(builder, f"{options.registry}/{image}:{tag}")
             return 0
         folders = Folders.default()
         local = LocalBuilder(ROOT, folders.cache / "images", ROOT / "out" / "layers", OUT, options.registry, tag)
@@ -108,7 +120,7 @@ def build(options: argparse.Namespace) -> int:
 
 
 def _etcd(local: LocalBuilder, folders: Folders) -> None:
-    """etcd from its Go module, for a cluster that can pull nothing; other builders leave etcd to its official image."""
+    """etcd from its Go module, for a cluster that can pull nothing; elsewhere its official image serves."""
     binaries.build(folders.bin)
     target = ROOT / "out" / "etcd"
     target.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,7 @@ class Installation:
 
     def install(self) -> None:
         """Install and wait until controller and etcd are Ready. Raises CommandFailed, NotInTime."""
+        own: dict[str, object] = {"image": ""} if self.cluster.recorded else {}  # nothing can be pulled here: the local builder's
         few = {"requests": {"cpu": "20m", "memory": "64Mi"}}
         persistence: dict[str, object] = {"enabled": False}
         if self.cluster.recorded:
@@ -41,7 +42,7 @@ class Installation:
         values = {
             "image": {"registry": os.environ.get("REGISTRY", "hams.local")},
             "history": {"hostPath": HISTORY if self.cluster.recorded else ""},
-            "etcd": {"persistence": persistence, "resources": few},
+            "etcd": {**own, "persistence": persistence, "resources": few},
             "controller": {"resources": few},
         }
         file = self.cluster.folders.state / "values.json"

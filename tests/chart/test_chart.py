@@ -311,7 +311,12 @@ def test_every_object_bears_the_labels_of_its_release(render: Render) -> None:
 
 def test_images_come_from_the_registry_with_the_tag(render: Render) -> None:
     objects = render({"image": {"registry": "registry.example:5000/team", "tag": "7"}})
-    assert {container["image"] for _, _, container in containers(objects)} == {
+    images = {container["image"] for _, _, container in containers(objects)}
+    official = yaml.safe_load((CHART / "values.yaml").read_text())["etcd"]["image"]
+    assert images == {"registry.example:5000/team/hams-controller:7", official}
+    assert official.startswith("quay.io/coreos/etcd:v"), "an image that is there for everybody"
+    bare = render({"image": {"registry": "registry.example:5000/team", "tag": "7"}, "etcd": {"image": ""}})
+    assert {container["image"] for _, _, container in containers(bare)} == {
         "registry.example:5000/team/hams-controller:7",
         "registry.example:5000/team/hams-etcd:7",
     }
