@@ -61,6 +61,19 @@ def test_helm_lints_the_chart(helm: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_upgrades_are_described_with_options_that_work(helm: str) -> None:
+    pages = {path: path.read_text() for path in (ROOT / "docs" / "upgrade.md", CHART / "README.md")}
+    there = subprocess.run([helm, "upgrade", "--help"], capture_output=True, text=True, check=True).stdout
+    upgrades = re.findall(r"helm upgrade .*", "\n".join(pages.values()))
+    for option in re.findall(r"--[a-z-]+", "\n".join(upgrades)):
+        assert f"{option} " in there, option
+    for path, text in pages.items():
+        assert not re.search(r"helm upgrade .*--reuse-values", text), f"{path}: new values would be nil"
+        for line in re.findall(r"kubectl apply --server-side.*crds/", text):
+            assert "--force-conflicts" in line, f"{path}: fields of a CRD that helm has made are helm's"
+    assert upgrades
+
+
 def test_every_key_of_values_is_in_the_schema_and_the_other_way_round() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
