@@ -34,20 +34,26 @@ class Election:
         renewed_at = loop.time()
         while True:
             asked_at = loop.time()
+            left_s = limits.lease_renew_s - (asked_at - renewed_at if self.won.is_set() else 0.0)
             try:
-                held = await self._try(asked_at)
+                async with asyncio.timeout(left_s):
+                    held = await self._try(asked_at)
             except KubeError as error:
                 log.warning("the lease: %s", error)
+                held = False
+            except TimeoutError:
+                log.warning("the lease: no answer within %.1f s", left_s)
                 held = False
             if held:
                 renewed_at = asked_at
                 if not self.won.is_set():
                     log.info("%s leads", self._identity)
                     self.won.set()
-            elif self.won.is_set() and loop.time() - renewed_at > limits.lease_renew_s:
+            elif self.won.is_set() and loop.time() - renewed_at >= limits.lease_renew_s:
                 log.error("%s leads no longer: the lease could not be renewed", self._identity)
                 return
-            await asyncio.sleep(limits.lease_pause_s)
+            ends_s = renewed_at + limits.lease_renew_s - loop.time() if self.won.is_set() else limits.lease_pause_s
+            await asyncio.sleep(max(0.0, min(limits.lease_pause_s, ends_s)))
 
     async def _try(self, now: float) -> bool:
         lease = await self._kube.get(LEASES, self._namespace, LEASE)

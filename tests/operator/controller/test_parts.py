@@ -58,6 +58,45 @@ async def test_a_lease_that_is_not_renewed_for_its_time_is_taken_by_our_own_cloc
     assert await second._try(1000.1 + limits.lease_s)
 
 
+@pytest.mark.parametrize("silent", ["get", "replace"])
+async def test_who_gets_no_answer_while_the_lease_lasts_leads_no_longer(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a request may take by itself."""
+    monkeypatch.setattr(limits, "lease_renew_s", 0.05)
+    monkeypatch.setattr(limits, "lease_pause_s", 0.01)
+    kube = FakeKube()
+    election = Election(kube, "ns", "a")
+    running = asyncio.ensure_future(election.run())
+    await election.won.wait()
+
+    async def never(*_: object) -> Json:
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr(kube, silent, never)
+    async with asyncio.timeout(10):
+        await running
+
+
+async def test_who_does_not_lead_waits_on_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "lease_renew_s", 0.01)
+    monkeypatch.setattr(limits, "lease_pause_s", 0.0)
+    kube = FakeKube()
+    real, left = kube.get, [1, 2, 3]
+
+    async def late(*arguments: Any) -> Json | None:
+        if left:
+            left.pop()
+            await asyncio.Event().wait()
+        return await real(*arguments)
+
+    kube.get = late  # type: ignore[method-assign]
+    election = Election(kube, "ns", "a")
+    running = asyncio.ensure_future(election.run())
+    async with asyncio.timeout(10):
+        await election.won.wait()
+    running.cancel()
+
+
 async def test_of_two_who_try_at_once_one_wins() -> None:
     kube = FakeKube()
     kube.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE, "namespace": "ns"}, "spec": {}})
