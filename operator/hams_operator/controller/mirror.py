@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hams_operator import limits
-from hams_operator.plan.names import Json
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology, allow_restart
 from hams_wire import records
@@ -184,7 +183,14 @@ class Mirror:
 
     async def clear(self, graph_uid: str) -> None:
         """Remove all that etcd holds of a graph. Raises CoordinationError; removing again does no harm."""
-        prefix = records.prefix_of(graph_uid)
+        await self._clear_below(records.prefix_of(graph_uid))
+
+    async def clear_all(self, owner_uid: str) -> None:
+        """The same for all incarnations of a resource, as etcd itself has them: some may never have been seen here."""
+        await self._clear_below(records.prefix_of(owner_uid))
+        await self._clear_below(records.prefix_of(f"{owner_uid}-r").rstrip("/"))
+
+    async def _clear_below(self, prefix: str) -> None:
         found = await self._coordination.get_prefix(prefix)
         for start in range(0, len(found.entries), limits.etcd_clear_keys):
             part = found.entries[start : start + limits.etcd_clear_keys]
@@ -193,8 +199,3 @@ class Mirror:
             except Unknown:
                 log.info("whether keys below %s were removed is not known; they are removed again", prefix)
                 raise
-
-
-def describe(known: Known) -> Json:
-    """For the log."""
-    return {"generation": known.topology.generation, "registered": len(known.registered)}

@@ -281,9 +281,7 @@ class Reconciler:
         left = self._store.pods(key) or any(held["kind"] == "Deployment" for held in self._store.objects(key))
         if left and _age_s(metadata["deletionTimestamp"]) < limits.pods_gone_s:
             raise Again("its pods are going", 1.0)
-        await self._mirror.clear(place.owner_uid)
-        for uid in self._mirror.uids(f"{place.owner_uid}-r"):
-            await self._mirror.clear(uid)
+        await self._mirror.clear_all(place.owner_uid)
         await self._identities.forget(place.owner_uid)
         finalizers = [name for name in metadata["finalizers"] if name != FINALIZER]
         try:

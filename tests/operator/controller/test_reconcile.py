@@ -358,6 +358,19 @@ async def test_where_nobody_can_tell_what_runs_nothing_is_changed_and_the_status
     assert (scene.etcd.read(records.spec_key(UID)) is not None) == bool(held)
 
 
+async def test_etcd_keys_of_all_incarnations_go_though_etcd_was_never_read() -> None:
+    scene = Scene()
+    await scene.settle()
+    for uid in (UID, f"{UID}-r1", f"{UID}-r12", f"{UID[:-1]}2", f"{UID[:-1]}2-r1"):
+        scene.write(records.spec_key(uid), b"x")
+    scene.graph["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    store = Store(lambda key: None)
+    store.put_graph(copy.deepcopy(scene.graph))
+    await Reconciler(scene.kube, store, Mirror(scene.etcd.client(), lambda uid: None), SETTINGS, NoIdentities()).look(KEY)
+    assert ("ServiceGraph", *KEY) not in scene.kube.items
+    assert [entry.key for entry in scene.etcd.snapshot("/hams/v1/").entries] == [records.spec_key(f"{UID[:-1]}2{tail}") for tail in ("-r1", "")]
+
+
 async def test_what_was_only_written_to_etcd_has_not_run_and_binds_nobody() -> None:
     scene = Scene()
     scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}, "spec": {}})
