@@ -285,8 +285,7 @@ def restart(target: Target, operator: str, graph: str | None, output: Output) ->
             asked = next((word for found in lost for word in re.findall(r"\S+@\d+", found["message"]) if word.startswith(f"{operator}@")), None)
             if asked is None:
                 complain(f"the state of {operator} is not lost, as the status of {name} says" + (f": {lost[0]['message']}" if lost else ""))
-            word = asked.rstrip(")")
-            body: Json = {"metadata": {"resourceVersion": item["metadata"]["resourceVersion"], "annotations": {RESTART_LOST: word}}}
+            body: Json = {"metadata": {"resourceVersion": item["metadata"]["resourceVersion"], "annotations": {RESTART_LOST: asked}}}
             await cluster.kube.merge(GRAPHS, cluster.namespace, name, body)
             return str(name)
 

@@ -28,7 +28,6 @@ class Known:
     registered: dict[InstanceId, str] = field(default_factory=dict)
     spec: bytes = b""
     spec_revision: int = ABSENT
-    version: int = 0
     failovers: dict[str, records.FailoverRecord] = field(default_factory=dict)
     versions: dict[str, records.VersionRecord] = field(default_factory=dict)
 
@@ -122,7 +121,6 @@ class Mirror:
     def _put(self, key: str, value: bytes, revision: int) -> str:
         uid, _, name = key.removeprefix(ROOT).partition("/")
         known = self._known.setdefault(uid, Known())
-        known.version += 1
         try:
             if name == "spec":
                 known.spec, known.spec_revision = value, revision
@@ -142,7 +140,6 @@ class Mirror:
     def _drop(self, key: str) -> str:
         uid, _, name = key.removeprefix(ROOT).partition("/")
         known = self._known.setdefault(uid, Known())
-        known.version += 1
         if name == "spec":
             known.spec, known.spec_revision = b"", ABSENT
         elif name == "topology":

@@ -1,7 +1,7 @@
 """What Kubernetes holds, as last heard: ServiceGraphs, their objects, their pods. Kept as compressed bytes without what nobody asks
 for: of a thousand graphs that is ten megabytes, of parsed objects some hundreds.
 
-Its rule: a change that matters raises the graph's `version` and tells `changed`; one that does not (a status that others keep) does neither.
+Its rule: a change that matters is told to `changed`; one that does not (a status that others keep) is not.
 """
 
 import zlib
@@ -24,7 +24,6 @@ class _Known:
     graph: bytes = b""
     objects: dict[Key, bytes] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
-    version: int = 0
 
     @property
     def empty(self) -> bool:
@@ -42,10 +41,6 @@ class Store:
     def graphs(self) -> int:
         """How many ServiceGraphs there are."""
         return sum(1 for known in self._known.values() if known.graph)
-
-    def version(self, key: GraphKey) -> int:
-        """Rises with every change that matters."""
-        return self._known[key].version if key in self._known else -1
 
     def graph(self, key: GraphKey) -> Json | None:
         """The ServiceGraph, or None."""
@@ -68,13 +63,13 @@ class Store:
         item = _lean(item)
         known.graph = _packed(item)
         if not ours and ({**before, "status": None} != {**item, "status": None} or not before):
-            self._news(key, known)
+            self._changed(key)
 
     def drop_graph(self, key: GraphKey) -> None:
         """A ServiceGraph is gone."""
         if key in self._known:
             self._known[key].graph = b""
-            self._news(key, self._known[key])
+            self._changed(key)
 
     def put(self, item: Json, *, ours: bool = False) -> None:
         """An object or pod as it is now; `ours`: we have just written it."""
@@ -87,7 +82,7 @@ class Store:
             pod = pod_seen(item)
             if known.pods.get(pod.name) != pod:
                 known.pods[pod.name] = pod
-                self._news(key, known)
+                self._changed(key)
             return
         lean = _lean(item)
         lean.pop("status", None)
@@ -96,7 +91,7 @@ class Store:
         if known.objects.get(place) != found:
             known.objects[place] = found
             if not ours:
-                self._news(key, known)
+                self._changed(key)
 
     def drop(self, kind: str, namespace: str, name: str) -> None:
         """An object or pod is gone."""
@@ -105,12 +100,8 @@ class Store:
                 continue
             there: bool = known.pods.pop(name, None) is not None if kind == "Pod" else known.objects.pop((kind, name), None) is not None
             if there:
-                self._news(key, known)
+                self._changed(key)
                 return
-
-    def _news(self, key: GraphKey, known: _Known) -> None:
-        known.version += 1
-        self._changed(key)
 
     def forget(self, key: GraphKey) -> None:
         """Let go of a graph of which nothing is left."""

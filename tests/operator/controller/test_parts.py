@@ -241,7 +241,7 @@ def test_only_what_matters_is_news() -> None:
     assert len(news) == 3
     store.drop_graph(("n", "g"))
     store.forget(("n", "g"))
-    assert store.version(("n", "g")) == -1
+    assert (store.graph(("n", "g")), store.graphs, len(store._known)) == (None, 0, 0)
 
 
 def test_options_come_from_the_environment_that_the_chart_sets() -> None:
