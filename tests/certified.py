@@ -35,7 +35,7 @@ def folder(
         tls.AUTHORITY: bundle((signer, *others)),
         tls.IDENTITY: identity.encode(),
         tls.PROBE_TOKEN: b"probes",
-        tls.METRICS_TOKEN: b"metrics",
+        tls.METRICS_TOKEN: tls.sealed(b"metrics"),
     }
     for name, data in files.items():
         (directory / name).write_bytes(data)

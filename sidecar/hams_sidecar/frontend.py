@@ -227,7 +227,7 @@ async def serve(
     arena = Arena(limits.frontend_arena_bytes_max)
     port = GraphPort(graph, arena)
     recorded = "HAMS_HISTORY" in os.environ and bool(os.environ["HAMS_HISTORY"])
-    asked_for = None if tokens is None else Tokens(tokens, access.metrics_token())
+    asked_for = None if tokens is None else Tokens(tokens, access.metrics_digest())
     endpoint = Endpoint(port, graph.data, Metrics("frontend"), address, always_digest=recorded, tokens=asked_for)
     kept: KeptLogs | None = None
 
@@ -266,7 +266,7 @@ async def serve(
         return "shutting down" if asked.is_set() else why_not_ready(port.node)
 
     node: Node | None = None
-    probes = await answer_probes(probe_port, missing, tokens=access.probe_tokens()) if probe_port else None
+    probes = await answer_probes(probe_port, missing, token=access.probe_token(), metrics_digest=access.metrics_digest()) if probe_port else None
     try:
         await endpoint.start()
         node = await live(instance, begin, start, between, asked)

@@ -134,7 +134,7 @@ async def serve(
 
     node: Node | None = None
     telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))
-    probes = await answer_probes(probe_port, missing, metrics, access.probe_tokens()) if probe_port else None
+    probes = await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest()) if probe_port else None
     restored = await writer.newest() if restore and await never_begun(coordination, graph_uid, operator) else None
     try:
         await link.listen(socket)

@@ -4,25 +4,44 @@
 `GET /metrics` is what `metrics` says, for Prometheus. Everything else is 404. One answer per connection, and nothing that a stranger sends changes
 anything.
 
-Given tokens, it is 401 to everybody who bears none of them: neither the kubelet nor Prometheus has a certificate, but the one sends the headers of
-the pod's probes, and who may read the pod may read its readiness; the other has a token of its own.
+Given a token, it is 401 to everybody who does not bear it: neither the kubelet nor Prometheus has a certificate, but the one sends the headers of
+the pod's probes, and who may read the pod may read how it is; the other has a token of its own, which opens metrics only, and of which a digest is
+all that is known here.
 """
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from hams_wire.exposition import CONTENT_TYPE, Sample, exposition, of_process
 from hams_wire.limits import probe_answer_s, probe_line_bytes_max
+from hams_wire.tls import digest_of
 
 TEXT = "text/plain; charset=utf-8"
 
 
 async def answer_probes(
-    port: int, missing: Callable[[], str | None], metrics: Callable[[], Iterable[Sample]] = tuple, tokens: Sequence[str] = ()
+    port: int,
+    missing: Callable[[], str | None],
+    metrics: Callable[[], Iterable[Sample]] = tuple,
+    token: str = "",
+    metrics_digest: bytes = b"",
 ) -> asyncio.Server:
-    """Listen on all addresses until the server is closed. Raises OSError."""
-    wanted = [f"Bearer {token}".encode() for token in tokens]
+    """Listen on all addresses until the server is closed. `token`: opens everything, "": nobody is asked; `metrics_digest`: of the token that opens
+    /metrics. Raises OSError."""
+    everything = digest_of(token.encode())
+
+    def admitted(line: bytes, given: bytes) -> bool:
+        if not token:
+            return True
+        scheme, _, borne = given.partition(b" ")
+        if scheme != b"Bearer":
+            return False
+        digest = digest_of(borne)
+        opened = [hmac.compare_digest(digest, everything)]
+        if metrics_digest and _path(line) == b"/metrics":
+            opened.append(hmac.compare_digest(digest, metrics_digest))
+        return any(opened)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -33,7 +52,7 @@ async def answer_probes(
                     name, _, value = header.partition(b":")
                     if name.lower() == b"authorization":
                         given = value.strip()
-                if wanted and not any(hmac.compare_digest(given, token) for token in wanted):
+                if not admitted(line, given):
                     status, body, kind = "401 Unauthorized", b"expected Authorization: Bearer and the token of these probes\n", TEXT
                 else:
                     status, body, kind = _answer(line, missing, metrics)
@@ -48,9 +67,12 @@ async def answer_probes(
     return await asyncio.start_server(serve, None, port, limit=probe_line_bytes_max)
 
 
+def _path(line: bytes) -> bytes:
+    return line.partition(b" ")[2].partition(b" ")[0]
+
+
 def _answer(line: bytes, missing: Callable[[], str | None], metrics: Callable[[], Iterable[Sample]]) -> tuple[str, bytes, str]:
-    method, _, rest = line.partition(b" ")
-    path = rest.partition(b" ")[0]
+    method, path = line.partition(b" ")[0], _path(line)
     if method != b"GET" or path not in (b"/livez", b"/readyz", b"/metrics"):
         return "404 Not Found", b"expected GET /livez, GET /readyz or GET /metrics\n", TEXT
     if path == b"/metrics":

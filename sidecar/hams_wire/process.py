@@ -23,7 +23,7 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.etcd_members import Tls
 from hams_wire.coordination.port import KeyValue
 from hams_wire.errors import CoordinationError, WireError
-from hams_wire.tls import ETCD_AUTHORITY, ETCD_CERTIFICATE, ETCD_KEY, METRICS_TOKEN, PROBE_TOKEN, Certificates, read_text
+from hams_wire.tls import ETCD_AUTHORITY, ETCD_CERTIFICATE, ETCD_KEY, METRICS_TOKEN, PROBE_TOKEN, Certificates, read_digest, read_text
 
 EXIT_STOPPED = 75
 """The instance's part is over; whoever supervises it starts a fresh one (EX_TEMPFAIL)."""
@@ -60,7 +60,8 @@ class Access:
     """How a process gets at etcd and its peers, and who may ask it how it is.
 
     `etcd`: endpoints. `tls`: a folder with the files of `hams_wire.tls` for peers, `etcd-ca.crt`, `etcd.crt` and `etcd.key` for an etcd that is
-    https, and `probe-token` and `metrics-token`, one of which who asks at the port of probes has to bear; None: everything is in the clear.
+    https, `probe-token`, which who asks at the port of probes has to bear, and in `metrics-token` the digest of what opens metrics besides; None:
+    everything is in the clear.
     """
 
     etcd: str
@@ -76,13 +77,13 @@ class Access:
         """What peers are shown, and what is asked of them. Raises WireError."""
         return None if self.tls is None else Certificates(self.tls)
 
-    def probe_tokens(self) -> tuple[str, ...]:
-        """None: anybody may ask. Raises WireError."""
-        return () if self.tls is None else (read_text(self.tls / PROBE_TOKEN), self.metrics_token())
+    def probe_token(self) -> str:
+        """What probes bear; empty: anybody may ask. Raises WireError."""
+        return "" if self.tls is None else read_text(self.tls / PROBE_TOKEN)
 
-    def metrics_token(self) -> str:
-        """What Prometheus bears; empty: nothing. Raises WireError."""
-        return "" if self.tls is None else read_text(self.tls / METRICS_TOKEN)
+    def metrics_digest(self) -> bytes:
+        """Of what Prometheus bears; empty: nothing. Raises WireError."""
+        return b"" if self.tls is None else read_digest(self.tls / METRICS_TOKEN)
 
 
 async def open_graph(access: Access, uid: str) -> tuple[EtcdCoordination, Graph]:

@@ -11,6 +11,7 @@ ones stay, and the log says so.
 """
 
 import asyncio
+import hashlib
 import logging
 import ssl
 from pathlib import Path
@@ -28,6 +29,8 @@ ETCD_CERTIFICATE = "etcd.crt"
 ETCD_KEY = "etcd.key"
 PROBE_TOKEN = "probe-token"
 METRICS_TOKEN = "metrics-token"
+"""One for all graphs, so only its digest lies here: who reads the Secret of one graph does not have it."""
+DIGEST = "sha256:"
 
 
 class BadCertificates(WireError):
@@ -49,6 +52,27 @@ def read_text(path: Path) -> str:
     if not found:
         raise BadCertificates(f"{path} is empty")
     return found
+
+
+def digest_of(token: bytes) -> bytes:
+    """What can be compared with a token and does not give it away: a token is random, and long enough that nobody finds it by trying."""
+    return hashlib.sha256(token).digest()
+
+
+def sealed(token: bytes) -> bytes:
+    """A token as a file holds it that is only compared with."""
+    return f"{DIGEST}{digest_of(token).hex()}".encode()
+
+
+def read_digest(path: Path) -> bytes:
+    """The digest of a token, of a file by `sealed`; of a controller before that the file holds the token itself. Raises BadCertificates."""
+    found = read_text(path)
+    if not found.startswith(DIGEST):
+        return digest_of(found.encode())
+    try:
+        return bytes.fromhex(found.removeprefix(DIGEST))
+    except ValueError as error:
+        raise BadCertificates(f"{path}: {error}") from error
 
 
 class Certificates:

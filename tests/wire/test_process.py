@@ -2,13 +2,16 @@
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hams_wire.errors import WireError
 from hams_wire.exposition import Sample
 from hams_wire.probes import answer_probes
-from hams_wire.process import common_arguments
+from hams_wire.process import Access, common_arguments
+from hams_wire.tls import digest_of, sealed
 
 
 def test_an_instance_in_a_pod_has_a_fresh_id_at_every_start() -> None:
@@ -98,13 +101,37 @@ async def test_metrics_are_what_the_process_says_and_its_own() -> None:
     ],
 )
 async def test_with_a_token_probes_answer_only_who_bears_it(header: bytes, status: bytes) -> None:
-    server = await answer_probes(0, lambda: None, tokens=("other", "secret"))
+    server = await answer_probes(0, lambda: None, token="secret", metrics_digest=digest_of(b"other"))
     try:
         for path in (b"/livez", b"/readyz", b"/metrics"):
             answer = await _ask(_port(server), b"GET " + path + b" HTTP/1.1\r\n" + header + b"\r\n")
             assert answer.startswith(b"HTTP/1.1 " + status)
     finally:
         server.close()
+
+
+async def test_the_token_of_metrics_opens_metrics_only() -> None:
+    server = await answer_probes(0, lambda: None, token="secret", metrics_digest=digest_of(b"other"))
+    try:
+        for path, status in ((b"/livez", b"401"), (b"/readyz", b"401"), (b"/metrics", b"200"), (b"/metrics?x", b"401"), (b"/nothing", b"401")):
+            answer = await _ask(_port(server), b"GET " + path + b" HTTP/1.1\r\nAuthorization: Bearer other\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 " + status), path
+        digest = digest_of(b"other").hex().encode()
+        for guess in (digest, b"sha256:" + digest):  # what lies in the Secret of a graph opens nothing
+            answer = await _ask(_port(server), b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer " + guess + b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 401")
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("held", [sealed(b"other"), b"other\n"])
+def test_the_token_of_metrics_is_known_by_its_digest_and_by_what_older_controllers_wrote(tmp_path: Path, held: bytes) -> None:
+    (tmp_path / "metrics-token").write_bytes(held)
+    assert Access("https://etcd:2379", tmp_path).metrics_digest() == digest_of(b"other")
+    (tmp_path / "metrics-token").write_text("sha256:no")
+    with pytest.raises(WireError, match="metrics-token"):
+        Access("https://etcd:2379", tmp_path).metrics_digest()
+    assert Access("http://etcd:2379").metrics_digest() == b""
 
 
 async def test_a_line_without_end_closes_the_connection_only() -> None:

@@ -78,7 +78,12 @@ class IssuedIdentities:
         kept = await keep(self._kube, self._namespace, _secret_of(place.owner_uid), lambda held: self._with_authority(held, place))
         held = authorities(kept["ca.crt"], kept["ca.key"])
         probes = kept[tls.PROBE_TOKEN]
-        fixed = {tls.AUTHORITY: bundle(held), tls.IDENTITY: identity_of(place).encode(), tls.PROBE_TOKEN: probes, tls.METRICS_TOKEN: metrics}
+        fixed = {
+            tls.AUTHORITY: bundle(held),
+            tls.IDENTITY: identity_of(place).encode(),
+            tls.PROBE_TOKEN: probes,
+            tls.METRICS_TOKEN: tls.sealed(metrics),
+        }
         metadata = place.metadata(place.secret)
         await keep(self._kube, place.namespace, place.secret, lambda mounted: self._mounted(mounted, fixed, held, place), metadata)
         if doubts == self._doubts:

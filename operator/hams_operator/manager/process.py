@@ -79,7 +79,7 @@ async def serve(
         history=writer_from(os.environ, instance),
         suspect_after_s=graph.data.recovery.suspect_after_s,
     )
-    probes = await answer_probes(probe_port, missing, metrics, access.probe_tokens()) if probe_port else None
+    probes = await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest()) if probe_port else None
     try:
         await node.start()
         begun.append(node)

@@ -8,13 +8,13 @@ Never: lets anybody in because the folder cannot be read, or is empty; tells by 
 """
 
 import asyncio
-import hashlib
 import hmac
 import logging
 from collections.abc import Iterable
 from pathlib import Path
 
 from hams_sidecar.endpoint import limits
+from hams_wire.tls import digest_of
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ _SCHEME = b"bearer "
 
 
 class Tokens:
-    """`metrics`: a token that lets in to metrics only ("": there is none)."""
+    """`metrics`: the digest of a token that lets in to metrics only (empty: there is none)."""
 
-    def __init__(self, folder: Path, metrics: str = "") -> None:
+    def __init__(self, folder: Path, metrics: bytes = b"") -> None:
         self._folder = folder
-        self._metrics = _digest(metrics.encode()) if metrics else b""
+        self._metrics = metrics
         self._known: tuple[bytes, ...] = ()
         self._looked_at = -limits.tokens_look_s
 
@@ -61,7 +61,7 @@ class Tokens:
     def _bears(self, given: bytes, metrics: bool) -> bool:
         if given[: len(_SCHEME)].lower() != _SCHEME:
             return False
-        digest = _digest(given[len(_SCHEME) :].strip())
+        digest = digest_of(given[len(_SCHEME) :].strip())
         right = [hmac.compare_digest(digest, known) for known in self._tokens()]
         if metrics and self._metrics:
             right.append(hmac.compare_digest(digest, self._metrics))
@@ -76,10 +76,5 @@ class Tokens:
             except OSError as error:
                 log.error("tokens of clients cannot be read, so nobody is let in: %s", error)
                 found = []
-            self._known = tuple(_digest(token) for token in found[: limits.tokens_max] if token)
+            self._known = tuple(digest_of(token) for token in found[: limits.tokens_max] if token)
         return self._known
-
-
-def _digest(token: bytes) -> bytes:
-    """All are equally long then, and no comparison tells where two differ."""
-    return hashlib.sha256(token).digest()

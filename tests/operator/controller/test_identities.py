@@ -25,7 +25,7 @@ from hams_operator.controller.kube import KubeError
 from hams_operator.controller.options import Options
 from hams_operator.controller.secrets import Foreign, data_of, keep
 from hams_operator.plan.names import Place, Settings
-from hams_wire import records
+from hams_wire import records, tls
 from hams_wire.coordination import etcd_users
 from hams_wire.coordination.etcd import EtcdCoordination
 
@@ -150,14 +150,16 @@ async def test_a_graph_gets_an_authority_whose_key_stays_with_the_controller() -
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://hams/shop/pair"]
 
 
-async def test_two_graphs_share_nothing_but_the_token_of_metrics() -> None:
+async def test_two_graphs_share_nothing_but_what_the_token_of_metrics_is_compared_with() -> None:
     world = World()
     identities = world.identities()
     await identities.ensure(PLACE)
     await identities.ensure(Place("other", "shop", "another"))
     other = world.secret("shop", "other-hams-tls")
     assert {name for name in other if other[name] == world.mounted[name]} == {"metrics-token"}
-    assert world.mounted["metrics-token"] == await metrics_token(world.kube, "hams-system", "hams-metrics")
+    token = await metrics_token(world.kube, "hams-system", "hams-metrics")
+    assert world.mounted["metrics-token"] == tls.sealed(token)
+    assert not [name for name in other if token in other[name]], "who reads the Secret of one graph would have all of them"
 
 
 async def test_nothing_is_written_while_everything_is_as_it_should_be() -> None:

@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.tokens import Tokens
+from hams_wire.tls import digest_of
 
 from .conftest import Running, Serve
 
@@ -33,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def asking(serve: Serve, folder: Path) -> Running:
-    return await serve(tokens=Tokens(folder, "metrics-token"))
+    return await serve(tokens=Tokens(folder, digest_of(b"metrics-token")))
 
 
 def bearing(token: str) -> dict[str, str]:
