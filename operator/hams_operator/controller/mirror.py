@@ -31,6 +31,11 @@ class Known:
     failovers: dict[str, records.FailoverRecord] = field(default_factory=dict)
     versions: dict[str, records.VersionRecord] = field(default_factory=dict)
 
+    @property
+    def has_run(self) -> bool:
+        """Whether managers have given anybody a role."""
+        return self.topology.generation > 0
+
 
 class Mirror:
     """`changed(graph_uid)` is called after each change; with "" if it may concern every graph."""

@@ -17,7 +17,7 @@ from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.workers import Again
 from hams_operator.graph import InvalidGraph, load_object
-from hams_operator.plan.change import Decision, decide, restarts
+from hams_operator.plan.change import Decision, current, decide, restarts
 from hams_operator.plan.desired import desired
 from hams_operator.plan.difference import Difference, difference, is_ours, key_of
 from hams_operator.plan.names import (
@@ -34,7 +34,7 @@ from hams_operator.plan.names import (
 )
 from hams_operator.plan.news import News, news
 from hams_operator.plan.pods_seen import pods_over, roles_of
-from hams_operator.plan.running import Running, Specs, running
+from hams_operator.plan.running import Running, Specs, incarnation_of, running
 from hams_operator.plan.status import Missing, Told, World, is_true, refusal, status_of
 from hams_protocol.graph import Graph
 from hams_wire.errors import CoordinationError
@@ -139,31 +139,40 @@ class Reconciler:
             problem = ("Invalid", "\n".join(map(str, error.problems)))
             if not begun:
                 return _Asked(item, place, None, problem)
-            incarnation = max(begun)
+            incarnation = current(begun, known.whole)
             as_before = Decision(begun[incarnation], replace(place, incarnation=incarnation), f"{problem[1]}\nUntil then it runs as before")
             return _Asked(item, place, as_before, None)
-        return _Asked(item, place, decide(graph.data, place, begun, metadata.get("annotations") or {}), None)
+        decision = decide(graph.data, place, begun, metadata.get("annotations") or {}, known.whole, lambda: self._used(key, place))
+        if self._mirror.away and begun and decision.place.incarnation not in begun:
+            incarnation = current(begun, known.whole)
+            why = f"another shape begins when etcd is there: {self._mirror.away}. Until then it runs as before"
+            decision = Decision(begun[incarnation], replace(place, incarnation=incarnation), why)
+        return _Asked(item, place, decision, None)
+
+    def _used(self, key: GraphKey, place: Place) -> int:
+        """The newest incarnation that has run, though nothing may be left of it but keys in etcd: a new one with its number would find them."""
+        run = [uid for uid in self._mirror.uids(place.owner_uid) if self._mirror.of(uid).has_run]
+        return max((*(incarnation_of(uid, place) for uid in run), *(pod.incarnation for pod in self._store.pods(key))), default=0)
 
     def _serves(self, key: GraphKey, decision: Decision) -> bool:
         return is_true(status_of(decision.graph, decision.place, self._world(key, decision, None, None), {}, 0, ""), "Ready")
 
     def _shown(self, key: GraphKey, decision: Decision) -> Decision:
-        """Which incarnation the status is about: the one before, as long as that is the one that answers."""
-        place = decision.place
-        if place.incarnation == 0 or self._serves(key, decision):
+        """Which incarnation the status is about: as long as the one decided for does not answer, the newest that does, or the one before."""
+        if self._serves(key, decision):
             return decision
-        earlier = replace(place, incarnation=place.incarnation - 1)
-        graph = self._running(key, place).graphs.get(earlier.incarnation)
-        if graph is None:
-            return decision
-        return Decision(graph, earlier)
+        place, graphs = decision.place, self._running(key, decision.place).graphs
+        others = [Decision(graphs[number], replace(place, incarnation=number)) for number in sorted(graphs, reverse=True)]
+        serving = [other for other in others if other.place != place and self._serves(key, other)]
+        before = [other for other in others if other.place.incarnation < place.incarnation]
+        return next(iter(serving + before), decision)
 
     def _running(self, key: GraphKey, place: Place) -> Running:
         """What has been begun, out of Kubernetes and etcd."""
 
         def specs() -> Specs:
             known = {uid: self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)}
-            return {uid: (item.spec, item.topology.generation > 0) for uid, item in known.items()}
+            return {uid: (item.spec, item.has_run) for uid, item in known.items()}
 
         return running(place, self._store.objects(key), specs)
 
@@ -218,7 +227,7 @@ class Reconciler:
         """Etcd keys of earlier incarnations, once none of their pods is left."""
         alive = {replace(place, incarnation=pod.incarnation).graph_uid() for pod in self._store.pods(key)}
         for uid in self._mirror.uids(place.owner_uid):
-            if uid != place.graph_uid() and uid not in alive:
+            if incarnation_of(uid, place) < place.incarnation and uid not in alive:
                 await self._mirror.clear(uid)
 
     def _world(self, key: GraphKey, decision: Decision, invalid: Missing | None, problem: Missing | None) -> World:

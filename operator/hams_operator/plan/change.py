@@ -5,7 +5,7 @@ How models run, how many instances there are, and bounds may change: pods are re
 own, and takes over when it serves. Where operators keep state, that loses it, so it is refused unless an annotation allows it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from hams_operator.plan.names import ALLOW_STATE_LOSS, RESTART_LOST, Place
@@ -22,25 +22,52 @@ class Decision:
     refused: str = ""
 
 
-def decide(asked: GraphData, place: Place, running: Mapping[int, Graph], annotations: Mapping[str, str]) -> Decision:
-    """`asked` as compiled (its uid does not matter); `running`: the graphs that run now, by incarnation."""
+def decide(
+    asked: GraphData,
+    place: Place,
+    running: Mapping[int, Graph],
+    annotations: Mapping[str, str],
+    whole: Collection[int] = (),
+    used: Callable[[], int] = int,
+) -> Decision:
+    """`asked` as compiled (its uid does not matter); `running`: the graphs that run now, by incarnation. `whole`: those of which every Deployment is
+    there; `used`: the newest incarnation that has ever run, if that is to be known.
+
+    While another shape comes up, the one before is whole, and asking for that one again is the way back to it and to its states. It gives up
+    those of the newer one, if that was whole too, so it takes the same annotation.
+    """
     if not running:
         return Decision(_at(asked, place), place)
-    incarnation = max(running)
-    old, old_place = running[incarnation], replace(place, incarnation=incarnation)
-    differences = differing(old.data, asked)
-    if not differences:
-        return Decision(_at(asked, old_place), old_place)
-    lost = [op.name for op in old.data.operators if op.stateful]
-    if lost and annotations.get(ALLOW_STATE_LOSS) != "true":
+    newest = max(running)
+    allowed = annotations.get(ALLOW_STATE_LOSS) == "true"
+    for incarnation in (newest, *sorted(set(running) & set(whole) - {newest}, reverse=True)):
+        if not differing(running[incarnation].data, asked) and (
+            incarnation == newest or newest not in whole or allowed or not _states(running[newest])
+        ):
+            there = replace(place, incarnation=incarnation)
+            return Decision(_at(asked, there), there)
+    old_place = replace(place, incarnation=current(running, whole))
+    old = running[old_place.incarnation]
+    lost = _states(old)
+    if lost and not allowed:
         return Decision(
             old,
             old_place,
-            f"{'; '.join(differences)}: this would lose the state of {', '.join(lost)}. Delete the graph and create it again, "
+            f"{'; '.join(differing(old.data, asked))}: this would lose the state of {', '.join(lost)}. Delete the graph and create it again, "
             f'or annotate it with {ALLOW_STATE_LOSS}: "true". Until then it runs as before',
         )
-    fresh = replace(place, incarnation=incarnation + 1)
+    fresh = replace(place, incarnation=max(newest, used()) + 1)
     return Decision(_at(asked, fresh), fresh)
+
+
+def current(running: Mapping[int, Graph], whole: Collection[int]) -> int:
+    """The incarnation that goes on where nothing else is decided: the newest; not one that is half made, or half gone, beside a whole one."""
+    newest = max(running)
+    return newest if newest in whole else max(set(running) & set(whole), default=newest)
+
+
+def _states(graph: Graph) -> list[str]:
+    return [op.name for op in graph.data.operators if op.stateful]
 
 
 def restarts(annotations: Mapping[str, str], topology: Topology) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hams_operator.plan.difference import is_ours
-from hams_operator.plan.names import INCARNATION, SPEC_FILE, Json, Place
+from hams_operator.plan.names import FRONTEND_ROLE, INCARNATION, MANAGER_ROLE, SPEC_FILE, Json, Place
 from hams_protocol.graph import Graph
 from hams_wire.spec import MalformedSpec, decode_spec
 
@@ -18,10 +18,12 @@ Specs = Mapping[str, tuple[bytes, bool]]
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """`graphs`: by incarnation. `unread`: why the newest one that has run is not among them, or ""."""
+    """`graphs`: by incarnation. `whole`: those of which every Deployment is there, and is not going. `unread`: why the newest one that has run is
+    not among them, or ""."""
 
     graphs: dict[int, Graph] = field(default_factory=dict)
     unread: str = ""
+    whole: frozenset[int] = frozenset()
 
 
 def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -> Running:
@@ -40,19 +42,25 @@ def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -
     deployed = {_incarnation(item) for item in mine if item["kind"] == "Deployment"}
     missing = deployed - set(found)
     if missing or not (found or deployed):
-        in_etcd = {_incarnation_of(uid, place): value for uid, value in specs().items()}
+        in_etcd = {incarnation_of(uid, place): value for uid, value in specs().items()}
         if not (found or deployed):
             missing = {incarnation for incarnation, (_, has_run) in in_etcd.items() if has_run}
         for incarnation in missing:
             _read(found, why, place, incarnation, in_etcd.get(incarnation, (b"", False))[0])
     newest = max(missing - set(found), default=-1)
     if newest <= max(found, default=-1):
-        return Running(found)
+        return Running(found, whole=_whole(place, found, mine))
     name = replace(place, incarnation=newest).config_map
     return Running(
         found,
         f"what runs is not known, so nothing is changed: neither ConfigMap {name} nor etcd holds its graph as this version reads it ({why[newest]})",
     )
+
+
+def _whole(place: Place, graphs: Mapping[int, Graph], mine: Iterable[Json]) -> frozenset[int]:
+    there = {item["metadata"]["name"] for item in mine if item["kind"] == "Deployment" and not item["metadata"].get("deletionTimestamp")}
+    parts = {number: (MANAGER_ROLE, FRONTEND_ROLE, *graph.operators) for number, graph in graphs.items()}
+    return frozenset(number for number in graphs if {replace(place, incarnation=number).workload(part) for part in parts[number]} <= there)
 
 
 def _read(found: dict[int, Graph], why: dict[int, str], place: Place, incarnation: int, spec: bytes) -> None:
@@ -73,6 +81,7 @@ def _incarnation(item: Json) -> int:
     return int((item["metadata"].get("labels") or {}).get(INCARNATION, "0"))
 
 
-def _incarnation_of(uid: str, place: Place) -> int:
+def incarnation_of(uid: str, place: Place) -> int:
+    """Which incarnation of a resource has this uid in etcd."""
     number = uid.removeprefix(f"{place.owner_uid}-r")
     return int(number) if number.isdigit() else 0

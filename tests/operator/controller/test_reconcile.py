@@ -42,6 +42,7 @@ class Scene:
         self.kube = FakeKube()
         self.etcd = MemoryStore()
         self.identities: Identities = NoIdentities()
+        self.away = ""
         self.ask(text)
 
     def ask(self, text: str, annotations: dict[str, str] | None = None) -> None:
@@ -64,7 +65,7 @@ class Scene:
         mirror = Mirror(self.etcd.client(), lambda uid: None)
         for entry in self.etcd.snapshot("/hams/v1/").entries:
             mirror._put(entry.key, entry.value, entry.mod_revision)
-        mirror.away = ""
+        mirror.away = self.away
         await Reconciler(self.kube, store, mirror, SETTINGS, self.identities).look(KEY)
         return mirror
 
@@ -293,6 +294,50 @@ async def test_another_shape_comes_up_beside_the_old_one_which_goes_when_it_serv
 
 def without_count(text: str = PAIR) -> str:
     return with_change("name: count", "name: counter", with_change("count.y", "counter.y", text))
+
+
+async def test_a_shape_that_never_served_is_undone_and_the_first_states_stay() -> None:
+    scene = Scene()
+    await scene.serving()
+    first = {key: item["metadata"]["uid"] for key, item in scene.kube.items.items() if key[0] == "Deployment"}
+    scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
+    await scene.settle()
+    scene.write(records.topology_key(f"{UID}-r1"), records.encode_topology(Topology(1)))
+    scene.ask(PAIR, {ALLOW_STATE_LOSS: "true"})
+    await scene.settle()
+    assert {key: item["metadata"]["uid"] for key, item in scene.kube.items.items() if key[0] == "Deployment"} == first
+    assert [item["metadata"]["name"] for item in scene.kube.of("ConfigMap")] == ["pair-graph"]
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Stable")
+    scene.ask(PAIR)
+    await scene.settle()
+    assert scene.condition("Progressing")["reason"] == "Stable", "the annotation is not needed for what is done"
+    scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
+    await scene.settle()
+    assert ("ConfigMap", "shop", "pair-graph-r2") in scene.kube.items, "etcd may hold anything below the number that was used"
+
+
+async def test_while_two_shapes_are_there_the_status_is_about_the_one_that_serves() -> None:
+    scene = Scene()
+    await scene.serving()
+    for text in (without_count(), with_change("name: count", "name: third", with_change("count.y", "third.y"))):
+        scene.ask(text, {ALLOW_STATE_LOSS: "true"})
+        await scene.settle()
+    assert ("ConfigMap", "shop", "pair-graph-r2") in scene.kube.items
+    assert scene.condition("Ready")["status"] == "True"
+    assert {item["name"] for item in scene.graph["status"]["operators"]} == {"pass", "count"}
+
+
+async def test_another_shape_is_not_begun_while_etcd_is_away() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
+    scene.away = "nobody answers"
+    await scene.look()
+    assert ("ConfigMap", "shop", "pair-graph-r1") not in scene.kube.items
+    assert "nobody answers" in scene.condition("Progressing")["message"]
+    scene.away = ""
+    await scene.settle()
+    assert ("ConfigMap", "shop", "pair-graph-r1") in scene.kube.items
 
 
 def take_away(scene: Scene, name: str, how: str) -> None:

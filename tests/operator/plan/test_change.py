@@ -57,6 +57,49 @@ def test_a_graph_without_state_may_take_any_shape() -> None:
     assert (found.refused, found.place.incarnation) == ("", 1)
 
 
+COUNTER = with_change("name: count", "name: counter", with_change("count.y", "counter.y"))
+ALLOWED = {ALLOW_STATE_LOSS: "true"}
+
+
+def begun() -> dict[int, Graph]:
+    """Another shape has been let in and comes up beside the first one."""
+    return running(PAIR) | {1: decide(graph(COUNTER).data, PLACE, running(PAIR), ALLOWED).graph}
+
+
+@pytest.mark.parametrize(
+    ("whole", "annotations", "incarnation", "refused"),
+    [
+        ({0, 1}, ALLOWED, 0, False),  # the newer states are given up, as it says
+        ({0, 1}, {}, 1, True),  # the newer one may have taken requests
+        ({0}, {}, 0, False),  # not made yet, or given up before
+        ({1}, ALLOWED, 2, False),  # the first one is going
+        (set(), {}, 1, True),
+    ],
+)
+def test_a_change_that_has_not_taken_over_can_be_undone_and_the_first_states_stay(
+    whole: set[int], annotations: dict[str, str], incarnation: int, refused: bool
+) -> None:
+    found = decide(graph().data, PLACE, begun(), annotations, whole)
+    assert (found.place.incarnation, bool(found.refused)) == (incarnation, refused)
+    assert found.graph.data.uid == found.place.graph_uid()
+
+
+@pytest.mark.parametrize("whole", [set(), {0}, {1}, {0, 1}])
+def test_the_one_that_comes_up_goes_on_while_it_is_asked_for(whole: set[int]) -> None:
+    found = decide(graph(COUNTER).data, PLACE, begun(), {}, whole)
+    assert (found.place.incarnation, found.refused) == (1, "")
+
+
+def test_beside_a_whole_one_a_half_made_one_is_not_what_goes_on() -> None:
+    third = graph(with_change("spec:\n", "spec:\n  mode: None\n")).data
+    assert decide(third, PLACE, begun(), {}, {0}).place.incarnation == 0
+    assert decide(third, PLACE, begun(), {}, {0, 1}).place.incarnation == 1
+
+
+def test_a_number_that_was_used_is_not_used_again() -> None:
+    assert decide(graph(COUNTER).data, PLACE, running(PAIR), ALLOWED, {0}, used=lambda: 3).place.incarnation == 4
+
+
 def test_the_newest_incarnation_counts() -> None:
     first = running(STATELESS)
     asked = with_change("name: count", "name: counter", with_change("count.y", "counter.y", STATELESS))
