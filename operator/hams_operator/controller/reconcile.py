@@ -13,6 +13,7 @@ from hams_operator import limits
 from hams_operator.controller.identities import Identities
 from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, KubeError
 from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.running import Running, Specs, incarnation_of, running
 from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import GraphKey, Store
 from hams_operator.controller.workers import Again
@@ -34,7 +35,6 @@ from hams_operator.plan.names import (
 )
 from hams_operator.plan.news import News, news
 from hams_operator.plan.pods_seen import pods_over, roles_of
-from hams_operator.plan.running import Running, Specs, incarnation_of, running
 from hams_operator.plan.status import Missing, Told, World, is_true, refusal, status_of
 from hams_protocol.graph import Graph
 from hams_wire.errors import CoordinationError
