@@ -27,6 +27,7 @@ RESTART_PAUSE_S = 0.5
 LOOK_S = 0.05
 GO_GARBAGE_PERCENT = "60"
 """GOGC of the components: less memory for a little more time."""
+BRIDGE = "02:00:00:00:00:01"
 SYSCTLS = {"net/ipv4/ip_forward": 1, "net/bridge/bridge-nf-call-iptables": 1, "net/ipv4/conf/all/rp_filter": 0}
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -163,7 +164,8 @@ def _prepare(folder: Path, number: int) -> None:
         except OSError as error:
             print(f"sysctl {name}: {error}")
     if number == 0:
-        run("ip", "link", "add", "nodes", "type", "bridge")
+        # With an address of its own, for else it would take the lowest of its ports': who leaves would change it, and nobody be told.
+        run("ip", "link", "add", "nodes", "address", BRIDGE, "type", "bridge")
         run("ip", "addr", "add", f"{node_address(0)}/24", "dev", "nodes")
         run("ip", "link", "set", "nodes", "up")
 

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+BRIDGE = "02:00:00:00:00:01"
 NOWHERE = "02:00:00:00:00:fe"
 CLONE_NEWNET = 0x40000000
 
@@ -46,8 +47,8 @@ class Hosts:
         self.etcd = f"{self._net}.2"
 
     def start(self) -> None:
-        """Make the bridge."""
-        _ip("link", "add", self._bridge, "type", "bridge")
+        """Make the bridge. Its address is given, for else it would be the lowest of its ports': it would change as hosts come, and nobody be told."""
+        _ip("link", "add", self._bridge, "address", BRIDGE, "type", "bridge")
         _ip("addr", "add", f"{self.here}/24", "dev", self._bridge)
         _ip("addr", "add", f"{self.etcd}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")

@@ -37,7 +37,7 @@ async def test_f4_a_request_that_kills_its_model_becomes_an_error(tmp_path: Path
         await run.redundant()
         after = await run.epochs()
         assert after["first"] - before["first"] <= DEATHS_MAX, "replicas are not killed in turn"
-        assert after["last"] == before["last"]
+        assert after["last"] - before["last"] <= DEATHS_MAX, "nobody dies downstream; what stems from versions lost above goes back with them"
     run.verify()
 
 

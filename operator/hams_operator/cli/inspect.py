@@ -123,10 +123,15 @@ def _last_lines(files: list[Path], lines: int) -> Iterator[tuple[str, str]]:
 
 
 def _follow(folder: Path, operator: str, kinds: str, output: Output) -> None:
-    """Until Ctrl-C. Files are looked at again and again: a log has no other event to offer, and new instances bring new files."""
+    """Until Ctrl-C. Files are looked at again and again: a log has no other event to offer, and new instances bring new files.
+
+    Ctrl-C is noted, and not raised: an exception may come up where it cannot go on, in the clean-up of an iterator, and be lost.
+    """
     at = {path: path.stat().st_size for path in folder.glob("*.log")}
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
     try:
-        while True:
+        while not asked:
             for path in sorted(folder.glob("*.log")):
                 if not re.fullmatch(re.escape(operator) + kinds, path.name):
                     continue
@@ -142,8 +147,8 @@ def _follow(folder: Path, operator: str, kinds: str, output: Output) -> None:
                     _say(_name(path), line, output)
             sys.stdout.flush()
             time.sleep(_FOLLOW_PAUSE_S)
-    except KeyboardInterrupt:
-        pass
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _say(name: str, line: str, output: Output) -> None:
