@@ -329,7 +329,7 @@ class StatelessMachine(Vertex):
 
     def _forward(self, unit: Unit, forward: Forward, now: float) -> list[Effect]:
         if forward.kind is Kind.ERROR:
-            return self._emit(unit, Kind.ERROR, None, self.operator.successors, forward.error, now)
+            return self._emit_error(unit, forward.error, now)
         deps = self.knowledge.prune(self.joins.deps(unit))
         _, _, outputs = self.forwarded(unit, forward, deps)
         return self._finish(unit, deps, outputs, now)
@@ -413,12 +413,18 @@ class StatelessMachine(Vertex):
             unit.reset()
             return self.unit_changed(unit, now)
         if result.error is not None:
-            error = ModelError(self.operator.name, result.error)
-            return self._emit(unit, Kind.ERROR, None, self.operator.successors, error, now)
+            return self._emit_error(unit, ModelError(self.operator.name, result.error), now)
         route = unit.route if unit.route is not None else result.route
         if route is None:
             route = tuple(target for target in self.operator.targets if target != FEEDBACK)
         return self._emit(unit, Kind.VALUE, result.payload, route, None, now)
+
+    def _emit_error(self, unit: Unit, error: ModelError | None, now: float) -> list[Effect]:
+        """To every successor, but for those who have got a skip of a predecessor's already: they may have consumed it."""
+        successors = self.operator.successors
+        kept = None if mutants.on("route-not-kept") else unit.route
+        route = successors if kept is None else tuple(target for target in successors if target in kept)
+        return self._emit(unit, Kind.ERROR, None, route, error, now)
 
     def _emit(self, unit: Unit, kind: Kind, payload: Payload | None, route: tuple[str, ...], error: ModelError | None, now: float) -> list[Effect]:
         deps = self.knowledge.prune(self.joins.deps(unit))

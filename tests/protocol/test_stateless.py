@@ -6,7 +6,7 @@ from kit import R0, R1, active_of, graph, of, op, rset, skip, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.effects import NoteExec, Propose, StartBatch, Stop
-from hams_protocol.events import Drain, ModelDied
+from hams_protocol.events import BatchFailed, Drain, ModelDied
 from hams_protocol.graph import FEEDBACK, FRONTEND, Feedback
 from hams_protocol.messages import Attempt, AttemptAck, Completion, Deliver, Kind, SlotAnswer, SlotQuery, Suspect, TokenAcks, TopologyNews
 
@@ -81,6 +81,15 @@ def test_if_only_a_skip_arrived_the_value_is_computed_again_and_the_route_kept()
     effects = answered(rig, replace(skip("b", R0, "b-1:7!"), route=("d",)))
     assert of(effects, StartBatch)
     assert of(rig.done(updated=False, route=("c",)), NoteExec)[0].route == ("d",)
+
+
+def test_an_error_keeps_the_route_of_which_a_skip_arrived():
+    rig = owner()
+    rig.token("F-1", value("F", R0, "0/0"))
+    effects = answered(rig, replace(skip("b", R0, "b-1:7!"), route=("d",)))
+    assert of(effects, StartBatch)
+    effects = rig.step(BatchFailed(rig.batch, "it raised", False))
+    assert of(effects, NoteExec)[0].route == ("d",), "whoever has got a skip may have consumed it"
 
 
 def test_every_token_of_a_fan_out_names_its_route_and_its_execution():
