@@ -11,14 +11,13 @@ import os
 import shutil
 import signal
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from hams_operator.limits import etcd_members_max, etcd_start_attempts_max, etcd_start_s, etcd_stop_s
+from hams_operator.local.leash import leashed
 from hams_operator.local.ports import free_ports
-from hams_operator.local.processes import die_with_parent
 from hams_protocol.frozen import frozen
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
@@ -91,13 +90,12 @@ class EtcdProcess:
         with self.log.open("ab") as log:
             self._log_start_bytes = log.tell()
             self._process = await asyncio.create_subprocess_exec(
-                *self._arguments,
+                *leashed(*self._arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment,
                 start_new_session=True,  # Ctrl-C in a terminal reaches its owner only, who stops it last
-                preexec_fn=partial(die_with_parent, os.getpid()),
             )
 
     async def wait_ready(self, timeout_s: float) -> None:

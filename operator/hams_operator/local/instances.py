@@ -7,20 +7,21 @@ are no business of this module.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import secrets
 import shutil
 import signal
-from functools import partial
 from pathlib import Path
 
 from hams_operator import limits
 from hams_operator.local.home import GraphHome
+from hams_operator.local.leash import leashed
 from hams_operator.local.nursery import Nursery, NurseryLost
 from hams_operator.local.observe import FailureInfo, Observer, current
 from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod, pause_after
-from hams_operator.local.processes import die_with_parent, send
+from hams_operator.local.processes import send
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_wire.errors import CoordinationError
@@ -156,21 +157,18 @@ class Instances:
         self._by_pid[pid] = place
 
     async def _start_foreign(self, python: str, arguments: list[str], environment: dict[str, str], folder: Path, output: Path) -> int:
-        """A model under another interpreter is started, not forked."""
+        """A model under another interpreter is started, not forked. Raises FileNotFoundError if there is no such interpreter."""
+        if shutil.which(folder / python if os.sep in python else python) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), python)
         with output.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
-                python,
-                "-m",
-                "hams_sdk",
-                "serve",
-                *arguments,
+                *leashed(python, "-m", "hams_sdk", "serve", *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
                 cwd=folder,
                 env={**os.environ, **environment},
                 start_new_session=True,
-                preexec_fn=partial(die_with_parent, os.getpid()),
             )
 
         async def reap() -> None:

@@ -1,19 +1,8 @@
-"""What the local runtime asks the kernel about processes: whether one lives, which one it is, that it dies with its parent."""
+"""What the local runtime asks the kernel about processes: whether one lives, which one it is."""
 
-import ctypes
 import os
 import select
 import signal
-
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process as soon as its parent ends; at once if it has ended already. Survives an exec."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def birth_of(pid: int) -> int:

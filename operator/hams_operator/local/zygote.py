@@ -19,7 +19,7 @@ import socket
 import sys
 import traceback
 
-from hams_operator.local.processes import die_with_parent
+from hams_operator.local.leash import die_with_parent
 
 
 def main() -> None:
