@@ -20,7 +20,7 @@ PUSH      ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check check-format check-lint check-types check-imports compile test test-faults test-fast sim sim-mutants bench bench-ci demo e2e images chart lock clean
+.PHONY: help setup check check-format check-lint check-types check-imports check-chart compile test test-faults test-fast sim sim-mutants bench bench-ci demo e2e images chart lock clean
 
 help: ## this list
 	@echo "HAMS: graphs of models as one service that never forgets. The doors:"; echo
@@ -39,8 +39,8 @@ setup: .venv/.core .venv/.torch ## make .venv with everything: runtime, tools, t
 
 # ---- quality ----
 
-check: .venv/.core ## format, lint, types (mypy --strict), who may import whom; reports them all before it fails
-	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports
+check: .venv/.core ## format, lint, types (mypy --strict), who may import whom, CRD and chart; reports them all before it fails
+	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports check-chart
 
 check-format: .venv/.core
 	$(BIN)/ruff format --check $(LINTED)
@@ -53,6 +53,9 @@ check-types: .venv/.core
 
 check-imports: .venv/.core
 	HAMS_PURE=1 $(BIN)/lint-imports --no-cache --no-logo
+
+check-chart: .venv/.core
+	$(BIN)/pytest -q tests/chart tests/operator/graph/test_crd.py
 
 test: setup ## every test but those that kill real processes (make test T=tests/protocol for one part)
 	$(BIN)/pytest -m "not process" $(T)

@@ -8,6 +8,9 @@ etcd_call_s = 2.0
 etcd_attempt_s = 0.5
 """With several members, a read that one of them has not answered after this long goes to the next."""
 
+etcd_write_s = 0.25
+"""With several members, one that has not answered a write after this long is asked for a sign of life (`etcd_probe_answer_s`)."""
+
 etcd_connect_s = 0.5
 """A member that has not accepted a connection after this long is passed over."""
 

@@ -297,6 +297,20 @@ async def test_f27_a_member_that_hangs_is_avoided(etcd: LocalEtcd, clients: list
 
 
 @three
+async def test_f27_a_write_does_not_wait_for_a_member_that_has_fallen_silent(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+    async with Forwarder(etcd.members[0]) as sick:
+        client = EtcdCoordination(joined(sick, *etcd.members[1:]), call_s=600)
+        clients.append(client)
+        revision = await client.compare_and_swap("k", ABSENT, b"0")
+        sick.requests.clear()
+        sick.replies.clear()
+        with pytest.raises(Unknown, match="silent"):
+            await client.compare_and_swap("k", revision, b"1")
+        assert client.members.switches == 1
+        assert await client.compare_and_swap("k", revision, b"2") == revision + 1, "the next one serves"
+
+
+@three
 async def test_f27_a_write_goes_past_a_member_that_has_never_answered(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
     async with Forwarder(etcd.members[0]) as sick:
         sick.replies.clear()

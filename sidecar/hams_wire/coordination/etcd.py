@@ -2,7 +2,8 @@
 
 Each call goes to one member at a time. What was certainly not applied (no connection, a refusal that etcd gives before it proposes) goes to
 the next member until the budget of the call, `etcd_call_s`, is used up; a read goes on after any failure but a refusal of the caller. **A write
-that was sent and not answered is never sent again**: it raises `Unknown`. docs/adr/0003-etcd-client.md says why no client library stands behind it.
+that was sent and not answered is never sent again**: it raises `Unknown`, as soon as its member turns out to be silent.
+docs/adr/0003-etcd-client.md says why no client library stands behind it.
 """
 
 import asyncio
@@ -27,12 +28,14 @@ from hams_wire.limits import (
     etcd_call_s,
     etcd_pause_max_s,
     etcd_pause_s,
+    etcd_probe_answer_s,
     etcd_transaction_items_max,
+    etcd_write_s,
     registration_ttl_min_s,
 )
 
 if TYPE_CHECKING:
-    from hams_wire.coordination.etcd_members import Unary
+    from hams_wire.coordination.etcd_members import Unary, UnaryCall
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -237,7 +240,8 @@ class EtcdCoordination:
     ) -> Response:
         metadata = await member.metadata(fresh=not safe)
         try:
-            return await method(request, timeout=timeout_s, metadata=metadata)
+            call = method(request, timeout=timeout_s, metadata=metadata)
+            return await call if safe or len(self.members) == 1 else await self._unless_silent(call, name, member)
         except grpc.aio.AioRpcError as error:
             raise classify(error, name, member.address) from None
         except grpc.aio.UsageError as error:
@@ -249,3 +253,18 @@ class EtcdCoordination:
             # Hanging up cancels the call and not the caller.
             text = f"{name} at {member.address}: the client was closed in the meantime"
             raise (Closed(text) if safe else Unknown(text)) from None
+
+    async def _unless_silent(self, call: "UnaryCall[Request, Response]", name: str, member: Member) -> Response:
+        """A write whose member answers nothing else either is given up, its outcome unknown: the member's host may be gone, and others are there."""
+
+        async def answered() -> Response:
+            return await call
+
+        answer = asyncio.create_task(answered(), name="etcd write")
+        try:
+            await asyncio.wait((answer,), timeout=etcd_write_s)
+            if not answer.done() and not await member.answers(etcd_probe_answer_s) and not answer.done():
+                raise Unknown(f"{name} at {member.address}: it has fallen silent")
+            return await answer
+        finally:
+            answer.cancel()

@@ -38,6 +38,7 @@ _CHANNEL_OPTIONS = (
 
 if TYPE_CHECKING:
     Unary = grpc.aio.UnaryUnaryMultiCallable
+    UnaryCall = grpc.aio.UnaryUnaryCall
 
 Answer = TypeVar("Answer", bound=Message)
 Metadata = tuple[tuple[str, str], ...]
@@ -108,6 +109,14 @@ class Member:
                 token = self._token = await self._login(self._user)
         self._token_used_s = now_s
         return (*_NEEDS_LEADER, ("token", token)) if token else _NEEDS_LEADER
+
+    async def answers(self, timeout_s: float) -> bool:
+        """Whether it answers anything, from what it has itself, after at most `timeout_s`; a refusal is an answer."""
+        try:
+            await self.status(pb.StatusRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+        return True
 
     @property
     def has_user(self) -> bool:
