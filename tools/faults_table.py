@@ -6,7 +6,7 @@
     python tools/faults_table.py --junit build/faults/process.xml out/e2e/scenarios.xml --sim build/faults/F*.json
 
 A test counts for the ids its name begins with (`test_f16_f17_...`), below `e2e` for the level Kubernetes; a simulation for the id its file is
-named after. Only what these results contain may say "passed": a row without a result says "not there yet", one that was skipped says so.
+named after. Only what these results contain may say "passed": a row without one says "no result", one that was skipped says so.
 """
 
 import argparse
@@ -47,7 +47,7 @@ CATALOGUE = (
     ("F24", "S", "wall clock an hour off"),
     ("F25", "SP", "heartbeats starved by a busy model"),
     ("F26", "P", "etcd stopped for less and for more than the TTL"),
-    ("F27", "P", "etcd leader killed or paused; sick member; watch compacted; lease revoked"),
+    ("F27", "PK", "etcd leader killed or paused; sick member; watch compacted; lease revoked"),
     ("F28", "P", "etcd out of space; unknown outcome; expired token; restored from a backup"),
     ("F29", "SP", "manager dies within a recovery; two run it at once"),
     ("F30", "K", "API server away; controller dead"),
@@ -157,7 +157,8 @@ def table(found: dict[tuple[str, str], Found]) -> str:
         "(network namespaces) that are cut off, and a network that loses, repeats, reorders and delays. Kubernetes: a cluster.",
         "",
         "Known to fail: a test that is there, fails at least at times, and says why in its source. A dash: that level does not apply. A row says",
-        "passed when every test that names it passed; each test's name says which part of the row it is. Without HAMS_FAULTS_FULL=1 a link flaps for",
+        "passed when every test that names it passed; each test's name says which part of the row it is. No result: none of its tests is in the results that",
+        "this was made of. Without HAMS_FAULTS_FULL=1 a link flaps for",
         "8 s instead of 60 (F20), 1,000 clients reconnect instead of 10,000 (F38) and 10,000 requests run instead of 100,000 (F41).",
         "",
         f"| id | scenario | {' | '.join(LEVELS.values())} |",
@@ -167,7 +168,7 @@ def table(found: dict[tuple[str, str], Found]) -> str:
         cells = []
         for level in LEVELS:
             result = found.get((name, level))
-            cells.append(result.cell() if result is not None else "not there yet" if level in levels else "-")
+            cells.append(result.cell() if result is not None else "no result" if level in levels else "-")
         lines.append(f"| {name} | {scenario} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

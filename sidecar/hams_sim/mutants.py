@@ -174,7 +174,8 @@ def table(rows: Iterable[Mapping[str, object]]) -> str:
     text = ["# Mutants", ""]
     text += ["Protocol bugs that the simulation must catch (`make sim-mutants`): each leaves out one rule of the protocol. A mutant is caught by a"]
     text += ["history that breaks an invariant with it and holds without it. Scenes and graphs are chosen so that the rule is needed; the number"]
-    text += ["says how many histories that took. This page is `hams sim --mutants --output markdown`.", ""]
+    text += ["says how many histories that took. Section: of [protocol.md](design/protocol.md), where"]
+    text += ["the invariants stand too, in section 8. This page is `hams sim --mutants --output markdown`.", ""]
     text += ["| mutant | the rule it breaks | section | broken invariant | histories | scene |", "| --- | --- | --- | --- | --- | --- |"]
     missed: list[str] = []
     for row in rows:

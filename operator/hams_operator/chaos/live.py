@@ -17,9 +17,9 @@ from hams_operator import limits
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
 from hams_operator.cli.cluster import Cluster, Found
 from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeError
+from hams_operator.graph import NOT_ASKED_FOR
 from hams_operator.plan.names import GRAPH, OPERATOR, Json
 from hams_operator.plan.pods_seen import Pod, pod_of
-from hams_operator.plan.status import NOT_ASKED_FOR
 
 T = TypeVar("T")
 CONTROLLERS = "app.kubernetes.io/name=hams,app.kubernetes.io/component=controller"

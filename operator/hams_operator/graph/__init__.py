@@ -11,7 +11,7 @@
 from pathlib import Path
 
 from hams_operator.graph.compiler import compile_graph
-from hams_operator.graph.describe import Description, describe
+from hams_operator.graph.describe import NOT_ASKED_FOR, Description, describe, not_asked_for
 from hams_operator.graph.document import Document, Plain, read_text
 from hams_operator.graph.fields import Notes
 from hams_operator.graph.problems import InvalidGraph, Problem
@@ -23,6 +23,7 @@ from hams_protocol.graph import Graph
 __all__ = [
     "API_VERSION",
     "KIND",
+    "NOT_ASKED_FOR",
     "RESERVED",
     "Description",
     "Graph",
@@ -33,6 +34,7 @@ __all__ = [
     "load",
     "load_object",
     "load_text",
+    "not_asked_for",
     "parse_object",
     "parse_text",
     "read_place",

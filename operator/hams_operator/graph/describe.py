@@ -44,6 +44,21 @@ class Description:
     notes: tuple[str, ...]
 
 
+NOT_ASKED_FOR = "NotAskedFor"
+"""Reason of Redundant=False when the graph asks for no copies: it will not become True."""
+
+
+def not_asked_for(graph: Graph) -> str:
+    """What of a graph has no copy by its own wish; empty if everything has one."""
+    data = graph.data
+    if data.mode is Mode.NONE:
+        return "mode None keeps no replicas"
+    for op in data.operators:
+        if op.stateful and op.backups == 0:
+            return f"{op.name} asks for no backups"
+    return "frontend.replicas is 1: accepted requests and kept replies have no copy" if data.frontend.replicas == 1 else ""
+
+
 def describe(graph: Graph) -> Description:
     """What `graph` means."""
     data = graph.data

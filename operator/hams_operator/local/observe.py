@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from hams_operator.graph import NOT_ASKED_FOR, not_asked_for
 from hams_operator.limits import status_etcd_s, status_probe_again_s, status_probe_s
 from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph, Mode
@@ -27,8 +28,6 @@ from hams_wire.peers.payload import HeapFactory
 
 MANAGER = "manager"
 DEGRADED = "Degraded"
-NOT_ASKED_FOR = "NotAskedFor"
-"""Reason of Redundant=False when the graph asks for no copies: it will not become True."""
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -276,7 +275,7 @@ class Observer:
 
     def _why_not_redundant(self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]) -> tuple[str, str] | None:
         if self._graph.data.mode is Mode.NONE:
-            return NOT_ASKED_FOR, "mode None keeps no replicas"
+            return NOT_ASKED_FOR, not_asked_for(self._graph)
         for op in self._graph.data.operators:
             if op.stateful and len(topology.find(op.name).in_sync) < op.backups:
                 return DEGRADED, f"{op.name} has {len(topology.find(op.name).in_sync)} of {op.backups} backups in sync"
@@ -293,8 +292,8 @@ class Observer:
         silent = [member for item in topology.sets for member in item.members if member not in answers]
         if silent:
             return DEGRADED, f"{silent[0]} does not answer"
-        alone = [op.name for op in self._graph.data.operators if op.stateful and op.backups == 0]
-        return (NOT_ASKED_FOR, f"{alone[0]} asks for no backups") if alone else None
+        wish = not_asked_for(self._graph)
+        return (NOT_ASKED_FOR, wish) if wish else None
 
 
 def losses_of(graph: Graph, topology: Topology) -> tuple[Loss, ...]:

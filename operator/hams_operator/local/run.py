@@ -13,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 
+from hams_operator.graph import NOT_ASKED_FOR
 from hams_operator.limits import log_bytes_max, status_interval_s, table_interval_s
 from hams_operator.local.control import Ear
 from hams_operator.local.etcd import EtcdNotStarted
 from hams_operator.local.home import GraphHome, RunsAlready
-from hams_operator.local.observe import NOT_ASKED_FOR, Status
+from hams_operator.local.observe import Status
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph
 from hams_wire.errors import CoordinationError

@@ -7,14 +7,13 @@ ready. `Redundant=True` only while every replica set has its backups in sync and
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hams_operator.graph import NOT_ASKED_FOR, not_asked_for
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, RESTART_LOST, ROLE, Json, Place
 from hams_operator.plan.pods_seen import Pod, homes, named_in, role_of
 from hams_protocol.graph import Graph, Mode
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import ReplicaSet, Topology
 
-NOT_ASKED_FOR = "NotAskedFor"
-"""Reason of Redundant=False when the graph asks for no copies: it will not become True."""
 CHANGE_REFUSED = "ChangeRefused"
 """Reason of Progressing=False when what runs is not what the resource asks for."""
 CRASH_LOOP_RESTARTS = 2
@@ -160,7 +159,7 @@ class _Seen:
         if self.world.etcd_away:
             return "EtcdAway", f"nothing can be moved: {self.world.etcd_away}"
         if self.graph.data.mode is Mode.NONE:
-            return NOT_ASKED_FOR, "mode None keeps no replicas"
+            return NOT_ASKED_FOR, not_asked_for(self.graph)
         for op in self.graph.data.operators:
             found = self.topology.find(op.name)
             if op.stateful and len(found.in_sync) < op.backups:
@@ -178,8 +177,8 @@ class _Seen:
         silent = [member for item in self.topology.sets for member in item.members if not self.serves(member)]
         if silent:
             return "Degraded", f"{silent[0]} does not serve its role"
-        alone = [op.name for op in self.graph.data.operators if op.stateful and op.backups == 0]
-        return (NOT_ASKED_FOR, f"{alone[0]} asks for no backups") if alone else None
+        wish = not_asked_for(self.graph)
+        return (NOT_ASKED_FOR, wish) if wish else None
 
     def standbys(self, op: str) -> list[InstanceId]:
         """Registered instances of an operator without a role."""
