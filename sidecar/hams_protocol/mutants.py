@@ -12,6 +12,7 @@ REGISTRY: dict[str, str] = {
     "accept-old-epoch": "tokens from a deposed owner are taken (section 4)",
     "merge-unknown-epoch": "a token that depends on an epoch not yet known is taken (section 1)",
     "mix-fan-out-values": "values of two executions of one fan-out operator meet in one result (section 4)",
+    "proposals-pile-up": "a primary proposes again while the outcome of its last proposal is not known (section 8, I6)",
     "query-without-fence": "a slot query is answered, but its predecessors are not fenced (section 4)",
     "complete-without-close": "a request is complete before a First's losers have arrived (section 3)",
     "inject-before-replicate": "a shard's owner injects a request before its followers hold the entry (section 5)",

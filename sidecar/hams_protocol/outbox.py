@@ -46,7 +46,7 @@ class Outbox:
         self._sending_epoch = sending_epoch
         self._requests: dict[RequestId, dict[tuple[str, str, Lane], Retained]] = {}
         self._unheld: deque[tuple[float, Retained]] = deque()
-        self._foretold: dict[RequestId, dict[tuple[str, str, Lane], Attempt]] = {}
+        self._foretold: dict[RequestId, dict[tuple[str, str, Lane], tuple[InstanceId, Attempt]]] = {}
 
     def __len__(self) -> int:
         return sum(len(edges) for edges in self._requests.values())
@@ -61,9 +61,13 @@ class Outbox:
                 return []
             old.gone = True
         entry = edges[key] = Retained(target, token)
-        if self._foretold and (word := self._foretold.get(token.request, {}).pop(key, None)) is not None:
-            entry.attempts = word.attempts
-        return self._send(entry, now)
+        foretold = self._foretold.get(token.request, {}).pop(key, None) if self._foretold else None
+        if foretold is not None:
+            entry.attempts = foretold[1].attempts
+        effects = self._send(entry, now)
+        if foretold is not None and entry.owner == foretold[0]:
+            entry.said = foretold[1].serial  # an older word of this owner may still be on its way
+        return effects
 
     def tokens(self, request: RequestId) -> Iterable[tuple[str, Token]]:
         """(target, token) of everything retained for a request."""
@@ -118,9 +122,11 @@ class Outbox:
         if entry is None and self._sending_epoch(word.request) is not None:  # a new owner, which will produce it yet
             if word.request in self._knowledge.completed:
                 return True
+            if sender != self._knowledge.owner(word.target, word.request)[0]:
+                return False
             foretold = self._foretold.setdefault(word.request, {})
-            if key not in foretold or foretold[key].serial < word.serial:
-                foretold[key] = word
+            if key not in foretold or foretold[key][0] != sender or foretold[key][1].serial < word.serial:
+                foretold[key] = (sender, word)
             return True
         if entry is None or entry.owner != sender:
             return False

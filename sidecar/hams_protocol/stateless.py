@@ -215,7 +215,7 @@ class StatelessMachine(Vertex):
                 continue
             changed = pass_on(self.knowledge.topology, self.operator.name, number, self.instance, self._owned[number], heir)
             if changed is not None:
-                self._proposed_at = now
+                self._proposed_at = FOREVER  # until its outcome is known
                 return [Propose(self.knowledge.revision, changed)]
         return []
 

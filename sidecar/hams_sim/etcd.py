@@ -49,7 +49,22 @@ class Etcd:
     # -- compare-and-swap --------------------------------------------------------------------------------------------------------
 
     def propose(self, node: "Node", revision: int, topology: Topology) -> None:
-        """A shell sends a transaction."""
+        """A shell sends a transaction, one after the other."""
+        node.proposals.append((revision, topology))
+        if len(node.proposals) > limits.proposals_max:
+            raise Broken("I6", f"{node.id} has {len(node.proposals)} proposals under way")
+        if len(node.proposals) == 1:
+            self._begin(node)
+
+    def _answered(self, node: "Node", event: CasDone | CasFailed | CasUnknown) -> None:
+        node.proposals.popleft()
+        waiting = bool(node.proposals)
+        self.world.feed(node, event)
+        if waiting:
+            self._begin(node)
+
+    def _begin(self, node: "Node") -> None:
+        revision, topology = node.proposals[0]
         self._proposal += 1
         self.writes += 1
         number = self._proposal
@@ -79,13 +94,13 @@ class Etcd:
             self._unknown(node)
         else:
             node.revision_seen = max(node.revision_seen, event.revision)
-            self.world.feed(node, event)
+            self._answered(node, event)
 
     def _unknown(self, node: "Node") -> None:
         if not node.alive:
             return
         self.world.seen("cas unknown")
-        self.world.feed(node, CasUnknown())
+        self._answered(node, CasUnknown())
         self._read_again(node)
 
     def _read_again(self, node: "Node") -> None:

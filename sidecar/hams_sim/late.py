@@ -7,7 +7,7 @@ from random import Random
 
 from hams_protocol.graph import Graph
 from hams_sim.faults import Fault
-from hams_sim.scene import FANS, Scenario, first, flushed, hold, kill, last, lose, stateful
+from hams_sim.scene import FANS, Scenario, first, flushed, hold, kill, last, lose, stateful, stateless
 
 
 def stale_acks(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -271,6 +271,17 @@ def long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def etcd_long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """etcd does not answer for long; meanwhile a backup dies, and others are to end: what is wanted of etcd must not pile up."""
+    op = stateful(rng, graph)
+    return [
+        Fault(0.1, "etcd-away", span_s=span - 0.5),
+        kill(0.2, f"backup:{op}"),
+        Fault(0.4, "drain", f"op:{stateless(rng, graph)}"),
+        Fault(rng.uniform(0.3, 0.8), "drain", f"primary:{rng.choice((op, 'F'))}"),
+    ]
+
+
 LATE: dict[str, Scenario] = {
     "stale-acks": Scenario("acknowledgements of replaced values", ("relay", "prism"), stale_acks),
     "second-thoughts": Scenario("a second manager decides otherwise", ("pair", "sandwich"), second_thoughts, backups=2),
@@ -293,6 +304,7 @@ LATE: dict[str, Scenario] = {
     "kept-alone": Scenario("what a former primary kept is all there is", ("pair", "sandwich"), kept_alone, backups=1, span_s=3.8),
     "kept-busy": Scenario("what a kept state has consumed runs once", ("single", "pair", "sandwich"), kept_busy, backups=1, span_s=4.8),
     "long-away": Scenario("ends that somebody has not heard of", ("sandwich", "relay"), long_away, backups=2, span_s=3.0),
+    "etcd-long-away": Scenario("what is wanted of etcd while it is away", ("single", "pair", "sandwich"), etcd_long_away, backups=1, span_s=4.5),
     "dies-alone": Scenario("nobody could stand in", ("single", "pair"), dies_alone, backups=1, span_s=1.2),
 }
 """By name, like the rows of the catalogue."""

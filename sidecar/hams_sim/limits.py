@@ -27,6 +27,9 @@ lease_ttl_s = 2.0
 etcd_timeout_s = 0.4
 """After this long a proposal without answer is unknown to its shell."""
 
+proposals_max = 1
+"""A machine waits for the outcome of a proposal before the next one (I6): its shell would keep what it wanted of an etcd that is away."""
+
 heartbeat_every_s = 0.3
 """Each instance repeats to one random peer what is cheap to repeat."""
 

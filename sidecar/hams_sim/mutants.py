@@ -60,6 +60,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "outbox-keeps-orphan": ("F1",),
     "outputs-not-resent": ("F10", "F1"),
     "poison-runs-for-ever": ("F4",),
+    "proposals-pile-up": ("etcd-long-away",),
     "query-without-fence": ("slow-receivers",),
     "record-ack-of-old-epoch": ("joins-twice",),
     "record-of-old-epoch": ("echo", "late-return"),

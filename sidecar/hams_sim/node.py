@@ -1,11 +1,13 @@
 """One simulated instance: a core machine with what its shell and its host add to it."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hams_protocol.effects import Effect
 from hams_protocol.events import Event, Member
 from hams_protocol.graph import FRONTEND
+from hams_protocol.topology import Topology
 from hams_sim.model import SimModel
 from hams_sim.network import Link
 
@@ -54,6 +56,7 @@ class Node:
         "model",
         "of",
         "paused",
+        "proposals",
         "revision_seen",
         "silent_since",
         "skew",
@@ -91,6 +94,7 @@ class Node:
         self.timer_at = FOREVER
         self.trigger: Trigger | None = None
         self.spins = 0
+        self.proposals: deque[tuple[int, Topology]] = deque()
 
     def member(self) -> Member:
         """What its shell registers in etcd."""

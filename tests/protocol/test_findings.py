@@ -346,6 +346,7 @@ def test_a_draining_primary_that_has_to_roll_back_goes_on_draining():
     rig.loaded(rig.learn(topo(2, *after, rset("q", "q-1", epoch=2, ends=((1, 0),)), revoked=("p-1",))))
     rig.token("p-2", value("p", R0, "p-2:0", dep("p", 2, 7)), epoch=2)
     rig.learn(topo(3, *after, rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),)), revoked=("p-1",)))
+    rig.step(CasFailed(rig.machine.knowledge.topology, 3))
     rig.get("q-2", RecordAck("q", 2, 0, 0))
     rig.after(2 * limits.resend_after_s)
     effects = rig.token("r-1", value("r", R0, "r:0"))

@@ -92,7 +92,7 @@ def test_a_joiner_past_the_retained_records_copies_anew_and_is_waited_for():
     feed(rig, 3)
     assert not of(rig.get("q-2", RecordAck("q", 1, 4, 4)), NoteDurable)
     assert of(rig.after(1.0), StateCopy, "q-3")[0].version == 3, "if that was lost, again"
-    rig.learn(at(2, "q-2", joining=("q-3",)))
+    rig.step(CasFailed(at(2, "q-2", joining=("q-3",)), 2))  # of what had been proposed meanwhile
     effects = rig.get("q-3", RecordAck("q", 1, 3, 3))
     assert of(effects, Propose)[0].topology.find("q").in_sync == ("q-2", "q-3")
 
@@ -163,7 +163,7 @@ def test_a_joiner_that_has_said_nothing_yet_is_not_thrown_out_for_a_refused_conn
     assert followers.gone(["q-2"], 0.15, 1.0) == [], "it may be starting still"
     assert followers.gone([], 0.15, 1.0) == ["q-2"], "its lease would have told"
     assert followers.gone(["q-2"], 0.15, limits.backup_lag_max_s) == ["q-2"]
-    assert followers.deadline(0.15) == limits.backup_lag_max_s
+    assert followers.patience_ends(0.15) == limits.backup_lag_max_s
 
 
 def test_a_joiner_that_was_heard_and_refuses_a_connection_is_gone():

@@ -78,6 +78,21 @@ def test_what_is_said_of_a_token_yet_to_come_is_remembered(wire):
     assert sent.attempts == 2
 
 
+def test_an_older_word_does_not_undo_one_that_came_before_the_token(wire):
+    _, outbox = wire
+    assert outbox.attempted("q-1", Attempt("p", "q", R0, (), 0, 8))
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    assert outbox.attempted("q-1", Attempt("p", "q", R0, (), 2, 7)), "late: it went by a connection that broke"
+    assert [sent.attempts for sent in of(outbox.resend_to("q-1", 1.0), Deliver)] == [0]
+
+
+def test_who_does_not_own_a_token_yet_to_come_has_no_say_in_it(wire):
+    _, outbox = wire
+    assert not outbox.attempted("q-9", Attempt("p", "q", R0, (), 2, 7))
+    (sent,) = of(outbox.put("q", value("p", R0, "p-1:1"), 0.0), Deliver)
+    assert sent.attempts == 0
+
+
 def test_the_same_owner_in_a_new_epoch_has_acknowledged_nothing(wire):
     knowledge, outbox = wire
     outbox.put("q", value("p", R0, "p-1:1"), 0.0)

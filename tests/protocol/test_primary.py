@@ -255,6 +255,18 @@ def test_a_set_is_shrunk_by_its_primary_alone_and_its_member_counts_until_that_i
     assert settle(rig.step(CasDone(proposed.topology, 2)), 1)
 
 
+def test_while_etcd_does_not_answer_one_proposal_is_under_way_and_nothing_ticks_for_it():
+    rig = primary("q-2")
+    feed(rig, R0)
+    rig.run()
+    assert len(of(rig.step(PeerDown("q-2", refused=True)), Propose)) == 1
+    for _ in range(20):
+        assert not of(rig.after(1.0), Propose)
+        assert rig.machine.deadline() > rig.now + limits.tick_min_s
+    rig.step(CasUnknown())
+    assert len(of(rig.after(limits.propose_retry_s), Propose)) == 1
+
+
 def test_a_proposal_of_unknown_outcome_is_not_repeated_before_the_topology_is_read_again():
     rig = primary("q-2")
     feed(rig, R0)

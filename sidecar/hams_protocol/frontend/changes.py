@@ -13,6 +13,7 @@ from hams_protocol.frontend.context import FOREVER, Context
 from hams_protocol.frontend.roles import ShardRoles
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
+from hams_protocol.topology import Topology
 
 
 class Changes:
@@ -51,10 +52,16 @@ class Changes:
             if changed is None and owner.in_doubt:
                 changed = ctx.knowledge.topology.next()
             if changed is not None:
-                self._proposing = True
-                self._propose_at = ctx.now + limits.propose_retry_s
-                ctx.out.append(Propose(ctx.knowledge.revision, changed))
+                self._propose(changed)
                 return
+        if ctx.now >= ctx.thaw_at:
+            # Who froze a shard here has given up, or is gone: the next generation, with nothing changed, ends the attempt.
+            self._propose(ctx.knowledge.topology.next())
+
+    def _propose(self, changed: Topology) -> None:
+        self._proposing = True
+        self._propose_at = self._ctx.now + limits.propose_retry_s
+        self._ctx.out.append(Propose(self._ctx.knowledge.revision, changed))
 
     def drain(self) -> None:
         """Ask to be let go where this instance is in sync, and hand its own shards over once no client waits here any more. Without a shard, or
@@ -80,5 +87,6 @@ class Changes:
         return FOREVER if self._proposing or self._ctx.knowledge.revision < 0 else self._propose_at
 
     def deadline(self) -> float:
-        """When a handoff under way should be looked at again."""
-        return max(self.propose_at, self._ctx.now + limits.propose_retry_s) if self.handing_off else FOREVER
+        """When a handoff under way should be looked at again, or a freeze that nobody has ended."""
+        again = max(self.propose_at, self._ctx.now + limits.propose_retry_s) if self.handing_off else FOREVER
+        return min(again, max(self.propose_at, self._ctx.thaw_at))

@@ -15,10 +15,10 @@ class Context:
     """Shared by the parts of one machine. `out` collects the effects of the present step in their order; `now` is its time.
 
     `down` are the peers whose connection is broken, since when. `wishing`: a shard's set may have to be changed by its owner.
-    `draining`: this instance is to end.
+    `draining`: this instance is to end. `thaw_at`: what a manager froze here and nobody has ended by then, this instance ends.
     """
 
-    __slots__ = ("down", "draining", "graph", "instance", "knowledge", "mode", "now", "out", "plan", "wishing")
+    __slots__ = ("down", "draining", "graph", "instance", "knowledge", "mode", "now", "out", "plan", "thaw_at", "wishing")
 
     def __init__(self, graph: Graph, instance: InstanceId) -> None:
         self.graph = graph
@@ -30,6 +30,7 @@ class Context:
         self.now = 0.0
         self.wishing = False
         self.draining = False
+        self.thaw_at = FOREVER
         self.down: dict[InstanceId, float] = {}
 
     @property

@@ -384,6 +384,7 @@ class FrontendMachine:
         ctx, knowledge = self._ctx, self.knowledge
         if not knowledge.learn(event.topology, event.revision):
             return
+        ctx.thaw_at = FOREVER
         if self.instance in event.topology.revoked and not mutants.on("revoked-goes-on"):
             kept = self._roles.worth_keeping()
             self._stop("revoked", None if kept is None else self.graph.shard_names[min(kept.logs)])

@@ -4,7 +4,7 @@ Answers commit to nothing but what protocol.md says: who has answered a Freeze t
 learns a higher generation; who has answered a SlotQuery refuses the slot's former owner for ever.
 """
 
-from hams_protocol import mutants
+from hams_protocol import limits, mutants
 from hams_protocol.frontend.context import Context
 from hams_protocol.frontend.log import ShardLog
 from hams_protocol.frontend.roles import ShardRoles
@@ -55,6 +55,7 @@ class Questions:
             owner.halted = message.generation
         elif follower is not None:
             follower.frozen = message.generation
+        ctx.thaw_at = ctx.now + limits.frozen_max_s
         log = roles.log_of(shard)
         applied = None if log is None else log.last
         ctx.send(sender, FreezeAnswer(message.attempt, message.generation, message.name, message.epoch, applied))

@@ -147,7 +147,7 @@ class ShardRoles:
     def worth_keeping(self) -> KeptLogs | None:
         """What a fresh machine should be given after this instance was revoked, of what the topology may need yet."""
         held = {shard: owner.log for shard, owner in self.owners.items()}
-        held.update({shard: item.log for shard, item in self.followers.items() if item.log is not None and not item.joining})
+        held.update({shard: item.log for shard, item in self.followers.items() if item.log is not None})
         logs = {shard: log for shard, log in held.items() if self._is_named(shard, log, self._ctx.instance)}
         return KeptLogs(self._ctx.instance, logs) if logs else self.kept
 

@@ -184,6 +184,11 @@ class Backup:
             self._frozen_in = -1
             self._thaw_at = FOREVER
 
+    def proposal_over(self, now: float) -> None:
+        """The outcome of the proposal that was to end the freeze: if it has not, another follows."""
+        if self._frozen_in >= 0 and self._thaw_at == FOREVER:
+            self._thaw_at = now + limits.frozen_max_s
+
     def leave(self, now: float) -> list[Effect]:
         """This instance is to end: it says so again and again, and is a backup like any other until the topology names it no more."""
         self._leave_due = now + limits.resend_after_s
@@ -211,7 +216,7 @@ class Backup:
                     effects.append(Send(owner, AskDurable(dep.op)))
         if now >= self._thaw_at:
             # Whoever froze this set has given up, or is gone, and its primary may live: the next generation, with nothing changed, ends the attempt.
-            self._thaw_at = now + limits.frozen_max_s
+            self._thaw_at = FOREVER
             effects.append(Propose(self._m.knowledge.revision, self._m.knowledge.topology.next()))
         return effects
 

@@ -282,7 +282,8 @@ class Durability:
         """A newer topology in the same epoch."""
         self._followers.sync(found, self.base, now)
         self._dropping.intersection_update(found.in_sync)
-        self._proposed_at = -FOREVER
+        if self._proposed_at != FOREVER:
+            self._proposed_at = -FOREVER
         effects = [*self.ship(now), *self.advance(now), *self._tell_newcomers()]
         for follower in list(self._followers.all.values()):
             effects += self._admit(follower, now)
@@ -355,7 +356,7 @@ class Durability:
                 effects = self._copy(follower, now)
             else:
                 effects = self._ship_to(follower, self._ready_up_to(), now)
-        if follower.applied < max(self.durable, self.base) or now < self._proposed_at + limits.propose_retry_s:
+        if follower.applied < max(self.durable, self.base) or not self._may_propose(now):
             return effects
         changed = admit(m.knowledge.topology, m.operator.name, m.instance, self._epoch, follower.instance)
         return effects if changed is None else effects + self._propose(changed, now)
@@ -370,14 +371,21 @@ class Durability:
         if self._blocked:
             kept = changed.find(m.operator.name).in_sync
             self._dropping.update(member for member in m.knowledge.set_of(m.operator.name).in_sync if member not in kept)
-        self._proposed_at = now
-        self._reconsider_at = now + limits.propose_retry_s
-        return [Propose(m.knowledge.revision, changed)]
+        return self._proposed(changed, now)
+
+    def _proposed(self, changed: Topology, now: float) -> list[Effect]:
+        self._proposed_at = now if mutants.on("proposals-pile-up") else FOREVER
+        self._reconsider_at = self._proposed_at + limits.propose_retry_s
+        return [Propose(self._m.knowledge.revision, changed)]
+
+    def _may_propose(self, now: float) -> bool:
+        """One proposal at a time: not before the outcome of the last one is known, and not at once if that was unknown."""
+        return now >= self._proposed_at + limits.propose_retry_s
 
     def drop_gone(self, now: float) -> list[Effect]:
         """A set is shrunk only by its living primary's own compare-and-swap; until it is known, the member stays in the ack set."""
         m = self._m
-        if now < self._proposed_at + limits.propose_retry_s:
+        if not self._may_propose(now):
             return []
         gone = self._followers.gone(m.members, m.graph.data.recovery.suspect_after_s, now)
         for member in (*sorted(self._dropping), *gone):
@@ -390,7 +398,7 @@ class Durability:
 
     def arrange(self, draining: bool, now: float) -> list[Effect]:
         """Somebody in the set is to end: the next step."""
-        changed = None if now < self._proposed_at + limits.propose_retry_s else self.leaving.change(draining, now)
+        changed = None if not self._may_propose(now) else self.leaving.change(draining, now)
         return [] if changed is None else self._propose(changed, now)
 
     @property
@@ -400,7 +408,7 @@ class Durability:
 
     def settle(self, now: float) -> list[Effect]:
         """A handover without an heir any more: the next generation, with nothing changed, ends it if it has not been committed."""
-        return [] if now < self._proposed_at + limits.propose_retry_s else self._propose(self._m.knowledge.topology.next(), now)
+        return [] if not self._may_propose(now) else self._propose(self._m.knowledge.topology.next(), now)
 
     def hand_over(self, now: float) -> list[Effect]:
         """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the last version, a backup takes over.
@@ -409,7 +417,7 @@ class Durability:
         """
         m = self._m
         unflushed = self._seq > self.durable and not mutants.on("hand-over-unflushed")
-        if unflushed or now < self._proposed_at + limits.propose_retry_s:
+        if unflushed or not self._may_propose(now):
             return []
         heir = self.leaving.heir(now)
         if heir is None:
@@ -417,10 +425,8 @@ class Durability:
         changed = hand_over(m.knowledge.topology, m.operator.name, m.instance, self._epoch, heir, self._seq, not mutants.on("leaves-with-hand-over"))
         if changed is None:
             return []
-        self._proposed_at = now
         self._handed_in = m.knowledge.topology.generation
-        self._reconsider_at = now + limits.propose_retry_s
-        return [Propose(m.knowledge.revision, changed)]
+        return self._proposed(changed, now)
 
     def proposal_settled(self, event: CasDone | CasFailed, now: float) -> list[Effect]:
         """Committed, or overtaken by another change: the topology that follows says what is to be done next."""
@@ -452,8 +458,9 @@ class Durability:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        due = min(self._followers.deadline(self._m.graph.data.recovery.suspect_after_s), self._waiting_since + limits.ask_after_s)
-        return min(due, self._reconsider_at, self.leaving.due)
+        gone = max(self._followers.patience_ends(self._m.graph.data.recovery.suspect_after_s), self._proposed_at + limits.propose_retry_s)
+        due = min(gone, self._followers.deadline(), self._waiting_since + limits.ask_after_s)
+        return min(due, self._reconsider_at, max(self.leaving.due, self._proposed_at + limits.propose_retry_s))
 
 
 def size_of(version: Version) -> int:

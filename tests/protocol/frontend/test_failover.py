@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from frontend_net import PAIR, Net, graph, op
 
+from hams_protocol import limits
 from hams_protocol.effects import NoteComplete, NoteFailover, NoteLog, NoteReply
 from hams_protocol.events import Received, TopologyLearnt
 from hams_protocol.frontend import FrontendMachine
@@ -267,6 +268,49 @@ def test_a_frozen_follower_takes_nothing_until_a_higher_generation(mutant):
     assert net.op("p").requests() == [R0]
     mutant("freeze-ignored")
     assert run().op("p").requests() == [R0]
+
+
+def test_a_freeze_that_nobody_ends_is_ended_by_who_was_frozen():
+    net = Net(graph(op("p", FRONTEND))).start()
+    before = net.topology.generation
+    net.freeze(0)  # by a manager that is gone then
+    net.ask("F-1")
+    net.run()
+    assert net.op("p").deliveries() == []
+    net.advance(limits.frozen_max_s)
+    net.advance(limits.resend_after_s)
+    assert net.topology.generation == before + 1
+    assert not net.machines["F-2"].shards()[0].frozen
+    assert net.op("p").requests() == [R0]
+
+
+def test_while_etcd_is_away_a_freeze_is_ended_once():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.freeze(0)
+    net.etcd_away = True
+    count = len(net.proposals)
+    for _ in range(5):
+        net.advance(limits.frozen_max_s)
+    assert len(net.proposals) == count + 1
+
+
+def test_who_was_admitted_and_revoked_before_it_heard_of_either_keeps_its_log():
+    net = Net(graph(op("p", FRONTEND), replicas=2)).start(in_sync=False)
+    net.cut.add(("F-2", "etcd"))
+    net.ask("F-1")
+    net.run()
+    net.etcd_away = True
+    net.join_all_now()
+    net.feed("F-2", TopologyLearnt(net.topology, net.revision))
+    net.run()
+    assert net.machines["F-2"].shards()[0].role == "joining"
+    found = net.topology.find("F/0")
+    net.topology = net.topology.with_set(replace(found, in_sync=("F-2",), joining=()))
+    net.topology = replace(net.topology, generation=net.topology.generation + 2, revoked=("F-2",))
+    net.feed("F-2", TopologyLearnt(net.topology, net.revision + 2))
+    kept = net.machines["F-2"].kept_logs()
+    assert kept is not None
+    assert set(kept.logs) == {0}
 
 
 def test_a_freeze_of_an_older_generation_is_refused():
