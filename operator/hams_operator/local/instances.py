@@ -158,16 +158,15 @@ class Instances:
 
     async def _start_foreign(self, python: str, arguments: list[str], environment: dict[str, str], folder: Path, output: Path) -> int:
         """A model under another interpreter is started, not forked. Raises FileNotFoundError if there is no such interpreter."""
-        if shutil.which(folder / python if os.sep in python else python) is None:
+        if shutil.which(folder / python if os.sep in python else python, path=environment.get("PATH")) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), python)
         with output.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
-                *leashed(python, "-m", "hams_sdk", "serve", *arguments),
+                *leashed(python, "-m", "hams_sdk", "serve", *arguments, environment=environment),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
                 cwd=folder,
-                env={**os.environ, **environment},
                 start_new_session=True,
             )
 

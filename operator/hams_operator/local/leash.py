@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Mapping
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
@@ -22,15 +23,24 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def leashed(program: str, *arguments: str) -> list[str]:
-    """The words that start `program`, found as the shell does, as a process that ends with this one. The pid stays what it was."""
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), program, *arguments]
+def leashed(program: str, *arguments: str, environment: Mapping[str, str] | None = None) -> list[str]:
+    """The words that start `program`, found as the shell does, as a process that ends with this one. The pid stays what it was.
+
+    `environment` adds to the program's: given here it does not reach the interpreter in front, whose libraries may be others.
+    """
+    added = [f"{name}={value}" for name, value in (environment or {}).items()]
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *added, "--", program, *arguments]
 
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
+    split = sys.argv.index("--")
+    words = sys.argv[split + 1 :]
+    for word in sys.argv[2:split]:
+        name, _, value = word.partition("=")
+        os.environ[name] = value
     try:
-        os.execvp(sys.argv[2], sys.argv[2:])
+        os.execvp(words[0], words)
     except OSError as error:
-        sys.stderr.write(f"{sys.argv[2]}: {error.strerror}\n")
+        sys.stderr.write(f"{words[0]}: {error.strerror}\n")
         sys.exit(_NOT_FOUND)

@@ -184,11 +184,6 @@ class Backup:
             self._frozen_in = -1
             self._thaw_at = FOREVER
 
-    def proposal_over(self, now: float) -> None:
-        """The outcome of the proposal that was to end the freeze: if it has not, another follows."""
-        if self._frozen_in >= 0 and self._thaw_at == FOREVER:
-            self._thaw_at = now + limits.frozen_max_s
-
     def leave(self, now: float) -> list[Effect]:
         """This instance is to end: it says so again and again, and is a backup like any other until the topology names it no more."""
         self._leave_due = now + limits.resend_after_s
@@ -214,16 +209,18 @@ class Backup:
                 owner = m.knowledge.set_of(dep.op).primary
                 if dep.op != m.operator.name and owner is not None and m.knowledge.status_of(dep) is not Status.DURABLE:
                     effects.append(Send(owner, AskDurable(dep.op)))
-        if now >= self._thaw_at:
+        if now >= self._thaw_at and not self._m.proposing:
             # Whoever froze this set has given up, or is gone, and its primary may live: the next generation, with nothing changed, ends the attempt.
-            self._thaw_at = FOREVER
+            self._m.proposing = True
+            self._thaw_at = now + limits.frozen_max_s
             effects.append(Propose(self._m.knowledge.revision, self._m.knowledge.topology.next()))
         return effects
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
         copy_due = FOREVER if self.in_sync else self._asked_copy_at + limits.copy_again_after_s
-        return min(copy_due, self._waiting_since + limits.ask_after_s, self._thaw_at, self._leave_due)
+        thaw_due = FOREVER if self._m.proposing else self._thaw_at
+        return min(copy_due, self._waiting_since + limits.ask_after_s, thaw_due, self._leave_due)
 
 
 FOREVER_VERSION = 1 << 62

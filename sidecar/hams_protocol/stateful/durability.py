@@ -282,8 +282,7 @@ class Durability:
         """A newer topology in the same epoch."""
         self._followers.sync(found, self.base, now)
         self._dropping.intersection_update(found.in_sync)
-        if self._proposed_at != FOREVER:
-            self._proposed_at = -FOREVER
+        self._proposed_at = -FOREVER
         effects = [*self.ship(now), *self.advance(now), *self._tell_newcomers()]
         for follower in list(self._followers.all.values()):
             effects += self._admit(follower, now)
@@ -374,13 +373,18 @@ class Durability:
         return self._proposed(changed, now)
 
     def _proposed(self, changed: Topology, now: float) -> list[Effect]:
-        self._proposed_at = now if mutants.on("proposals-pile-up") else FOREVER
-        self._reconsider_at = self._proposed_at + limits.propose_retry_s
+        self._m.proposing = not mutants.on("proposals-pile-up")
+        self._proposed_at = now
+        self._reconsider_at = now + limits.propose_retry_s
         return [Propose(self._m.knowledge.revision, changed)]
 
     def _may_propose(self, now: float) -> bool:
         """One proposal at a time: not before the outcome of the last one is known, and not at once if that was unknown."""
-        return now >= self._proposed_at + limits.propose_retry_s
+        return now >= self._may_propose_at
+
+    @property
+    def _may_propose_at(self) -> float:
+        return FOREVER if self._m.proposing else self._proposed_at + limits.propose_retry_s
 
     def drop_gone(self, now: float) -> list[Effect]:
         """A set is shrunk only by its living primary's own compare-and-swap; until it is known, the member stays in the ack set."""
@@ -458,9 +462,9 @@ class Durability:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        gone = max(self._followers.patience_ends(self._m.graph.data.recovery.suspect_after_s), self._proposed_at + limits.propose_retry_s)
+        gone = max(self._followers.patience_ends(self._m.graph.data.recovery.suspect_after_s), self._may_propose_at)
         due = min(gone, self._followers.deadline(), self._waiting_since + limits.ask_after_s)
-        return min(due, self._reconsider_at, max(self.leaving.due, self._proposed_at + limits.propose_retry_s))
+        return min(due, self._reconsider_at, max(self.leaving.due, self._may_propose_at))
 
 
 def size_of(version: Version) -> int:

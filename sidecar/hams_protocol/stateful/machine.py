@@ -83,6 +83,7 @@ class StatefulMachine(Vertex):
         self._ticked_at = -FOREVER
         self._draining = False
         self.captures_open = 0
+        self.proposing = False
         self._early_acks: dict[InstanceId, RecordAck] = {}
         self._reported: dict[str, int] = {}
 
@@ -247,8 +248,8 @@ class StatefulMachine(Vertex):
             self.captures_open = 0
             effects: list[Effect] = self.primary.model_died(event, now) if self.primary is not None else []
             return [*effects, RestartModel(event.reason)]
-        if self.backup is not None and isinstance(event, CasFailed | CasDone | CasUnknown):
-            self.backup.proposal_over(now)
+        if isinstance(event, CasFailed | CasDone | CasUnknown):
+            self.proposing = False
         if isinstance(event, CasFailed | CasDone):
             effects = self.primary.proposal_settled(event, now) if self.primary is not None else []
             return effects + self.learn_revision(event.topology, event.revision, now)

@@ -32,11 +32,16 @@ def test_it_is_the_program_that_was_asked_for_under_the_pid_that_was_told():
     assert said == "an argument"
 
 
+def test_what_is_added_to_the_environment_is_for_the_program_alone():
+    words = leash.leashed("sh", "-c", 'echo "$A=$PYTHONHOME"', environment={"A": "x=y", "PYTHONHOME": "/nowhere"})
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "x=y=/nowhere\n"
+
+
 def test_a_program_that_is_not_there_is_named():
     done = subprocess.run(leash.leashed("/no/such/program"), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (127, "/no/such/program: No such file or directory\n")
 
 
 def test_whose_parent_is_gone_already_does_not_begin():
-    done = subprocess.run([sys.executable, "-I", "-S", leash.__file__, "1", "echo", "began"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-I", "-S", leash.__file__, "1", "--", "echo", "began"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (-9, "")
