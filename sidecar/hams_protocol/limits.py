@@ -114,6 +114,9 @@ copy_again_after_s = 2.0
 stream_floor_bytes_s = 50_000_000
 """Slowest stream that still counts as progress: a record is sent again only after its bytes could have arrived at this rate."""
 
+flight_bytes_max = 192 << 20
+"""States on their way to one follower, not acknowledged yet; one always goes. Less than a connection lets wait (`lane_bytes_max`)."""
+
 tick_min_s = 0.002
 """Ticks of one machine are at least this far apart, whatever its deadline says."""
 

@@ -150,7 +150,8 @@ class Network:
         if type(message) is Deliver and message.token.source in self.world.fan_outs:
             token = message.token
             if token.kind is not Kind.SKIP:
-                self.world.received.setdefault(token.value_id.rstrip("!"), []).append(link.receiver.id)
+                epoch = getattr(link.receiver.machine, "epoch", 0)
+                self.world.received.setdefault(token.value_id.rstrip("!"), []).append((link.receiver, epoch))
             elif not token.route:
                 self.world.recorder.fan_out_again(token.source, token.unit)
         self.world.feed(link.receiver, Received(link.sender.id, message))

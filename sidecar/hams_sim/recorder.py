@@ -68,20 +68,28 @@ class Recorder:
 
     def fan_out_again(self, op: str, unit: UnitId) -> None:
         """Section 4 does not promise one value if an owner dies together with every stateless receiver of its first one: note such requests,
-        when the heir executes, or gets nothing but a skip itself and passes it on.
+        when the heir executes, or gets nothing but a skip itself and passes it on. A stateful receiver may have it yet.
 
         What nobody has received is seen by nobody: its owner's late messages are fenced. Who got a skip of it cannot give the value back.
         """
         world = self.world
         for value in self.fan_values.get((op, unit), ()):
-            holders = [world.nodes[name] for name in world.received.get(value, ())]
-            if holders and not any(self.can_tell(holder) for holder in holders):
+            holders = world.received.get(value, ())
+            if holders and not any(self.can_tell(holder, epoch, unit) for holder, epoch in holders):
                 world.torn.add(str(unit.request))
                 world.seen("fan-out owner lost with every receiver")
 
-    def can_tell(self, node: "Node") -> bool:
-        """Whether an instance could still answer a new slot owner's question."""
-        return node.alive and node.id not in self.world.etcd.topology.revoked
+    def can_tell(self, node: "Node", epoch: int, unit: UnitId) -> bool:
+        """Whether an instance, which received a token in this epoch of its own, could still answer a new slot owner's question.
+
+        Who has gone back to a record since has dropped what it had not consumed by then (section 7.6).
+        """
+        if not node.alive or node.id in self.world.etcd.topology.revoked:
+            return False
+        if getattr(node.machine, "epoch", 0) == epoch:
+            return True
+        ends = self.world.etcd.ends.get(node.of, {})
+        return any(note.unit.request == unit.request and seq <= ends.get(of, seq) for (of, seq), note in self.execs.get(node.of, {}).items())
 
     def apply(self, node: "Node", note: NoteApply) -> None:
         """A backup has applied a version."""

@@ -85,7 +85,7 @@ class World:
         self.unwritten: set[tuple[str, UnitId]] = set()
         self.lost: set[str] = set()
         self.torn: set[str] = set()
-        self.received: dict[str, list[str]] = {}
+        self.received: dict[str, list[tuple[Node, int]]] = {}
         self.fan_outs = frozenset(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
         self.healing = False
         self.disk: dict[str, StateCopy] = {}

@@ -13,6 +13,10 @@ DATA = graph(op("q", FRONTEND, stateful=True))
 PAIR = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
 
 
+def lag_max(follower):
+    return limits.backup_lag_max_s
+
+
 def at(generation, *in_sync, joining=()):
     return topo(generation, rset("q", "q-1", *in_sync, joining=joining))
 
@@ -160,9 +164,9 @@ def test_a_joiner_that_has_said_nothing_yet_is_not_thrown_out_for_a_refused_conn
     followers = Followers()
     followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 0.0)
     followers.down("q-2", True, 0.1)
-    assert followers.gone(["q-2"], 0.15, 1.0) == [], "it may be starting still"
-    assert followers.gone([], 0.15, 1.0) == ["q-2"], "its lease would have told"
-    assert followers.gone(["q-2"], 0.15, limits.backup_lag_max_s) == ["q-2"]
+    assert followers.gone(["q-2"], 0.15, lag_max, 1.0) == [], "it may be starting still"
+    assert followers.gone([], 0.15, lag_max, 1.0) == ["q-2"], "its lease would have told"
+    assert followers.gone(["q-2"], 0.15, lag_max, limits.backup_lag_max_s) == ["q-2"]
     assert followers.patience_ends(0.15) == limits.backup_lag_max_s
 
 
@@ -171,4 +175,4 @@ def test_a_joiner_that_was_heard_and_refuses_a_connection_is_gone():
     followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 0.0)
     followers.acknowledge("q-2", 0, 0, 0.05)
     followers.down("q-2", True, 0.1)
-    assert followers.gone(["q-2"], 0.15, 0.1) == ["q-2"]
+    assert followers.gone(["q-2"], 0.15, lag_max, 0.1) == ["q-2"]

@@ -129,6 +129,28 @@ def test_large_states_shrink_the_window_to_one(monkeypatch):
     assert of(rig.get("q-2", RecordAck("q", 1, 1, 1)), EnterUpdate)
 
 
+def test_a_large_record_leaves_when_the_one_before_has_arrived(monkeypatch):
+    monkeypatch.setattr(limits, "flight_bytes_max", 10)
+    rig = primary("q-2")
+    feed(rig, R0)
+    first = rig.run()
+    feed(rig, R1)
+    second = rig.run()
+    assert [record.version for record in of(first + second, StateRecord, "q-2")] == [1], "a connection would drop what waits behind so much"
+    assert [record.version for record in of(rig.get("q-2", RecordAck("q", 1, 1, 0)), StateRecord, "q-2")] == [2]
+
+
+def test_a_backup_has_the_time_that_a_large_record_takes(monkeypatch):
+    monkeypatch.setattr(limits, "stream_floor_bytes_s", 1)
+    rig = primary("q-2")
+    rig.members(q_2="q")
+    feed(rig, R0)
+    (record,) = of(rig.run(), StateRecord, "q-2")
+    assert not of(rig.after(limits.backup_lag_max_s + record.state.nbytes - 0.1), Propose)
+    (proposed,) = of(rig.after(0.2), Propose)
+    assert proposed.topology.find("q").in_sync == ()
+
+
 def test_a_version_is_durable_when_the_whole_ack_set_has_applied_it():
     rig = primary("q-2", "q-3")
     feed(rig, R0)

@@ -125,16 +125,28 @@ class Durability:
         if follower.copying or not follower.ack or follower.sent >= ready:
             return []
         if follower.received >= follower.sent:
-            follower.progress_at = now
+            follower.progress_at = follower.sent_at = now
         joining = self._is_joining(follower.instance)
+        flying = self._flying(follower)
         effects: list[Effect] = []
         for version in self._m.store.after(follower.sent):
-            if version.number > ready:
+            if version.number > ready or (flying and flying + size_of(version) > limits.flight_bytes_max):
                 break
+            flying += size_of(version)
             if version.record.epoch == self._epoch:
                 effects.append(Send(follower.instance, self._bare(version.record) if joining else version.record))
             follower.sent = version.number
         return effects
+
+    def _flying(self, follower: Follower) -> int:
+        """Bytes of the records that are on their way to a follower."""
+        if follower.received >= follower.sent:
+            return 0
+        return sum(size_of(version) for version in self._m.store.after(follower.received) if version.number <= follower.sent)
+
+    def _lag_max_s(self, follower: Follower) -> float:
+        """A follower that has received nothing for so long, although something is on its way, is dropped."""
+        return limits.backup_lag_max_s + self._flying(follower) // limits.stream_floor_bytes_s
 
     def _bare(self, record: StateRecord) -> StateRecord:
         """A record for a joiner, who may have come long after what it depends on has ended."""
@@ -142,19 +154,22 @@ class Durability:
         return replace(record, deps=knowledge.prune(record.deps), units=bare(record.units, knowledge))
 
     def _resend(self, follower: Follower, now: float) -> list[Effect]:
+        """Once more, from what it has received. That is no progress: a follower that receives nothing is dropped all the same."""
         if follower.copying or follower.received >= follower.sent or follower.down_since != FOREVER:
             return []
-        waiting = [version for version in self._m.store.after(follower.received) if version.number <= follower.sent]
-        patience = limits.resend_after_s + sum(size_of(version) for version in waiting) / limits.stream_floor_bytes_s
-        if now < follower.progress_at + patience:
+        patience = limits.resend_after_s + self._flying(follower) / limits.stream_floor_bytes_s
+        if now < max(follower.progress_at, follower.sent_at) + patience:
             return []
         if not follower.ack:
             return []
+        progress_at = follower.progress_at
         if self._is_joining(follower.instance) and self._m.store.find(follower.received) is None:
-            follower.progress_at = now
-            return self._copy(follower, now)
-        follower.sent = follower.received
-        return self._ship_to(follower, self._ready_up_to(), now)
+            effects = self._copy(follower, now)
+        else:
+            follower.sent = follower.received
+            effects = self._ship_to(follower, self._ready_up_to(), now)
+        follower.progress_at = progress_at
+        return effects
 
     def _ask_applied(self, follower: Follower, now: float) -> list[Effect]:
         """The acknowledgement of an apply may be lost."""
@@ -307,7 +322,7 @@ class Durability:
         follower = self._followers.acknowledge(sender, ack.received, ack.applied, now)
         if follower is None:
             return []
-        return [*self.advance(now), *self._admit(follower, now)]
+        return [*self._ship_to(follower, self._ready_up_to(), now), *self.advance(now), *self._admit(follower, now)]
 
     def _is_joining(self, instance: InstanceId) -> bool:
         return instance in self._m.knowledge.set_of(self._m.operator.name).joining
@@ -332,7 +347,7 @@ class Durability:
             return []
         follower.copying = follower.asked = False
         follower.sent = version.number
-        follower.progress_at = now
+        follower.progress_at = follower.sent_at = now
         units = () if mutants.on("copy-without-consumed") else bare(m.lineage.up_to(version.number), m.knowledge)
         known = m.knowledge.completed.snapshot()
         copy = StateCopy(m.operator.name, self._epoch, version.number, units, known, version.record.chain, version.state, m.layout)
@@ -391,7 +406,7 @@ class Durability:
         m = self._m
         if not self._may_propose(now):
             return []
-        gone = self._followers.gone(m.members, m.graph.data.recovery.suspect_after_s, now)
+        gone = self._followers.gone(m.members, m.graph.data.recovery.suspect_after_s, self._lag_max_s, now)
         for member in (*sorted(self._dropping), *gone):
             changed = shrink(m.knowledge.topology, m.operator.name, m.instance, self._epoch, member)
             if changed is not None:

@@ -4,7 +4,7 @@ Invariant: **the ack set contains the topology's in-sync set at every moment**. 
 declares it in sync; a member leaves it after the topology without it is known.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hams_protocol import limits, mutants
 from hams_protocol.ids import InstanceId
@@ -35,6 +35,7 @@ class Follower:
         "received",
         "refused",
         "sent",
+        "sent_at",
     )
 
     def __init__(self, instance: InstanceId, ack: bool, now: float) -> None:
@@ -46,7 +47,7 @@ class Follower:
         self.sent = -1
         self.received = -1
         self.applied = -1
-        self.progress_at = now
+        self.progress_at = self.sent_at = now
         self.named_at = now
         self.heard = ack
         self.leaves_at = FOREVER
@@ -130,13 +131,13 @@ class Followers:
             follower.sent = follower.received
         return follower
 
-    def gone(self, living: Iterable[InstanceId], suspect_after_s: float, now: float) -> list[InstanceId]:
-        """Followers that are dead, or have not received what was sent for too long: their primary drops them from its set."""
+    def gone(self, living: Iterable[InstanceId], suspect_after_s: float, lag_max_s: Callable[[Follower], float], now: float) -> list[InstanceId]:
+        """Followers that are dead, or have not received what was sent for too long (`lag_max_s`): their primary drops them from its set."""
         living = set(living)
-        return [follower.instance for follower in self.all.values() if self._is_gone(follower, living, suspect_after_s, now)]
+        return [follower.instance for follower in self.all.values() if self._is_gone(follower, living, suspect_after_s, lag_max_s, now)]
 
     @staticmethod
-    def _is_gone(follower: Follower, living: set[InstanceId], suspect_after_s: float, now: float) -> bool:
+    def _is_gone(follower: Follower, living: set[InstanceId], suspect_after_s: float, lag_max_s: Callable[[Follower], float], now: float) -> bool:
         if not follower.heard and follower.instance in living and now < follower.named_at + limits.backup_lag_max_s:
             return False
         if follower.refused or now >= follower.down_since + suspect_after_s:
@@ -144,7 +145,7 @@ class Followers:
         stalled_s = now - follower.progress_at if follower.received < follower.sent else 0.0
         if follower.instance not in living and stalled_s >= suspect_after_s:
             return True
-        return follower.ack and stalled_s >= limits.backup_lag_max_s
+        return follower.ack and stalled_s >= limits.backup_lag_max_s and stalled_s >= lag_max_s(follower)
 
     def patience_ends(self, suspect_after_s: float) -> float:
         """When a follower may have become one of those."""
@@ -160,6 +161,6 @@ class Followers:
         due = FOREVER
         for follower in self.all.values():
             if follower.ack and follower.received < follower.sent and follower.down_since == FOREVER:
-                due = min(due, follower.progress_at + limits.resend_after_s)
+                due = min(due, max(follower.progress_at, follower.sent_at) + limits.resend_after_s)
             due = min(due, follower.ask_at)
         return due
