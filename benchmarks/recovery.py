@@ -145,6 +145,7 @@ async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, hi
                 begin = loop.time()
                 await _answers(log, 50)
                 quiet.append(log.longest_gap_s(begin, loop.time()))
+                await _full(supervisor, cell)
                 moment, struck_ns = await _strike(cell, supervisor)
                 kills_at.append(struck_ns)
                 await _answers(log, 50)
