@@ -10,14 +10,19 @@ from hams_protocol.messages import Payload, StateRecord
 
 
 class Version:
-    """One version: its record, and whether its state is there (captured, received, or shared with the version before)."""
+    """One version: its record, and whether its state is there (captured, received, or shared with the version before).
 
-    __slots__ = ("changed", "record", "state")
+    `carried_nbytes`: what its record carries beside the state, outputs and what came on fan-out edges.
+    """
+
+    __slots__ = ("carried_nbytes", "changed", "record", "state")
 
     def __init__(self, record: StateRecord, changed: bool, state: Payload | None) -> None:
         self.record = record
         self.changed = changed
         self.state = state
+        tokens = [token for unit in record.units for token in (*(sent for _, sent in unit.outputs), *unit.fan_inputs)]
+        self.carried_nbytes = sum({id(token.payload): token.payload.nbytes for token in tokens if token.payload is not None}.values())
 
     @property
     def number(self) -> int:

@@ -167,7 +167,7 @@ def test_a_joiner_that_has_said_nothing_yet_is_not_thrown_out_for_a_refused_conn
     assert followers.gone(["q-2"], 0.15, lag_max, 1.0) == [], "it may be starting still"
     assert followers.gone([], 0.15, lag_max, 1.0) == ["q-2"], "its lease would have told"
     assert followers.gone(["q-2"], 0.15, lag_max, limits.backup_lag_max_s) == ["q-2"]
-    assert followers.patience_ends(0.15) == limits.backup_lag_max_s
+    assert followers.patience_ends(0.15, lag_max) == limits.backup_lag_max_s
 
 
 def test_a_joiner_that_was_heard_and_refuses_a_connection_is_gone():

@@ -110,6 +110,19 @@ def test_a_broken_connection_alone_does_not_confirm_but_a_refused_one_does():
     assert proposed(rig.step(PeerDown("s-1", refused=True))).revoked == ("s-1",)
 
 
+def test_a_silent_suspect_is_confirmed_by_a_manager_that_has_learnt_long_patience():
+    rig = manager(P, Q, S)
+    for nonce in range(1, 4):
+        rig.get("q-1", Suspect("p-1", "silent"))
+        rig.after(1.0)
+        rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.HEALTHY, 1))  # late, so it is given more time from now on
+    assert rig.machine._probe_timeout_s > limits.probe_again_after_s
+    rig.get("q-1", Suspect("p-1", "silent"))
+    for _ in range(30):
+        rig.after(0.1)
+    assert freezes(rig.all)
+
+
 def test_the_last_replica_of_a_state_is_never_revoked():
     rig = manager(rset("p", "p-1"), Q, S)
     rig.get("q-1", Suspect("p-1", "silent"))

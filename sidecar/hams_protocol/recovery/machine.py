@@ -39,13 +39,14 @@ FOREVER = float("inf")
 class Inquest:
     """One suspect: the probe on its way, and what came of it. `rollbacks` are the sets, with their epochs, that must go back with it."""
 
-    __slots__ = ("asked_at", "confirmed_at", "health", "instance", "nonce", "reason", "rollbacks")
+    __slots__ = ("again_at", "asked_at", "confirmed_at", "health", "instance", "nonce", "reason", "rollbacks")
 
     def __init__(self, instance: InstanceId, reason: str, nonce: int, now: float) -> None:
         self.instance = instance
         self.reason = reason
         self.nonce = nonce
         self.asked_at = now
+        self.again_at = now + limits.probe_again_after_s
         self.confirmed_at = FOREVER
         self.health: Health | None = None
         self.rollbacks: dict[str, int] = {}
@@ -103,7 +104,7 @@ class ManagerMachine:
         dues = [self._held_until, self._needed_since + delay, self._assign_since + delay, self._began_at + limits.first_roles_wait_s]
         dues += [*self.retry_at.values(), self._losses.ask_at]
         for inquest in self._inquests.values():
-            dues.append(inquest.asked_at + limits.probe_again_after_s)
+            dues.append(inquest.again_at)
             dues += [inquest.asked_at + self._probe_timeout_s, inquest.confirmed_at + delay]
         if self._attempt is not None:
             dues.append(self._attempt.asked_at + self._probe_timeout_s)
@@ -125,6 +126,7 @@ class ManagerMachine:
         for inquest in self._inquests.values():
             if inquest.confirmed_at == FOREVER:
                 inquest.asked_at += late_s
+                inquest.again_at += late_s
         if self._attempt is not None:
             self._attempt.asked_at += late_s
 
@@ -309,8 +311,10 @@ class ManagerMachine:
             unsettled = inquest.confirmed_at == FOREVER or (inquest.health is not None and unheard)
             if unsettled and now >= inquest.asked_at + self._probe_timeout_s:
                 effects += self._confirm(inquest, None, now)
-            elif now >= inquest.asked_at + limits.probe_again_after_s:
-                inquest.asked_at = now
+            elif now >= inquest.again_at:
+                inquest.again_at = now + limits.probe_again_after_s
+                if not unsettled:  # else the first probe counts, or it would never have waited long enough
+                    inquest.asked_at = now
                 effects += self._probes(inquest, now)
         attempt = self._attempt
         if attempt is not None and now >= attempt.asked_at + self._probe_timeout_s:

@@ -145,8 +145,12 @@ class Durability:
         return sum(size_of(version) for version in self._m.store.after(follower.received) if version.number <= follower.sent)
 
     def _lag_max_s(self, follower: Follower) -> float:
-        """A follower that has received nothing for so long, although something is on its way, is dropped."""
-        return limits.backup_lag_max_s + self._flying(follower) // limits.stream_floor_bytes_s
+        """A follower that has received nothing for so long, although something is on its way and was sent again, is dropped."""
+        return limits.backup_lag_max_s + 2 * self._flying(follower) // limits.stream_floor_bytes_s
+
+    def _patience_s(self, follower: Follower) -> float:
+        """What is on its way is sent again after so long."""
+        return limits.resend_after_s + self._flying(follower) / limits.stream_floor_bytes_s
 
     def _bare(self, record: StateRecord) -> StateRecord:
         """A record for a joiner, who may have come long after what it depends on has ended."""
@@ -157,8 +161,7 @@ class Durability:
         """Once more, from what it has received. That is no progress: a follower that receives nothing is dropped all the same."""
         if follower.copying or follower.received >= follower.sent or follower.down_since != FOREVER:
             return []
-        patience = limits.resend_after_s + self._flying(follower) / limits.stream_floor_bytes_s
-        if now < max(follower.progress_at, follower.sent_at) + patience:
+        if now < max(follower.progress_at, follower.sent_at) + self._patience_s(follower):
             return []
         if not follower.ack:
             return []
@@ -477,11 +480,11 @@ class Durability:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        gone = max(self._followers.patience_ends(self._m.graph.data.recovery.suspect_after_s), self._may_propose_at)
-        due = min(gone, self._followers.deadline(), self._waiting_since + limits.ask_after_s)
+        gone = max(self._followers.patience_ends(self._m.graph.data.recovery.suspect_after_s, self._lag_max_s), self._may_propose_at)
+        due = min(gone, self._followers.deadline(self._patience_s), self._waiting_since + limits.ask_after_s)
         return min(due, self._reconsider_at, max(self.leaving.due, self._may_propose_at))
 
 
 def size_of(version: Version) -> int:
     """Bytes that travel with a version's record."""
-    return version.record.state.nbytes if version.record.state is not None else 0
+    return version.carried_nbytes + (version.record.state.nbytes if version.record.state is not None else 0)

@@ -147,20 +147,22 @@ class Followers:
             return True
         return follower.ack and stalled_s >= limits.backup_lag_max_s and stalled_s >= lag_max_s(follower)
 
-    def patience_ends(self, suspect_after_s: float) -> float:
+    def patience_ends(self, suspect_after_s: float, lag_max_s: Callable[[Follower], float]) -> float:
         """When a follower may have become one of those."""
         due = FOREVER
         for follower in self.all.values():
             if follower.down_since != FOREVER:
                 patience_s = follower.down_since + suspect_after_s
                 due = min(due, patience_s if follower.heard else max(patience_s, follower.named_at + limits.backup_lag_max_s))
+            if follower.ack and follower.received < follower.sent:
+                due = min(due, follower.progress_at + lag_max_s(follower))
         return due
 
-    def deadline(self) -> float:
+    def deadline(self, patience_s: Callable[[Follower], float]) -> float:
         """When something is to be sent again to a follower."""
         due = FOREVER
         for follower in self.all.values():
             if follower.ack and follower.received < follower.sent and follower.down_since == FOREVER:
-                due = min(due, max(follower.progress_at, follower.sent_at) + limits.resend_after_s)
+                due = min(due, max(follower.progress_at, follower.sent_at) + patience_s(follower))
             due = min(due, follower.ask_at)
         return due
