@@ -112,7 +112,7 @@ def test_a_broken_connection_alone_does_not_confirm_but_a_refused_one_does():
 
 def test_a_silent_suspect_is_confirmed_by_a_manager_that_has_learnt_long_patience():
     rig = manager(P, Q, S)
-    for nonce in range(1, 4):
+    for _ in range(3):
         rig.get("q-1", Suspect("p-1", "silent"))
         rig.after(1.0)
         rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.HEALTHY, 1))  # late, so it is given more time from now on
