@@ -801,6 +801,12 @@ def test_a_lost_shard_may_log_a_key_again() -> None:
 # ---- histories that are not valid ----
 
 
+def test_who_began_again_after_a_loss_may_have_died_before_it_wrote_its_failover() -> None:
+    report = check([ONE, failover("p", 2, 0), LostLine(op="p", epoch=2, version=-1, why="all died"), failover("p", 4, 0)])
+    assert not report.problems
+    assert not report.violations
+
+
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
@@ -815,6 +821,7 @@ def test_a_lost_shard_may_log_a_key_again() -> None:
         ([graph(s="stateless combine F"), durable("s 1/1")], "is stateless"),
         ([ONE, log(), unit("p 2/1", "0/0", "0/0", "v")], "epoch 2 without a failover line"),
         ([ONE, failover("p", 4, 0)], "epochs 2 to 3 without a failover line"),
+        ([ONE, LostLine(op="p", epoch=3, version=-1, why="all died"), failover("p", 5, 0)], "epochs 2 to 3 without a failover line"),
         ([ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "v")], "names two executions"),
         ([graph(p="stateful combine q", q="stateful combine p")], "form a cycle"),
         ([graph(p="stateful zip F")], "join is 'zip'"),
