@@ -20,12 +20,16 @@ async def undelivered(run: GraphRun, hosts: Hosts, hurt: tuple[str, ...] = ()) -
     target, backup = await run.find("first", "primary"), await run.find("first", "backup")
     also = [await run.find("last", role) for role in hurt]
     with hosts.cuts((target.id, backup.id)):
-        applied = max(line["version"] for line in run.lines("apply", backup.id) if line["op"] == "first")
-        while not tainted(run, applied):
+        while not tainted(run, applied_by(run, backup.id)):  # what came before the cut may be applied after it
             await run.stalled(0.01)
         for victim in (target, *also):
             run.strike(victim)
         await run.answered(40)
+
+
+def applied_by(run: GraphRun, backup: str) -> int:
+    """The newest version of `first` that its backup has applied."""
+    return max(line["version"] for line in run.lines("apply", backup) if line["op"] == "first")
 
 
 def tainted(run: GraphRun, applied: int) -> bool:
