@@ -214,7 +214,7 @@ class AskDurable:
 class AskCopy:
     """A joiner asks the primary of `op` in `epoch` for a copy. `known` is the version it holds already in this epoch, -1 if none.
 
-    `generation`: the newest it knows; what it said before it was dropped and named again is of no use (frontends).
+    `generation`: the newest it knows; what it said before it was dropped and named again is of no use.
     """
 
     op: str

@@ -41,6 +41,9 @@ def converged(world: "World") -> bool:
             return False
         if not all(nodes[member].alive for member in found.members):
             return False
+        machine = nodes[found.primary].machine
+        if isinstance(machine, StatefulMachine) and (machine.primary is None or machine.primary.loading):
+            return False
     for op in world.graph.data.operators:
         if not op.stateful:
             slots = topology.table(op.name).slots

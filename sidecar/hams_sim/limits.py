@@ -3,6 +3,9 @@
 converge_after_s = 25.0
 """After the last fault is healed, everything must be complete and protected within this long (I7)."""
 
+ready_after_s = 5.0
+"""A fresh graph whose models load at once is ready after this long."""
+
 settle_s = 0.6
 """A converged graph runs on this long before its states are compared: notices are on their way."""
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 class Behaviour:
     """What one operator's model does: seconds per stage, and probabilities per unit or batch."""
 
-    __slots__ = ("capture_s", "compute_s", "error", "idle_update", "load_s", "raises", "refuse", "routes", "start_s", "update_s")
+    __slots__ = ("capture_s", "compute_s", "error", "idle_update", "load_s", "raises", "refuse", "rehearse_s", "routes", "start_s", "update_s")
 
     def __init__(self, rng: Random) -> None:
         self.compute_s = rng.choice((0.0005, 0.002, 0.006))
         self.update_s = rng.choice((0.0002, 0.001, 0.004))
         self.capture_s = rng.choice((0.0005, 0.003, 0.012))
-        self.load_s = 0.002
+        self.load_s = self.rehearse_s = 0.002
         self.start_s = 0.05
         self.error = 0.0
         self.raises = 0.0
@@ -245,14 +245,14 @@ class SimModel:
         self._say(Captured(version, state))
 
     def load(self, token: int, state: SimState) -> None:
-        """Take over a state."""
+        """Take over a state; `token` 0 is a joiner's first, which warms the model."""
         if not self.up:
             return
         if self._batch >= 0 or self._loading:
             self._waiting.append((self.load, (token, state)))
             return
         self._loading = True
-        self._after(self._time(self.behaviour.load_s), self._loaded, token, state)
+        self._after(self._time(self.behaviour.load_s if token else self.behaviour.rehearse_s), self._loaded, token, state)
 
     def _loaded(self, token: int, state: SimState) -> None:
         self.state = state

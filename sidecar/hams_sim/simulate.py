@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from hams_protocol.graph import FRONTEND, Graph, Join, WhenUnprotected
+from hams_protocol.limits import copy_again_after_s
 from hams_sim import limits
 from hams_sim.checks import compare_states, converged, final_line, is_promised, not_to_and_fro, nothing_twice, served, what_is_open
 from hams_sim.clients import Call, Client, draw_calls, gather
@@ -27,6 +28,9 @@ from hams_wire.history import FaultLine, GraphLine, HealLine, OperatorEntry
 
 PLAIN = "plain"
 """How people call the first way to draw faults, which the corpus' older seeds mean."""
+
+SLOW_REHEARSALS = 0.1
+"""In this share of the mixed histories models may take seconds to take a joiner's copy over."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,10 @@ def make_plan(spec: Spec) -> Plan:
         variety = draw_variety(extra)
         graph = vary(graph, variety, extra)
         faults = draw_mixed(extra, graph, span, variety)
+        slow = Random(f"{spec.seed}/{spec.shape}/rehearsals")
+        if slow.random() < SLOW_REHEARSALS:
+            for behaviour in behaviours.values():
+                behaviour.rehearse_s = slow.choice((behaviour.load_s, 1.0, 1.5 * copy_again_after_s))
         if variety is Variety.BARE:
             for call in calls:
                 call.poison = ""
@@ -193,7 +201,7 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
             world.spawn(op.name)
     if plan.wait_first:
         while not converged(world):
-            if world.now > 5.0:
+            if world.now > limits.ready_after_s + 2 * max(behaviour.rehearse_s for behaviour in plan.behaviours.values()):
                 raise Broken("I7", f"a fresh graph is not ready after {world.now:.1f} s: {what_is_open(world)}")
             world.run(world.now + 0.05)
     else:

@@ -64,7 +64,7 @@ def said(effects):
 
 def test_a_joiner_asks_for_a_copy_and_says_when_it_has_it():
     rig, effects = joiner()
-    assert of(effects, AskCopy, "q-1") == [AskCopy("q", 1)]
+    assert of(effects, AskCopy, "q-1") == [AskCopy("q", 1, -1, 1)]
     effects = rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7")))
     assert said(effects) == [(7, -1)], "received; its model is yet to take it over"
     assert of(effects, NoteApply)[0].snapshot
@@ -233,7 +233,7 @@ def test_a_new_epoch_starts_the_copy_again():
     rig, _ = joiner()
     rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7")))
     effects = rig.learn(at(2, (), ("q-2",), primary="q-3", epoch=2, ends=((1, 5),), revoked=("q-1",)))
-    assert of(effects, AskCopy, "q-3") == [AskCopy("q", 2)]
+    assert of(effects, AskCopy, "q-3") == [AskCopy("q", 2, -1, 2)]
     assert rig.machine.version == -1
 
 
@@ -245,3 +245,15 @@ def test_a_backup_that_is_to_end_asks_to_be_let_go_and_may_be_promoted_meanwhile
     assert of(rig.after(limits.resend_after_s), Leave, "q-1")
     rig.learn(at(3, primary="q-2", epoch=2, ends=((1, 0),), revoked=("q-1",)))
     assert rig.machine.role == "primary"
+
+
+def test_a_model_is_rehearsed_once_whatever_epochs_begin_meanwhile():
+    rig, _ = joiner()
+    assert of(rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"))), Rehearse)
+    rig.learn(topo(2, rset("q", "q-3", joining=("q-2",), epoch=2, ends=((1, 7),))))
+    effects = rig.get("q-3", StateCopy("q", 2, 8, (), Completion(()), "c8", P("state 8")))
+    assert not of(effects, Rehearse), "the first is under way: a second would keep the model busy when it is needed"
+    assert [(ack.received, ack.applied) for ack in of(rig.step(Loaded(0)), RecordAck, "q-3")] == [(8, 8)]
+    rig.learn(topo(3, rset("q", "q-4", joining=("q-2",), epoch=3, ends=((1, 7), (2, 8)))))
+    effects = rig.get("q-4", StateCopy("q", 3, 9, (), Completion(()), "c9", P("state 9")))
+    assert [(ack.received, ack.applied) for ack in of(effects, RecordAck, "q-4")] == [(9, 9)], "it is warm"

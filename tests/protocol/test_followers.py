@@ -3,12 +3,13 @@
 from kit import R0, P, dep, graph, of, op, primary_of, rset, topo, value
 
 from hams_protocol import limits
-from hams_protocol.effects import NoteDurable, Propose
-from hams_protocol.events import CasFailed
+from hams_protocol.effects import Capture, NoteDurable, Propose
+from hams_protocol.events import Captured, CasFailed, PeerDown, PeerUp
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import AskApplied, AskCopy, RecordAck, StateCopy, StateRecord
 from hams_protocol.stateful.followers import Followers
 
+ASK = AskCopy("q", 1, -1, 9)
 DATA = graph(op("q", FRONTEND, stateful=True))
 PAIR = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
 
@@ -32,7 +33,7 @@ def test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed():
     feed(rig, 0)
     rig.get("q-2", RecordAck("q", 1, 1, 1))
     feed(rig, 1)  # speculative
-    effects = rig.get("q-3", AskCopy("q", 1))
+    effects = rig.get("q-3", ASK)
     (copy,) = of(effects, StateCopy, "q-3")
     assert (copy.version, copy.state, [unit.seq for unit in copy.units]) == (1, P("state 1"), [1])
     assert not of(effects, StateRecord, "q-3"), "nothing is sent behind it that it may be too slow for"
@@ -48,7 +49,7 @@ def test_a_joiner_gets_records_and_units_without_what_is_durable_for_it_may_have
         rig.token("p-1", value("p", R0._replace(n=n), f"p:{n}", dep("p", 1, n)))
         rig.run()
     rig.learn(topo(2, rset("p", "p-2", epoch=2, ends=((1, 1),)), rset("q", "q-1", joining=("q-2",))))
-    effects = rig.get("q-2", AskCopy("q", 1))
+    effects = rig.get("q-2", ASK)
     rig.token("p-2", value("p", R0._replace(n=2), "p-2:1", dep("p", 2, 2)), epoch=2)
     effects += rig.run()
     effects += rig.get("q-2", RecordAck("q", 1, 2, 2))
@@ -61,7 +62,7 @@ def test_a_joiner_gets_records_and_units_without_what_is_durable_for_it_may_have
 
 def test_a_joiner_enters_the_ack_set_before_it_is_declared_in_sync():
     rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
-    rig.get("q-2", AskCopy("q", 1))
+    rig.get("q-2", ASK)
     (proposed,) = of(rig.get("q-2", RecordAck("q", 1, 0, 0)), Propose)
     assert proposed.topology.find("q").in_sync == ("q-2",)
     assert not of(feed(rig, 0), NoteDurable), "the proposal may be committed already"
@@ -70,7 +71,7 @@ def test_a_joiner_enters_the_ack_set_before_it_is_declared_in_sync():
 
 def test_a_joiner_is_proposed_once_it_has_applied_everything_durable_and_again_until_it_is_in():
     rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
-    rig.get("q-2", AskCopy("q", 1))
+    rig.get("q-2", ASK)
     feed(rig, 0)
     assert not of(rig.get("q-2", RecordAck("q", 1, 1, 0)), Propose)
     assert of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Propose)
@@ -82,13 +83,13 @@ def test_a_joiner_is_proposed_once_it_has_applied_everything_durable_and_again_u
 def test_a_copy_asked_for_in_another_epoch_is_not_given():
     rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
     assert rig.get("q-2", AskCopy("q", 2)) == []
-    assert rig.get("q-9", AskCopy("q", 1)) == []
+    assert rig.get("q-9", ASK) == []
 
 
 def test_a_joiner_past_the_retained_records_copies_anew_and_is_waited_for():
     rig = primary_of(DATA, "q", at(1, "q-2", joining=("q-3",)))
     rig.get("q-2", RecordAck("q", 1, 0, 0))
-    rig.get("q-3", AskCopy("q", 1))
+    rig.get("q-3", ASK)
     for number in range(3):
         feed(rig, number)
         rig.get("q-2", RecordAck("q", 1, number + 1, number + 1))
@@ -103,7 +104,7 @@ def test_a_joiner_past_the_retained_records_copies_anew_and_is_waited_for():
 
 def test_a_joiner_catches_up_with_a_primary_that_is_alone_and_never_rests():
     rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
-    rig.get("q-2", AskCopy("q", 1))
+    rig.get("q-2", ASK)
     received = 0
     for number in range(10):
         effects = feed(rig, number)  # the next version is there before the last one has arrived
@@ -126,17 +127,17 @@ def test_a_follower_that_was_dropped_does_not_count_any_more():
 
 def test_whoever_the_topology_names_in_sync_is_in_the_ack_set():
     followers = Followers()
-    followers.sync(rset("q", "q-1", "q-2", joining=("q-3",)), 5, 0.0)
+    followers.sync(rset("q", "q-1", "q-2", joining=("q-3",)), 5, 1, 0.0)
     assert followers.applied_by_all() == -1, "nothing was said in this epoch yet"
     followers.acknowledge("q-2", 9, 7, 0.0)
     assert followers.applied_by_all() == 7
-    followers.sync(rset("q", "q-1", "q-2", "q-3"), 5, 0.0)
+    followers.sync(rset("q", "q-1", "q-2", "q-3"), 5, 1, 0.0)
     assert followers.applied_by_all() == -1
 
 
 def test_a_version_number_alone_does_not_move_back():
     followers = Followers()
-    followers.sync(rset("q", "q-1", "q-2"), 0, 0.0)
+    followers.sync(rset("q", "q-1", "q-2"), 0, 1, 0.0)
     followers.acknowledge("q-2", 9, 7, 0.0)
     followers.acknowledge("q-2", 4, 3, 0.0)
     assert followers.applied_by_all() == 7
@@ -162,7 +163,7 @@ def test_what_is_held_back_for_large_streams_is_not_sent_again_too_soon():
 
 def test_a_joiner_that_has_said_nothing_yet_is_not_thrown_out_for_a_refused_connection():
     followers = Followers()
-    followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 0.0)
+    followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 1, 0.0)
     followers.down("q-2", True, 0.1)
     assert followers.gone(["q-2"], 0.15, lag_max, 1.0) == [], "it may be starting still"
     assert followers.gone([], 0.15, lag_max, 1.0) == ["q-2"], "its lease would have told"
@@ -172,7 +173,106 @@ def test_a_joiner_that_has_said_nothing_yet_is_not_thrown_out_for_a_refused_conn
 
 def test_a_joiner_that_was_heard_and_refuses_a_connection_is_gone():
     followers = Followers()
-    followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 0.0)
+    followers.sync(rset("q", "q-1", joining=("q-2",)), 0, 1, 0.0)
     followers.acknowledge("q-2", 0, 0, 0.05)
     followers.down("q-2", True, 0.1)
     assert followers.gone(["q-2"], 0.15, lag_max, 0.1) == ["q-2"]
+
+
+def test_a_joiner_that_still_loads_its_copy_gets_no_second_one():
+    rig = primary_of(DATA, "q", at(1, "q-2", joining=("q-3",)))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    assert of(rig.get("q-3", ASK), StateCopy, "q-3")
+    assert not of(rig.get("q-3", ASK), StateCopy), "it is on its way"
+    rig.get("q-3", RecordAck("q", 1, 0, -1))
+    feed(rig, 0)
+    rig.get("q-2", RecordAck("q", 1, 1, 1))
+    rig.after(limits.copy_again_after_s)
+    assert not of(rig.get("q-3", AskCopy("q", 1, 0, 9)), StateCopy), "its model loads it"
+    assert of(rig.get("q-3", RecordAck("q", 1, 0, 0)), StateCopy, "q-3")[0].version == 1, "then it gets what it lacks, once"
+
+
+def test_a_joiner_whose_copy_was_lost_gets_another():
+    rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
+    assert of(rig.get("q-2", ASK), StateCopy, "q-2")
+    rig.after(limits.copy_again_after_s)
+    assert of(rig.get("q-2", ASK), StateCopy, "q-2")
+
+
+def test_a_joiner_that_was_dropped_and_named_again_goes_on_from_what_it_holds():
+    rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
+    rig.get("q-2", ASK)
+    feed(rig, 0)
+    rig.learn(at(2))
+    rig.learn(at(3, joining=("q-2",)))
+    stale = [*rig.get("q-2", AskCopy("q", 1, 0, 1)), *rig.get("q-2", RecordAck("q", 1, 0, 0))]
+    assert stale == [], "said before: it may have stopped since"
+    assert not of(rig.get("q-2", AskCopy("q", 1, 0, 3)), StateCopy)
+    effects = rig.get("q-2", RecordAck("q", 1, 0, 0))
+    assert of(effects, StateCopy, "q-2")[0].version == 1, "what it lacks"
+    assert of(rig.get("q-2", RecordAck("q", 1, 1, 1)), Propose)
+
+
+def test_a_joiner_in_the_ack_set_that_never_gets_its_copy_is_dropped():
+    rig = primary_of(DATA, "q", at(1, "q-2", joining=("q-3",)))
+    rig.members(q_1="q", q_2="q", q_3="q")
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    rig.get("q-3", ASK)
+    for number in range(3):
+        feed(rig, number)
+        rig.get("q-2", RecordAck("q", 1, number + 1, number + 1))
+    assert of(rig.get("q-3", RecordAck("q", 1, 0, 0)), StateCopy, "q-3")
+    proposed = []
+    for _ in range(20):
+        effects = rig.after(limits.backup_lag_max_s / 4)
+        effects += rig.get("q-3", AskCopy("q", 1, 0, 9))
+        effects += rig.get("q-3", RecordAck("q", 1, 0, 0))
+        proposed += of(effects, Propose)
+        if proposed:
+            break
+    assert proposed
+    assert "q-3" not in proposed[0].topology.find("q").members
+
+
+def test_a_joiner_whose_connection_broke_while_its_last_step_was_under_way_gets_it_again_at_once():
+    rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
+    rig.members(q_1="q", q_2="q")
+    rig.get("q-2", ASK)
+    feed(rig, 0)
+    assert of(rig.get("q-2", RecordAck("q", 1, 0, 0)), StateCopy)
+    feed(rig, 1)
+    rig.step(PeerDown("q-2"))
+    effects = rig.step(PeerUp("q-2"))
+    assert of(effects, StateCopy, "q-2")[0].version == 1
+    assert [record.version for record in of(effects, StateRecord, "q-2")] == [2], "no record that it could not apply"
+
+
+def test_a_joiner_that_waits_for_a_large_state_of_a_read_only_version_is_given_the_time():
+    large = P("state 1", nbytes=1 << 30)
+    rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
+    rig.members(q_1="q", q_2="q")
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.want()
+    rig.step(Captured(of(rig.done(), Capture)[0].version, large))
+    rig.token("F-1", value("F", R0._replace(n=1), "0/1"))
+    rig.want()
+    assert not of(rig.done(updated=False), Capture)
+    assert of(rig.get("q-2", ASK), StateCopy)[0].state.nbytes == large.nbytes
+    rig.after(limits.copy_again_after_s)
+    assert not of(rig.get("q-2", ASK), StateCopy), "it is on its way"
+
+
+def test_a_joiner_whose_connection_breaks_again_and_again_is_dropped():
+    rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
+    rig.members(q_1="q", q_2="q")
+    rig.get("q-2", ASK)
+    feed(rig, 0)
+    assert of(rig.get("q-2", RecordAck("q", 1, 0, 0)), StateCopy)
+    proposed = []
+    for _ in range(20):
+        rig.step(PeerDown("q-2"))
+        rig.after(0.01)
+        rig.step(PeerUp("q-2"))
+        proposed += of(rig.after(limits.backup_lag_max_s / 4), Propose)
+    assert proposed
+    assert "q-2" not in proposed[0].topology.find("q").members

@@ -38,7 +38,7 @@ class Backup:
         self._waiting_since = FOREVER
         self._asked_copy_at = FOREVER
         self._leave_due = FOREVER
-        self._rehearsing = self._rehearsed = False
+        self._rehearsed = False
 
     @property
     def received(self) -> int:
@@ -52,10 +52,12 @@ class Backup:
     # -- joining ---------------------------------------------------------------------------------------------------------------
 
     def ask_copy(self, now: float) -> list[Effect]:
-        """A joiner asks for the newest durable version."""
+        """A joiner asks for the newest durable version, or, once it holds one, says again how far it has come."""
         self._asked_copy_at = now
         assert self._primary is not None, "a joiner has somebody to copy from"
-        return [Send(self._primary, AskCopy(self._m.operator.name, self._epoch))]
+        known = self.received if self.applied >= 0 else -1
+        ask = AskCopy(self._m.operator.name, self._epoch, known, self._m.knowledge.topology.generation)
+        return [Send(self._primary, ask), *self._acknowledge(now, again=True)]
 
     def _copied(self, copy: StateCopy, now: float) -> list[Effect]:
         if self.in_sync:
@@ -75,22 +77,22 @@ class Backup:
         m.lineage.add(copy.units, m.knowledge.completed)
         self.applied = copy.version
         note = NoteApply(copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True)
-        effects = list[Effect]() if self._rehearsed else self.rehearse()
-        self._rehearsing = not self._rehearsed
-        return [note, *effects, *self._adopt_early(now), *self._acknowledge(now)]
+        self._rehearsed = self._rehearsed or m.warm
+        return [note, *self.rehearse(), *self._adopt_early(now), *self._acknowledge(now)]
 
     def rehearse(self) -> list[Effect]:
         """Warm the model, which until a failover is not asked for anything. Until it is, this joiner says what it has received, and not that it
-        has applied anything: so it is not in sync before its model can take over.
+        has applied anything: so it is not in sync before its model can take over. Once for each start of the model: whatever it took over then,
+        and a second one, still under way when the first is done, would keep it from taking over.
         """
-        newest = self._m.store.newest
-        if newest is None or newest.state is None or not self._m.model_ready:
+        m, newest = self._m, self._m.store.newest
+        if newest is None or newest.state is None or not m.model_ready or m.warm or m.warming:
             return []
+        m.warming = True
         return [Rehearse(newest.state)]
 
     def rehearsed(self, now: float) -> list[Effect]:
-        """The model has taken the state over."""
-        self._rehearsing = False
+        """The model has taken a state over."""
         self._rehearsed = True
         return self._acknowledge(now) if self.applied >= 0 else []
 
@@ -155,7 +157,7 @@ class Backup:
         return [*effects, *self._acknowledge(now)]
 
     def _acknowledge(self, now: float, again: bool = False) -> list[Effect]:
-        said = (self.received, -1 if self._rehearsing and not self.in_sync else self.applied)
+        said = (self.received, self.applied if self.in_sync or self._rehearsed else -1)
         if self._primary is None or self.applied < 0 or (said == self._said and not again):
             return []
         self._said = said

@@ -59,7 +59,7 @@ class Durability:
         self.base = newest.number
         self.durable = -1
         self._followers = Followers()
-        self._followers.sync(found, self.base, now)
+        self._followers.sync(found, self.base, machine.knowledge.topology.generation, now)
         self.leaving = Leaving(machine, found.epoch, self._followers, now)
         self._proposed_at = -FOREVER
         self._reconsider_at = FOREVER
@@ -139,10 +139,12 @@ class Durability:
         return effects
 
     def _flying(self, follower: Follower) -> int:
-        """Bytes of the records that are on their way to a follower."""
+        """Bytes of the copy and the records that are on their way to a follower."""
         if follower.received >= follower.sent:
             return 0
-        return sum(size_of(version) for version in self._m.store.after(follower.received) if version.number <= follower.sent)
+        has = max(follower.received, follower.copied)
+        nbytes = sum(size_of(version) for version in self._m.store.after(has) if version.number <= follower.sent)
+        return nbytes + (follower.copied_nbytes if follower.received < follower.copied else 0)
 
     def _lag_max_s(self, follower: Follower) -> float:
         """A follower that has received nothing for so long, although something is on its way and was sent again, is dropped."""
@@ -165,14 +167,20 @@ class Durability:
             return []
         if not follower.ack:
             return []
+        return self._send_again(follower, now)
+
+    def _send_again(self, follower: Follower, now: float) -> list[Effect]:
         progress_at = follower.progress_at
-        if self._is_joining(follower.instance) and self._m.store.find(follower.received) is None:
-            effects = self._copy(follower, now)
-        else:
-            follower.sent = follower.received
-            effects = self._ship_to(follower, self._ready_up_to(), now)
+        effects = self._catch_up(follower, now)
         follower.progress_at = progress_at
         return effects
+
+    def _catch_up(self, follower: Follower, now: float) -> list[Effect]:
+        """What it lacks: the records behind what it has received if they are retained, else, for a joiner, another copy."""
+        if self._is_joining(follower.instance) and self._m.store.find(follower.received) is None:
+            return self._copy(follower, now)
+        follower.sent = follower.received
+        return self._ship_to(follower, self._ready_up_to(), now)
 
     def _ask_applied(self, follower: Follower, now: float) -> list[Effect]:
         """The acknowledgement of an apply may be lost."""
@@ -184,7 +192,9 @@ class Durability:
     def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
         """A follower is back: what it has not acknowledged goes out again."""
         follower = self._followers.up(peer, now)
-        return self._ship_to(follower, self._ready_up_to(), now) if follower is not None else []
+        if follower is None or follower.copying or not follower.ack or follower.received >= follower.sent:
+            return []
+        return self._send_again(follower, now)
 
     def peer_down(self, peer: InstanceId, refused: bool, now: float) -> list[Effect]:
         """A follower cannot be reached."""
@@ -298,7 +308,7 @@ class Durability:
 
     def members_named(self, found: ReplicaSet, now: float) -> list[Effect]:
         """A newer topology in the same epoch."""
-        self._followers.sync(found, self.base, now)
+        self._followers.sync(found, self.base, self._m.knowledge.topology.generation, now)
         self._dropping.intersection_update(found.in_sync)
         self._proposed_at = -FOREVER
         effects = [*self.ship(now), *self.advance(now), *self._tell_newcomers()]
@@ -332,10 +342,16 @@ class Durability:
 
     def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
         follower = self._followers.all.get(sender)
-        if ask.epoch != self._epoch or follower is None or not self._is_joining(sender):
+        if ask.epoch != self._epoch or follower is None or ask.generation < follower.named_in or not self._is_joining(sender):
             return []
         follower.heard = True
-        return self._copy(follower, now)
+        if ask.known < 0:
+            return [] if now < follower.copied_by else self._copy(follower, now)
+        if follower.copying:  # dropped and named again, without hearing of it: it goes on from what it holds
+            follower.copying = follower.asked = False
+            follower.sent = max(follower.sent, ask.known)
+        self._followers.acknowledge(sender, ask.known, -1, now)
+        return self._admit(follower, now)
 
     def _copy(self, follower: Follower, now: float) -> list[Effect]:
         """A joiner copies the newest **durable** version."""
@@ -354,6 +370,8 @@ class Durability:
         units = () if mutants.on("copy-without-consumed") else bare(m.lineage.up_to(version.number), m.knowledge)
         known = m.knowledge.completed.snapshot()
         copy = StateCopy(m.operator.name, self._epoch, version.number, units, known, version.record.chain, version.state, m.layout)
+        follower.copied, follower.copied_nbytes = version.number, version.carried_nbytes + version.state.nbytes
+        follower.copied_by = now + limits.resend_after_s + follower.copied_nbytes / limits.stream_floor_bytes_s
         return [Send(follower.instance, copy), *self._ship_to(follower, self._ready_up_to(), now)]
 
     def _admit(self, follower: Follower, now: float) -> list[Effect]:
@@ -369,10 +387,7 @@ class Durability:
         effects: list[Effect] = []
         if not follower.ack and not mutants.on("set-before-ack-set"):
             follower.ack = True
-            if follower.applied < self.durable and m.store.find(follower.applied) is None:
-                effects = self._copy(follower, now)
-            else:
-                effects = self._ship_to(follower, self._ready_up_to(), now)
+            effects = self._catch_up(follower, now)
         if follower.applied < max(self.durable, self.base) or not self._may_propose(now):
             return effects
         changed = admit(m.knowledge.topology, m.operator.name, m.instance, self._epoch, follower.instance)

@@ -18,6 +18,8 @@ class Follower:
 
     `heard`: it has said something in this epoch. A joiner that has not may be starting still: it cannot be told from a dead one by a refused
     connection, only by its lease, or by its taking too long. `leaves_at`: it has asked to be let go, and this is how long it is kept for.
+    `copied`: the version of the copy that it was sent last, of `copied_nbytes`, which may be on its way until `copied_by`. `named_in`: the generation
+    that named it; what it said before is of no use.
     """
 
     __slots__ = (
@@ -25,12 +27,16 @@ class Follower:
         "applied",
         "asked",
         "asked_at",
+        "copied",
+        "copied_by",
+        "copied_nbytes",
         "copying",
         "down_since",
         "heard",
         "instance",
         "leaves_at",
         "named_at",
+        "named_in",
         "progress_at",
         "received",
         "refused",
@@ -38,17 +44,20 @@ class Follower:
         "sent_at",
     )
 
-    def __init__(self, instance: InstanceId, ack: bool, now: float) -> None:
+    def __init__(self, instance: InstanceId, ack: bool, generation: int, now: float) -> None:
         self.instance = instance
         self.ack = ack
         self.copying = not ack
         self.asked = False
-        self.asked_at = -FOREVER
+        self.asked_at = self.copied_by = -FOREVER
+        self.copied = -1
+        self.copied_nbytes = 0
         self.sent = -1
         self.received = -1
         self.applied = -1
         self.progress_at = self.sent_at = now
         self.named_at = now
+        self.named_in = generation
         self.heard = ack
         self.leaves_at = FOREVER
         self.down_since = FOREVER
@@ -68,7 +77,7 @@ class Followers:
     def __init__(self) -> None:
         self.all: dict[InstanceId, Follower] = {}
 
-    def sync(self, found: ReplicaSet, base: int, now: float) -> None:
+    def sync(self, found: ReplicaSet, base: int, generation: int, now: float) -> None:
         """Take over the topology's in-sync and joining members. Those in sync from the start of the epoch hold `base`."""
         named = (*found.in_sync, *found.joining)
         for instance in [instance for instance in self.all if instance not in named]:
@@ -77,11 +86,11 @@ class Followers:
             follower = self.all.get(instance)
             in_sync = instance in found.in_sync
             if follower is None:
-                follower = self.all[instance] = Follower(instance, in_sync, now)
+                follower = self.all[instance] = Follower(instance, in_sync, generation, now)
                 if in_sync:
                     follower.sent = follower.received = base
             elif in_sync:
-                follower.ack = True
+                follower.ack, follower.copying = True, False
         assert self.contains(found.in_sync), "the ack set must contain the in-sync set"
 
     def contains(self, in_sync: Iterable[InstanceId]) -> bool:
@@ -103,11 +112,13 @@ class Followers:
         return min(applied) if applied else None
 
     def acknowledge(self, instance: InstanceId, received: int, applied: int, now: float) -> Follower | None:
-        """Note how far a follower has come; None if it is no follower."""
+        """Note how far a follower has come; None if it is no follower, or one that is yet to ask for its copy: that was said before it was named."""
         follower = self.all.get(instance)
         if follower is None:
             return None
         follower.heard = True
+        if follower.copying:
+            return None
         if received > follower.received or applied > follower.applied:
             follower.progress_at = now
         follower.received = max(follower.received, received)
@@ -122,13 +133,14 @@ class Followers:
             follower.refused = follower.refused or refused
 
     def up(self, instance: InstanceId, now: float) -> Follower | None:
-        """The connection stands again: what it has not acknowledged goes out anew."""
+        """The connection stands again: what it has not acknowledged may be lost. While it was broken nothing could be received."""
         follower = self.all.get(instance)
         if follower is not None:
+            if follower.down_since != FOREVER:
+                follower.progress_at += now - follower.down_since
             follower.down_since = FOREVER
             follower.refused = False
-            follower.progress_at = now
-            follower.sent = follower.received
+            follower.copied_by = -FOREVER
         return follower
 
     def gone(self, living: Iterable[InstanceId], suspect_after_s: float, lag_max_s: Callable[[Follower], float], now: float) -> list[InstanceId]:

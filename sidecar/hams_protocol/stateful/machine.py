@@ -74,7 +74,7 @@ class StatefulMachine(Vertex):
         self.lineage = Lineage()
         self.primary: Primary | None = None
         self.backup: Backup | None = None
-        self.model_ready = False
+        self.model_ready = self.warm = self.warming = False
         self.initial: Payload | None = None
         self.model_layout = ""
         self.layout = ""
@@ -244,7 +244,7 @@ class StatefulMachine(Vertex):
         if isinstance(event, ModelReady):
             return self._model_ready(event, now)
         if isinstance(event, ModelDied):
-            self.model_ready = False
+            self.model_ready = self.warm = self.warming = False
             self.captures_open = 0
             effects: list[Effect] = self.primary.model_died(event, now) if self.primary is not None else []
             return [*effects, RestartModel(event.reason)]
@@ -264,8 +264,10 @@ class StatefulMachine(Vertex):
             self.captures_open = max(self.captures_open - 1, 0)  # of an earlier epoch, perhaps: its copy must not be torn either
         if isinstance(event, LoadFailed):
             return self._stop(f"the model refused the state: {event.message}")
-        if isinstance(event, Loaded) and self.backup is not None:
-            return self.backup.rehearsed(now)
+        if isinstance(event, Loaded):
+            self.warm, self.warming = True, False
+            if self.backup is not None:
+                return self.backup.rehearsed(now)
         if self.primary is None:
             return [AbandonBatch(event.batch)] if isinstance(event, UpdateWanted) else []
         if isinstance(event, UpdateWanted):

@@ -121,7 +121,10 @@ class Primary:
         assert newest.state is not None, "and it is captured"
         self._loads += 1
         self.loading = True
-        return [LoadState(self._loads, newest.state)] if self._m.model_ready else []
+        if not self._m.model_ready:
+            return []
+        self._m.warming = True
+        return [LoadState(self._loads, newest.state)]
 
     def loaded(self, event: Loaded, now: float) -> list[Effect]:
         """The model holds the state asked for last."""
