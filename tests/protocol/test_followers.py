@@ -276,3 +276,13 @@ def test_a_joiner_whose_connection_breaks_again_and_again_is_dropped():
         proposed += of(rig.after(limits.backup_lag_max_s / 4), Propose)
     assert proposed
     assert "q-2" not in proposed[0].topology.find("q").members
+
+
+def test_a_follower_whose_connection_was_broken_has_made_no_progress_in_the_future():
+    followers = Followers()
+    followers.sync(rset("q", "q-1", "q-2"), 0, 1, 0.0)
+    followers.down("q-2", False, 0.0)
+    follower = followers.all["q-2"]
+    follower.progress_at = 60.0  # a record left when the connection was thought to be broken
+    followers.up("q-2", 61.0)
+    assert follower.progress_at == 61.0

@@ -11,6 +11,7 @@ from hams_protocol.effects import AbandonBatch, Capture, EnterUpdate, LoadState,
 from hams_protocol.events import BatchDone, BatchFailed, CasDone, CasUnknown, Drain, ModelDied, PeerDown, PeerUp, Tick, UnitResult
 from hams_protocol.graph import FRONTEND, RecoverySpec, WhenUnprotected
 from hams_protocol.messages import (
+    AskCopy,
     AskDurable,
     Attempt,
     AttemptAck,
@@ -422,3 +423,15 @@ def test_lanes_of_one_request_that_stem_from_two_executions_of_a_fan_out_do_not_
     sent = {item.token.lane: item.token.error for item in of(rig.all, Deliver, "F-1") if item.token.request == R0}
     assert sent[LANES[0]] is None
     assert "two values of" in sent[LANES[1]].message
+
+
+def test_a_primary_that_is_named_joiner_while_its_model_starts_joins_once_that_is_there():
+    rig = primary_of(graph(op("q", FRONTEND, stateful=True)), "q", topo(1, rset("q", "q-1", "q-2")))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.want()
+    rig.done()  # and dies before the state was captured
+    rig.step(ModelDied("gone"))
+    assert not of(rig.learn(topo(2, rset("q", "q-2", joining=("q-1",), epoch=2, ends=((1, 0),)))), AskCopy)
+    assert of(rig.ready(P("fresh")), AskCopy, "q-2") == [AskCopy("q", 2, -1, 2)]
+    assert rig.machine.role == "joining"

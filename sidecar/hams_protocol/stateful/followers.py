@@ -137,7 +137,7 @@ class Followers:
         follower = self.all.get(instance)
         if follower is not None:
             if follower.down_since != FOREVER:
-                follower.progress_at += now - follower.down_since
+                follower.progress_at += now - max(follower.progress_at, follower.down_since)
             follower.down_since = FOREVER
             follower.refused = False
             follower.copied_by = -FOREVER

@@ -298,7 +298,7 @@ class StatefulMachine(Vertex):
         self.model_layout = event.layout
         if self.backup is not None and not self.fits(self.layout):
             return self.refuse_layout(self.layout)
-        if self.primary is not None:
+        if self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance:
             return self.primary.model_ready(event, now)
         effects = self.backup.rehearse() if self.backup is not None else []
         effects += self._take_role(now)
