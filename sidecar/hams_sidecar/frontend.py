@@ -4,12 +4,14 @@
 answer is, when it may leave, and what a key means are the core's.
 """
 
+import asyncio
 import itertools
 import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
@@ -21,6 +23,7 @@ from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.blocks import round_up
 from hams_sidecar.endpoint import Address, Endpoint
+from hams_sidecar.endpoint import limits as endpoint_limits
 from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.inference import (
     Conflict,
@@ -262,6 +265,20 @@ async def serve(
         kept = node.machine.kept_logs()
         port.pause()
 
+    closing: asyncio.Task[None] | None = None
+
+    async def leave(node: Node, within_s: float) -> None:
+        """Clients first: what they wait for is answered by this life, or by the one after it."""
+        nonlocal closing
+        by = node.now() + within_s
+        if closing is None:
+            closing = asyncio.create_task(endpoint.drain(propagation_s=propagation_s))
+        first: set[asyncio.Future[Any]] = {closing, node.stopped}
+        await asyncio.wait(first, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.at_once.is_set():
+            node.feed(Drain())
+        await node.until_stopped(asked.at_once, max(by - node.now(), 0.0))
+
     def missing() -> str | None:
         return "shutting down" if asked.is_set() else why_not_ready(port.node)
 
@@ -269,15 +286,12 @@ async def serve(
     probes = await answer_probes(probe_port, missing, token=access.probe_token(), metrics_digest=access.metrics_digest()) if probe_port else None
     try:
         await endpoint.start()
-        node = await live(instance, begin, start, between, asked)
-        if asked.is_set() and not node.stopped.done():
-            await endpoint.drain(propagation_s=propagation_s)
-            if not asked.at_once.is_set():
-                node.feed(Drain())
-            await node.until_stopped(asked.at_once, drain_s)
+        node = await live(instance, begin, start, between, asked, leave, propagation_s + endpoint_limits.drain_s_max + drain_s)
     finally:
         if probes is not None:
             probes.close()
+        if closing is not None:
+            closing.cancel()
         await endpoint.stop()
         if node is not None:
             await node.close(leave=True)

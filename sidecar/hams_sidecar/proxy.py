@@ -132,16 +132,18 @@ async def serve(
         nodes.clear()
         link.perform(RestartModel("its instance goes on under a fresh id"))
 
+    async def leave(node: Node, within_s: float) -> None:
+        if not asked.at_once.is_set():
+            node.feed(Drain())
+            await node.until_stopped(asked.at_once, within_s)
+
     node: Node | None = None
     telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))
     probes = await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest()) if probe_port else None
     restored = await writer.newest() if restore and await never_begun(coordination, graph_uid, operator) else None
     try:
         await link.listen(socket)
-        node = await live(instance, begin, start, between, asked)
-        if not node.stopped.done() and not asked.at_once.is_set():
-            node.feed(Drain())
-            await node.until_stopped(asked.at_once, drain_s)
+        node = await live(instance, begin, start, between, asked, leave, drain_s)
     finally:
         telling.cancel()
         if probes is not None:

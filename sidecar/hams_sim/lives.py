@@ -102,9 +102,13 @@ class Lives:
             self._world.etcd.resync(node)
 
     def respawn(self, node: Node, keeps: bool = False) -> None:
-        """The process is started again, under a fresh id; one that was to leave has its substitute already."""
-        if not node.leaving:
-            self._world.spawn(node.of, node if keeps else None)
+        """The process is started again, under a fresh id; one that was to leave has its substitute already, and stays only for what it keeps."""
+        if node.leaving and not keeps:
+            return
+        fresh = self._world.spawn(node.of, node if keeps else None)
+        if node.leaving:
+            fresh.leaving = True
+            self._world.feed(fresh, Drain())
 
     def drain(self, node: Node) -> None:
         """A graceful deletion: a substitute starts at once, the instance hands over what it has and stops."""

@@ -65,14 +65,14 @@ class Changes:
 
     def drain(self) -> None:
         """Ask to be let go where this instance is in sync, and hand its own shards over once no client waits here any more. Without a shard, or
-        where nobody will ever come to take it, it is over then."""
+        where nobody will ever come to take it, it is over then. Logs that it brought along may be the last: it stays until they are of no use."""
         waiting = self._clients() > 0
         others = self._ctx.graph.data.frontend.replicas > 1 or any(
             member.of == FRONTEND and member.instance != self._ctx.instance for member in self.members.values()
         )
         followed = [] if mutants.on("leaves-at-once") else [item for item in self._roles.followers.values() if not item.joining]
         if not (self._roles.owners or followed) or not others:
-            if not waiting:
+            if not waiting and self._roles.kept is None:
                 self._stop("drained")
             return
         for follower in followed:

@@ -7,7 +7,7 @@ from frontend_net import PAIR, Net, graph, op
 
 from hams_protocol import limits
 from hams_protocol.effects import NoteComplete, NoteFailover, NoteLog, NoteReply
-from hams_protocol.events import Received, TopologyLearnt
+from hams_protocol.events import Drain, Received, TopologyLearnt
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, RecoverySpec, WhenUnprotected
 from hams_protocol.ids import RequestId
@@ -409,6 +409,20 @@ def test_a_revoked_frontend_comes_back_under_a_fresh_id_with_its_logs():
     assert back.kept_of is None
     again = net.ask("F-9", "k")
     assert net.reply(again) == net.reply(first) == ["p-1:1"]
+
+
+def test_a_frontend_that_is_to_end_stays_as_long_as_its_kept_logs_may_be_the_last():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.cut.add(("F-1", "etcd"))
+    net.commit(replace(net.topology, revoked=("F-2",)))
+    net.kill("F-1")
+    net.machines["F-9"] = FrontendMachine(net.graph, "F-9", net.machines["F-2"].kept_logs())
+    net.feed("F-9", TopologyLearnt(net.topology, net.revision))
+    net.feed("F-9", Drain())
+    assert "F-9" not in net.stopped
+    found = net.topology.find("F/0")
+    net.commit(net.topology.with_set(replace(found, epoch=2, primary="F-3", in_sync=(), ends=((1, 0),))))
+    assert "F-9" in net.stopped, "nobody needs them any more"
 
 
 def test_kept_logs_are_dropped_when_the_topology_no_longer_names_their_holder():
