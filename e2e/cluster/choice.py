@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from e2e.cluster.cluster import Cluster, NotPossible
@@ -110,6 +111,10 @@ class ExistingCluster(Cluster):
     def kill_pod(self, uid: str) -> None:
         """Raises NotPossible."""
         raise NotPossible("only CLUSTER=own sees the processes of pods")
+
+    def deaf(self, uid: str, address: str) -> AbstractContextManager[None]:
+        """Raises NotPossible."""
+        raise NotPossible("only CLUSTER=own enters the networks of pods")
 
     def _link(self, number: int, up: bool) -> None:
         raise NotPossible("only CLUSTER=own cuts nodes off")

@@ -195,6 +195,18 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    @contextlib.contextmanager
+    def deaf(self, uid: str, address: str) -> Iterator[None]:
+        """A pod gets no packet of another pod. Both run on, and everybody else reaches both. Raises NotPossible if no process of it runs."""
+        pid = next(iter(network.container_processes(uid)), None)
+        if pid is None:
+            raise NotPossible(f"no process of pod {uid} runs")
+        network.deafen(pid, address, True)
+        try:
+            yield
+        finally:
+            network.deafen(pid, address, False)
+
     def wait_for_api(self) -> None:
         """Until the API server answers. Raises NotInTime."""
         until(lambda: self.kubectl_succeeds("get", "--raw=/readyz"), 90, "API server", 0.1)

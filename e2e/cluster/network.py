@@ -40,6 +40,11 @@ def set_link(folders: Folders, number: int, up: bool) -> None:
     run(*entered(first, ["-n"], "ip", "link", "set", f"n{number}", "up" if up else "down"))
 
 
+def deafen(pid: int, address: str, deaf: bool) -> None:
+    """Have the network of a process drop what comes from an address, or take it again. Raises CommandFailed."""
+    run(*entered(pid, ["-n"], "iptables", "--wait", "--insert" if deaf else "--delete", "INPUT", "--source", address, "--jump", "DROP"))
+
+
 def hierarchies() -> list[Path]:
     """Where control groups are mounted: version 1 has several."""
     lines = Path("/proc/mounts").read_text().splitlines()

@@ -168,7 +168,13 @@ def test_an_unknown_kind_of_cluster_is_refused() -> None:
 
 def test_an_existing_cluster_says_what_it_cannot_do() -> None:
     existing = ExistingCluster()
-    for act in (lambda: existing.cut(1), lambda: existing.stop(1), lambda: existing.kill_pod("x"), lambda: existing.load([])):
+    for act in (
+        lambda: existing.cut(1),
+        lambda: existing.stop(1),
+        lambda: existing.kill_pod("x"),
+        lambda: existing.deaf("x", "y"),
+        lambda: existing.load([]),
+    ):
         with pytest.raises(NotPossible):
             act()
 
