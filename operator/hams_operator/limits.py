@@ -330,3 +330,6 @@ probe_token_bytes = 24
 
 webhook_body_bytes_max = 4 << 20
 """A question to the webhook: the object as it was and as it shall be."""
+
+successions_tried_max = 3
+"""A change of a graph's shape that was begun and taken back is tried so often; then the resource has to be changed."""

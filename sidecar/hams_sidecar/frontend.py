@@ -44,9 +44,13 @@ from hams_sidecar.lives import listen_at, live
 from hams_sidecar.metrics import Metrics
 from hams_sidecar.payload import Payload, layout
 from hams_sidecar.payloads import ArenaFactory
+from hams_sidecar.succession.heir import heir_of, unless
+from hams_sidecar.succession.predecessor import Predecessor
+from hams_sidecar.succession.successor import Successor, answer_visitor
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.peers.payload import TensorInfo
+from hams_wire.peers.visits import Visit
 from hams_wire.probes import answer_probes
 from hams_wire.process import EXIT_STOPPED, Access, Asked, common_arguments, open_graph, run
 
@@ -61,11 +65,18 @@ class GraphPort:
         self._waiting: dict[int, Done] = {}
         self._layouts: dict[tuple[tuple[str, str, tuple[int, ...], int], ...], tuple[tuple[TensorInfo, ...], int]] = {}
         self.node: Node | None = None
+        self.predecessor: Predecessor | None = None
+        self.successor: Successor | None = None
 
     # -- InferencePort -----------------------------------------------------------------------------------------------------------
 
     def submit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
         """Run one request. A caller that goes away is forgotten; the request is not."""
+        if self.predecessor is not None and (taken := self.predecessor.take(request, done)) is not None:
+            return taken
+        if self.successor is not None and (known := self.successor.answer(request)) is not None:
+            done(known)
+            return _nothing
         node = self.node
         if node is None:
             done(NotReady("this frontend is coming back under another name"))
@@ -104,6 +115,8 @@ class GraphPort:
     def ready(self) -> bool:
         """Whether the graph answers requests now."""
         node = self.node
+        if self.successor is not None and not self.successor.open.is_set():
+            return False
         return node is not None and not node.stopped.done() and isinstance(node.machine, FrontendMachine) and node.machine.ready
 
     def live(self) -> bool:
@@ -124,7 +137,7 @@ class GraphPort:
         assert isinstance(effect, Answer), f"not an effect of a frontend: {effect}"
         done = self._waiting.pop(effect.handle, None)
         if done is not None:
-            done(self._outcome(effect.outcome))
+            done(self.outcome(effect.outcome))
 
     def reply_digest(self, note: NoteReply) -> str | None:
         """Digest of a reply's tensors, for the history."""
@@ -157,7 +170,8 @@ class GraphPort:
             placed.append(TensorInfo(tensor.name, tensor.datatype, tensor.shape, found[1], len(tensor.data)))
         return None if buffer is None else Payload(tuple(placed), buffer)
 
-    def _outcome(self, outcome: Replied | NotServed) -> InferenceOutcome:
+    def outcome(self, outcome: Replied | NotServed) -> InferenceOutcome:
+        """What an outcome of the core is to a client."""
         if isinstance(outcome, Replied):
             if outcome.error is None:
                 return Reply(self._tensors(outcome.tokens))
@@ -233,6 +247,17 @@ async def serve(
     asked_for = None if tokens is None else Tokens(tokens, access.metrics_digest())
     endpoint = Endpoint(port, graph.data, Metrics("frontend"), address, always_digest=recorded, tokens=asked_for)
     kept: KeptLogs | None = None
+    predecessor = port.predecessor = Predecessor(graph, graph_uid, lambda: port.node, port.submit, access.coordination, certificates)
+    heir = await heir_of(coordination, graph_uid, FRONTEND, instance, certificates)
+    successor = port.successor = None if heir is None else Successor(graph, heir)
+
+    async def host(visit: Visit) -> None:
+        await answer_visitor(visit, port, successor)
+
+    def noted(name: str, value: bytes | None, revision: int) -> None:
+        predecessor.noted(name, value, revision)
+        if successor is not None:
+            successor.noted(name, value)
 
     async def begin(name: InstanceId, life: int) -> Node:
         machine = FrontendMachine(graph, name, kept)
@@ -252,12 +277,17 @@ async def serve(
             kept=None if kept is None else kept.former,
             reply_digest=port.reply_digest,
             steps=machine.steps,
+            host=host,
+            noted=noted,
+            turned=predecessor.turned,
+            lost=predecessor.lost,
         )
 
     async def start(node: Node) -> None:
         http = f"http://{endpoint.address.host}:{endpoint.address.http_port}"
         await node.start(http=http, grpc=f"{endpoint.address.host}:{endpoint.address.grpc_port}")
         port.node = node
+        node.look()
 
     def between(node: Node) -> None:
         nonlocal kept
@@ -275,17 +305,24 @@ async def serve(
             closing = asyncio.create_task(endpoint.drain(propagation_s=propagation_s))
         first: set[asyncio.Future[Any]] = {closing, node.stopped}
         await asyncio.wait(first, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        if predecessor.is_over:  # nobody takes anything over
+            await asyncio.wait({closing}, timeout=max(by - node.now(), 0.0))
+            return
         if not asked.at_once.is_set():
             node.feed(Drain())
         await node.until_stopped(asked.at_once, max(by - node.now(), 0.0))
 
     def missing() -> str | None:
+        if successor is not None and not successor.open.is_set():
+            return "the shape before this one serves"
         return "shutting down" if asked.is_set() else why_not_ready(port.node)
 
     node: Node | None = None
     probes = await answer_probes(probe_port, missing, token=access.probe_token(), metrics_digest=access.metrics_digest()) if probe_port else None
     try:
         await endpoint.start()
+        if successor is not None and not await unless(asked, successor.begin()):
+            return 0
         node = await live(instance, begin, start, between, asked, leave, propagation_s + endpoint_limits.drain_s_max + drain_s)
     finally:
         if probes is not None:
@@ -293,8 +330,11 @@ async def serve(
         if closing is not None:
             closing.cancel()
         await endpoint.stop()
+        await predecessor.close()
         if node is not None:
             await node.close(leave=True)
+        else:
+            await coordination.close()
         arena.close()
     return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
 

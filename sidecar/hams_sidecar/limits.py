@@ -32,3 +32,17 @@ descriptors_max = 256
 
 in_place_bytes_min = 64 << 10
 """Smaller tensors are copied from a request's body into memory of their own: the body may be as small, and was not received in place."""
+
+hold_share_max = 0.5
+"""Of a request's time: for so long at most a frontend holds requests back for its successor, then it takes the succession back. What is left is for
+the requests."""
+
+passing_max = 64
+"""Requests that one frontend passes on to its successor at a time; further ones wait."""
+
+visit_pause_s = 0.1
+"""A visit that failed, or a question that nobody could answer yet, is tried again after this long."""
+
+replies_told_max = 1000
+replies_told_bytes = 4 << 20
+"""Kept replies in one message, and about how many bytes of them."""

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import get_args
 
 from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
-from hams_protocol.events import CheckpointRead, Drain
+from hams_protocol.events import CheckpointRead, Drain, ModelReady
 from hams_protocol.ids import InstanceId
+from hams_protocol.messages import StateCopy
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateful.kept import KeptState
 from hams_protocol.stateless import StatelessMachine
@@ -25,7 +26,8 @@ from hams_sidecar.lives import listen_at, live
 from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.proxy_metrics import Work, samples
-from hams_wire import records
+from hams_sidecar.succession.heir import answer_state, heir_of, unless
+from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.exposition import Sample
@@ -70,8 +72,12 @@ async def serve(
         return samples(nodes[-1], memory, work) if nodes else ()
 
     unheard: list[ModelEvent] = []
+    ready: asyncio.Future[ModelReady] = asyncio.get_running_loop().create_future()
+    factory = ArenaFactory(memory)
 
     def emit(event: ModelEvent) -> None:
+        if isinstance(event, ModelReady) and not ready.done():
+            ready.set_result(event)
         if nodes:
             nodes[-1].feed(event)
         else:
@@ -92,7 +98,31 @@ async def serve(
             work.units += len(effect.units)
         link.perform(effect)  # type: ignore[arg-type]
 
+    def turned() -> None:
+        """Of a graph that follows another one: say that the model holds the state."""
+        assert heir is not None
+        loaded = heir.loaded(nodes[-1]) if nodes else None
+        if loaded is not None:
+            telling_loaded.append(asyncio.get_running_loop().create_task(tell_until_told(nodes[-1], *loaded)))
+
+    restored: StateCopy | None = None
+
+    over: list[int] = []
+
+    def noted(name: str, value: bytes | None, revision: int) -> None:
+        if name == succession.ENDED and value is not None:
+            over.append(revision)
+
+    async def inherit() -> None:
+        nonlocal restored
+        assert heir is not None
+        restored = await heir.state(factory, (await ready).layout)
+
     kept: KeptState | None = None
+    telling_loaded: list[asyncio.Task[None]] = []
+    heir = await heir_of(coordination, graph_uid, operator, instance, certificates)
+    if heir is not None and (operator not in heir.follows.kept or heir.follows.done):
+        heir = None
     writer = CheckpointWriter(graph, operator, memory, instance)
 
     async def begin(name: InstanceId, life: int) -> Node:
@@ -107,7 +137,7 @@ async def serve(
             operator,
             graph_uid,
             access.coordination() if life else coordination,
-            ArenaFactory(memory),
+            factory,
             perform,
             listen=listen_at(listen, life),
             advertise=advertise,
@@ -115,6 +145,9 @@ async def serve(
             history=writer_from(os.environ, name),
             suspect_after_s=graph.data.recovery.suspect_after_s,
             kept=None if kept is None else kept.former,
+            host=lambda visit: answer_state(visit, lambda: nodes[-1] if nodes else None, factory),
+            noted=noted,
+            turned=None if heir is None else turned,
         )
 
     async def start(node: Node) -> None:
@@ -133,25 +166,31 @@ async def serve(
         link.perform(RestartModel("its instance goes on under a fresh id"))
 
     async def leave(node: Node, within_s: float) -> None:
-        if not asked.at_once.is_set():
+        if not asked.at_once.is_set() and not over:  # once another shape has taken over, nobody takes anything from here
             node.feed(Drain())
             await node.until_stopped(asked.at_once, within_s)
 
     node: Node | None = None
     telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))
     probes = await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest()) if probe_port else None
-    restored = await writer.newest() if restore and await never_begun(coordination, graph_uid, operator) else None
+    if restore and await never_begun(coordination, graph_uid, operator):
+        restored = await writer.newest()
     try:
         await link.listen(socket)
+        if heir is not None and await never_begun(coordination, graph_uid, operator) and not await unless(asked, inherit()):
+            return 0
         node = await live(instance, begin, start, between, asked, leave, drain_s)
     finally:
-        telling.cancel()
+        for task in (telling, *telling_loaded):
+            task.cancel()
         if probes is not None:
             probes.close()
         await link.close()
         await writer.close()
         if node is not None:
             await node.close(leave=True)
+        else:
+            await coordination.close()
         memory.close()
     return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
 
@@ -175,6 +214,17 @@ async def tell_version(now: Callable[[], Node | None], graph_uid: str, operator:
             last = found
         except CoordinationError as error:
             log.info("the version is told later: %s", error)
+
+
+async def tell_until_told(node: Node, key: str, value: bytes) -> None:
+    """Write a key that nobody else writes, until etcd has it."""
+    while not node.stopped.done():
+        try:
+            await node.tell(key, value)
+            return
+        except CoordinationError as error:
+            log.info("that the state is loaded is told later: %s", error)
+            await asyncio.sleep(limits.visit_pause_s)
 
 
 async def never_begun(coordination: EtcdCoordination, graph_uid: str, operator: str) -> bool:

@@ -160,6 +160,20 @@ keepalive_probes_max = 3
 user_timeout_s = 5
 """Sent bytes without acknowledgement for this long break a connection."""
 
+# ---- visits (hams_wire.peers.visits) ----
+
+visits_max = 256
+"""Visitors at one instance at a time."""
+
+visit_head_bytes_max = 4 * 1024 * 1024
+"""What a visitor, or its host, says besides payload, in one message."""
+
+visit_piece_bytes = 1024 * 1024
+"""Payload is read and written in pieces of this size."""
+
+visit_silence_s = 5.0
+"""A visit on which nothing moves for this long while something is due is over."""
+
 # ---- suspicion (hams_wire.suspicion) ----
 
 suspicion_deviations = 4.0

@@ -43,15 +43,16 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import Heartbeat, Message, Suspect
 from hams_protocol.topology import Topology
-from hams_wire import limits, records
+from hams_wire import limits, records, succession
 from hams_wire.changes import changes
-from hams_wire.coordination.port import Compare, Coordination, Deleted, Put, Restored, Write
+from hams_wire.coordination.port import ABSENT, Compare, Coordination, Deleted, Put, Restored, Write
 from hams_wire.coordination.registration import Registration
 from hams_wire.errors import CoordinationError, NotApplied
 from hams_wire.history import HistoryError, HistoryWriter
 from hams_wire.notes import line_of
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import PayloadFactory
+from hams_wire.peers.visits import Host
 from hams_wire.suspicion import Suspicion
 from hams_wire.tls import Certificates
 from hams_wire.trace import trace_from
@@ -83,7 +84,9 @@ class Node:
     """One instance on one event loop.
 
     `perform` gets the effects that only this kind of process understands (model effects, answers). `reply_digest` makes the digest of a
-    reply for the history, if wanted. `steps`: the machine's way to take several events in one step, if it has one.
+    reply for the history, if wanted. `steps`: the machine's way to take several events in one step, if it has one. `host` answers visitors.
+    `noted(name, value, revision)` is told of every key of the graph that is not the core's business, as they are and as they change (None: it is
+    gone); `turned()` after every turn. `lost(message)`: whether a message that has arrived counts as lost on its way.
     """
 
     def __init__(
@@ -104,6 +107,10 @@ class Node:
         kept: InstanceId | None = None,
         reply_digest: Callable[[NoteReply], str | None] | None = None,
         steps: Callable[[Sequence[Event], float], list[Effect]] | None = None,
+        host: Host | None = None,
+        noted: Callable[[str, bytes | None, int], None] | None = None,
+        turned: Callable[[], None] | None = None,
+        lost: Callable[[Message], bool] | None = None,
     ) -> None:
         self.machine = machine
         self.instance = instance
@@ -120,6 +127,9 @@ class Node:
         self._events: deque[Event] = deque()
         self._turning = False
         self._steps = steps
+        self._noted = noted
+        self._turned = turned
+        self._lost = lost
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._due = float("inf")
@@ -147,6 +157,7 @@ class Node:
             advertise=advertise,
             tls=tls,
             eager=self._is_close,
+            host=host,
         )
 
     # -- life --------------------------------------------------------------------------------------------------------------------
@@ -189,6 +200,10 @@ class Node:
         """Write into etcd what only people look at. Raises CoordinationError; who asks again overwrites, so an unknown outcome does no harm."""
         await self._coordination.transact((), (Write(key, value),))
 
+    async def swap(self, key: str, revision: int, value: bytes) -> None:
+        """Change a key that is no topology and was last changed at `revision`. Raises CoordinationError."""
+        await self._coordination.compare_and_swap(key, revision, value)
+
     def now(self) -> float:
         """The machine's clock: monotonic seconds."""
         return self._loop.time()
@@ -203,10 +218,18 @@ class Node:
             self._turning = True
             self._loop.call_soon(self._turn)
 
+    def look(self) -> None:
+        """Have `turned` called at the end of a turn, though nothing may have happened."""
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
     def _turn(self) -> None:
         events = self._events
         if not events:
             self._turning = False
+            if self._turned is not None:
+                self._turned()
             return
         self._turning = True
         self.network.hold()
@@ -222,6 +245,8 @@ class Node:
             self._turning = False
             self.network.release()
         self._arm()
+        if self._turned is not None:
+            self._turned()
 
     def _take(self, events: tuple[Event, ...], now: float) -> None:
         """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone: neither may be passed over,
@@ -270,6 +295,8 @@ class Node:
             self._turn()
 
     def _on_message(self, sender: InstanceId, message: Message) -> None:
+        if self._lost is not None and self._lost(message):
+            return
         self.feed(Received(sender, message))
 
     def _on_up(self, peer: InstanceId) -> None:
@@ -379,6 +406,8 @@ class Node:
             elif name == "topology":
                 found = True
                 self.feed(TopologyLearnt(records.decode_topology(entry.value), entry.mod_revision))
+            elif self._noted is not None:
+                self._noted(name, entry.value, entry.mod_revision)
         if not found:
             self.feed(TopologyLearnt(Topology(), 0))
         self._set_members(members)
@@ -410,6 +439,8 @@ class Node:
             else:
                 members.pop(instance, None)
             self._set_members(members)
+        elif self._noted is not None:
+            self._noted(name, event.entry.value if isinstance(event, Put) else None, event.entry.mod_revision if isinstance(event, Put) else 0)
 
     def _member(self, members: dict[InstanceId, Member], instance: InstanceId, value: bytes) -> None:
         try:
@@ -440,11 +471,12 @@ class Node:
             self._proposals.popleft()
 
     async def _commit(self, proposal: Propose) -> Event:
-        """One compare-and-swap. An unknown outcome is read again, never repeated."""
+        """One compare-and-swap. An unknown outcome is read again, never repeated. A graph whose successor serves has no roles to give any more."""
         key = records.topology_key(self._uid)
+        compares = (Compare(key, proposal.revision), Compare(succession.key(self._uid, succession.ENDED), ABSENT))
         try:
             if proposal.revision >= 0:
-                revision = await self._coordination.compare_and_swap(key, proposal.revision, records.encode_topology(proposal.topology))
+                revision = await self._coordination.transact(compares, (Write(key, records.encode_topology(proposal.topology)),))
                 return CasDone(proposal.topology, revision)
         except NotApplied:
             pass

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from hams_operator import limits
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology, allow_restart
-from hams_wire import records
-from hams_wire.coordination.port import ABSENT, Coordination, Delete, Deleted, KeyValue, Put, Restored
+from hams_wire import records, succession
+from hams_wire.coordination.port import ABSENT, Compare, Coordination, Delete, Deleted, KeyValue, Put, Restored, Write
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
+from hams_wire.succession import Follows, Quiet, Succession, Taken
 
 log = logging.getLogger("hams.controller")
 
@@ -22,14 +23,23 @@ ROOT = "/hams/v1/"
 
 @dataclass(slots=True)
 class Known:
-    """What etcd holds of one graph. `registered`: whose each instance is; `failovers`, `versions`: what was told of each set, for people."""
+    """What etcd holds of one graph. `registered`: whose each instance is; `failovers`, `versions`: what was told of each set, for people;
+    `succession` and what follows it: of a change of its shape (`hams_wire.succession`)."""
 
     topology: Topology = field(default_factory=Topology)
+    topology_revision: int = ABSENT
     registered: dict[InstanceId, str] = field(default_factory=dict)
     spec: bytes = b""
     spec_revision: int = ABSENT
     failovers: dict[str, records.FailoverRecord] = field(default_factory=dict)
     versions: dict[str, records.VersionRecord] = field(default_factory=dict)
+    succession: Succession | None = None
+    succession_revision: int = ABSENT
+    follows: Follows | None = None
+    follows_revision: int = ABSENT
+    quiet: dict[InstanceId, Quiet] = field(default_factory=dict)
+    waiting: dict[InstanceId, str] = field(default_factory=dict)
+    taken: dict[InstanceId, Taken] = field(default_factory=dict)
 
     @property
     def has_run(self) -> bool:
@@ -130,7 +140,7 @@ class Mirror:
             if name == "spec":
                 known.spec, known.spec_revision = value, revision
             elif name == "topology":
-                known.topology = records.decode_topology(value)
+                known.topology, known.topology_revision = records.decode_topology(value), revision
             elif name.startswith("members/"):
                 instance = name.removeprefix("members/")
                 known.registered[instance] = records.decode_member(instance, value)[1].of
@@ -138,6 +148,16 @@ class Mirror:
                 known.failovers[name.removeprefix("failovers/")] = records.decode_failover(value)
             elif name.startswith("versions/"):
                 known.versions[name.removeprefix("versions/")] = records.decode_version(value)
+            elif name == succession.SUCCESSION:
+                known.succession, known.succession_revision = succession.decode_succession(value), revision
+            elif name == succession.FOLLOWS:
+                known.follows, known.follows_revision = succession.decode_follows(value), revision
+            elif name.startswith(succession.QUIET):
+                known.quiet[name.removeprefix(succession.QUIET)] = succession.decode_quiet(value)
+            elif name.startswith(succession.WAITING):
+                known.waiting[name.removeprefix(succession.WAITING)] = value.decode(errors="replace")
+            elif name.startswith(succession.TAKEN):
+                known.taken[name.removeprefix(succession.TAKEN)] = succession.decode_taken(value)
         except records.MalformedRecord as error:
             log.error("%s: %s", key, error)
         return uid
@@ -148,14 +168,24 @@ class Mirror:
         if name == "spec":
             known.spec, known.spec_revision = b"", ABSENT
         elif name == "topology":
-            known.topology = Topology()
+            known.topology, known.topology_revision = Topology(), ABSENT
         elif name.startswith("members/"):
             known.registered.pop(name.removeprefix("members/"), None)
         elif name.startswith("failovers/"):
             known.failovers.pop(name.removeprefix("failovers/"), None)
         elif name.startswith("versions/"):
             known.versions.pop(name.removeprefix("versions/"), None)
-        if not (known.spec or known.registered or known.topology.generation):
+        elif name == succession.SUCCESSION:
+            known.succession, known.succession_revision = None, ABSENT
+        elif name == succession.FOLLOWS:
+            known.follows, known.follows_revision = None, ABSENT
+        elif name.startswith(succession.QUIET):
+            known.quiet.pop(name.removeprefix(succession.QUIET), None)
+        elif name.startswith(succession.WAITING):
+            known.waiting.pop(name.removeprefix(succession.WAITING), None)
+        elif name.startswith(succession.TAKEN):
+            known.taken.pop(name.removeprefix(succession.TAKEN), None)
+        if not (known.spec or known.registered or known.topology.generation or known.follows or known.succession):
             del self._known[uid]
         return uid
 
@@ -174,6 +204,42 @@ class Mirror:
                 raise
             return
         self._put(records.spec_key(graph_uid), compiled, revision)
+
+    async def ensure_follows(self, graph_uid: str, follows: Follows) -> None:
+        """Have etcd say whose states this graph begins with, before it begins. Raises CoordinationError."""
+        known = self.of(graph_uid)
+        if known.follows is None or (known.follows != follows and not known.has_run):
+            key = succession.key(graph_uid, succession.FOLLOWS)
+            revision = await self._coordination.compare_and_swap(key, known.follows_revision, succession.encode(follows))
+            self._put(key, succession.encode(follows), revision)
+
+    async def take_step(self, old_uid: str, record: Succession) -> None:
+        """Change the predecessor's record. Raises CoordinationError; `NotApplied` if somebody else has, and it is looked at anew."""
+        key, known = succession.key(old_uid, succession.SUCCESSION), self.of(old_uid)
+        revision = await self._coordination.compare_and_swap(key, known.succession_revision, succession.encode(record))
+        self._put(key, succession.encode(record), revision)
+
+    async def switch(self, old_uid: str, record: Succession) -> None:
+        """The point of no return: the successor serves, and the predecessor's roles are given to nobody any more. It counts only if both topologies
+        and the record are as they are known here, and were judged. Raises CoordinationError."""
+        old, new = self.of(old_uid), self.of(record.to)
+        assert new.follows is not None, "a successor"
+        compares = (
+            Compare(succession.key(old_uid, succession.SUCCESSION), old.succession_revision),
+            Compare(succession.key(old_uid, succession.ENDED), ABSENT),
+            Compare(records.topology_key(old_uid), old.topology_revision),
+            Compare(records.topology_key(record.to), new.topology_revision),
+            Compare(succession.key(record.to, succession.FOLLOWS), new.follows_revision),
+        )
+        done = Follows(new.follows.uid, new.follows.kept, done=True)
+        writes = (
+            Write(succession.key(old_uid, succession.SUCCESSION), succession.encode(record)),
+            Write(succession.key(old_uid, succession.ENDED), record.to.encode()),
+            Write(succession.key(record.to, succession.FOLLOWS), succession.encode(done)),
+        )
+        revision = await self._coordination.transact(compares, writes)
+        for write in writes:
+            self._put(write.key, write.value, revision)
 
     async def allow_restart(self, graph_uid: str, name: str) -> None:
         """Have a lost state begin again. Raises CoordinationError; `NotApplied` if the topology has changed just now, and it is looked at anew."""

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 from hams_operator import limits
 from hams_operator.controller.identities import Identities
+from hams_operator.controller.judging import Step
 from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, KubeError
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.running import Running, Specs, incarnation_of, running
 from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import GraphKey, Store
+from hams_operator.controller.successions import advance, give_up, given_up, refused
 from hams_operator.controller.workers import Again
 from hams_operator.graph import InvalidGraph, load_object
 from hams_operator.plan.change import Decision, current, decide, restarts
@@ -35,10 +37,11 @@ from hams_operator.plan.names import (
 )
 from hams_operator.plan.news import News, news
 from hams_operator.plan.pods_seen import pods_over, roles_of
-from hams_operator.plan.status import Missing, Told, World, is_true, refusal, status_of
+from hams_operator.plan.status import Missing, Told, World, is_true, refusal, serving, status_of
 from hams_protocol.graph import Graph
 from hams_wire.errors import CoordinationError
 from hams_wire.spec import encode_spec
+from hams_wire.succession import Follows, Phase
 
 log = logging.getLogger("hams.controller")
 
@@ -48,13 +51,16 @@ NAME_TAKEN = "NameTaken"
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A resource as it stands: where, and what it asks for; `problem` if it asks for something that cannot be, `unread` if what runs is not known."""
+    """A resource as it stands: where, and what it asks for; `problem` if it asks for something that cannot be, `unread` if what runs is not known.
+    `unborn`: incarnations that wait to take states over, and have served nobody; `given_up`: those that never will."""
 
     item: Json
     place: Place
     decision: Decision | None
     problem: Missing | None
     unread: str = ""
+    unborn: frozenset[int] = frozenset()
+    given_up: frozenset[int] = frozenset()
 
     @property
     def generation(self) -> int:
@@ -105,14 +111,18 @@ class Reconciler:
         decision = asked.decision
         failed: KubeError | CoordinationError | None = None
         problem: Missing | None = None
+        step = Step(None)
         try:
-            problem = await self._have(key, decision)
+            if await self._give_up_others(asked, decision):
+                asked = self._asked(key, item)
+            problem = await self._have(key, asked, decision)
+            step = await self._advance(key, asked, decision)
         except (KubeError, CoordinationError) as error:
             failed = error
             if isinstance(error, KubeError) and error.permanent:
                 problem = ("Rejected", str(error))
         shown = self._shown(key, decision)
-        world = replace(self._world(key, shown, asked.problem, problem), replacing=shown is not decision)
+        world = replace(self._world(key, shown, asked.problem, problem), replacing="" if shown is decision else self._replacing(decision, step))
         await self._tend_pods(key, self._world(key, decision, None, None))
         for name in restarts(item["metadata"].get("annotations") or {}, world.topology):
             await self._mirror.allow_restart(shown.place.graph_uid(), name)
@@ -132,26 +142,46 @@ class Reconciler:
         known = self._running(key, place)
         if known.unread:
             return _Asked(item, place, None, None, known.unread)
-        begun = known.graphs
+        told = {incarnation_of(uid, place): self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)}
+        over = {number for number, found in told.items() if found.succession is not None and found.succession.phase is Phase.DONE}
+        gone = frozenset(number for number in told if given_up(number, told, lambda uid: incarnation_of(uid, place)))
+        begun = {number: graph for number, graph in known.graphs.items() if number not in over | gone}
+        unborn = frozenset(number for number in begun if (found := told.get(number)) and found.follows and not found.follows.done)
+        if known.graphs and not begun:
+            return _Asked(
+                item, place, None, None, "another shape has taken over, and neither its ConfigMap nor etcd holds its graph: nothing is changed"
+            )
+        asked = self._decided(key, item, place, begun, known.whole, unborn)
+        return replace(asked, unborn=unborn, given_up=gone)
+
+    def _decided(self, key: GraphKey, item: Json, place: Place, begun: dict[int, Graph], whole: frozenset[int], unborn: frozenset[int]) -> _Asked:
+        metadata = item["metadata"]
         try:
             graph = load_object({name: value for name, value in item.items() if name != "status"}, uid=place.graph_uid())
         except InvalidGraph as error:  # the webhook is off, or was
             problem = ("Invalid", "\n".join(map(str, error.problems)))
             if not begun:
                 return _Asked(item, place, None, problem)
-            incarnation = current(begun, known.whole)
+            incarnation = current(begun, whole)
             as_before = Decision(begun[incarnation], replace(place, incarnation=incarnation), f"{problem[1]}\nUntil then it runs as before")
             return _Asked(item, place, as_before, None)
-        decision = decide(graph.data, place, begun, metadata.get("annotations") or {}, known.whole, lambda: self._used(key, place))
-        if self._mirror.away and begun and decision.place.incarnation not in begun:
-            incarnation = current(begun, known.whole)
-            why = f"another shape begins when etcd is there: {self._mirror.away}. Until then it runs as before"
-            decision = Decision(begun[incarnation], replace(place, incarnation=incarnation), why)
+        decision = decide(graph.data, place, begun, metadata.get("annotations") or {}, whole, lambda: self._used(key, place), unborn)
+        if begun and decision.place.incarnation not in begun:
+            incarnation, why = current(begun, whole), ""
+            if self._mirror.away:
+                why = f"another shape begins when etcd is there: {self._mirror.away}"
+            elif decision.kept:
+                incarnation = decision.follows
+                record = self._mirror.of(replace(place, incarnation=incarnation).graph_uid()).succession
+                why = refused(record, _generation(item))
+            if why:
+                decision = Decision(begun[incarnation], replace(place, incarnation=incarnation), f"{why}. Until then it runs as before")
         return _Asked(item, place, decision, None)
 
     def _used(self, key: GraphKey, place: Place) -> int:
         """The newest incarnation that has run, though nothing may be left of it but keys in etcd: a new one with its number would find them."""
-        run = [uid for uid in self._mirror.uids(place.owner_uid) if self._mirror.of(uid).has_run]
+        told = {uid: self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)}
+        run = [uid for uid, found in told.items() if found.has_run] + [found.succession.to for found in told.values() if found.succession is not None]
         return max((*(incarnation_of(uid, place) for uid in run), *(pod.incarnation for pod in self._store.pods(key))), default=0)
 
     def _serves(self, key: GraphKey, decision: Decision) -> bool:
@@ -176,20 +206,61 @@ class Reconciler:
 
         return running(place, self._store.objects(key), specs)
 
-    async def _have(self, key: GraphKey, decision: Decision) -> Missing | None:
+    async def _give_up_others(self, asked: _Asked, decision: Decision) -> bool:
+        """Before anything of a shape that was to take over is taken away, it is settled in etcd that it never will. Whether there was one."""
+        others = [number for number in asked.unborn if number != decision.place.incarnation]
+        for number in others:
+            uid = replace(decision.place, incarnation=number).graph_uid()
+            follows = self._mirror.of(uid).follows
+            if follows is not None:
+                await give_up(self._mirror, follows.uid, uid, "another shape is asked for")
+        return bool(others)
+
+    async def _advance(self, key: GraphKey, asked: _Asked, decision: Decision) -> Step:
+        """The next step of a shape that takes states over, if there is one."""
+        follows = self._mirror.of(decision.place.graph_uid()).follows
+        if follows is None or follows.done or self._mirror.away:
+            return Step(None)
+        old = self._running(key, decision.place).graphs.get(incarnation_of(follows.uid, decision.place))
+        if old is None:
+            return Step(None, f"the graph {follows.uid}, whose states it goes on with, cannot be read")
+        serves = serving(decision.graph, decision.place, self._world(key, decision, None, None))
+        return await advance(self._mirror, old, decision.graph, asked.generation, serves)
+
+    def _replacing(self, decision: Decision, step: Step) -> str:
+        """What there is to say of the shape that comes up."""
+        follows = self._mirror.of(decision.place.graph_uid()).follows
+        if follows is None:
+            return "another shape of the graph comes up beside this one, and takes over when it serves"
+        record = self._mirror.of(follows.uid).succession
+        states = f"the states of {', '.join(follows.kept)}"
+        if follows.done:
+            return f"another shape of the graph has taken over {states}, and is about to serve"
+        if record is None or record.to != decision.graph.data.uid:
+            before = f" (attempt {record.tries + 1}; the last one was taken back: {record.why})" if record is not None and record.tries else ""
+            return f"another shape of the graph comes up beside this one, and takes over {states} when it is there: {step.why}{before}"
+        if record.phase is Phase.BACK:
+            return f"another shape of the graph has not taken over {states}: {record.why}"
+        return f"another shape of the graph takes over {states}, requests wait meanwhile: {step.why or record.phase.value}"
+
+    async def _have(self, key: GraphKey, asked: _Asked, decision: Decision) -> Missing | None:
         """Have Kubernetes and etcd hold what the decision says; a problem that only a person can solve."""
         place = decision.place
         compiled = encode_spec(decision.graph)
         if not self._mirror.away:
+            if decision.kept:  # before it begins: its processes ask at their start
+                old_uid = replace(place, incarnation=decision.follows).graph_uid()
+                await self._mirror.ensure_follows(place.graph_uid(), Follows(old_uid, decision.kept))
             await self._mirror.ensure_spec(place.graph_uid(), compiled)
         try:
             probe_token = await self._identities.ensure(place)
         except Foreign as error:
             return NAME_TAKEN, str(error)
         wanted = desired(decision.graph, compiled.decode(), place, self._settings, probe_token)
-        serves = self._serves(key, decision)
+        follows = self._mirror.of(place.graph_uid()).follows
+        serves = self._serves(key, decision) and (follows is None or follows.done)
         held = self._store.objects(key)
-        found = difference(wanted, held, place.owner_uid, replaceable=serves)
+        found = difference(wanted, held, place.owner_uid, replaceable=serves, given_up=asked.given_up)
         foreign = found.foreign or await self._strangers(place, found, held)
         if foreign:
             return NAME_TAKEN, f"{', '.join(foreign)}: there already, and not of this graph"
@@ -214,11 +285,11 @@ class Reconciler:
             log.info("%s/%s: apply %s %s", place.namespace, place.name, kind, name)
             held = await self._kube.apply(OWNED[kind], place.namespace, name, item)
             self._store.put(held, ours=True)
-        past_frontends = any(pod.of == FRONTEND_ROLE and pod.incarnation != place.incarnation for pod in self._store.pods(key))
+        with_frontends = {str(pod.incarnation) for pod in self._store.pods(key) if pod.of == FRONTEND_ROLE} - {str(place.incarnation)}
         for item in found.delete:
             kind, metadata = item["kind"], item["metadata"]
             labels = metadata.get("labels") or {}
-            if past_frontends and labels.get(INCARNATION) != str(place.incarnation) and labels.get(ROLE) != FRONTEND_ROLE:
+            if labels.get(INCARNATION) in with_frontends and labels.get(ROLE) != FRONTEND_ROLE:
                 continue  # what they still have to answer needs all the others
             log.info("%s/%s: delete %s %s", place.namespace, place.name, kind, metadata["name"])
             await self._kube.delete(OWNED[kind], place.namespace, metadata["name"], metadata["uid"])

@@ -19,9 +19,9 @@ from hams_operator.controller.certificates import Pair, fresh_pair, holds
 from hams_operator.controller.kube import SECRETS, WEBHOOKS, Kube, KubeError
 from hams_operator.controller.options import Options
 from hams_operator.graph import InvalidGraph, load_object
-from hams_operator.plan.change import differing
+from hams_operator.plan.change import differing, lost_states
 from hams_operator.plan.names import ALLOW_STATE_LOSS, Json
-from hams_operator.plan.status import CHANGE_REFUSED
+from hams_operator.plan.status import CHANGE_REFUSED, REPLACING
 
 log = logging.getLogger("hams.controller")
 
@@ -50,13 +50,13 @@ def refusals(request: Json) -> list[str]:
         return [str(problem) for problem in error.problems]
     if not old or (metadata.get("annotations") or {}).get(ALLOW_STATE_LOSS) == "true":
         return []
-    if any(item.get("reason") == CHANGE_REFUSED for item in (old.get("status") or {}).get("conditions") or []):
+    if any(item.get("reason") in (CHANGE_REFUSED, REPLACING) for item in (old.get("status") or {}).get("conditions") or []):
         return []  # another graph runs than the old object asks for: the controller compares with that one, and this may be the way back
     try:
         before = load_object({name: value for name, value in old.items() if name != "status"})
     except InvalidGraph:
         return []
-    lost = [op.name for op in before.data.operators if op.stateful]
+    lost = lost_states(before.data, asked.data)
     return [
         f'spec: {what}; this would lose the state of {", ".join(lost)}: annotate the graph with {ALLOW_STATE_LOSS}: "true" if it may'
         for what in differing(before.data, asked.data)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hams_operator.manager.chronicle import Chronicle
 from hams_protocol.effects import Effect
 from hams_protocol.recovery import ManagerMachine
-from hams_wire import limits, records, spec
+from hams_wire import limits, records, spec, succession
 from hams_wire.coordination.port import ABSENT
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
 from hams_wire.exposition import Sample
@@ -33,7 +33,8 @@ async def serve(
     compiled: bytes | None = None,
     probe_port: int = 0,
 ) -> int:
-    """Run one manager until `asked` is set. Returns the exit code. A graph that etcd does not hold yet is `compiled`."""
+    """Run one manager until `asked` is set. Returns the exit code. A graph that etcd does not hold yet is `compiled`. One whose successor serves has
+    nothing left to be managed."""
     if compiled is not None:
         await bring_spec(access, graph_uid, compiled)
     certificates = access.certificates()
@@ -62,6 +63,13 @@ async def serve(
     def missing() -> str | None:
         return None if begun else "the manager is starting"
 
+    ended = asyncio.Event()
+
+    def noted(name: str, value: bytes | None, revision: int) -> None:
+        if name == succession.ENDED and value is not None:
+            log.warning("another shape of the graph has taken over: %s", value.decode(errors="replace"))
+            ended.set()
+
     def perform(effect: Effect) -> None:
         raise AssertionError(f"not an effect of a manager: {effect}")
 
@@ -78,17 +86,31 @@ async def serve(
         tls=certificates,
         history=writer_from(os.environ, instance),
         suspect_after_s=graph.data.recovery.suspect_after_s,
+        noted=noted,
     )
     probes = await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest()) if probe_port else None
     try:
-        await node.start()
-        begun.append(node)
-        await node.until_stopped(asked)
+        try:
+            await node.start()
+            begun.append(node)
+            await first_of(node, asked, ended)
+        finally:
+            await node.close(leave=True)
+        if ended.is_set():
+            await asked.wait()  # a process that ended would be started again
     finally:
         if probes is not None:
             probes.close()
-        await node.close(leave=True)
     return EXIT_STOPPED if node.stopped.done() else 0
+
+
+async def first_of(node: Node, *events: asyncio.Event) -> None:
+    """Until the core says Stop, or one of these is set."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    node.stopped.add_done_callback(lambda _: waiting[0].cancel())
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
 
 
 async def told(node: Node, graph_uid: str, name: str, record: records.FailoverRecord) -> None:

@@ -1,25 +1,29 @@
 """Whether a running graph can become another one as it runs.
 
 How models run, how many instances there are, and bounds may change: pods are replaced one by one and states are handed on. Another shape
-(operators, edges, tensors) is another graph: its processes cannot talk to those of the one before, so it starts beside it, with states of its
-own, and takes over when it serves. Where operators keep state, that loses it, so it is refused unless an annotation allows it.
+(operators, edges, tensors) is another graph: its processes cannot talk to those of the one before, so it starts beside it and takes over when it
+serves. Operators that keep state in both, under one name, begin with the states they had (ADR 0018). The state of an operator that is removed,
+renamed or made stateless is lost, so that is refused unless an annotation allows it.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from hams_operator.plan.names import ALLOW_STATE_LOSS, RESTART_LOST, Place
-from hams_protocol.graph import Graph, GraphData, Operator
+from hams_protocol.graph import Graph, GraphData, Mode, Operator
 from hams_protocol.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which graph shall run where. `refused`: why that is not the one asked for ("": it is)."""
+    """Which graph shall run where. `refused`: why that is not the one asked for ("": it is). `kept`: of a new one, the operators that go on with the
+    states of the incarnation `follows`."""
 
     graph: Graph
     place: Place
     refused: str = ""
+    follows: int = 0
+    kept: tuple[str, ...] = ()
 
 
 def decide(
@@ -29,12 +33,14 @@ def decide(
     annotations: Mapping[str, str],
     whole: Collection[int] = (),
     used: Callable[[], int] = int,
+    unborn: Collection[int] = (),
 ) -> Decision:
     """`asked` as compiled (its uid does not matter); `running`: the graphs that run now, by incarnation. `whole`: those of which every Deployment is
-    there; `used`: the newest incarnation that has ever run, if that is to be known.
+    there; `used`: the newest incarnation that has ever run, if that is to be known; `unborn`: those that wait to take states over, and have served
+    nobody.
 
     While another shape comes up, the one before is whole, and asking for that one again is the way back to it and to its states. It gives up
-    those of the newer one, if that was whole too, so it takes the same annotation.
+    those of the newer one, if that was whole too and may have served, so it takes the same annotation.
     """
     if not running:
         return Decision(_at(asked, place), place)
@@ -42,13 +48,13 @@ def decide(
     allowed = annotations.get(ALLOW_STATE_LOSS) == "true"
     for incarnation in (newest, *sorted(set(running) & set(whole) - {newest}, reverse=True)):
         if not differing(running[incarnation].data, asked) and (
-            incarnation == newest or newest not in whole or allowed or not _states(running[newest])
+            incarnation == newest or newest not in whole or newest in unborn or allowed or not _states(running[newest])
         ):
             there = replace(place, incarnation=incarnation)
             return Decision(_at(asked, there), there)
-    old_place = replace(place, incarnation=current(running, whole))
+    old_place = replace(place, incarnation=current({number: graph for number, graph in running.items() if number not in unborn} or running, whole))
     old = running[old_place.incarnation]
-    lost = _states(old)
+    lost = lost_states(old.data, asked)
     if lost and not allowed:
         return Decision(
             old,
@@ -57,7 +63,7 @@ def decide(
             f'or annotate it with {ALLOW_STATE_LOSS}: "true". Until then it runs as before',
         )
     fresh = replace(place, incarnation=max(newest, used()) + 1)
-    return Decision(_at(asked, fresh), fresh)
+    return Decision(_at(asked, fresh), fresh, follows=old_place.incarnation, kept=kept_states(old.data, asked))
 
 
 def current(running: Mapping[int, Graph], whole: Collection[int]) -> int:
@@ -68,6 +74,20 @@ def current(running: Mapping[int, Graph], whole: Collection[int]) -> int:
 
 def _states(graph: Graph) -> list[str]:
     return [op.name for op in graph.data.operators if op.stateful]
+
+
+def kept_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
+    """Operators whose states another shape goes on with: those that keep one in both, under the same name. In bare-metal mode nobody has a copy."""
+    if Mode.NONE in (old.mode, new.mode):
+        return ()
+    after = {op.name for op in new.operators if op.stateful}
+    return tuple(op.name for op in old.operators if op.stateful and op.name in after)
+
+
+def lost_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
+    """Operators whose states another shape does not go on with."""
+    kept = kept_states(old, new)
+    return tuple(op.name for op in old.operators if op.stateful and op.name not in kept)
 
 
 def restarts(annotations: Mapping[str, str], topology: Topology) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ An object is applied when it is missing, when it was last applied with another c
 others add (defaults, status, their own annotations) is left alone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from hams_operator.plan.names import CONTENT, INCARNATION, Json
@@ -30,9 +30,11 @@ def key_of(item: Json) -> Key:
     return item["kind"], item["metadata"]["name"]
 
 
-def difference(wanted: Iterable[Json], held: Iterable[Json], owner_uid: str, *, replaceable: bool) -> Difference:
+def difference(wanted: Iterable[Json], held: Iterable[Json], owner_uid: str, *, replaceable: bool, given_up: Collection[int] = ()) -> Difference:
     """`held`: the objects in the namespace that carry the graph's label; one without it may have a wanted name all the same. `replaceable`: the
-    wanted incarnation serves, so objects of earlier ones may go; until then they stay and serve."""
+    wanted incarnation serves, so objects of earlier ones may go; until then they stay and serve. Those of incarnations that were `given_up` go at
+    once."""
+    over = {str(number) for number in given_up}
     by_key = {key_of(item): item for item in held}
     wanted_keys = {key_of(item): item for item in wanted}
     apply, foreign = [], []
@@ -46,7 +48,7 @@ def difference(wanted: Iterable[Json], held: Iterable[Json], owner_uid: str, *, 
     for key, item in by_key.items():
         if key in wanted_keys or not is_ours(item, owner_uid) or item["metadata"].get("deletionTimestamp"):
             continue
-        if replaceable or _incarnation(item) in {_incarnation(other) for other in wanted_keys.values()}:
+        if replaceable or _incarnation(item) in over | {_incarnation(other) for other in wanted_keys.values()}:
             delete.append(item)
     return Difference(tuple(apply), tuple(delete), tuple(foreign))
 

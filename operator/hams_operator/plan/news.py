@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hams_operator.plan.names import Json
-from hams_operator.plan.status import is_true
+from hams_operator.plan.status import REPLACING, is_true
 from hams_protocol.graph import Graph
 
 
@@ -71,6 +71,11 @@ def _of_conditions(before: Json, now: Json) -> list[News]:
             found.append(News(good, "the graph answers" if kind == "Ready" else "every state has its backups in sync"))
         elif is_true(before, kind) and not is_true(now, kind):
             found.append(News(bad, f"{conditions[kind]['message']} ({conditions[kind]['reason']})", warning=True))
+    was, is_now = (items.get("Progressing", {}) for items in (earlier, conditions))
+    if is_now.get("reason") == REPLACING != was.get("reason"):
+        found.append(News("Replacing", is_now["message"]))
+    elif was.get("reason") == REPLACING and is_now.get("reason") in ("Stable", "Recovering"):
+        found.append(News("Replaced", "the shape that was asked for serves"))
     for reason in ("ChangeRefused", "Invalid", "NameTaken"):
         mine = [item for item in conditions.values() if item["reason"] == reason]
         known = {(item["reason"], item["message"]) for item in earlier.values()}

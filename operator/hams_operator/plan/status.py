@@ -4,7 +4,7 @@
 ready. `Redundant=True` only while every replica set has its backups in sync and standbys are warm. What is not known is said to be unknown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hams_operator.graph import NOT_ASKED_FOR, not_asked_for
@@ -16,6 +16,8 @@ from hams_protocol.topology import ReplicaSet, Topology
 
 CHANGE_REFUSED = "ChangeRefused"
 """Reason of Progressing=False when what runs is not what the resource asks for."""
+REPLACING = "Replacing"
+"""Reason of Progressing=True while another shape comes up beside the one that serves."""
 CRASH_LOOP_RESTARTS = 2
 
 Missing = tuple[str, str]
@@ -34,15 +36,15 @@ class Told:
 @dataclass(frozen=True, slots=True)
 class World:
     """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd cannot be read, or "": then
-    topology and registrations are what they last were. `failovers`, `versions` (epoch, version): what managers and primaries have
-    told, by operator."""
+    topology and registrations are what they last were. `replacing`: what is known of another shape that comes up, or "". `failovers`, `versions`
+    (epoch, version): what managers and primaries have told, by operator."""
 
     topology: Topology = field(default_factory=Topology)
     registered: Mapping[InstanceId, str] = field(default_factory=dict)
     pods: tuple[Pod, ...] = ()
     etcd_away: str = ""
     refused: str = ""
-    replacing: bool = False
+    replacing: str = ""
     problem: Missing | None = None
     failovers: Mapping[str, Told] = field(default_factory=dict)
     versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -94,6 +96,11 @@ def refusal(before: Json, problems: Missing, generation: int, now: str, ready: s
 def is_true(status: Json, kind: str) -> bool:
     """Whether a condition holds in a status."""
     return any(item["type"] == kind and item["status"] == "True" for item in status.get("conditions", []))
+
+
+def serving(graph: Graph, place: Place, world: World) -> Callable[[InstanceId], bool]:
+    """Whether an instance is registered and its pod serves its role."""
+    return _Seen(graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)).serves
 
 
 class _Seen:
@@ -260,7 +267,7 @@ def _progressing(world: World, missing: Missing | None) -> tuple[str, str, str]:
     if world.refused:
         return "False", CHANGE_REFUSED, world.refused
     if world.replacing:
-        return "True", "Replacing", "another shape of the graph comes up beside this one, and takes over when it serves"
+        return "True", REPLACING, world.replacing
     if missing is not None and missing[0] != NOT_ASKED_FOR:
         return "True", "Recovering", missing[1]
     return "False", "Stable", ""

@@ -242,6 +242,10 @@ class ReceivingOwner(Protocol):
         """It has said who it is. Raises Turned."""
         ...
 
+    def visited(self, receiving: "Receiving", hello: handshake.Hello, transport: asyncio.Transport) -> handshake.Welcome:
+        """It is a visitor: the transport is its host's once it has been welcomed. Raises Turned."""
+        ...
+
     def heard(self, peer: InstanceId, nbytes: int) -> None:
         """Bytes have arrived, of a known peer or (empty) of a stranger; what they hold is delivered now."""
         ...
@@ -305,13 +309,18 @@ class Receiving(asyncio.BufferedProtocol):
         if self.peer:
             raise BadFrame("a second greeting")
         hello = handshake.read(handshake.Hello, kind, metadata)
+        assert self._transport is not None
+        if hello.visit:
+            self._transport.write(handshake.frame(self._owner.visited(self, hello, self._transport)))
+            self._deaf = True  # what comes now is not for this end of the connection
+            self.connection_lost(None)
+            return
         welcome = self._owner.greeted(self, hello)
         self.peer = hello.sender
         self.inbox.strange = False
         self.inbox.metadata_max = limits.metadata_bytes_max
         if self._timer is not None:
             self._timer.cancel()
-        assert self._transport is not None
         self._transport.write(handshake.frame(welcome))
 
     def _deliver(self, message: Message) -> None:

@@ -23,7 +23,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """First frame of a connection. `address` is where the sender can be reached itself."""
+    """First frame of a connection. `address` is where the sender can be reached itself. `visit`: it is no peer but a visitor (`visits.py`)."""
 
     graph: _Text
     sender: _Text
@@ -31,6 +31,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     address: _Text
     oldest: int
     newest: int
+    visit: bool = False
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True):

@@ -22,17 +22,15 @@ from dataclasses import dataclass
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Message
 from hams_wire import limits, mortality
-from hams_wire.peers import addresses, handshake
+from hams_wire.peers import addresses, handshake, visits
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.connection import Receiving, Sending
 from hams_wire.peers.errors import BadFrame, NotSendable, Turned, Why
 from hams_wire.peers.payload import PayloadFactory
+from hams_wire.peers.visits import TLS_NAME
 from hams_wire.tls import Certificates, Stranger
 
 log = logging.getLogger("hams.wire.peers")
-
-TLS_NAME = "hams-peer"
-"""Server name that a dialling side asks for: addresses change, so certificates are checked for the graph's identity instead (`tls.py`)."""
 
 
 @dataclass(slots=True)
@@ -76,7 +74,7 @@ class PeerNetwork:
     `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
     on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (its process is ending, or it
     was dialled and nobody listens at its address, or somebody else). `eager(peer)`: whether to find out at
-    once why a connection broke; to others a pause comes first, so that those who act upon it find the machine free.
+    once why a connection broke; to others a pause comes first, so that those who act upon it find the machine free. `host` answers visitors.
     """
 
     def __init__(
@@ -93,6 +91,7 @@ class PeerNetwork:
         advertise: str | None = None,
         tls: Certificates | None = None,
         eager: Callable[[InstanceId], bool] = lambda _: True,
+        host: visits.Host | None = None,
     ) -> None:
         self.instance = instance
         self.graph = graph
@@ -107,6 +106,8 @@ class PeerNetwork:
         self._on_up = on_up
         self._on_down = on_down
         self._on_refused = on_refused
+        self._host = host
+        self._visits = 0
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
@@ -390,6 +391,29 @@ class PeerNetwork:
             peer.nudge.set()
         self.heard_s[hello.sender] = self._loop.time()
         return welcome
+
+    def visited(self, receiving: Receiving, hello: handshake.Hello, transport: asyncio.Transport) -> handshake.Welcome:
+        """A visitor: its connection is the host's from here on. Raises Turned."""
+        welcome = handshake.answer(hello, self.graph, self.instance)
+        if self._host is None or self._visits >= limits.visits_max or self._closing:
+            raise Turned(Why.FULL, f"{self._visits} visitors are here, which is the most" if self._host else "visitors are not answered here")
+        visit = visits.taken_over(transport, self._loop)  # at once: what follows the greeting is not for us
+        task = self._loop.create_task(self._receive(self._host, hello.sender, visit), name=f"visit of {hello.sender}")
+        self._visits += 1
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return welcome
+
+    async def _receive(self, host: visits.Host, visitor: InstanceId, visit: visits.Visit) -> None:
+        try:
+            await host(visit)
+        except visits.VisitEnded:
+            pass
+        except (visits.VisitFailed, OSError) as error:
+            log.info("the visit of %s is over: %s", visitor, error)
+        finally:
+            self._visits -= 1
+            visit.close()
 
     def heard(self, peer: InstanceId, nbytes: int) -> None:
         """Remember when."""

@@ -1,0 +1,129 @@
+"""When one shape of a graph may take the next step towards another one that keeps its states (ADR 0018).
+
+Pure: what etcd holds of both goes in, the next step comes out. The controller takes it by compare-and-swap, so whoever judges by what is old changes
+nothing. Nothing is asked of the predecessor before all of the successor is there and waits for it alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from hams_protocol.graph import FRONTEND, Graph, Operator
+from hams_protocol.ids import InstanceId
+from hams_protocol.topology import Topology
+from hams_wire.node import MANAGER
+from hams_wire.succession import Cut, Phase, Quiet, Succession, Taken, all_hold, cut_of
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One incarnation as etcd has it. `registered`, `waiting`: whose each instance is. `serves`: whether an instance serves its role."""
+
+    uid: str
+    graph: Graph
+    topology: Topology
+    registered: Mapping[InstanceId, str]
+    quiet: Mapping[InstanceId, Quiet] = field(default_factory=dict)
+    waiting: Mapping[InstanceId, str] = field(default_factory=dict)
+    taken: Mapping[InstanceId, Taken] = field(default_factory=dict)
+    serves: Callable[[InstanceId], bool] = bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`phase`: the one to be entered, None: not yet, `why`. Of a step back, `hopeless`: another attempt would end as this one."""
+
+    phase: Phase | None
+    why: str = ""
+    hopeless: bool = False
+
+
+def next_step(old: Shape, new: Shape, kept: tuple[str, ...], record: Succession | None) -> Step:
+    """`record`: the predecessor's. One of an earlier attempt that was taken back counts as none."""
+    if record is None or (record.phase is Phase.BACK and record.to != new.uid):
+        why = why_not_there(new, kept) or why_not_able(old, kept)
+        return Step(None if why else Phase.HOLD, why)
+    if record.to != new.uid:
+        return Step(None, f"{record.to} has not given up yet")
+    if record.phase is Phase.HOLD:
+        frontends = [name for name, of in old.registered.items() if of == FRONTEND]
+        return Step(Phase.CLOSE) if all_hold(frontends, old.quiet, new.uid) else Step(None, "open requests are finished")
+    if record.phase is not Phase.CLOSE:
+        return Step(None)
+    refused = [item.refused for item in new.taken.values() if item.refused]
+    if refused:
+        return Step(Phase.BACK, refused[0], hopeless=True)
+    cut = cut_of(old.graph.shard_names, old.topology, old.quiet, new.uid)
+    if cut is None:
+        return Step(None, "open requests are finished")
+    if any(item.cut not in ((), cut) for item in new.taken.values()):
+        return Step(Phase.BACK, "parts of the states were taken over at different times")
+    why = why_not_complete(new, kept, cut)
+    return Step(None if why else Phase.DONE, why)
+
+
+def why_not_there(new: Shape, kept: tuple[str, ...]) -> str:
+    """What of the successor is missing before its predecessor is asked to stop; "": nothing."""
+    waiting = list(new.waiting.values())
+    if MANAGER not in new.registered.values():
+        return "no manager is there"
+    for op in new.graph.data.operators:
+        if op.name in kept:
+            if waiting.count(op.name) < _instances(op):
+                return f"{waiting.count(op.name)} of {_instances(op)} instances of {op.name} are there"
+        else:
+            why = _why_unserved(new, op)
+            if why:
+                return why
+    wanted = new.graph.data.frontend.replicas
+    return "" if waiting.count(FRONTEND) >= wanted else f"{waiting.count(FRONTEND)} of {wanted} frontends are there"
+
+
+def why_not_able(old: Shape, kept: tuple[str, ...]) -> str:
+    """What of the predecessor is missing to hand anything over; "": nothing."""
+    for name in (*kept, *old.graph.shard_names):
+        found = old.topology.find(name)
+        if found.lost or found.primary not in old.registered:
+            return f"{name} of the shape before has no primary"
+    return ""
+
+
+def why_not_complete(new: Shape, kept: tuple[str, ...], cut: Cut) -> str:
+    """What of the successor is missing before it may take over: it holds everything, as often as it was asked for."""
+    wanted = {op.name: op.backups for op in new.graph.data.operators if op.stateful}
+    wanted |= dict.fromkeys(new.graph.shard_names, new.graph.data.frontend.replicas - 1)
+    for name, backups in wanted.items():
+        found = new.topology.find(name)
+        if found.primary is None or found.lost or found.restarted_in:
+            return f"{name} has no primary"
+        if len(found.in_sync) < backups:
+            return f"{name} has {len(found.in_sync)} of {backups} copies"
+        gone = [member for member in found.members if member not in new.registered]
+        if gone:
+            return f"{gone[0]} is not registered"
+        if name in kept and not (found.primary in new.taken and new.taken[found.primary].loaded):
+            return f"the model of {name} loads its state"
+        if name in kept and not any(item.of == name and item.cut == cut for item in new.taken.values()):
+            return f"the state of {name} has not been taken over"
+    for op in new.graph.data.operators:
+        why = "" if op.stateful else _why_unserved(new, op)
+        if why:
+            return why
+    frontends = [name for name, of in new.registered.items() if of == FRONTEND]
+    late = [name for name in frontends if name not in new.taken or new.taken[name].cut != cut]
+    if late or not frontends:
+        return f"{late[0]} takes replies over" if late else "no frontend is there"
+    return ""
+
+
+def _instances(op: Operator) -> int:
+    return 1 + op.backups + op.hot_standbys
+
+
+def _why_unserved(new: Shape, op: Operator) -> str:
+    if op.stateful:
+        primary = new.topology.find(op.name).primary
+        return "" if primary is not None and new.serves(primary) else f"{op.name} has no primary that serves"
+    owners = [slot.instance for slot in new.topology.table(op.name).slots]
+    if owners and all(owner is not None and new.serves(owner) for owner in owners):
+        return ""
+    return f"{op.name} is not served"

@@ -1,0 +1,137 @@
+"""A frontend of a shape that follows another one: closed until that has handed over, then open for ever.
+
+Before it is open it has the replies that the predecessor kept; so whoever is open answers a key as the predecessor did.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from hams_protocol.effects import NotServed, Replied
+from hams_protocol.frontend import FrontendMachine
+from hams_protocol.graph import Graph
+from hams_sidecar import limits
+from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.signature import Signature, check_size
+from hams_sidecar.inference import InferenceOutcome, InferencePort, InferenceRequest, NotReady, TimedOut, outcome_of
+from hams_sidecar.succession import replies, talk
+from hams_sidecar.succession.heir import Heir
+from hams_wire import records, succession
+from hams_wire.node import Node
+from hams_wire.peers.visits import Visit, VisitFailed
+
+log = logging.getLogger("hams.succession")
+
+
+class Port(InferencePort, Protocol):
+    """The graph, as a frontend has it."""
+
+    node: Node | None
+
+    def outcome(self, outcome: Replied | NotServed) -> InferenceOutcome:
+        """What an outcome of the core is to a client."""
+        ...
+
+
+class Successor:
+    """`open` is set once this graph serves; `table`: what the predecessor answered."""
+
+    def __init__(self, graph: Graph, heir: Heir) -> None:
+        self.open = asyncio.Event()
+        self.table = replies.Table(graph.data.frontend)
+        self._frontend = graph.data.frontend
+        self.signature = Signature(graph.data)
+        self._heir = heir
+
+    async def begin(self) -> None:
+        """Take the replies over, as soon as the predecessor is at rest."""
+        self.table = await self._heir.kept_replies(self._frontend)
+        log.warning("took %d replies over from %s", len(self.table), self._heir.follows.uid)
+        if self._heir.follows.done:
+            self.open.set()
+
+    def noted(self, name: str, value: bytes | None) -> None:
+        """A key of this graph, as it is or as it has become."""
+        if name != succession.FOLLOWS or value is None:
+            return
+        try:
+            if succession.decode_follows(value).done and not self.open.is_set():
+                log.warning("the shape before this one is over: this one serves")
+                self.open.set()
+        except records.MalformedRecord as error:
+            log.error("%s", error)
+
+    def answer(self, request: InferenceRequest) -> InferenceOutcome | None:
+        """What a request is answered without asking the core; None: the core knows."""
+        if not self.open.is_set():
+            return NotReady("the shape before this one serves")
+        return None if request.idempotency_key is None else self.table.find(request.idempotency_key, request.digest)
+
+    def check(self, request: InferenceRequest) -> InferenceRequest:
+        """A request that was checked against the predecessor's signature, checked against this graph's. Raises RequestRefused."""
+        for tensor in request.tensors:
+            check_size(tensor.name, tensor.shape, self.signature.expect(tensor.name, tensor.datatype, tensor.shape), tensor.data)
+        if request.outputs is not None:
+            self.signature.select(request.outputs)
+        return InferenceRequest(
+            self.signature.arrange(request.tensors),
+            request.parameters,
+            request.outputs,
+            request.deadline_s,
+            request.idempotency_key,
+            request.trace,
+            request.digest,
+        )
+
+
+async def answer_visitor(visit: Visit, port: Port, successor: Successor | None) -> None:
+    """What a frontend answers its visitors, until they go. Raises VisitFailed."""
+    while True:
+        head, data = await visit.receive(_room, None)
+        asked = talk.question(head)
+        if isinstance(asked, talk.AskReplies) and asked.shard:
+            await _tell_shard(visit, port, asked.shard)
+        elif isinstance(asked, talk.AskReplies) and successor is None:
+            await replies.tell(visit, (), ())
+        elif isinstance(asked, talk.AskReplies) and successor is not None and successor.open.is_set():
+            await replies.tell(visit, successor.table.entries(), successor.table.expired())
+        elif isinstance(asked, talk.AskOutcome) and successor is not None:
+            await _tell_outcome(visit, port, successor, asked, data)
+        else:
+            raise VisitFailed(f"nothing that can be asked here now: {type(asked).__name__}")
+
+
+def _room(nbytes: int) -> memoryview:
+    if nbytes > limits.frontend_arena_bytes_max:
+        raise VisitFailed(f"a question with {nbytes} bytes of payload, at most {limits.frontend_arena_bytes_max} are taken")
+    return memoryview(bytearray(nbytes))
+
+
+async def _tell_shard(visit: Visit, port: Port, shard: str) -> None:
+    node = port.node
+    machine = None if node is None or node.stopped.done() else node.machine
+    kept = machine.kept_logs() if isinstance(machine, FrontendMachine) else None
+    owned = [] if not isinstance(machine, FrontendMachine) else [item.name for item in machine.shards() if item.role == "primary"]
+    if kept is None or not isinstance(machine, FrontendMachine) or shard not in owned:
+        raise VisitFailed(f"{shard} is not owned here")
+    log = kept.logs.get(machine.graph.shard_names.index(shard))
+    if log is None:
+        raise VisitFailed(f"{shard} is not owned here any more")
+    await replies.tell(visit, list(replies.entries_of(log, port.outcome)), log.state.expired.hashes())
+
+
+async def _tell_outcome(visit: Visit, port: Port, successor: Successor, asked: talk.AskOutcome, data: memoryview) -> None:
+    """It may have been passed on before this frontend has heard that it serves."""
+    outcome: InferenceOutcome
+    try:
+        request = successor.check(talk.request_in(asked, data))
+        async with asyncio.timeout(request.deadline_s):
+            await successor.open.wait()
+            outcome = await outcome_of(port, request)
+    except RequestRefused as error:
+        await visit.send(talk.encode(talk.Outcome(talk.MALFORMED, message=error.message)))
+        return
+    except TimeoutError:
+        outcome = TimedOut()
+    said, parts = talk.told(outcome)
+    await visit.send(talk.encode(said), parts)

@@ -1,0 +1,417 @@
+"""A graph's shape changes while it serves: rendered containers of both shapes as processes, an etcd, and the controller's judgement (ADR 0018)."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.successions import advance
+from hams_operator.graph import load_text
+from hams_operator.local.etcd import LocalEtcd
+from hams_operator.plan.change import kept_states
+from hams_operator.plan.desired import desired
+from hams_operator.plan.names import Place, Settings
+from hams_protocol.graph import Graph
+from hams_wire import records, succession
+from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.spec import encode_spec
+from hams_wire.succession import Follows, Phase
+
+from ..controller.fakes import FakeKube
+from .test_rendered_runs import Kubelet
+
+Json = dict[str, Any]
+
+MODEL = """
+import hams_sdk, numpy as np
+
+class Count(hams_sdk.Model):
+    def initialize(self, config):
+        self.seen = np.zeros(1, np.int64)
+        return {"seen": self.seen}
+
+    def run(self, batch, update):
+        rows = len(batch["x"])
+        with update:
+            first = int(self.seen[0])
+            self.seen[0] += rows
+        return {"n": np.arange(first + 1, first + rows + 1, dtype=np.int64)}
+
+class Twice(hams_sdk.Model):
+    def run(self, batch, update):
+        return {"n": batch["n"], "twice": 2 * batch["n"]}
+
+class Other(Count):
+    def initialize(self, config):
+        self.seen = np.zeros(3, np.int64)
+        return {"seen": self.seen}
+"""
+
+ONE = """
+apiVersion: hams.dev/v1alpha1
+kind: ServiceGraph
+metadata: {name: counting}
+spec:
+  frontend: {replicas: 2, shards: 2, requestTimeout: 20s}
+  managers: {replicas: 1}
+  inputs: [{name: x, datatype: INT64, shape: []}]
+  outputs: [{name: n, from: count.n}]
+  operators:
+  - name: count
+    stateful: {backups: 1}
+    model: {entrypoint: "counting:Count", image: "any:1"}
+    inputs: [request.x]
+    outputs: [{name: n, datatype: INT64, shape: []}]
+"""
+
+TWO = (
+    ONE.replace("from: count.n}]", "from: twice.n}, {name: twice, from: twice.twice}]").replace("shards: 2", "shards: 1")
+    + """  - name: twice
+    model: {entrypoint: "counting:Twice", image: "any:1"}
+    inputs: [count.n]
+    outputs: [{name: n, datatype: INT64, shape: []}, {name: twice, datatype: INT64, shape: []}]
+"""
+)
+
+PLACE = Place("counting", "default", "0a1b2c3d-0000-4000-8000-000000000001")
+
+
+PODS = 500
+"""Number of the first pod: ports are made of it."""
+
+
+class Ports(Kubelet):
+    """Each shape's frontends have ports of their own, shared by two of them: as a Service in front of each."""
+
+    http = 21910
+
+    def word(self, word: str, here: Path, known: dict[str, str], number: int) -> str:
+        shape = (number - PODS) // 20
+        return {"8080": str(self.http + 2 * shape), "8081": str(self.http + 1 + 2 * shape)}.get(word) or super().word(word, here, known, number)
+
+
+class World:
+    """Two shapes of one graph. The controller here is its judgement and its hand on etcd, without an API server."""
+
+    def __init__(self, folder: Path, etcd: str, mirror: Mirror, client: EtcdCoordination) -> None:
+        self.folder = folder
+        self.etcd = etcd
+        self.mirror = mirror
+        self.client = client
+        self.changed = asyncio.Event()
+        self.seen = asyncio.Event()
+        self.shapes: list[tuple[Graph, Ports]] = []
+        self.pods: dict[str, Json] = {}
+        self.phases: list[Phase] = []
+        self.then: dict[Phase, Callable[[], Awaitable[None]]] = {}
+        self.advancing = True
+
+    async def begin(self, text: str, follows: Graph | None = None) -> Graph:
+        number = len(self.shapes)
+        place = replace(PLACE, incarnation=number)
+        graph = load_text(text, uid=place.graph_uid(), on_kubernetes=True)
+        if follows is not None:
+            await self.mirror.ensure_follows(graph.data.uid, Follows(follows.data.uid, kept_states(follows.data, graph.data)))
+        objects = desired(graph, encode_spec(graph).decode(), place, Settings(etcd=self.etcd, tls=False))
+        kubelet = Ports(self.folder, objects, FakeKube(), self.etcd)
+        self.shapes.append((graph, kubelet))
+        pod = itertools.count(PODS + 20 * number)
+        for (kind, name), item in kubelet.objects.items():
+            if kind == "Deployment":
+                for replica in range(item["spec"]["replicas"]):
+                    template = item["spec"]["template"]
+                    await kubelet.start(f"{name}-{replica}", template, next(pod))
+        return graph
+
+    async def ready(self, number: int) -> None:
+        _, kubelet = self.shapes[number]
+        for pod in kubelet.ports:
+            await kubelet.ready(pod)
+
+    async def control(self) -> None:
+        """What the controller does at each change."""
+        while True:
+            await self.changed.wait()
+            self.changed.clear()
+            self.seen.set()
+            if len(self.shapes) > 1 and self.advancing:
+                old, new = self.shapes[-2][0], self.shapes[-1][0]
+                known = self.mirror.of(new.data.uid)
+                if known.follows is not None and not known.follows.done:
+                    step = await advance(self.mirror, old, new, 1)
+                    if step.phase is not None:
+                        self.phases.append(step.phase)
+                        if step.phase in self.then:
+                            await self.then.pop(step.phase)()
+
+    async def phase(self, uid: str, *wanted: Phase) -> succession.Succession:
+        """Until the predecessor's record says one of these."""
+        while True:
+            entry = await self.client.get(succession.key(uid, succession.SUCCESSION))
+            if entry is not None and (found := succession.decode_succession(entry.value)).phase in wanted:
+                return found
+            await asyncio.sleep(0.02)
+
+    def kill(self, number: int, pod: str, container: str) -> None:
+        self.shapes[number][1].processes[f"{pod}/{container}"].send_signal(signal.SIGKILL)
+
+    async def primary(self, uid: str, name: str) -> str:
+        """The pod of the primary of a set."""
+        entry = await self.client.get(records.topology_key(uid))
+        assert entry is not None
+        found = records.decode_topology(entry.value).find(name).primary
+        assert found is not None
+        return found.rpartition("-")[0]
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    (folder / "counting.py").write_text(MODEL)
+    async with await LocalEtcd.start(folder / "etcd") as etcd:
+        client = EtcdCoordination(etcd.endpoints)
+        changed: list[asyncio.Event] = []
+        mirror = Mirror(client, lambda uid: [event.set() for event in changed] and None)
+        found = World(folder, etcd.endpoints, mirror, client)
+        changed.append(found.changed)
+        tasks = [asyncio.create_task(mirror.run()), asyncio.create_task(found.control())]
+        await mirror.read.wait()
+        try:
+            yield found
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await client.close()
+            for _, kubelet in found.shapes:
+                for process in kubelet.processes.values():
+                    if process.returncode is None:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.killpg(process.pid, signal.SIGKILL)
+                        await process.wait()
+
+
+async def ask(key: str, port: int, value: int = 0) -> tuple[int, Json]:
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [value]}]}).encode()
+    head = f"POST /v2/models/counting/infer HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.encode() + body)
+    answer = await reader.read()
+    writer.close()
+    found: Json = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return int(answer.split(b" ")[1]), found
+
+
+def count_in(answer: tuple[int, Json]) -> int:
+    assert answer[0] == 200, answer
+    found: int = next(item for item in answer[1]["outputs"] if item["name"] == "n")["data"][0]
+    return found
+
+
+class Load:
+    """Clients that ask one after another, at the old shape's port, until told to stop. `patient`: a connection that breaks is asked again, with the
+    key: a frontend is killed."""
+
+    def __init__(self, clients: int = 4, *, patient: bool = False) -> None:
+        self.answers: dict[str, tuple[int, Json]] = {}
+        self.going = True
+        self.patient = patient
+        self._tasks = [asyncio.create_task(self._run(number)) for number in range(clients)]
+
+    async def _run(self, client: int) -> None:
+        for number in itertools.count():
+            if not self.going:
+                return
+            key = f"c{client}-{number}"
+            while key not in self.answers:
+                try:
+                    self.answers[key] = await ask(key, Ports.http)
+                except (OSError, ValueError):  # ValueError: no answer
+                    if not self.patient:
+                        raise
+
+    async def more(self, number: int) -> None:
+        """Until so many more are answered."""
+        wanted = len(self.answers) + number
+        while len(self.answers) < wanted:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.02)
+
+    async def end(self) -> list[int]:
+        """The counts, in order."""
+        self.going = False
+        await asyncio.gather(*self._tasks)
+        return sorted(count_in(answer) for answer in self.answers.values())
+
+
+pytestmark = [pytest.mark.process, pytest.mark.etcd]
+
+
+async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_path: Path) -> None:
+    async with world(tmp_path) as found, asyncio.timeout(120):
+        old = await found.begin(ONE)
+        await found.ready(0)
+        first = await ask("first", Ports.http)
+        assert count_in(first) == 1
+        load = Load()
+        await load.more(50)
+        await found.begin(TWO, follows=old)
+        await found.phase(old.data.uid, Phase.DONE)
+        await found.ready(1)
+        await load.more(100)
+        counts = await load.end()
+        assert found.phases == [Phase.HOLD, Phase.CLOSE, Phase.DONE]
+        assert counts == list(range(2, len(counts) + 2)), "each once, none twice, none left out"
+        assert (await ask("first", Ports.http + 2))[1]["outputs"] == first[1]["outputs"], "a key of before has its answer"
+        assert (await ask("first", Ports.http))[1]["outputs"] == first[1]["outputs"], "also where it is passed on"
+        assert (await ask("first", Ports.http + 2, value=7))[0] == 409
+        new = await ask("new", Ports.http + 2)
+        assert count_in(new) == len(counts) + 2
+        assert {item["name"]: item["data"] for item in new[1]["outputs"]} == {"n": [len(counts) + 2], "twice": [2 * (len(counts) + 2)]}
+
+
+@pytest.mark.parametrize(("phase", "victim"), [(Phase.CLOSE, "count"), (Phase.HOLD, "F/0"), (Phase.CLOSE, "F/0")])
+async def test_who_dies_in_the_shape_before_is_replaced_as_always(tmp_path: Path, phase: Phase, victim: str) -> None:
+    """The primary of the state that is taken over, or the owner of a shard, at each step before the switch."""
+    async with world(tmp_path) as found, asyncio.timeout(120):
+        old = await found.begin(ONE)
+        await found.ready(0)
+        load = Load(patient=True)
+        await load.more(50)
+
+        async def kill() -> None:
+            pod = await found.primary(old.data.uid, victim)
+            found.kill(0, pod, "frontend" if victim == "F/0" else "proxy")
+
+        found.then[phase] = kill
+        await found.begin(TWO, follows=old)
+        await found.phase(old.data.uid, Phase.DONE)
+        await found.ready(1)
+        await load.more(100)
+        counts = await load.end()
+        assert counts == list(range(1, len(counts) + 1))
+        assert not found.then
+
+
+async def test_the_new_primary_dies_before_the_switch_and_its_backup_has_the_state(tmp_path: Path) -> None:
+    async with world(tmp_path) as found, asyncio.timeout(120):
+        old = await found.begin(ONE)
+        await found.ready(0)
+        load = Load()
+        await load.more(50)
+
+        async def pause() -> None:
+            found.advancing = False
+
+        found.then[Phase.CLOSE] = pause
+        new = await found.begin(TWO, follows=old)
+        await found.phase(old.data.uid, Phase.CLOSE)
+        while not found.mirror.of(new.data.uid).topology.find("count").in_sync:
+            await found.seen.wait()
+            found.seen.clear()
+        pod = await found.primary(new.data.uid, "count")
+        found.kill(1, pod, "proxy")
+        kubelet = found.shapes[1][1]
+        template = kubelet.objects["Deployment", "counting-count-r1"]["spec"]["template"]
+        await kubelet.start("counting-count-r1-9", template, PODS + 39)
+        found.advancing = True
+        found.changed.set()
+        await found.phase(old.data.uid, Phase.DONE)
+        await load.more(100)
+        counts = await load.end()
+        assert counts == list(range(1, len(counts) + 1))
+
+
+async def test_without_a_controller_the_frontends_take_it_back_and_go_on(tmp_path: Path) -> None:
+    """The controller is gone after its first step. Nobody has to be asked: requests wait for half of their time, and then are served."""
+    async with world(tmp_path) as found, asyncio.timeout(120):
+        old = await found.begin(ONE.replace("20s", "6s"))
+        await found.ready(0)
+        load = Load()
+        await load.more(50)
+
+        async def pause() -> None:
+            found.advancing = False
+
+        found.then[Phase.HOLD] = pause
+        new = await found.begin(TWO, follows=old)
+        record = await found.phase(old.data.uid, Phase.BACK)
+        assert record.to == new.data.uid
+        assert "half of the time" in record.why
+        await load.more(100)
+        found.advancing = True
+        found.changed.set()
+        await load.more(50)
+        counts = await load.end()
+        assert counts == list(range(1, len(counts) + 1))
+        assert found.phases == [Phase.HOLD], "it is not gone on with"
+        status, answer = await ask("new", Ports.http + 2)
+        assert (status, "the shape before this one serves" in answer["error"]) == (503, True)
+
+
+async def test_a_model_that_cannot_take_the_state_is_told_of_and_the_old_shape_goes_on(tmp_path: Path) -> None:
+    async with world(tmp_path) as found, asyncio.timeout(120):
+        old = await found.begin(ONE)
+        await found.ready(0)
+        load = Load()
+        await load.more(50)
+        await found.begin(TWO.replace("counting:Count", "counting:Other"), follows=old)
+        record = await found.phase(old.data.uid, Phase.BACK)
+        assert record.hopeless
+        assert "layout" in record.why
+        await load.more(100)
+        counts = await load.end()
+        assert counts == list(range(1, len(counts) + 1))
+
+
+async def test_after_the_switch_the_old_shape_passes_on_whatever_becomes_of_it_and_a_third_one_knows_the_keys_of_the_first(tmp_path: Path) -> None:
+    async with world(tmp_path) as found, asyncio.timeout(180):
+        old = await found.begin(ONE)
+        await found.ready(0)
+        first = await ask("first", Ports.http)
+        new = await found.begin(TWO, follows=old)
+        await found.phase(old.data.uid, Phase.DONE)
+        await found.ready(1)
+        second = await ask("second", Ports.http)
+        assert count_in(second) == 2
+        for pod in ("counting-count-0", "counting-count-1"):
+            found.kill(0, pod, "proxy")
+        found.kill(0, "counting-frontend-0", "frontend")
+        load = Load(patient=True)
+        await load.more(50)
+        third = await found.begin(ONE, follows=new)
+        await found.phase(new.data.uid, Phase.DONE)
+        await found.ready(2)
+        await load.more(50)
+        counts = await load.end()
+        assert counts == list(range(3, len(counts) + 3))
+        assert found.phases == [Phase.HOLD, Phase.CLOSE, Phase.DONE] * 2
+        assert third.data.uid != new.data.uid
+        for key, before in (("first", first), ("second", second)):
+            kept = await ask(key, Ports.http + 4)
+            assert kept[1]["outputs"] == before[1]["outputs"]
+        graph, kubelet = found.shapes[2]
+        await kubelet.start("counting-frontend-r2-9", kubelet.objects["Deployment", "counting-frontend-r2"]["spec"]["template"], PODS + 59)
+        await kubelet.ready("counting-frontend-r2-9")
+        assert graph.data.uid == third.data.uid
+        for pod in ("counting-frontend-r2-0", "counting-frontend-r2-1"):
+            found.kill(2, pod, "frontend")
+        while True:
+            try:
+                kept = await ask("first", Ports.http + 4)
+            except (OSError, ValueError):
+                continue
+            if kept[0] == 200:
+                break
+        assert kept[1]["outputs"] == first[1]["outputs"], "who comes later has them of the others"

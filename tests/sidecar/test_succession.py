@@ -1,0 +1,224 @@
+"""The parts of a succession in the data plane, one by one; all of them together: tests/operator/plan/test_succession_runs.py."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from hams_protocol.frontend.state import key_hash
+from hams_protocol.graph import FrontendSpec, Graph
+from hams_protocol.messages import AskTopology, ClientForward, Meta, Payload
+from hams_protocol.topology import ReplicaSet, Topology
+from hams_sidecar.endpoint.doubles import DIGITS
+from hams_sidecar.inference import (
+    Conflict,
+    Done,
+    Full,
+    InferenceOutcome,
+    InferenceRequest,
+    KeyExpired,
+    ModelFailure,
+    NotReady,
+    Refused,
+    Reply,
+    Tensor,
+    TimedOut,
+    TraceContext,
+)
+from hams_sidecar.succession import predecessor, talk
+from hams_sidecar.succession.predecessor import Predecessor
+from hams_sidecar.succession.replies import Table
+from hams_wire import succession
+from hams_wire.coordination.port import Coordination
+from hams_wire.peers.visits import VisitFailed
+from hams_wire.succession import Phase, Quiet, Succession, all_hold, cut_of
+
+TENSORS = (Tensor("x", "FP32", (1, 2), b"12345678"), Tensor("y", "BYTES", (1,), b"\x01\x00\x00\x00a"))
+REQUEST = InferenceRequest(TENSORS, {"a": 1, "b": True, "c": 0.5, "d": "e"}, ("y",), 3.0, "key", TraceContext("00-1", "s"), "digest")
+
+
+def joined(parts: list[Any]) -> memoryview:
+    return memoryview(b"".join(bytes(part) for part in parts))
+
+
+def test_a_request_arrives_as_it_left() -> None:
+    head, parts = talk.asked(REQUEST)
+    asked = talk.question(talk.encode(head))
+    assert isinstance(asked, talk.AskOutcome)
+    assert talk.request_in(asked, joined(parts)) == REQUEST
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [Reply(TENSORS), ModelFailure("op", "it broke"), Refused("op", "no"), Conflict(), KeyExpired(), Full(2.5), NotReady("why"), TimedOut()],
+    ids=lambda outcome: type(outcome).__name__,
+)
+def test_an_outcome_arrives_as_it_left(outcome: InferenceOutcome) -> None:
+    said, parts = talk.told(outcome)
+    answer = talk.answer(talk.encode(said))
+    assert isinstance(answer, talk.Outcome)
+    assert talk.outcome_in(answer, joined(parts)) == outcome
+
+
+@pytest.mark.parametrize("head", [b"", b"\xc1", b"\x80", talk.encode(talk.Unready("not a question"))])
+def test_what_is_no_question_ends_the_visit(head: bytes) -> None:
+    with pytest.raises(VisitFailed):
+        talk.question(head)
+
+
+def test_tensors_that_are_not_all_there_end_the_visit() -> None:
+    head, parts = talk.asked(REQUEST)
+    with pytest.raises(VisitFailed, match="ends beyond"):
+        talk.request_in(head, joined(parts)[:-1])
+    with pytest.raises(VisitFailed, match="unknown kind"):
+        talk.outcome_in(talk.Outcome("nonsense"), memoryview(b""))
+
+
+def told(*keys: str, nbytes: int = 4) -> tuple[talk.Replies, memoryview]:
+    kept, parts = [], []
+    for key in keys:
+        said, own = talk.told(Reply((Tensor("y", "INT32", (1,), key.encode().ljust(nbytes, b"_")),)))
+        kept.append(talk.KeptReply(key, f"digest of {key}", said))
+        parts += own
+    return talk.Replies(tuple(kept), (key_hash("long ago"),), False), joined(parts)
+
+
+def test_a_key_of_before_has_its_answer_and_no_other() -> None:
+    table = Table(FrontendSpec(shards=1))
+    table.add(*told("a", "b"))
+    found = table.find("b", "digest of b")
+    assert isinstance(found, Reply)
+    assert bytes(found.tensors[0].data) == b"b___"
+    assert table.find("b", "another digest") == Conflict()
+    assert table.find("long ago", "any") == KeyExpired()
+    assert table.find("new", "any") is None
+
+
+@pytest.mark.parametrize("spec", [FrontendSpec(shards=1, replies_kept=2), FrontendSpec(shards=1, replies_kept_bytes=8)], ids=["count", "bytes"])
+def test_the_oldest_go_first_and_are_known_to_be_gone(spec: FrontendSpec) -> None:
+    table = Table(spec)
+    table.add(*told("a", "b"))
+    table.add(*told("c"))
+    assert len(table) == 2
+    assert table.find("a", "digest of a") == KeyExpired()
+    assert isinstance(table.find("c", "digest of c"), Reply)
+
+
+# -- verdicts --------------------------------------------------------------------------------------------------------------------------
+
+TOPOLOGY = Topology(3, (ReplicaSet("F/0", 2, "f1", ("f2",)), ReplicaSet("F/1", 1, "f2", ())))
+QUIET = {"f1": Quiet("new", True, (("F/0", 2, 5),)), "f2": Quiet("new", True, (("F/1", 1, 6), ("F/0", 1, 4)))}
+
+
+def test_the_cut_is_what_the_present_owners_say() -> None:
+    assert cut_of(("F/0", "F/1"), TOPOLOGY, QUIET, "new") == (("F/0", 5), ("F/1", 6))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"f1": Quiet("new", True, (("F/0", 1, 5),))},
+        {"f1": Quiet("new", False)},
+        {"f1": Quiet("older", True, (("F/0", 2, 5),))},
+        {"f1": Quiet("new", True)},
+    ],
+    ids=["of the epoch before", "not closed", "of another attempt", "something is open"],
+)
+def test_there_is_no_cut_before_that(change: dict[str, Quiet]) -> None:
+    assert cut_of(("F/0", "F/1"), TOPOLOGY, QUIET | change, "new") is None
+
+
+def test_a_shard_without_an_owner_is_not_at_rest() -> None:
+    topology = Topology(4, (ReplicaSet("F/0", 2, None, ()), TOPOLOGY.sets[1]))
+    assert cut_of(("F/0", "F/1"), topology, QUIET, "new") is None
+
+
+def test_all_hold_when_every_registered_one_does() -> None:
+    assert all_hold(("f1", "f2"), QUIET, "new")
+    assert not all_hold(("f1", "f2", "f3"), QUIET, "new")
+    assert not all_hold((), QUIET, "new")
+
+
+# -- a frontend that has a successor -----------------------------------------------------------------------------------------------------
+
+
+class Desk:
+    """A frontend without a core: what is submitted is kept."""
+
+    def __init__(self) -> None:
+        self.core: list[InferenceRequest] = []
+        self.outcomes: list[InferenceOutcome | Exception] = []
+        self.cancelled = 0
+        graph = Graph(replace(DIGITS, frontend=replace(DIGITS.frontend, request_timeout_s=30.0)))
+        never = cast(Callable[[], Coordination], None)
+        self.predecessor = Predecessor(graph, "old", lambda: None, self.submit, never, None)
+
+    def submit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
+        taken = self.predecessor.take(request, done)
+        if taken is not None:
+            return taken
+        self.core.append(request)
+
+        def cancel() -> None:
+            self.cancelled += 1
+
+        return cancel
+
+    def ask(self) -> Callable[[], object]:
+        return self.submit(REQUEST, self.outcomes.append)
+
+    def note(self, phase: Phase, to: str = "new") -> None:
+        self.predecessor.noted(succession.SUCCESSION, succession.encode(Succession(to, phase)), 1)
+
+
+async def test_requests_wait_from_the_first_step_and_go_on_if_it_is_taken_back() -> None:
+    desk = Desk()
+    desk.ask()
+    assert len(desk.core) == 1
+    desk.note(Phase.HOLD)
+    give_up, leave = desk.ask(), desk.ask()
+    leave()
+    desk.note(Phase.CLOSE)
+    desk.ask()
+    assert len(desk.core) == 1
+    desk.note(Phase.BACK)
+    assert len(desk.core) == 3, "but for the one whose client has left"
+    assert all(0 < request.deadline_s <= REQUEST.deadline_s for request in desk.core)
+    give_up()
+    assert desk.cancelled == 1
+    desk.ask()
+    assert len(desk.core) == 4
+    await desk.predecessor.close()
+
+
+async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predecessor.core_limits, "requests_waiting_max", 1)
+    desk = Desk()
+    desk.note(Phase.HOLD)
+    desk.ask()
+    desk.ask()
+    assert isinstance(desk.outcomes[0], Full)
+    await desk.predecessor.close()
+
+
+async def test_only_what_would_be_admitted_counts_as_lost_and_only_once_closed() -> None:
+    desk = Desk()
+    whole = ClientForward(0, 1, 0, None, "", Meta(), cast(Payload, object()))
+    for phase, lost in ((Phase.HOLD, False), (Phase.CLOSE, True), (Phase.BACK, False)):
+        desk.note(phase)
+        assert desk.predecessor.lost(whole) is lost
+        assert not desk.predecessor.lost(replace(whole, payload=None))
+        assert not desk.predecessor.lost(AskTopology(1))
+    await desk.predecessor.close()
+
+
+async def test_other_keys_and_nonsense_change_nothing() -> None:
+    desk = Desk()
+    desk.predecessor.noted("versions/a", b"{}", 1)
+    desk.predecessor.noted(succession.SUCCESSION, b"nonsense", 1)
+    desk.ask()
+    assert len(desk.core) == 1
+    await asyncio.sleep(0)
+    await desk.predecessor.close()
