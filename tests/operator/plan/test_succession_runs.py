@@ -279,6 +279,12 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
         new = await ask("new", Ports.http + 2)
         assert count_in(new) == len(counts) + 2
         assert {item["name"]: item["data"] for item in new[1]["outputs"]} == {"n": [len(counts) + 2], "twice": [2 * (len(counts) + 2)]}
+        async with asyncio.timeout(15):  # to be let go, nobody being left to hand over to, would take them longer
+            for name in ("counting-frontend-0/frontend", "counting-count-0/proxy", "counting-count-1/proxy", "counting-manager-0/manager"):
+                process = found.shapes[0][1].processes[name]
+                assert process.returncode is None
+                process.terminate()
+                assert await process.wait() == 0
 
 
 @pytest.mark.parametrize(("phase", "victim"), [(Phase.CLOSE, "count"), (Phase.HOLD, "F/0"), (Phase.CLOSE, "F/0")])
