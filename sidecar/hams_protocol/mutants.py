@@ -45,6 +45,7 @@ REGISTRY: dict[str, str] = {
     "copy-without-consumed": "a joiner copies the tensors without the consumed units (section 7.7)",
     "deps-not-transitive": "outputs depend on the inputs of their batch, but not on those of the state before (section 2)",
     "ends-dropped-unheard": "an end goes from the topology before every instance has heard of it (section 7)",
+    "durable-when-tainted": "who has told a manager that its state holds an orphan makes more of it durable (section 7.3)",
     "durable-before-all": "a version is durable once one member of the ack set has applied it (section 2)",
     "frozen-takes-records": "a frozen backup goes on taking records of the old epoch (section 7.2)",
     "hand-over-unflushed": "a primary hands its set over before its window is flushed (section 7)",

@@ -252,7 +252,8 @@ class SimModel:
             self._waiting.append((self.load, (token, state)))
             return
         self._loading = True
-        self._after(self._time(self.behaviour.load_s if token else self.behaviour.rehearse_s), self._loaded, token, state)
+        load_s = self._time(self.behaviour.load_s) if token else self.behaviour.rehearse_s * (0.5 + self.rng.random())
+        self._after(load_s, self._loaded, token, state)
 
     def _loaded(self, token: int, state: SimState) -> None:
         self.state = state

@@ -31,6 +31,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "copy-speculative": ("pending-alone", "alone"),
     "copy-without-consumed": ("pending-alone", "alone"),
     "merge-unknown-epoch": ("unheard",),
+    "durable-when-tainted": ("pending-alone", "alone", "F7"),
     "ends-dropped-unheard": ("long-away",),
     "feedback-speculative": ("F1",),
     "freeze-ignored": ("shards-3", "revoked-unawares"),

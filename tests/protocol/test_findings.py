@@ -7,7 +7,7 @@ from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, primary_of, rset,
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
-from hams_protocol.effects import EnterUpdate, NoteExec, NoteLost, Propose, Send, StartBatch, Stop
+from hams_protocol.effects import EnterUpdate, NoteDurable, NoteExec, NoteLost, Propose, Send, StartBatch, Stop
 from hams_protocol.events import Captured, CasDone, CasFailed, Drain, ModelDied
 from hams_protocol.graph import FRONTEND, Join, RecoverySpec, WhenLost
 from hams_protocol.messages import (
@@ -123,6 +123,22 @@ def test_an_older_fence_that_comes_late_does_not_relax_a_stricter_one():
     rig.token("p-1", value("p", R0, "p:0", dep("p", 1, 7)))
     effects = rig.token("r-1", value("r", R0, "r:0"))
     assert not of(effects, StartBatch), "7 is above the end that is about to be committed"
+
+
+def test_who_has_told_that_its_state_holds_an_orphan_makes_nothing_more_of_it_durable():
+    rig = downstream()
+    feed(rig, R0)
+    rig.token("p-1", value("p", R1, "p:1", dep("p", 1, 3)))
+    rig.token("r-1", value("r", R1, "r:1"))
+    rig.want()
+    captured = rig.done()  # version 2 depends on what is not known to be durable, and is not captured yet
+    (answer,) = of(rig.get("m-1", Fence(1, 1, "q", (Dep("p", 1, 2),))), FenceAnswer)
+    assert (answer.tainted, [item.version for item in answer.retained]) == (True, [1])
+    effects = rig.capture(captured)
+    effects += rig.get("p-1", Durable(dep("p", 1, 3)))
+    assert not of(effects, NoteDurable), "it may be about to go back to version 1"
+    effects = rig.learn(replace(rig.machine.knowledge.topology, generation=2))
+    assert of(effects, NoteDurable)[-1].version == 2, "that attempt can no longer commit"
 
 
 def test_a_durable_version_can_be_gone_back_to_though_a_notice_was_lost():

@@ -32,6 +32,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "copy-speculative": followers.test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed,
     "copy-without-consumed": followers.test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed,
     "deps-not-transitive": primary.test_dependencies_are_transitive_over_the_state,
+    "durable-when-tainted": findings.test_who_has_told_that_its_state_holds_an_orphan_makes_nothing_more_of_it_durable,
     "durable-before-all": primary.test_a_version_is_durable_when_the_whole_ack_set_has_applied_it,
     "ends-dropped-unheard": recovery.test_an_end_goes_once_everybody_has_said_that_he_knows_a_topology_that_had_it_and_the_newest_stay,
     "frozen-takes-records": backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology,

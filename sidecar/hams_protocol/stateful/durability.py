@@ -216,7 +216,7 @@ class Durability:
         elif mutants.on("durable-before-all"):
             target = max(follower.applied for follower in self._followers.ack_set)
         self._waiting_since = FOREVER if target >= self._seq else min(self._waiting_since, now)
-        if target <= self.durable:
+        if target <= self.durable or (m.primary is not None and m.primary.may_go_back):
             return self._serve_joiners(now)
         self.durable = target
         self._waiting_since = FOREVER if target >= self._seq else now

@@ -1,7 +1,8 @@
 """A primary's answers to managers who ask before they act (protocol.md, 7.3).
 
-Invariant: while a fence of the present generation stands, no dependency above any of its ends enters the state. It only holds and tells:
-nothing is purged or rolled back before a topology is committed.
+Invariant: while a fence of the present generation stands, no dependency above any of its ends enters the state; and once it has answered that its
+state holds one, nothing more of it becomes durable: where it has no backup it will go back to what it told of, and what is durable is for ever. It
+only holds and tells: nothing is purged or rolled back before a topology is committed.
 """
 
 from typing import TYPE_CHECKING
@@ -25,10 +26,13 @@ class Fences:
         self._m = machine
         self._epoch = epoch
         self._held: tuple[Fence, ...] = ()
+        self.tainted = False
+        """Whether it has told a manager so, whose attempt may yet commit."""
 
     def clear(self) -> None:
         """A higher generation is known: those attempts can no longer commit."""
         self._held = ()
+        self.tainted = False
 
     def keep_out(self, deps: Deps) -> bool:
         """Whether a dependency lies above the ends of the fence in force."""
@@ -45,6 +49,7 @@ class Fences:
         self._held = () if mutants.on("newest-fence-only") else kept[-limits.fences_kept_max + 1 :]
         self._held += (fence,)
         tainted = above(deps, fence)
+        self.tainted = (self.tainted or tainted) and not mutants.on("durable-when-tainted")
         retained = tuple(
             RetainedVersion(version.number, () if version.number <= settled else m.knowledge.prune(others(version.record.deps, m.operator.name)))
             for version in reversed(m.store.versions)

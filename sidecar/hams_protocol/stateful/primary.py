@@ -238,9 +238,9 @@ class Primary:
         unit.reset()
 
     def after_purge(self, now: float) -> list[Effect]:
-        """A newer topology ended any fence: units set aside are judged again."""
+        """A newer topology ended any fence: units set aside are judged again, and what was applied meanwhile may be durable."""
         self._fences.clear()
-        effects: list[Effect] = []
+        effects = self.advance(now)
         for unit in self._m.joins.units():
             if unit.stage is Stage.WAITING:
                 effects += self._m.unit_changed(unit, now)
@@ -396,6 +396,11 @@ class Primary:
         """Whether the state depends on an orphan."""
         m = self._m
         return m.knowledge.status(others(self._execution.deps, m.operator.name)) is Status.ORPHAN
+
+    @property
+    def may_go_back(self) -> bool:
+        """Whether a manager has been told that the state holds an orphan: it may be about to have it go back."""
+        return self._fences.tainted
 
     def fenced(self, fence: Fence) -> FenceAnswer:
         """A manager's fence goes up; its answer."""
