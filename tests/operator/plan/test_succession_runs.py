@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from hams_operator.controller.mirror import Mirror
@@ -22,6 +23,7 @@ from hams_operator.plan.change import kept_states
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import Place, Settings
 from hams_protocol.graph import Graph
+from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.spec import encode_spec
@@ -211,6 +213,17 @@ async def ask(key: str, port: int, value: int = 0) -> tuple[int, Json]:
     return int(answer.split(b" ")[1]), found
 
 
+async def ask_grpc(key: str, port: int) -> dict[str, list[int]]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        message = pb.ModelInferRequest(model_name="counting")
+        message.parameters["idempotency_key"].string_param = key
+        message.inputs.add(name="x", datatype="INT64", shape=[1]).contents.int64_contents.append(0)
+        read = pb.ModelInferResponse.FromString
+        method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", lambda item: item.SerializeToString(), read)
+        answer = await method(message, timeout=10)
+        return {item.name: list(item.contents.int64_contents) for item in answer.outputs}
+
+
 def count_in(answer: tuple[int, Json]) -> int:
     assert answer[0] == 200, answer
     found: int = next(item for item in answer[1]["outputs"] if item["name"] == "n")["data"][0]
@@ -275,10 +288,12 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
         assert counts == list(range(2, len(counts) + 2)), "each once, none twice, none left out"
         assert (await ask("first", Ports.http + 2))[1]["outputs"] == first[1]["outputs"], "a key of before has its answer"
         assert (await ask("first", Ports.http))[1]["outputs"] == first[1]["outputs"], "also where it is passed on"
+        assert await ask_grpc("first", Ports.http + 1) == {"n": [1]}, "over gRPC as well"
         assert (await ask("first", Ports.http + 2, value=7))[0] == 409
         new = await ask("new", Ports.http + 2)
         assert count_in(new) == len(counts) + 2
         assert {item["name"]: item["data"] for item in new[1]["outputs"]} == {"n": [len(counts) + 2], "twice": [2 * (len(counts) + 2)]}
+        assert await ask_grpc("newer", Ports.http + 1) == {"n": [len(counts) + 3], "twice": [2 * (len(counts) + 3)]}
         async with asyncio.timeout(15):  # to be let go, nobody being left to hand over to, would take them longer
             for name in ("counting-frontend-0/frontend", "counting-count-0/proxy", "counting-count-1/proxy", "counting-manager-0/manager"):
                 process = found.shapes[0][1].processes[name]
