@@ -208,6 +208,21 @@ def pending_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def told_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Downstream has no backup and has told to what it could go back; before that is committed it hears that what it had of others is durable."""
+    up, down = first(graph), last(graph)
+    at = rng.uniform(0, span / 4)
+    dies = sorted(at + rng.uniform(0.1, span) for _ in range(2))
+    return [
+        hold(at, "StateCopy", f"op:{down}", f"op:{down}", 1.0, span + 0.3),
+        kill(at, f"backup:{down}"),
+        hold(at, "Durable", "", f"op:{down}", rng.choice((0.01, 0.03)), span + 0.3),
+        Fault(at + 0.08, "slow-etcd", span_s=span + 0.2, amount=rng.choice((20.0, 40.0))),
+        *(hold(moment - 0.015, "StateRecord", f"op:{up}", f"op:{up}", 0.5, 0.03) for moment in dies),
+        *(flushed(moment, f"primary:{up}") for moment in dies),
+    ]
+
+
 def torn_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of a fan-out dies between two deliveries, and then who got the first, after it has passed it on."""
     op = next(op for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
@@ -300,6 +315,9 @@ LATE: dict[str, Scenario] = {
     "slow-receivers": Scenario("only the heir's question fences its predecessor", FANS, slow_receivers),
     "joins-twice": Scenario("an acknowledgement of the epoch before", ("single", "pair"), joins_twice, backups=1, span_s=1.2),
     "pending-alone": Scenario("gone back onto what is pending", ("pair", "sandwich"), pending_alone, backups=1),
+    "told-alone": Scenario(
+        "more is durable than it was told to go back to", ("fan-stateful", "diamond-interleave", "diamond-combine"), told_alone, backups=1
+    ),
     "torn-fan": Scenario("a fan-out's owner dies, and who received of it", ("fan-stateless",), torn_fan),
     "kept-alone": Scenario("what a former primary kept is all there is", ("pair", "sandwich"), kept_alone, backups=1, span_s=3.8),
     "kept-busy": Scenario("what a kept state has consumed runs once", ("single", "pair", "sandwich"), kept_busy, backups=1, span_s=4.8),

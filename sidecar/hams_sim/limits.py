@@ -3,6 +3,9 @@
 converge_after_s = 25.0
 """After the last fault is healed, everything must be complete and protected within this long (I7)."""
 
+rehearsals_max = 10
+"""So many times in a row a joiner may have to warm its model before a graph has converged: a poison kills one primary after another."""
+
 ready_after_s = 5.0
 """A fresh graph whose models load at once is ready after this long."""
 

@@ -31,7 +31,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "copy-speculative": ("pending-alone", "alone"),
     "copy-without-consumed": ("pending-alone", "alone"),
     "merge-unknown-epoch": ("unheard",),
-    "durable-when-tainted": ("pending-alone", "alone", "F7"),
+    "durable-when-tainted": ("told-alone",),
     "ends-dropped-unheard": ("long-away",),
     "feedback-speculative": ("F1",),
     "freeze-ignored": ("shards-3", "revoked-unawares"),
@@ -94,6 +94,7 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
 """Where a mutant shows up soonest, if not in all shapes of its scenes."""
 
 HISTORIES_FOR: dict[str, int] = {
+    "durable-when-tainted": 300,
     "attempt-not-awaited": 300,
     "leaves-at-once": 200,
     "deps-not-transitive": 200,

@@ -199,9 +199,10 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
             world.spawn(op.name)
         for _ in range(op.hot_standbys):
             world.spawn(op.name)
+    slowest = max(behaviour.rehearse_s for behaviour in plan.behaviours.values())
     if plan.wait_first:
         while not converged(world):
-            if world.now > limits.ready_after_s + 2 * max(behaviour.rehearse_s for behaviour in plan.behaviours.values()):
+            if world.now > limits.ready_after_s + 2 * slowest:
                 raise Broken("I7", f"a fresh graph is not ready after {world.now:.1f} s: {what_is_open(world)}")
             world.run(world.now + 0.05)
     else:
@@ -224,7 +225,7 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
         world.run(world.now + 0.1)
         if not converged(world):
             since = world.now
-            allowed_s = settles_s if not served(world) else limits.converge_after_s
+            allowed_s = (settles_s if not served(world) else limits.converge_after_s) + limits.rehearsals_max * slowest
             if world.now > healed + allowed_s:
                 raise Broken("I7", f"{allowed_s} s after the last fault: {what_is_open(world)}")
     compare_states(world)
