@@ -44,5 +44,12 @@ visit_pause_s = 0.1
 """A visit that failed, or a question that nobody could answer yet, is tried again after this long."""
 
 replies_told_max = 1000
-replies_told_bytes = 4 << 20
-"""Kept replies in one message, and about how many bytes of them."""
+replies_told_bytes = 2 << 20
+"""Kept replies in one message, and about how many bytes of them: the words among them fit into the head of a message (`visit_head_bytes_max`)."""
+
+hashes_told_max = 100_000
+"""Hashes of expired keys in one message."""
+
+replies_sought_s = 20.0
+"""A frontend that comes later looks for one that has the replies of the shape before for so long: longer than a lease, so that all who live are
+registered again after etcd was away."""

@@ -126,9 +126,11 @@ async def serve(
     writer = CheckpointWriter(graph, operator, memory, instance)
 
     async def begin(name: InstanceId, life: int) -> Node:
+        nonlocal restored
         machine: StatefulMachine | StatelessMachine
         if graph.operators[operator].stateful:
-            machine = StatefulMachine(graph, operator, name, kept, restored if life == 0 else None)
+            machine = StatefulMachine(graph, operator, name, kept, restored)
+            restored = None  # for the first life, and its memory is that one's from now on
         else:
             machine = StatelessMachine(graph, operator, name)
         return Node(

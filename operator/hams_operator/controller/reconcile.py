@@ -146,7 +146,12 @@ class Reconciler:
         over = {number for number, found in told.items() if found.succession is not None and found.succession.phase is Phase.DONE}
         gone = frozenset(number for number in told if given_up(number, told, lambda uid: incarnation_of(uid, place)))
         begun = {number: graph for number, graph in known.graphs.items() if number not in over | gone}
-        unborn = frozenset(number for number in begun if (found := told.get(number)) and found.follows and not found.follows.done)
+        # Where nothing of its predecessor is left, it has served, whatever an etcd restored from a backup says: its states are all there is.
+        unborn = frozenset(
+            number
+            for number in begun
+            if (found := told.get(number)) and found.follows and not found.follows.done and incarnation_of(found.follows.uid, place) in begun
+        )
         if known.graphs and not begun:
             return _Asked(
                 item, place, None, None, "another shape has taken over, and neither its ConfigMap nor etcd holds its graph: nothing is changed"

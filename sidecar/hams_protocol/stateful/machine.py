@@ -352,6 +352,8 @@ class StatefulMachine(Vertex):
         found = self.knowledge.set_of(self.operator.name)
         if found.primary == self.instance:
             return self._as_primary(found, now)
+        if found.epoch:
+            self._restored = None  # somebody else has begun the state
         if self.instance in found.in_sync:
             return self._as_backup(found, now)
         if self.instance in found.joining:

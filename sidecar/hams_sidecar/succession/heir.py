@@ -257,22 +257,29 @@ class Heir:
                 table.add(said, data)
 
     async def _of_peers(self, frontend: FrontendSpec) -> replies.Table:
-        """The table is whole at everyone who is registered: who has none is not."""
-        table = replies.Table(frontend)
-        prefix = records.prefix_of(self._uid)
-        snapshot = await self._coordination.get_prefix(prefix)
-        seen = Seen(self._uid, self._changed)
-        seen.take(snapshot)
-        for name, value in seen.below("members/").items():
-            if records.decode_member(name, value)[1].of != FRONTEND:
-                continue
+        """The table of somebody who is registered. If nobody has it for a while, all have died together: what was answered before is not known."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limits.replies_sought_s
+        while loop.time() < until:
+            seen = Seen(self._uid, self._changed)
             try:
-                await self._fetch_replies(table, seen, self._uid, name, "")
-            except VisitFailed as error:
-                log.warning("the replies of the shape before are asked of another frontend: %s", error)
-            else:
-                return table
-        log.warning("no frontend is there that has the replies of the shape before: what was answered then is executed again")
+                seen.take(await self._coordination.get_prefix(records.prefix_of(self._uid)))
+            except CoordinationError as error:
+                log.info("who has the replies of the shape before is asked later: %s", error)
+            for name, value in seen.below("members/").items():
+                if records.decode_member(name, value)[1].of != FRONTEND:
+                    continue
+                table = replies.Table(frontend)
+                try:
+                    await self._fetch_replies(table, seen, self._uid, name, "")
+                except VisitFailed as error:
+                    log.warning("the replies of the shape before are asked of another frontend: %s", error)
+                else:
+                    return table
+            await asyncio.sleep(limits.visit_pause_s)
+        log.error("no frontend is there that has the replies of the shape before: what was answered then is executed again")
+        table = replies.Table(frontend)
+        table.whole = False
         return table
 
     # -- telling -----------------------------------------------------------------------------------------------------------------------

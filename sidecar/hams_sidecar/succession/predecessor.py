@@ -21,7 +21,7 @@ from hams_protocol.graph import Graph
 from hams_protocol.messages import ClientForward, Message
 from hams_sidecar import limits
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.inference import Done, Full, InferenceRequest
+from hams_sidecar.inference import Done, Full, InferenceOutcome, InferenceRequest
 from hams_sidecar.succession.passing import Passing
 from hams_wire import records, succession
 from hams_wire.coordination.port import Coordination
@@ -40,12 +40,13 @@ Cancel = Callable[[], object]
 class _Held:
     """A request that waits for what becomes of the succession. `then`: how to give it up once it has been let go."""
 
-    __slots__ = ("done", "request", "then", "until")
+    __slots__ = ("done", "gone", "request", "then", "until")
 
     def __init__(self, request: InferenceRequest, done: Done, until: float) -> None:
         self.request = request
         self.done = done
         self.until = until
+        self.gone = False
         self.then: Cancel | None = None
 
 
@@ -105,10 +106,25 @@ class Predecessor:
         def give_up() -> None:
             """Its client waits no more, wherever it has come to."""
             self._held.pop(number, None)
+            held.gone = True
             if held.then is not None:
                 held.then()
 
         return give_up
+
+    def _let_go(self, held: _Held) -> None:
+        """For the core again, or for the successor. All that was held back comes at once: who finds no room waits, as nothing has begun."""
+        if held.gone:
+            return
+
+        def done(outcome: InferenceOutcome | Exception) -> None:
+            if isinstance(outcome, Full) and self._loop.time() + limits.visit_pause_s < held.until:
+                self._loop.call_later(limits.visit_pause_s, self._let_go, held)
+            else:
+                held.done(outcome)
+
+        request = replace(held.request, deadline_s=max(held.until - self._loop.time(), _deadline_min_s))
+        held.then = self._submit(request, done)
 
     def _pass_on(self, passing: Passing, request: InferenceRequest, done: Done) -> Cancel:
         async def work() -> None:
@@ -139,8 +155,8 @@ class Predecessor:
         except records.MalformedRecord as error:
             log.error("%s", error)
             return
-        if self.is_over:
-            return  # for ever, whatever becomes of the key
+        if self.is_over or (record is None and self.phase is Phase.CLOSE):
+            return  # for ever, whatever becomes of the key: what is closed may have been taken over
         before, self._record, self._revision = self._record, record, revision
         phase = self.phase
         if phase is not (None if before is None else before.phase):
@@ -165,8 +181,7 @@ class Predecessor:
             self._passing = Passing(self._coordination, record.to, f"{self._uid}-frontend", self._tls)
         self._said = None
         for item in held.values():
-            request = replace(item.request, deadline_s=max(item.until - self._loop.time(), _deadline_min_s))
-            item.then = self._submit(request, item.done)
+            self._let_go(item)
 
     async def _take_back(self, to: str) -> None:
         """The successor has had its time: requests have theirs, too."""
@@ -179,7 +194,7 @@ class Predecessor:
                     await node.swap(succession.key(self._uid, succession.SUCCESSION), self._revision, back)
                     return
             except NotApplied:
-                return  # somebody else has taken the next step; the watch tells
+                log.info("somebody else has taken a step meanwhile: the watch tells whether that was the last")
             except CoordinationError as error:
                 log.warning("the succession is taken back later: %s", error)
             await asyncio.sleep(limits.visit_pause_s)

@@ -17,12 +17,16 @@ from hams_wire.peers.visits import Visit, VisitFailed
 
 
 class Table:
-    """Outcomes by key, oldest first, and hashes of keys whose outcomes are not kept any more; as many as the graph's own shards may keep."""
+    """Outcomes by key, oldest first, and hashes of keys whose outcomes are not kept any more; as many as the graph's own shards may keep.
+
+    `whole`: it has all that the predecessor kept. One that is not is never told to others.
+    """
 
     def __init__(self, frontend: FrontendSpec) -> None:
         self._known: dict[str, tuple[str, InferenceOutcome, int]] = {}
         self._expired: dict[int, None] = {}
         self._nbytes = 0
+        self.whole = True
         self._count_max = frontend.replies_kept * frontend.shards
         self._bytes_max = frontend.replies_kept_bytes * frontend.shards
         self._expired_max = core_limits.keys_expired_max * frontend.shards
@@ -78,6 +82,9 @@ def entries_of(log: ShardLog, outcome: Callable[[Replied], InferenceOutcome]) ->
 
 async def tell(visit: Visit, entries: Iterable[tuple[str, str, InferenceOutcome]], expired: tuple[int, ...]) -> None:
     """Answer AskReplies, in messages of bounded size. Raises VisitFailed."""
+    while len(expired) > limits.hashes_told_max:
+        await visit.send(talk.encode(talk.Replies((), expired[: limits.hashes_told_max], True)))
+        expired = expired[limits.hashes_told_max :]
     kept: list[talk.KeptReply] = []
     parts: list[Buffer] = []
     nbytes = 0
@@ -85,7 +92,7 @@ async def tell(visit: Visit, entries: Iterable[tuple[str, str, InferenceOutcome]
         said, own = talk.told(found)
         kept.append(talk.KeptReply(key, digest, said))
         parts += own
-        nbytes += sum(map(len, own))
+        nbytes += sum(map(len, own)) + len(key.encode()) + len(said.message.encode())
         if len(kept) >= limits.replies_told_max or nbytes >= limits.replies_told_bytes:
             await visit.send(talk.encode(talk.Replies(tuple(kept), (), True)), parts)
             kept, parts, nbytes = [], [], 0
