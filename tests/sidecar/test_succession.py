@@ -32,6 +32,7 @@ from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.replies import Table
 from hams_wire import succession
 from hams_wire.coordination.port import Coordination
+from hams_wire.errors import NotApplied
 from hams_wire.peers.visits import VisitFailed
 from hams_wire.succession import Phase, Quiet, Succession, all_hold, cut_of
 
@@ -190,6 +191,71 @@ async def test_requests_wait_from_the_first_step_and_go_on_if_it_is_taken_back()
     assert desk.cancelled == 1
     desk.ask()
     assert len(desk.core) == 4
+    await desk.predecessor.close()
+
+
+async def test_what_was_held_back_and_finds_no_room_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predecessor.limits, "visit_pause_s", 0.001)
+    desk = Desk()
+    desk.note(Phase.HOLD)
+    held: list[Done] = []
+    again = asyncio.Event()
+
+    def submit(request: InferenceRequest, done: Done) -> Callable[[], object]:
+        held.append(done)
+        if len(held) == 2:
+            again.set()
+        return lambda: None
+
+    desk.predecessor._submit = submit
+    desk.ask()
+    desk.note(Phase.BACK)
+    held[0](Full(1.0))
+    await again.wait()
+    assert not desk.outcomes, "nothing would have failed without a succession"
+    held[1](TimedOut())
+    assert desk.outcomes == [TimedOut()]
+    await desk.predecessor.close()
+
+
+class Racing:
+    """A node whose first compare-and-swap comes too late."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.swaps: list[int] = []
+        self.done = asyncio.Event()
+
+    def look(self) -> None:
+        """Nothing to be looked at."""
+
+    async def swap(self, key: str, revision: int, value: bytes) -> None:
+        self.swaps.append(revision)
+        if len(self.swaps) == 1:
+            self.desk.predecessor.noted(succession.SUCCESSION, succession.encode(Succession("new", Phase.CLOSE)), 2)
+            raise NotApplied("too late", ())
+        assert succession.decode_succession(value).phase is Phase.BACK
+        self.done.set()
+
+
+async def test_a_step_of_another_one_does_not_end_the_taking_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predecessor.limits, "visit_pause_s", 0.001)
+    desk = Desk()
+    racing = Racing(desk)
+    desk.predecessor._hold_s = 0.0
+    desk.predecessor._node = lambda: cast(Any, racing)
+    desk.note(Phase.HOLD)
+    await racing.done.wait()
+    assert racing.swaps == [1, 2]
+    await desk.predecessor.close()
+
+
+async def test_what_is_closed_stays_closed_if_the_record_is_gone() -> None:
+    desk = Desk()
+    desk.note(Phase.CLOSE)
+    desk.predecessor.noted(succession.SUCCESSION, None, 3)
+    desk.ask()
+    assert not desk.core
     await desk.predecessor.close()
 
 
