@@ -50,6 +50,6 @@ replies_told_bytes = 2 << 20
 hashes_told_max = 100_000
 """Hashes of expired keys in one message."""
 
-replies_sought_s = 20.0
-"""A frontend that comes later looks for one that has the replies of the shape before for so long: longer than a lease, so that all who live are
-registered again after etcd was away."""
+replies_sought_s = 2.0
+"""A frontend that comes later waits so long for somebody to be registered who has the replies of the shape before: after etcd was away all who live
+register again at once. Where a graph has one frontend, and that dies, the next one serves so much later."""

@@ -67,6 +67,8 @@ async def live(
                 await _start(node, start)
                 break
             except CoordinationError as error:
+                if asked.is_set() and leaves_by is None:
+                    leaves_by = node.now() + leave_s
                 if asked.at_once.is_set() or (leaves_by is not None and node.now() >= leaves_by):
                     raise
                 log.warning("the state of %s waits for etcd: %s", first, error)

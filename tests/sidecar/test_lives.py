@@ -6,6 +6,7 @@ import pytest
 
 from hams_protocol.effects import Stop
 from hams_sidecar.lives import live
+from hams_wire.errors import CoordinationError
 from hams_wire.process import Asked
 
 
@@ -90,6 +91,21 @@ async def test_who_is_to_end_and_is_revoked_with_a_state_leaves_once_more() -> N
     assert second is not first, "what it keeps may be the last there is"
     second.stopped.set_result(Stop("drained"))
     assert await task is second
+
+
+async def test_who_is_to_end_while_its_state_waits_for_etcd_ends_when_its_time_is_over() -> None:
+    process = Process()
+
+    async def away(node: OneLife) -> None:
+        if node is not process.lives[0]:
+            process.asked.set()
+            raise CoordinationError("etcd is away")
+
+    process.start = away  # type: ignore[method-assign]
+    task = process.run(leave_s=0.0)
+    (await process.next_life()).stopped.set_result(Stop("revoked", "q"))
+    with pytest.raises(CoordinationError):
+        await task
 
 
 @pytest.mark.parametrize("how", ["time is over", "at once"])

@@ -142,6 +142,14 @@ def test_all_hold_when_every_registered_one_does() -> None:
     assert not all_hold((), QUIET, "new")
 
 
+def test_a_table_is_as_whole_as_those_that_it_was_taken_from() -> None:
+    table = Table(DIGITS.frontend)
+    table.add(talk.Replies((), (), True), memoryview(b""))
+    assert table.whole
+    table.add(talk.Replies((), (), False, whole=False), memoryview(b""))
+    assert not table.whole
+
+
 # -- a frontend that has a successor -----------------------------------------------------------------------------------------------------
 
 

@@ -257,26 +257,32 @@ class Heir:
                 table.add(said, data)
 
     async def _of_peers(self, frontend: FrontendSpec) -> replies.Table:
-        """The table of somebody who is registered. If nobody has it for a while, all have died together: what was answered before is not known."""
+        """The table of a registered frontend, a whole one if there is one. If none is registered for a while, all have died together."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + limits.replies_sought_s
-        while loop.time() < until:
-            seen = Seen(self._uid, self._changed)
-            try:
-                seen.take(await self._coordination.get_prefix(records.prefix_of(self._uid)))
-            except CoordinationError as error:
-                log.info("who has the replies of the shape before is asked later: %s", error)
-            for name, value in seen.below("members/").items():
-                if records.decode_member(name, value)[1].of != FRONTEND:
-                    continue
-                table = replies.Table(frontend)
-                try:
-                    await self._fetch_replies(table, seen, self._uid, name, "")
-                except VisitFailed as error:
-                    log.warning("the replies of the shape before are asked of another frontend: %s", error)
-                else:
-                    return table
-            await asyncio.sleep(limits.visit_pause_s)
+        nobody_since = loop.time()
+        async with self._following() as check:
+            while loop.time() < nobody_since + limits.replies_sought_s:
+                check()
+                self._changed.clear()
+                members = self._own.below("members/").items()
+                others = [name for name, value in members if records.decode_member(name, value)[1].of == FRONTEND]
+                nobody_since = loop.time() if others else nobody_since
+                told: list[replies.Table] = []
+                for name in others:
+                    table = replies.Table(frontend)
+                    try:
+                        await self._fetch_replies(table, self._own, self._uid, name, "")
+                    except VisitFailed as error:
+                        log.warning("the replies of the shape before are asked for again: %s", error)
+                        continue
+                    if table.whole:
+                        return table
+                    told.append(table)
+                if told and len(told) == len(others):
+                    return told[0]
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(limits.visit_pause_s):
+                        await self._changed.wait()
         log.error("no frontend is there that has the replies of the shape before: what was answered then is executed again")
         table = replies.Table(frontend)
         table.whole = False

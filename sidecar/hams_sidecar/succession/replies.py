@@ -19,7 +19,7 @@ from hams_wire.peers.visits import Visit, VisitFailed
 class Table:
     """Outcomes by key, oldest first, and hashes of keys whose outcomes are not kept any more; as many as the graph's own shards may keep.
 
-    `whole`: it has all that the predecessor kept. One that is not is never told to others.
+    `whole`: it has all that the predecessor kept, as far as those knew of whom it was taken.
     """
 
     def __init__(self, frontend: FrontendSpec) -> None:
@@ -51,6 +51,7 @@ class Table:
             self._nbytes += nbytes
             at += nbytes
         self._expired.update(dict.fromkeys(said.expired))
+        self.whole = self.whole and said.whole
         while len(self._known) > self._count_max or self._nbytes > self._bytes_max:
             oldest = next(iter(self._known))
             self._drop(oldest)
@@ -80,7 +81,7 @@ def entries_of(log: ShardLog, outcome: Callable[[Replied], InferenceOutcome]) ->
             yield admit.key, admit.digest, outcome(Replied(reply.request, reply.tokens, reply.error))
 
 
-async def tell(visit: Visit, entries: Iterable[tuple[str, str, InferenceOutcome]], expired: tuple[int, ...]) -> None:
+async def tell(visit: Visit, entries: Iterable[tuple[str, str, InferenceOutcome]], expired: tuple[int, ...], whole: bool = True) -> None:
     """Answer AskReplies, in messages of bounded size. Raises VisitFailed."""
     while len(expired) > limits.hashes_told_max:
         await visit.send(talk.encode(talk.Replies((), expired[: limits.hashes_told_max], True)))
@@ -96,7 +97,7 @@ async def tell(visit: Visit, entries: Iterable[tuple[str, str, InferenceOutcome]
         if len(kept) >= limits.replies_told_max or nbytes >= limits.replies_told_bytes:
             await visit.send(talk.encode(talk.Replies(tuple(kept), (), True)), parts)
             kept, parts, nbytes = [], [], 0
-    await visit.send(talk.encode(talk.Replies(tuple(kept), expired, False)), parts)
+    await visit.send(talk.encode(talk.Replies(tuple(kept), expired, False, whole)), parts)
 
 
 async def ask(visit: Visit, shard: str) -> AsyncIterator[tuple[talk.Replies, memoryview]]:

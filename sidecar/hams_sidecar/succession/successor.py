@@ -94,7 +94,7 @@ async def answer_visitor(visit: Visit, port: Port, successor: Successor | None) 
         elif isinstance(asked, talk.AskReplies) and successor is None:
             await replies.tell(visit, (), ())
         elif isinstance(asked, talk.AskReplies) and successor is not None and successor.open.is_set():
-            await replies.tell(visit, successor.table.entries(), successor.table.expired())
+            await replies.tell(visit, successor.table.entries(), successor.table.expired(), successor.table.whole)
         elif isinstance(asked, talk.AskOutcome) and successor is not None:
             await _tell_outcome(visit, port, successor, asked, data)
         else:

@@ -93,11 +93,12 @@ class KeptReply(msgspec.Struct, frozen=True, array_like=True):
 
 class Replies(msgspec.Struct, frozen=True, tag="replies are"):
     """Some kept replies, the bytes of their tensors behind the head; `more` follow in another message. `expired`: hashes of keys whose replies are
-    not kept any more."""
+    not kept any more. `whole`: who tells has all that was to be taken over."""
 
     kept: tuple[KeptReply, ...]
     expired: tuple[int, ...]
     more: bool
+    whole: bool = True
 
 
 Question = AskState | AskReplies | AskOutcome

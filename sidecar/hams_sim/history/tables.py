@@ -328,10 +328,8 @@ class Tables:
         epoch = stretch.epoch
         first = max(2, 2 if before is None else before.epoch + 1)
         last = epoch - 1 if epoch in table.failovers else epoch
-        if table.lost_from is not None:
-            last = min(
-                last, table.lost_from
-            )  # what survived of an epoch that was lost is not asked for; its heir may have died before it wrote the line
+        if table.lost_from is not None:  # what survived of it is not asked for: its heir may have died before it wrote the line
+            last = min(last, table.lost_from)
         if first <= last:
             which = f"epoch {first}" if first == last else f"epochs {first} to {last}"
             self.findings.problem(f"{table.name}: {which} without a failover line, so what was kept of the epoch before is not known", "history")
