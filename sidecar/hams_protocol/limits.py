@@ -93,6 +93,9 @@ keys_expired_max = 65_536
 key_hash_bytes = 8
 """Length of such a hash."""
 
+key_hash_buckets = 4_096
+"""Parts into which a shard's hashes are divided, to find one: 16 in each when all are there."""
+
 forwarders_kept_max = 1024
 """Frontend instances of which a shard remembers how far their tickets are settled."""
 

@@ -76,6 +76,7 @@ class StatelessMachine(Vertex):
         self._batch = 0
         self._running: list[Unit] = []
         self._leaving: dict[int, InstanceId | None] = {}
+        self._handed: list[Token] = []
         self._draining = False
         self._stopped = False
         self._proposed_at = -FOREVER
@@ -142,11 +143,17 @@ class StatelessMachine(Vertex):
         return False
 
     def requests_completed(self) -> None:
-        """Nothing is kept beside joins and outbox."""
+        """Nobody asks for them again."""
+        if self._handed:
+            self._handed = [token for token in self._handed if token.request not in self.knowledge.completed]
 
     def held_from_slot(self, query: SlotQuery) -> list[Token]:
-        """Joins hold everything."""
-        return []
+        """What came for slots that were handed over since; where a slot has come back, the joins hold what counts."""
+        return [token for token in self._handed if token.source == query.op and not self._is_joined(token)]
+
+    def _is_joined(self, token: Token) -> bool:
+        unit = self.joins.find(self.joins.unit_of(token))
+        return unit is not None and token.source in unit.tokens
 
     # -- topology ----------------------------------------------------------------------------------------------------------
 
@@ -171,6 +178,7 @@ class StatelessMachine(Vertex):
             if self._fans_out and epoch > 1 and not mutants.on("no-slot-query"):
                 effects += self._inquire(number, epoch, now)
         effects += self.purge_units(now)
+        self._handed = [token for token in self._handed if self.knowledge.status(token.deps) is not Status.ORPHAN]
         for unit in self.joins.units():
             if unit.stage is Stage.WAITING:
                 effects += self.unit_changed(unit, now)
@@ -183,9 +191,13 @@ class StatelessMachine(Vertex):
     # -- handing slots over ----------------------------------------------------------------------------------------------------
 
     def _forget(self, lost: set[int]) -> None:
-        """Slots handed over: their tokens go to the heir, who has acknowledged nothing."""
+        """Slots handed over: their tokens go to the heir, who has acknowledged nothing.
+
+        The owner of a fan-out may die before it has sent them there: its values stay here to be told, until their requests complete.
+        """
         for unit in self.joins.units():
             if lost and slot_number(unit.id.request, self._slots) in lost:
+                self._handed += [token for source, token in unit.tokens.items() if source in self.fan_out_sources]
                 unit.reset()
                 self.joins.drop(unit)
         for number in lost:

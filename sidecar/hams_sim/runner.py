@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -11,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 
 from hams_sim import limits, mutants
-from hams_sim.faults import MIXED
+from hams_sim.arguments import drops_of, parse
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
 from hams_sim.simulate import PLAIN, Outcome, Spec
-from hams_sim.workers import Worker, run_all
+from hams_sim.workers import Worker, WorkerDied, run_all
 
 HISTORIES = 1000
 """How many are run if nothing is said."""
@@ -30,30 +29,9 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def parse(args: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="hams sim", description="Deterministic simulation of the protocol: one seed decides everything.")
-    parser.add_argument("--histories", type=int, help="how many (default: 1000; with --mutants: as many as each usually takes)")
-    parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
-    parser.add_argument("--shape", choices=sorted(SHAPES), help="one shape; all take turns otherwise")
-    about = f"one row of the fault catalogue or one scene ({', '.join(SCENES)}), one kind of fault, or `plain`; all kinds are mixed otherwise"
-    parser.add_argument("--fault", default=MIXED, help=about)
-    parser.add_argument("--drop", default="", help="leave out parts of the plan, as a failure's command says: fault:N,call:N,op:NAME")
-    parser.add_argument("--mutant", default="", help="switch on one protocol bug: a check must catch it")
-    parser.add_argument("--mutants", action="store_true", help="switch on every protocol bug in turn and count the histories until it is caught")
-    parser.add_argument("--progress", type=Path, metavar="FILE", help="note every finished chunk there, and go on from what FILE says")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
-    parser.add_argument("--no-shrink", action="store_true", help="print failures as they were found")
-    parser.add_argument("--output", choices=("text", "json", "markdown"), default="text", help="markdown: the table of mutants")
-    return parser.parse_args(args)
-
-
 def specs(options: argparse.Namespace) -> Iterator[Spec]:
     """The histories asked for."""
-    drops: dict[str, set[str]] = {"fault": set(), "call": set(), "op": set()}
-    for item in filter(None, options.drop.split(",")):
-        kind, _, name = item.partition(":")
-        drops[kind].add(name)
+    drops = drops_of(options.drop)
     turns = [name for name in SHAPES for _ in range(WEIGHTS.get(name, 1))]
     if options.shape:
         turns = [options.shape]
@@ -66,7 +44,7 @@ def specs(options: argparse.Namespace) -> Iterator[Spec]:
             "" if options.fault == PLAIN else options.fault,
             frozenset(int(item) for item in drops["fault"]),
             frozenset(int(item) for item in drops["call"]),
-            frozenset(drops["op"]),
+            drops["op"],
         )
 
 
@@ -144,6 +122,10 @@ def run(options: argparse.Namespace, jobs: int, tally: Tally) -> None:
             return
 
 
+class BadProgress(Exception):
+    """The progress file cannot be read, or is another kind of file; the text says where."""
+
+
 class Progress:
     """Which chunks have been run, one JSON object per line: a long run goes on where it ended. Failures stand there with their commands."""
 
@@ -151,11 +133,20 @@ class Progress:
         self._path = path
         self._about = {name: getattr(options, name) for name in ("seed", "shape", "fault", "mutant", "drop")}
         self._done: set[int] = set()
-        if path is not None and path.exists():
-            for line in path.read_text().splitlines():
-                noted = json.loads(line)
-                if noted["about"] == self._about and noted["count"] == min(limits.chunk_histories, options.histories - noted["first"]):
-                    self._done.add(noted["first"])
+        if path is not None:
+            try:
+                path.touch()
+                lines = path.read_text(errors="replace").splitlines()
+            except OSError as error:
+                raise BadProgress(f"--progress {path}: {error.strerror}") from None
+            for number, line in enumerate(lines, 1):
+                try:
+                    noted = json.loads(line)
+                    about, first, count = noted["about"], int(noted["first"]), int(noted["count"])
+                except (ValueError, TypeError, KeyError):
+                    raise BadProgress(f"--progress {path}, line {number}: expected what an earlier run noted, found {line[:80]!r}") from None
+                if about == self._about and count == min(limits.chunk_histories, options.histories - first):
+                    self._done.add(first)
 
     def has(self, first: int) -> bool:
         """Whether the chunk that begins so many histories after the first seed has been run."""
@@ -170,8 +161,19 @@ class Progress:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run; 0 if every history held (with `--mutant`: if it was caught), else 1."""
+    """Run; 0 if every history held (with `--mutant`: if it was caught), else 1; 2 if the call was wrong."""
     options = parse(args)
+    try:
+        return _run(options)
+    except BadProgress as error:
+        sys.stderr.write(f"hams sim: {error}\n")
+        return 2
+    except WorkerDied as error:
+        sys.stderr.write(f"hams sim: {error}\n")
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.mutants:
         return mutants.run(options.histories, options.seed, options.jobs, options.output)
     options.histories = HISTORIES if options.histories is None else options.histories

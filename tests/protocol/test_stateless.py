@@ -5,6 +5,7 @@ from dataclasses import replace
 from kit import R0, R1, active_of, graph, of, op, rset, skip, table, topo, value
 
 from hams_protocol import limits
+from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteExec, Propose, StartBatch, Stop
 from hams_protocol.events import BatchFailed, Drain, ModelDied
 from hams_protocol.graph import FEEDBACK, FRONTEND, Feedback
@@ -117,6 +118,32 @@ def test_a_successor_retains_fan_out_inputs_until_the_request_completes():
     assert of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[0].tokens
     rig.get("F-1", Completion(((0, 1, ()),)))
     assert not of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[0].tokens
+
+
+def test_who_has_handed_a_slot_over_tells_what_it_had_received_until_the_request_completes():
+    rig = active_of(fan_out(), "c", "c-1", topo(1, table("b", ("b-1", 1)), *REST))
+    rig.token("b-1", value("b", R0, "b-1:1"))
+    rig.done(updated=False)
+    rig.token("b-1", value("b", R1, "b-1:2"))
+    rig.learn(topo(2, table("b", ("b-1", 1)), table("c", ("c-2", 2)), REST[1]))
+    told = of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[0].tokens
+    assert sorted(token.value_id for token in told) == ["b-1:1", "b-1:2"]
+    rig.get("F-1", Completion(((0, 1, ()),)))
+    assert [token.value_id for token in of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[-1].tokens] == ["b-1:2"]
+
+
+def test_what_came_again_for_a_slot_that_is_back_counts_and_what_became_orphan_does_not():
+    data = graph(op("a", FRONTEND, stateful=True), op("b", "a", to=("c", "d")), op("c", "b"), op("d", "b", stateful=True))
+    rest = (rset("a", "a-1", "a-2"), table("b", ("b-1", 1)), REST[1])
+    rig = active_of(data, "c", "c-1", topo(1, *rest, table("c", ("c-1", 1))))
+    rig.token("b-1", value("b", R0, "b-1:1", (Dep("a", 1, 1),)))
+    rig.token("b-1", value("b", R1, "b-1:2", (Dep("a", 1, 2),)))
+    rig.learn(topo(2, *rest, table("c", ("c-2", 2))))
+    rest = (rset("a", "a-2", epoch=2, ends=((1, 1),)), *rest[1:])
+    rig.learn(topo(3, *rest, table("c", ("c-1", 3)), revoked=("a-1", "c-2")))
+    assert [token.value_id for token in of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[-1].tokens] == ["b-1:1"]
+    rig.token("b-2", value("b", R0, "b-2:1"), epoch=2)
+    assert [token.value_id for token in of(rig.get("b-3", SlotQuery("b", 0, 3)), SlotAnswer)[-1].tokens] == ["b-2:1"]
 
 
 def test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed():

@@ -15,6 +15,7 @@ from hams_protocol.messages import (
     Freeze,
     FreezeAnswer,
     Health,
+    Kind,
     Probe,
     ProbeAnswer,
     Refused,
@@ -70,14 +71,13 @@ class Questions:
         if not mutants.on("query-without-fence"):
             knowledge.fence(message.op, message.slot, message.epoch)
         slots = len(knowledge.slots_of(message.op))
-        found: dict[tuple[RequestId, tuple[str, ...]], Token] = {}
-        for owner in self._roles.owners.values():
-            for token in owner.held_from(message.op):
-                found[token.request, token.lane] = token
+        held = [token for owner in self._roles.owners.values() for token in owner.held_from(message.op)]
         for follower in self._roles.followers.values():
-            if follower.log is not None:
-                for token in _logged_from(follower.log, message.op):
-                    found[token.request, token.lane] = token
+            held += [] if follower.log is None else _logged_from(follower.log, message.op)
+        found: dict[tuple[RequestId, tuple[str, ...]], Token] = {}
+        for token in held:
+            if token.kind is not Kind.SKIP or (token.request, token.lane) not in found:  # it may have passed one sink over, and fed another
+                found[token.request, token.lane] = token
         mine = tuple(
             knowledge.bare(token)
             for token in found.values()

@@ -6,6 +6,7 @@ owner's volatile records, but for `drop_instance`, which forgets what nobody wil
 """
 
 import hashlib
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
@@ -127,14 +128,23 @@ class ReplyPool:
 
 
 class ExpiredKeys:
-    """Hashes of keys whose replies are no longer kept, bounded, newest first to stay."""
+    """Hashes of keys whose replies are no longer kept, bounded, newest first to stay.
+
+    There may be many for each shard, so they lie in arrays, in a third of what Python integers in a set and a queue take: `_ring`, in their order,
+    the oldest at `_oldest` once it is full, and `_buckets`, to find one.
+    """
 
     def __init__(self) -> None:
-        self._order: deque[int] = deque()
-        self._known: set[int] = set()
+        self._ring = array("Q")
+        self._oldest = 0
+        self._buckets: dict[int, array[int]] = {}
 
     def __contains__(self, key: str) -> bool:
-        return bool(self._known) and key_hash(key) in self._known
+        return bool(self._buckets) and self._known(key_hash(key))
+
+    def _known(self, item: int) -> bool:
+        bucket = self._buckets.get(item % limits.key_hash_buckets)
+        return bucket is not None and item in bucket
 
     def add(self, key: str) -> None:
         """Remember an expired key."""
@@ -143,15 +153,22 @@ class ExpiredKeys:
     def restore(self, hashes: Iterable[int]) -> None:
         """Remember hashes, oldest first."""
         for item in hashes:
-            if item not in self._known:
-                self._known.add(item)
-                self._order.append(item)
-        while len(self._order) > limits.keys_expired_max:
-            self._known.discard(self._order.popleft())
+            if not self._known(item):
+                self._remember(item)
+
+    def _remember(self, item: int) -> None:
+        ring = self._ring
+        if len(ring) < limits.keys_expired_max:
+            ring.append(item)
+        else:
+            gone, ring[self._oldest] = ring[self._oldest], item
+            self._oldest = (self._oldest + 1) % len(ring)
+            self._buckets[gone % limits.key_hash_buckets].remove(gone)
+        self._buckets.setdefault(item % limits.key_hash_buckets, array("Q")).append(item)
 
     def hashes(self) -> tuple[int, ...]:
         """All hashes, oldest first."""
-        return tuple(self._order)
+        return (*self._ring[self._oldest :], *self._ring[: self._oldest])
 
 
 def key_hash(key: str) -> int:

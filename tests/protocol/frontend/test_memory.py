@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from frontend_net import Net, graph, op
 
 from hams_protocol import limits
+from hams_protocol.frontend.state import ExpiredKeys, key_hash
 from hams_protocol.graph import FEEDBACK, FRONTEND
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Attempt, AttemptAck
 
 ATOMS = (str, bytes, int, float, bool, type(None), type)
+BOUNDED = (ExpiredKeys,)
+"""Bounded by a limit of its own, and tested below."""
 
 
 def size(machine: object) -> int:
@@ -19,7 +22,7 @@ def size(machine: object) -> int:
     count = 0
     while stack:
         item = stack.pop()
-        if isinstance(item, ATOMS) or id(item) in seen or callable(item):
+        if isinstance(item, (*ATOMS, *BOUNDED)) or id(item) in seen or callable(item):
             continue
         seen.add(id(item))
         count += 1
@@ -99,3 +102,17 @@ def test_words_on_suspects_are_forgotten_with_their_requests():
     net.run()
     assert len(net.sends(AttemptAck, "F-1")) == 10
     assert net.machines["F-1"]._outbox._foretold == {}
+
+
+def test_expired_keys_keep_their_order_and_their_bound(monkeypatch):
+    monkeypatch.setattr(limits, "keys_expired_max", 5)
+    keys = ExpiredKeys()
+    for i in range(12):
+        keys.add(f"k{i}")
+        keys.add("k0" if i < 5 else f"k{i}")  # known already: neither newer nor twice
+    assert keys.hashes() == tuple(key_hash(f"k{i}") for i in range(7, 12))
+    assert [f"k{i}" in keys for i in (6, 7, 11, 12)] == [False, True, True, False]
+    copied = ExpiredKeys()
+    copied.restore(keys.hashes())
+    copied.add("new")
+    assert copied.hashes() == (*keys.hashes()[1:], key_hash("new"))

@@ -8,7 +8,7 @@ from frontend_net import Net, graph, op
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteComplete
-from hams_protocol.graph import FRONTEND
+from hams_protocol.graph import FRONTEND, Feedback
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import AskTopology, Deliver, Durable, Heartbeat, Kind, LogAck, Meta, SlotAnswer, SlotQuery, Token, TokenAcks, TopologyNews
 from hams_protocol.topology import Slot, SlotTable
@@ -171,6 +171,15 @@ def test_a_new_slot_owner_is_told_what_the_frontend_holds_by_owner_and_by_peer(n
     assert isinstance(answer, SlotAnswer)
     assert (sent[1], answer.op, answer.slot, answer.epoch, answer.complete) == ("p-2", "p", 0, 2, True)
     assert [(found.request, found.value_id, found.route, found.payload is not None) for found in answer.tokens] == [(R0, "p-1:1", (FRONTEND,), True)]
+
+
+def test_a_value_is_told_though_the_same_execution_feeds_nothing_back():
+    net = Net(graph(op("p", FRONTEND, stateful=False, feedback=Feedback((("a", "out"),), 8)), op("q", FRONTEND))).start()
+    net.op("q").auto = False
+    net.ask("F-1", "k")
+    net.run()
+    net.deliver("p-2", "F-1", SlotQuery("p", 0, 2))
+    assert [found.value_id for found in net.sends(SlotAnswer, "F-1")[0][2].tokens] == ["p-1:1"]
 
 
 def test_a_reply_that_is_not_committed_is_told_too():
