@@ -179,7 +179,7 @@ def _replay(
     (folder / "image").write_bytes(image)
     index = save_batches(folder / "inputs.npz", spec, batches)
     (folder / "plan.json").write_text(json.dumps({"entrypoint": entrypoint, "operator": operator_json(spec), "batches": index, "path": path}))
-    command = [sys.executable, "-m", "hams_sdk.replay", str(folder)]
+    command = [sys.executable, "-P", "-m", "hams_sdk.replay", str(folder)]
     root = str(Path(__file__).resolve().parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

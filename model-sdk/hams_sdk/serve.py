@@ -104,7 +104,7 @@ class _Server:
             self._busy_since = time.monotonic()
             engine = Engine(load_model(self._options.entrypoint), spec)
             engine.initialize()
-        except Exception as error:  # noqa: BLE001 - importing and initialising run the model's code, which may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - importing and initialising run the model's code, which may raise anything
             traceback.print_exc()
             self._status = 1
             run.send(Kind.INIT_FAILED, message=describe(error))

@@ -296,6 +296,9 @@ class HistoryWriter:
         self.path = folder / f"{instance}.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # also where a file has that name
+            raise HistoryNotWritten(f"history folder {folder} cannot be made: {error.strerror}", error.errno) from error
+        try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except FileExistsError:
             raise HistoryExists(f"{self.path} exists already: a folder holds one history, and an instance id is used once") from None

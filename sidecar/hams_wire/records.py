@@ -52,6 +52,14 @@ def prefix_of(graph_uid: str) -> str:
     return f"/hams/v1/{graph_uid}/"
 
 
+def all_of(owner_uid: str) -> tuple[str, str]:
+    """First key and end of what belongs to a resource: below `prefix_of` of its UID, and of the UIDs of its later incarnations, `UID-rN`.
+
+    UIDs of resources have one length, so none of another one lies between: `-` and `/` are two apart.
+    """
+    return f"{prefix_of(owner_uid)[:-1]}-", f"{prefix_of(owner_uid)[:-1]}0"
+
+
 def spec_key(graph_uid: str) -> str:
     """The compiled graph."""
     return f"{prefix_of(graph_uid)}spec"

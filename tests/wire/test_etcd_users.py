@@ -68,8 +68,8 @@ async def locked(tmp_path: Path) -> AsyncIterator[Locked]:
         await root.wait_ready(10)
         for _ in range(2):  # what is there already does no harm
             await lock(root)
-            await allow(root, "ours", (OURS, "/hams/v1/ours-r"))
-            await allow(root, "theirs", (THEIRS,))
+            await allow(root, "ours", records.all_of("ours"))
+            await allow(root, "theirs", records.all_of("theirs"))
         yield found
 
 
@@ -96,13 +96,17 @@ async def test_a_graph_neither_reads_nor_writes_another_ones_keys(locked: Locked
         ours.get(f"{THEIRS}topology"),
         ours.get_prefix(THEIRS),
         ours.get_prefix("/hams/v1/"),
+        ours.get_prefix("/hams/v1/our"),
+        ours.compare_and_swap("/hams/v1/ours", ABSENT, b"x"),
+        ours.compare_and_swap("/hams/v1/ours0", ABSENT, b"x"),
+        ours.compare_and_swap("/hams/v1/ours1/spec", ABSENT, b"x"),
         ours.compare_and_swap(f"{THEIRS}spec", ABSENT, b"x"),
         ours.transact((), (Delete(f"{THEIRS}topology"),)),
         ours.transact((Compare(f"{THEIRS}topology", ABSENT),), (Write(f"{OURS}other", b""),)),
         ours.transact((), (Write(f"{OURS}other", b""), Write(f"{THEIRS}other", b""))),
         ours.compare_and_swap("/elsewhere", ABSENT, b""),
         ours.revoke(lease),
-        allow(ours, "more", ("/",)),
+        allow(ours, "more", ("/", "0")),
         forget(ours, "theirs"),
     ):
         with pytest.raises(AccessDenied):
@@ -137,7 +141,7 @@ async def test_a_graph_that_is_forgotten_has_no_rights_any_more(locked: Locked) 
         await ours.get(f"{OURS}topology")
     with pytest.raises(NotThere):
         await root.administer("RoleDelete", pb.AuthRoleDeleteRequest(role="ours"), pb.AuthRoleDeleteResponse)
-    await allow(root, "ours", (OURS,))
+    await allow(root, "ours", records.all_of("ours"))
     assert await ours.get(f"{OURS}topology") is not None
 
 
@@ -148,7 +152,7 @@ async def test_graphs_that_come_and_go_disturb_no_other_ones_writes(locked: Lock
 
     async def come_and_go() -> None:
         for number in range(10):
-            await allow(root, f"g{number}", (records.prefix_of(f"g{number}"),))
+            await allow(root, f"g{number}", records.all_of(f"g{number}"))
         for number in range(10):
             await forget(root, f"g{number}")
 

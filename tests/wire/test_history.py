@@ -96,6 +96,12 @@ def test_a_folder_holds_one_history(tmp_path: Path) -> None:
     HistoryWriter(tmp_path, "p-2").close()
 
 
+def test_a_file_where_the_folder_should_be_is_no_history(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(HistoryNotWritten, match=r"folder .*notes cannot be made: File exists"):
+        HistoryWriter(tmp_path / "notes", "p-1")
+
+
 @pytest.mark.parametrize("name", ["", "../p", "a/b", ".hidden", "x" * 201, "p 1"])
 def test_an_instance_id_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a history file"):

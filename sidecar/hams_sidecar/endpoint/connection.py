@@ -223,6 +223,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.gate.tokens is not None and not self.gate.tokens.admit(self._path().encode(), self.headers):
             self._refuse(401, EXPECTED)
             return
+        if len(self.pipeline) >= limits.pipelined_max:
+            self._refuse(429, f"expected at most {limits.pipelined_max} requests ahead of their turn; this one was not begun")
+            return
         if self._length > self.gate.request_bytes_max:
             self._refuse(413, f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length {self._length}")
             return
@@ -287,17 +290,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._upload.finish()
 
     def on_response_complete(self) -> None:
-        if self._last_words is not None:
+        if self._last_words is not None and not self.pipeline:
             if not self.transport.is_closing():
                 self._say(self._last_words)
             return
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            waiting = self.pipeline.pop()
+            if not self.pipeline and not self._deaf:  # no sooner: who sends ahead and reads nothing would be held in memory
+                self.flow.resume_reading()
+            self._start_asgi_task(*waiting)
             return
+        self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)

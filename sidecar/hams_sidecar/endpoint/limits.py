@@ -21,6 +21,9 @@ idempotency_key_bytes_max = 256
 trace_bytes_max = 512
 """A traceparent or tracestate header; a longer one is left out, as the W3C recommends for tracestate."""
 
+pipelined_max = 128
+"""Requests that wait for their turn on one connection."""
+
 headers_max = 128
 """Header and trailer fields of one HTTP request."""
 

@@ -1,4 +1,4 @@
-"""Users and roles of etcd: one of each per graph, who may read and write below the graph's own prefixes and nowhere else.
+"""Users and roles of etcd: one of each per graph, who may read and write the graph's own keys and no others.
 
 A user has no password: etcd takes the common name of a client's certificate for it. Everything here may be done again; what is there already is
 left as it is, as each change of etcd's users makes it refuse, for a moment, what others have just sent.
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from hams_wire.coordination import etcd_pb2 as pb
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.etcd_errors import AlreadyThere, NotThere
-from hams_wire.coordination.etcd_values import range_of
 from hams_wire.errors import AccessDenied, CoordinationError
 
 ROOT = "root"
@@ -28,16 +27,15 @@ async def lock(etcd: EtcdCoordination) -> None:
     await etcd.administer("AuthEnable", pb.AuthEnableRequest(), pb.AuthEnableResponse)
 
 
-async def allow(etcd: EtcdCoordination, user: str, prefixes: Sequence[str]) -> None:
-    """Have a user, with a role of the same name, who may read and write below `prefixes`. Raises CoordinationError."""
-    if user in (await _roles_of(etcd, user) or ()):
+async def allow(etcd: EtcdCoordination, user: str, keys: tuple[str, str], *, fresh: bool = False) -> None:
+    """Have a user, with a role of the same name, who may read and write `keys`, from the first to before the second. `fresh`: most likely there is
+    no such user yet. One grant: etcd goes through all its users after each. Raises CoordinationError."""
+    if not fresh and user in (await _roles_of(etcd, user) or ()):
         return  # the last of the steps below
     await _add_role(etcd, user)
-    for prefix in prefixes:
-        start, end = range_of(prefix)
-        permission = pb.Permission(permType=pb.Permission.READWRITE, key=start, range_end=end)
-        grant = pb.AuthRoleGrantPermissionRequest(name=user, perm=permission)
-        await etcd.administer("RoleGrantPermission", grant, pb.AuthRoleGrantPermissionResponse)
+    permission = pb.Permission(permType=pb.Permission.READWRITE, key=keys[0].encode(), range_end=keys[1].encode())
+    grant = pb.AuthRoleGrantPermissionRequest(name=user, perm=permission)
+    await etcd.administer("RoleGrantPermission", grant, pb.AuthRoleGrantPermissionResponse)
     await _add_user(etcd, user, user)
 
 

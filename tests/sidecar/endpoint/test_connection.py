@@ -174,6 +174,62 @@ async def test_pipelined_requests_are_answered_in_order(serve) -> None:
     assert await is_still_served(running)
 
 
+def held_up() -> tuple[FakePort, asyncio.Event]:
+    """A port that answers nothing until the gate is open."""
+    gate = asyncio.Event()
+
+    async def answer(request: InferenceRequest) -> InferenceOutcome:
+        await gate.wait()
+        return Reply(())
+
+    return FakePort(answer), gate
+
+
+async def test_who_sends_too_far_ahead_is_answered_in_turn_and_then_refused(serve, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "pipelined_max", 4)
+    port, gate = held_up()
+    running = await serve(SMALL, port)
+    raw = await running.connect()
+    await raw.send(GOOD + LIVE * 20)
+    await port.arrived.acquire()
+    gate.set()
+    answers = [await raw.answer() for _ in range(6)]
+    assert [status for status, _, _ in answers] == [200] * 5 + [429]
+    assert json.loads(answers[1][2]) == {"live": True}
+    assert b"ahead of their turn" in answers[5][2]
+    assert await raw.closed()
+
+
+async def test_a_malformed_request_is_refused_after_all_before_it_are_answered(serve) -> None:
+    running = await serve()
+    raw = await running.connect()
+    await raw.send(GOOD + LIVE + GOOD + b"GET\r\n\r\n")
+    answers = [await raw.answer() for _ in range(4)]
+    assert [status for status, _, _ in answers] == [200] * 3 + [400]
+    assert await raw.closed()
+
+
+async def test_nothing_is_read_while_requests_wait_for_their_turn(serve, monkeypatch) -> None:
+    """What a client that reads nothing has sent ahead stays in its own sockets."""
+    made: list[BoundedHttpProtocol] = []
+    original = BoundedHttpProtocol.connection_made
+    monkeypatch.setattr(BoundedHttpProtocol, "connection_made", lambda self, transport: (made.append(self), original(self, transport))[1])
+    port, gate = held_up()
+    running = await serve(SMALL, port)
+    raw = await running.connect()
+    await raw.send(LIVE + GOOD + LIVE * 2)
+    await port.arrived.acquire()
+    await raw.send(LIVE * 10)
+    other = await running.connect()
+    for _ in range(3):
+        await other.send(LIVE)
+        assert (await other.answer())[0] == 200
+    assert len(made[0].pipeline) == 2
+    gate.set()
+    assert [(await raw.answer())[0] for _ in range(14)] == [200] * 14
+    assert await is_still_served(running)
+
+
 async def test_who_asks_first_is_told_to_go_on(serve) -> None:
     running = await serve()
     raw = await running.connect()

@@ -194,3 +194,10 @@ class FailsToStart(hams_sdk.Model):
 
     def initialize(self, config: dict[str, Any]) -> Any:
         raise RuntimeError("no weights here")
+
+
+class LeavesAtStart(hams_sdk.Model):
+    """initialize leaves, as scripts do."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        sys.exit("no weights: run download.py first")

@@ -406,6 +406,9 @@ async def test_a_model_that_cannot_start_says_why(hosts: Any) -> None:
     process = host.start("FailsToStart")
     assert (await host.next(ModelDied)).reason == "initialize failed: RuntimeError: no weights here"
     assert await host.ended(process) == 1
+    process = host.start("LeavesAtStart")
+    assert (await host.next(ModelDied)).reason == "initialize failed: SystemExit: no weights: run download.py first"
+    assert await host.ended(process) == 1
     process = host.start("NoSuchClass")
     assert "there is no such class in models" in (await host.next(ModelDied)).reason
     assert await host.ended(process) == 1
