@@ -84,12 +84,18 @@ checkpoints_kept_max = 100
 feedback_hops_max = 64
 """Largest `feedback.maxHops`."""
 
-# ---- estimates shown by `hams validate`: resident memory of an idle process on x86-64, Python 3.11 ----
+# ---- estimates shown by `hams validate`: resident memory on x86-64, Python 3.11; the first three after 100,000 requests (docs/performance.md) ----
 
-frontend_memory_bytes = 90 << 20
-manager_memory_bytes = 60 << 20
-proxy_memory_bytes = 60 << 20
+frontend_memory_bytes = 105 << 20
+manager_memory_bytes = 67 << 20
+proxy_memory_bytes = 71 << 20
 etcd_memory_bytes = 40 << 20
+supervisor_memory_bytes = 50 << 20
+warmed_memory_bytes = 105 << 20
+"""Two processes from which others are forked: 80 that of the data plane, 25 that of models, which takes more if it imports torch."""
+
+own_processes = 4
+"""Of a local run, besides what the graph asks for: supervisor, etcd, two warmed processes."""
 
 
 # ---- the local runtime's etcd ----
@@ -115,9 +121,9 @@ logs_kept_max = 200
 """Log files kept of one graph."""
 
 log_bytes_max = 8 << 20
-"""A log file larger than this is cut; what it held becomes its `.1`."""
+"""A log file larger than this is cut; that much of its end becomes its `.1`. No more of a log is read for `hams logs`."""
 
-log_look_s = 5.0
+log_look_s = 1.0
 """Between two looks at the size of log files."""
 
 restart_pause_s = 0.2
@@ -170,7 +176,9 @@ start_ends_max = 3
 """A graph whose model has ended young this many times before it was ever ready is given up."""
 
 failure_lines_max = 20
-"""Lines of a model's log shown with its failure."""
+failure_bytes_max = 64 << 10
+failure_line_chars_max = 1000
+"""Lines of a model's log shown with its failure, out of how much of its end, and how much of each."""
 
 external_etcd_s = 5.0
 """An etcd given with --etcd has to answer within this time."""
@@ -310,6 +318,15 @@ certificate_renew_days = 30
 
 certificate_look_s = 3600.0
 """Between two looks at it, and at those of a graph and of etcd."""
+
+webhook_look_s = 30.0
+"""Between two looks at the webhook's certificate, and at whether the API server trusts it: somebody may have made its configuration anew."""
+
+secret_tries = 5
+"""Of writing a Secret that others may write at the same time, before the whole look begins again later."""
+
+metrics_token_look_s = 60.0
+"""Between two looks at the token of metrics: graphs that begin together are given what one look has found."""
 
 leaf_days = 30
 leaf_renew_days = 10

@@ -13,6 +13,7 @@ import yaml
 
 from hams_operator.controller import kube
 from hams_operator.controller.kube import OWNED
+from hams_operator.plan.names import DEFAULT_ETCD
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "hams"
@@ -105,6 +106,18 @@ def test_wrong_values_are_refused_with_their_place(render: Render, values: dict[
         render(values)
 
 
+def test_all_pods_find_their_images_and_run_where_they_may(render: Render) -> None:
+    taint = [{"key": "only", "operator": "Exists"}]
+    where = {"nodeSelector": {"pool": "x"}, "tolerations": taint, "priorityClassName": "high"}
+    found = containers(render({"image": {"pullSecrets": ["ours", "theirs"]}, "controller": where, "etcd": where}))
+    assert {name for name, _, _ in found} >= {"hams-controller", "hams-etcd", "hams-etcd-defragmentation", "hams-test-controller", "hams-test-etcd"}
+    for name, pod, _ in found:
+        assert pod["imagePullSecrets"] == [{"name": "ours"}, {"name": "theirs"}], name
+        assert {key: pod.get(key) for key in where} == where, name
+    for name, pod, _ in containers(render()):
+        assert not {"imagePullSecrets", *where} & set(pod), name
+
+
 def test_all_pods_meet_the_restricted_profile(render: Render) -> None:
     found = containers(render())
     assert {name for name, _, _ in found} >= {"hams-controller", "hams-etcd", "hams-etcd-defragmentation", "hams-test-controller", "hams-test-etcd"}
@@ -125,6 +138,7 @@ def test_only_the_controller_has_a_token(render: Render) -> None:
 def test_the_controller_is_told_of_every_member_of_etcd(render: Render) -> None:
     told = environment(render())["HAMS_ETCD"].split(",")
     assert told == [f"https://hams-etcd-{number}.hams-etcd-peers.hams-system.svc:2379" for number in range(3)]
+    assert told == DEFAULT_ETCD.split(","), "`hams render` takes an installation as it is documented"
 
 
 def test_an_etcd_of_ones_own_replaces_the_installed_one(render: Render) -> None:
@@ -298,6 +312,9 @@ def test_monitors_and_dashboard_come_when_asked_for(render: Render) -> None:
     assert sorted(item["kind"] for item in objects if item["kind"] in monitors) == ["PodMonitor", "PodMonitor", "ServiceMonitor"]
     ports = [item["spec"]["podMetricsEndpoints"][0]["port"] for item in objects if item["kind"] == "PodMonitor"]
     assert ports == ["http", "probes"]  # of frontends; of all others
+    assert one(objects, "ServiceMonitor", "hams-controller")["spec"]["endpoints"][0]["honorLabels"], (
+        "the namespace of a graph's condition is the graph's"
+    )
     board = json.loads(one(objects, "ConfigMap", "hams-dashboard")["data"]["hams.json"])
     assert board["panels"]
 

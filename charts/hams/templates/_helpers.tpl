@@ -93,3 +93,22 @@ runAsGroup: 65532
 fsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
+
+{{/* Whence the images of a pod come, and where it may run: `of` is `controller` or `etcd`. */}}
+{{- define "hams.placement" -}}
+{{- $values := index .root.Values .of }}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets: {{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}

@@ -23,8 +23,9 @@ from hams_wire.errors import CoordinationError
 class Identities(Protocol):
     """What the reconciler asks for."""
 
-    async def ensure(self, place: Place) -> str:
-        """Have all that pods of this graph need to prove who they are; the token of their probes. Raises KubeError, Foreign, CoordinationError."""
+    async def ensure(self, place: Place, *, fresh: bool = False) -> str:
+        """Have all that pods of this graph need to prove who they are; the token of their probes. `fresh`: most likely there is nothing of it yet.
+        Raises KubeError, Foreign, CoordinationError."""
         ...
 
     async def forget(self, owner_uid: str) -> None:
@@ -39,7 +40,7 @@ class Identities(Protocol):
 class NoIdentities:
     """`tls.enabled: false`: nobody proves anything."""
 
-    async def ensure(self, place: Place) -> str:
+    async def ensure(self, place: Place, *, fresh: bool = False) -> str:
         """See `Identities.ensure`."""
         return ""
 
@@ -63,19 +64,23 @@ class IssuedIdentities:
         self._keys = keys
         self._clock = clock
         self._known: dict[str, tuple[float, str]] = {}
+        self._metrics = 0.0, b""
         self._locked_until_s = 0.0
         self._doubts = 0
 
-    async def ensure(self, place: Place) -> str:
+    async def ensure(self, place: Place, *, fresh: bool = False) -> str:
         """See `Identities.ensure`."""
         known = self._known.get(place.owner_uid)
         now_s = asyncio.get_running_loop().time()
         if known is not None and now_s < known[0]:
             return known[1]
         doubts = self._doubts
-        away = await self._allow(place)
-        metrics = await metrics_token(self._kube, self._namespace, self._metrics_secret)
-        kept = await keep(self._kube, self._namespace, _secret_of(place.owner_uid), lambda held: self._with_authority(held, place))
+        away = await self._allow(place, fresh)
+        if now_s >= self._metrics[0]:
+            token = await metrics_token(self._kube, self._namespace, self._metrics_secret)
+            self._metrics = now_s + limits.metrics_token_look_s, token
+        metrics = self._metrics[1]
+        kept = await keep(self._kube, self._namespace, _secret_of(place.owner_uid), lambda held: self._with_authority(held, place), fresh=fresh)
         held = authorities(kept["ca.crt"], kept["ca.key"])
         probes = kept[tls.PROBE_TOKEN]
         fixed = {
@@ -85,7 +90,7 @@ class IssuedIdentities:
             tls.METRICS_TOKEN: tls.sealed(metrics),
         }
         metadata = place.metadata(place.secret)
-        await keep(self._kube, place.namespace, place.secret, lambda mounted: self._mounted(mounted, fixed, held, place), metadata)
+        await keep(self._kube, place.namespace, place.secret, lambda mounted: self._mounted(mounted, fixed, held, place), metadata, fresh=fresh)
         if doubts == self._doubts:
             self._known[place.owner_uid] = (now_s + (limits.etcd_look_s if away else limits.certificate_look_s / 2), probes.decode())
         return probes.decode()
@@ -103,7 +108,7 @@ class IssuedIdentities:
         self._known.clear()
         self._locked_until_s = 0.0
 
-    async def _allow(self, place: Place) -> bool:
+    async def _allow(self, place: Place, fresh: bool) -> bool:
         """The user in etcd comes before the certificate that makes somebody that user; and before any user, etcd asks who one is.
 
         With etcd away, a graph that has its certificate goes on without: True then. Raises CoordinationError, KubeError.
@@ -117,7 +122,7 @@ class IssuedIdentities:
                 await etcd_users.lock(self._etcd)
                 if doubts == self._doubts:
                     self._locked_until_s = now_s + limits.certificate_look_s / 2
-            await etcd_users.allow(self._etcd, user_of(uid), (records.prefix_of(uid), records.prefix_of(f"{uid}-r").rstrip("/")))
+            await etcd_users.allow(self._etcd, user_of(uid), records.all_of(uid), fresh=fresh)
         except CoordinationError:
             if tls.ETCD_CERTIFICATE not in data_of(await self._kube.get(SECRETS, place.namespace, place.secret)):
                 raise

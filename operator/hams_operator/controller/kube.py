@@ -5,13 +5,17 @@ the controller looks again at everything and decides anew, so an unknown outcome
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 from urllib.parse import urlencode
+from urllib.request import getproxies
 
 import aiohttp
 import msgspec
+import yaml
+import yarl
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException
@@ -21,6 +25,7 @@ from hams_operator.plan.names import FIELD_MANAGER, Json
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+HEARD = "HEARD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,39 @@ OWNED = {
     )
 }
 """Kinds of the objects of a graph."""
+
+
+Heard = Callable[[str, str, str, Callable[[], Json]], bool]
+"""Whether an object as it is now is no news: its namespace, name and version, and how to have the whole of it."""
+
+
+class _Metadata(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+    resourceVersion: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_EVENTS = msgspec.json.Decoder(_Event)
+_OBJECTS = msgspec.json.Decoder(_Object)
+
+
+def _event(line: bytes, heard: Heard | None) -> Json:
+    """To read the whole of an object takes five times as long as to read whose version it is."""
+    event = _EVENTS.decode(line)
+    if heard is not None and event.type in ("ADDED", "MODIFIED"):
+        found = _OBJECTS.decode(event.object).metadata
+        if heard(found.namespace, found.name, found.resourceVersion, partial(msgspec.json.decode, event.object)):
+            return {"type": HEARD, "object": {"metadata": msgspec.structs.asdict(found)}}
+    return {"type": event.type, "object": msgspec.json.decode(event.object)}
 
 
 class KubeError(Exception):
@@ -112,16 +150,17 @@ class Kube(Protocol):
         """A page of a list; `after`: the `continue` of the one before."""
         ...
 
-    def watch(self, resource: Resource, namespace: str, selector: str, version: str) -> AsyncIterator[Json]:
-        """Changes since `version`, bookmarks included, until the API server ends it."""
+    def watch(self, resource: Resource, namespace: str, selector: str, version: str, heard: Heard | None = None) -> AsyncIterator[Json]:
+        """Changes since `version`, bookmarks included, until the API server ends it. What `heard` says is no news comes as HEARD, metadata alone."""
         ...
 
 
 class KubeClient:
-    """`Kube` on the `kubernetes` client."""
+    """`Kube` on the `kubernetes` client. `namespace`: where the user's kubeconfig looks if nothing else is said."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: ApiClient, namespace: str = "default") -> None:
         self._client = client
+        self.namespace = namespace
         self.requests = 0
 
     async def close(self) -> None:
@@ -138,8 +177,9 @@ class KubeClient:
             raise
 
     async def create(self, resource: Resource, namespace: str, item: Json) -> Json:
-        """See `Kube.create`."""
-        return await self._ask("POST", resource.url(namespace), body=item, query={"fieldManager": FIELD_MANAGER})
+        """See `Kube.create`. A field that the API server does not know is refused, as an apply refuses it."""
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        return await self._ask("POST", resource.url(namespace), body=item, query=query)
 
     async def replace(self, resource: Resource, namespace: str, name: str, item: Json) -> Json:
         """See `Kube.replace`."""
@@ -147,12 +187,17 @@ class KubeClient:
 
     async def apply(self, resource: Resource, namespace: str, name: str, item: Json, sub: str = "") -> Json:
         """See `Kube.apply`."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        query = {
+            "fieldManager": FIELD_MANAGER,
+            "force": "true",
+            "fieldValidation": "Ignore",
+        }  # an apply looks at fields by itself, and again if asked to
         return await self._ask("PATCH", resource.url(namespace, name, sub), body=item, query=query, content_type=APPLY)
 
     async def merge(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
         """See `Kube.merge`."""
-        return await self._ask("PATCH", resource.url(namespace, name), body=patch, query={"fieldManager": FIELD_MANAGER}, content_type=MERGE)
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Ignore"}
+        return await self._ask("PATCH", resource.url(namespace, name), body=patch, query=query, content_type=MERGE)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None, *, dependents_first: bool = False
@@ -174,7 +219,7 @@ class KubeClient:
         query = {"labelSelector": selector, "limit": str(limits.kube_page_items), **({"continue": after} if after else {})}
         return await self._ask("GET", resource.url(namespace), query=query)
 
-    async def watch(self, resource: Resource, namespace: str, selector: str, version: str) -> AsyncIterator[Json]:
+    async def watch(self, resource: Resource, namespace: str, selector: str, version: str, heard: Heard | None = None) -> AsyncIterator[Json]:
         """See `Kube.watch`."""
         query = {"labelSelector": selector, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
         query["timeoutSeconds"] = str(limits.kube_watch_s)
@@ -183,7 +228,7 @@ class KubeClient:
         try:
             async for line in response.content:
                 if line.strip():
-                    yield msgspec.json.decode(line)
+                    yield _event(line, heard)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise KubeError(0, f"the watch of {resource.plural} broke: {error}") from None
         finally:
@@ -263,22 +308,45 @@ class KubeClient:
             found = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
             response: aiohttp.ClientResponse = found.response
             return response
-        return await session.request(method, url, headers=headers, data=None if body is None else msgspec.json.encode(body), timeout=timeout)
+        data = None if body is None else msgspec.json.encode(body)
+        return await session.request(method, yarl.URL(url, encoded=True), headers=headers, data=data, timeout=timeout)
 
 
 class NoCluster(Exception):
     """No cluster is configured here; the text says why."""
 
 
-async def client_of(context: str | None = None) -> KubeClient:
-    """A client, from the pod's account or, outside a cluster, from the user's kubeconfig. Raises NoCluster."""
+def configuration_of() -> Configuration:
+    """The client's, before it is told where its cluster is. A session that trusts the environment reads .netrc and looks for a proxy before each
+    request, both in threads: the former is nothing that Kubernetes knows, the latter does not change."""
     configuration = Configuration()
+    configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
+    return configuration
+
+
+def _some_exists(files: str) -> bool:
+    """Whether there is one of these files, which are as KUBECONFIG has them."""
+    return any(os.path.exists(os.path.expanduser(path)) for path in files.split(os.pathsep) if path)
+
+
+async def client_of(context: str | None = None) -> KubeClient:
+    """A client, from the pod's account or, outside a cluster, from the user's kubeconfig, whose context may name a namespace. Raises NoCluster."""
+    configuration, loader = configuration_of(), None
     configuration.connection_pool_maxsize = limits.kube_connections_max
+    files = os.environ.get("KUBECONFIG") or "~/.kube/config"
     try:
         if context is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        elif not _some_exists(files):
+            raise NoCluster(f"no cluster to talk to: there is no kubeconfig {files}")
         else:
-            await config.load_kube_config(context=context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+            loader = await config.load_kube_config(files, context, configuration)  # type: ignore[no-untyped-call]
+        client = ApiClient(configuration)
     except ConfigException as error:
         raise NoCluster(f"no cluster to talk to: {error}") from None
-    return KubeClient(ApiClient(configuration))
+    except OSError as error:
+        raise NoCluster(f"no cluster to talk to: {error.filename or files}: {error.strerror or error}") from None
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:  # it takes for granted what a file holds
+        raise NoCluster(f"no cluster to talk to: expected a kubeconfig in {files}: {' '.join(str(error).split())}") from None
+    chosen = {} if loader is None else loader.current_context["context"]
+    return KubeClient(client, str(chosen.get("namespace") or "default"))

@@ -1,6 +1,7 @@
 """The controller as a process: `python -m hams_operator.controller`.
 
-The webhook, health and metrics serve from the start, on every replica. Who holds the Lease works; who loses it ends, and is started again.
+Health and metrics serve from the start, the webhook as soon as it has a certificate that the API server trusts: on every replica. Who holds the
+Lease works; who loses it ends, and is started again. A replica is ready once its webhook listens; whether it leads is no matter of readiness.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import uvloop
@@ -31,6 +32,7 @@ from hams_operator.controller.webhook import Webhook
 from hams_operator.controller.workers import Workers
 from hams_operator.plan.names import GRAPH
 from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.exposition import CONTENT_TYPE, Sample, exposition, of_process
 
 log = logging.getLogger("hams.controller")
 
@@ -51,9 +53,9 @@ class Controller:
         self._identities = identities
         self._keys: dict[str, GraphKey] = {}
         self._followers = [
-            Follower(kube, resource, namespace, SELECTOR, self.store.put, partial(self.store.drop, resource.kind))
+            Follower(kube, resource, namespace, SELECTOR, self.store.put, partial(self.store.drop, resource.kind), heard)
             for namespace in (options.namespaces or ("",))
-            for resource in (*OWNED.values(), PODS)
+            for resource, heard in (*((owned, partial(self.store.heard, owned.kind)) for owned in OWNED.values()), (PODS, None))
         ]
 
     def _etcd_changed(self, graph_uid: str) -> None:
@@ -133,13 +135,14 @@ async def serve(options: Options) -> int:
         identities = IssuedIdentities(kube, options.namespace, options.metrics_secret, None if keys is None else coordination, keys)
     election = Election(kube, options.namespace, options.pod)
     controller = Controller(kube, coordination, options, identities, listen)
-    runner = await _health(options, election, controller, kube)
+    webhook = Webhook(kube, options) if options.webhook_service else None
+    runner = await _health(options, election, controller, kube, webhook)
     elected = loop.create_task(election.run())
     tasks = [ended, elected]
     if keys is not None:
         tasks.append(loop.create_task(keys.run()))
-    if options.webhook_service:
-        tasks.append(loop.create_task(Webhook(kube, options).run()))
+    if webhook is not None:
+        tasks.append(loop.create_task(webhook.run()))
 
     async def lead() -> None:
         await election.won.wait()
@@ -161,8 +164,13 @@ async def serve(options: Options) -> int:
         await kube.close()
 
 
-async def _health(options: Options, election: Election, controller: Controller, kube: Kube) -> web.AppRunner:
+async def _health(options: Options, election: Election, controller: Controller, kube: Kube, webhook: Webhook | None) -> web.AppRunner:
     async def alive(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        if webhook is not None and not webhook.listens:  # why, is in the log: strangers may ask here
+            return web.Response(status=503, text="the webhook does not listen yet\n")
         return web.Response(text="ok\n")
 
     token, looked_at = b"", 0.0
@@ -178,25 +186,30 @@ async def _health(options: Options, election: Election, controller: Controller, 
                     return web.Response(status=503, text=f"the token of metrics: {error}\n")
             if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), b"Bearer " + token):
                 return web.Response(status=401, text=f"expected Authorization: Bearer and the token in Secret {options.metrics_secret}\n")
-        lines = {
-            "hams_controller_leads": int(election.won.is_set()),
-            "hams_controller_graphs": controller.store.graphs,
-            "hams_controller_rounds_total": controller.workers.rounds,
-            "hams_controller_failures_total": controller.workers.failures,
-            "hams_controller_kube_requests_total": kube.requests,
-            "hams_controller_etcd_away": int(bool(controller.mirror.away) and election.won.is_set()),
-        }
-        text = "".join(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n{name} {value}\n" for name, value in lines.items())
-        return web.Response(text=text)
+        found = exposition((*_samples(controller, election.won.is_set(), kube.requests), *of_process()))
+        return web.Response(body=found, headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()
     app.router.add_get("/healthz", alive)
-    app.router.add_get("/readyz", alive)
+    app.router.add_get("/readyz", ready)
     app.router.add_get("/metrics", metrics)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, None, options.health_port).start()
     return runner
+
+
+def _samples(controller: Controller, leads: bool, requests: int) -> Iterator[Sample]:
+    """Of graphs, only who leads says anything: what another replica has of them, if anything, is old."""
+    yield Sample("hams_controller_leads", "Whether this replica works.", int(leads))
+    yield Sample("hams_controller_graphs", "ServiceGraphs that there are.", controller.store.graphs)
+    yield Sample("hams_controller_rounds_total", "Looks at a graph.", controller.workers.rounds)
+    yield Sample("hams_controller_failures_total", "Looks that failed and are repeated.", controller.workers.failures)
+    yield Sample("hams_controller_kube_requests_total", "Requests to the API server.", requests)
+    yield Sample("hams_controller_etcd_away", "Whether etcd cannot be read.", int(bool(controller.mirror.away) and leads))
+    about = "Whether a condition of a graph's status is True; 0 where it is False or Unknown."
+    for (namespace, graph), kind, holds in controller.store.conditions() if leads else ():
+        yield Sample("hams_controller_graph_condition", about, int(holds), {"namespace": namespace, "graph": graph, "type": kind})
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from hams_operator.controller.identities import Identities
 from hams_operator.controller.judging import Step
 from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, KubeError
 from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.objects import Objects
 from hams_operator.controller.running import Running, Specs, incarnation_of, running
 from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import GraphKey, Store
@@ -37,16 +38,13 @@ from hams_operator.plan.names import (
 )
 from hams_operator.plan.news import News, news
 from hams_operator.plan.pods_seen import pods_over, roles_of
-from hams_operator.plan.status import Missing, Told, World, is_true, refusal, serving, status_of
+from hams_operator.plan.status import NAME_TAKEN, REJECTED, Missing, Told, World, answers, refusal, serving, status_of
 from hams_protocol.graph import Graph
 from hams_wire.errors import CoordinationError
 from hams_wire.spec import encode_spec
 from hams_wire.succession import Follows, Phase
 
 log = logging.getLogger("hams.controller")
-
-NAME_TAKEN = "NameTaken"
-"""Reason of Ready=False while an object of somebody else has the name of one of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +74,7 @@ class Reconciler:
         self._mirror = mirror
         self._settings = settings
         self._identities = identities
+        self._objects = Objects(kube, store)
 
     async def look(self, key: GraphKey) -> None:
         """One look."""
@@ -118,12 +117,13 @@ class Reconciler:
             problem = await self._have(key, asked, decision)
             step = await self._advance(key, asked, decision)
         except (KubeError, CoordinationError) as error:
-            failed = error
-            if isinstance(error, KubeError) and error.permanent:
-                problem = ("Rejected", str(error))
+            failed, problem = error, _rejected(error) or problem
+        try:
+            await self._tend_pods(key, self._world(key, decision, None, None))
+        except KubeError as error:
+            failed, problem = failed or error, problem or _rejected(error)
         shown = self._shown(key, decision)
         world = replace(self._world(key, shown, asked.problem, problem), replacing="" if shown is decision else self._replacing(decision, step))
-        await self._tend_pods(key, self._world(key, decision, None, None))
         for name in restarts(item["metadata"].get("annotations") or {}, world.topology):
             await self._mirror.allow_restart(shown.place.graph_uid(), name)
         before = item.get("status") or {}
@@ -190,7 +190,7 @@ class Reconciler:
         return max((*(incarnation_of(uid, place) for uid in run), *(pod.incarnation for pod in self._store.pods(key))), default=0)
 
     def _serves(self, key: GraphKey, decision: Decision) -> bool:
-        return is_true(status_of(decision.graph, decision.place, self._world(key, decision, None, None), {}, 0, ""), "Ready")
+        return answers(decision.graph, decision.place, self._world(key, decision, None, None))
 
     def _shown(self, key: GraphKey, decision: Decision) -> Decision:
         """Which incarnation the status is about: as long as the one decided for does not answer, the newest that does, or the one before."""
@@ -258,7 +258,7 @@ class Reconciler:
                 await self._mirror.ensure_follows(place.graph_uid(), Follows(old_uid, decision.kept))
             await self._mirror.ensure_spec(place.graph_uid(), compiled)
         try:
-            probe_token = await self._identities.ensure(place)
+            probe_token = await self._identities.ensure(place, fresh=FINALIZER not in (asked.item["metadata"].get("finalizers") or []))
         except Foreign as error:
             return NAME_TAKEN, str(error)
         wanted = desired(decision.graph, compiled.decode(), place, self._settings, probe_token)
@@ -266,30 +266,28 @@ class Reconciler:
         serves = self._serves(key, decision) and (follows is None or follows.done)
         held = self._store.objects(key)
         found = difference(wanted, held, place.owner_uid, replaceable=serves, given_up=asked.given_up)
-        foreign = found.foreign or await self._strangers(place, found, held)
+        foreign = found.foreign or await self._bring(asked, place, found, held)
         if foreign:
             return NAME_TAKEN, f"{', '.join(foreign)}: there already, and not of this graph"
-        await self._apply(key, place, found)
+        await self._take_away(key, place, found)
         if place.incarnation and serves and not found.delete:
             await self._clear_past(key, place)
         return None
 
-    async def _strangers(self, place: Place, found: Difference, held: list[Json]) -> list[str]:
-        """Objects that nobody has labelled are not followed, and an apply would take them: so the API server is asked for each that shall be made."""
+    async def _bring(self, asked: _Asked, place: Place, found: Difference, held: list[Json]) -> list[str]:
+        """Have what shall be there; or the names that are somebody else's."""
         seen = {key_of(item) for item in held}
-        strangers = []
-        for kind, name in [key_of(item) for item in found.apply if key_of(item) not in seen]:
-            there = await self._kube.get(OWNED[kind], place.namespace, name)
-            if there is not None and not is_ours(there, place.owner_uid):
-                strangers.append(f"{kind} {name}")
-        return strangers
+        missing = [item for item in found.apply if key_of(item) not in seen]
+        if _names(asked.item.get("status") or {}, NAME_TAKEN):  # to make things and take them back, once is enough
+            foreign = await self._objects.strangers(place, missing)
+            if foreign:
+                return foreign
+        foreign, there = await self._objects.make(place, missing)
+        if not foreign:
+            await self._objects.apply(place, [item for item in found.apply if item in there or key_of(item) in seen])
+        return foreign
 
-    async def _apply(self, key: GraphKey, place: Place, found: Difference) -> None:
-        for item in found.apply:
-            kind, name = item["kind"], item["metadata"]["name"]
-            log.info("%s/%s: apply %s %s", place.namespace, place.name, kind, name)
-            held = await self._kube.apply(OWNED[kind], place.namespace, name, item)
-            self._store.put(held, ours=True)
+    async def _take_away(self, key: GraphKey, place: Place, found: Difference) -> None:
         with_frontends = {str(pod.incarnation) for pod in self._store.pods(key) if pod.of == FRONTEND_ROLE} - {str(place.incarnation)}
         for item in found.delete:
             kind, metadata = item["kind"], item["metadata"]
@@ -308,6 +306,7 @@ class Reconciler:
 
     def _world(self, key: GraphKey, decision: Decision, invalid: Missing | None, problem: Missing | None) -> World:
         known = self._mirror.of(decision.place.graph_uid())
+        address = "Service", decision.place.name
         return World(
             topology=known.topology,
             registered=dict(known.registered),
@@ -315,6 +314,7 @@ class Reconciler:
             etcd_away=self._mirror.away,
             refused=decision.refused,
             problem=problem or invalid,
+            addressed=any(key_of(item) == address and is_ours(item, decision.place.owner_uid) for item in self._store.objects(key)),
             failovers={name: Told(item.epoch, item.took_ms, item.reason) for name, item in known.failovers.items()},
             versions={name: (item.epoch, item.version) for name, item in known.versions.items()},
         )
@@ -340,8 +340,9 @@ class Reconciler:
         """Before anything is written to etcd: the resource goes only after its keys."""
         metadata = item["metadata"]
         finalizers = [*(metadata.get("finalizers") or []), FINALIZER]
-        held = await self._kube.merge(GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}})
-        self._store.put_graph(held, ours=True)
+        with self._store.writing(GRAPHS.kind, *key):
+            held = await self._kube.merge(GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}})
+            self._store.put_graph(held, ours=True)
 
     # -- a graph that shall go -------------------------------------------------------------------------------------------------------
 
@@ -387,9 +388,11 @@ class Reconciler:
         for entry in found:
             await self._publish(asked, entry, status)
         same = {"apiVersion": asked.item["apiVersion"], "kind": asked.item["kind"]}
-        body = {**same, "metadata": {"name": key[1], "namespace": key[0]}, "status": status}
-        held = await self._kube.apply(GRAPHS, key[0], key[1], body, "status")
-        self._store.put_graph(held, ours=True)
+        metadata = {"name": key[1], "namespace": key[0], "uid": asked.item["metadata"]["uid"]}  # of no other one that has that name by now
+        body = {**same, "metadata": metadata, "status": status}
+        with self._store.writing(GRAPHS.kind, *key):
+            held = await self._kube.apply(GRAPHS, key[0], key[1], body, "status")
+            self._store.put_graph(held, ours=True)
 
     async def _publish(self, asked: _Asked, entry: News, status: Json) -> None:
         """Its name is made of what it says, so that it is not said twice."""
@@ -428,6 +431,16 @@ def _refused(before: Json, status: Json) -> tuple[News, ...]:
     ready = status["conditions"][0]
     known = any(item.get("reason") == ready["reason"] and item.get("message") == ready["message"] for item in before.get("conditions", []))
     return () if known else (News(ready["reason"], ready["message"], warning=ready["reason"] != "Ending"),)
+
+
+def _rejected(error: KubeError | CoordinationError) -> Missing | None:
+    """What the API server says no to for good."""
+    return (REJECTED, str(error)) if isinstance(error, KubeError) and error.permanent else None
+
+
+def _names(status: Json, reason: str) -> bool:
+    """Whether a condition has this reason."""
+    return any(item.get("reason") == reason for item in status.get("conditions", []))
 
 
 def _generation(item: Json) -> int:

@@ -1,6 +1,7 @@
 """kopf's part: it watches ServiceGraphs and tells the store. Handlers decide nothing, keep nothing, and never write to the resource."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 import kopf
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
 GROUP, VERSION = GRAPHS.api_version.split("/")
 
 
+class _NoDiffBase(kopf.DiffBaseStorage):
+    """Nothing is remembered of what was handled: kopf asks before each event, though only handlers of changes, of which there are none, are told."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[object] | None = None) -> kopf.BodyEssence:
+        """Nothing, instead of a copy of the resource."""
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        """Nothing."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nowhere."""
+
+
 class WatchEnded(Exception):
     """Ours: ServiceGraphs are not seen any more."""
 
@@ -27,7 +43,7 @@ def registry_of(store: Store) -> kopf.OperatorRegistry:
         item: Json = dict(event["object"])
         key = item["metadata"]["namespace"], item["metadata"]["name"]
         if event["type"] == "DELETED":
-            store.drop_graph(key)
+            store.drop_graph(key, str(item["metadata"].get("uid", "")))
         else:
             store.put_graph({"apiVersion": GRAPHS.api_version, "kind": GRAPHS.kind, **item})
 
@@ -45,6 +61,7 @@ def settings_of() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.peering.standalone = True
+    settings.persistence.diffbase_storage = _NoDiffBase()
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.queueing.idle_timeout = 1.0

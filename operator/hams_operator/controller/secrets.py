@@ -6,6 +6,7 @@ It asks for single Secrets by name and never for a list of them. A Secret of tha
 import base64
 from collections.abc import Callable, Mapping
 
+from hams_operator import limits
 from hams_operator.controller.kube import SECRETS, Kube, KubeError
 from hams_operator.plan.names import MANAGED_BY, Json
 
@@ -18,14 +19,16 @@ class Foreign(Exception):
     """There is a Secret of that name, and it is not ours."""
 
 
-async def keep(kube: Kube, namespace: str, name: str, mended: Callable[[Data], Data], metadata: Json | None = None) -> Data:
+async def keep(kube: Kube, namespace: str, name: str, mended: Callable[[Data], Data], metadata: Json | None = None, *, fresh: bool = False) -> Data:
     """What the Secret holds once it holds what `mended` makes of what it held (nothing at first). `metadata`: of a new one, its owner above all.
+    `fresh`: most likely there is none yet, so the first try does without reading.
 
-    Raises KubeError, and Foreign.
+    Raises KubeError, and Foreign. A conflict is an error after `secret_tries`: somebody else is not faster each time, so it is another one.
     """
     metadata = {"labels": {"app.kubernetes.io/name": "hams", _LABEL: MANAGED_BY}} if metadata is None else metadata
-    while True:
-        there = await kube.get(SECRETS, namespace, name)
+    for left in reversed(range(limits.secret_tries)):
+        there = None if fresh else await kube.get(SECRETS, namespace, name)
+        fresh = False
         if there is not None and not _is_ours(there, metadata):
             raise Foreign(f"Secret {name}: there already, and not of this graph")
         held = data_of(there)
@@ -45,10 +48,11 @@ async def keep(kube: Kube, namespace: str, name: str, mended: Callable[[Data], D
             else:
                 await kube.replace(SECRETS, namespace, name, item)
         except KubeError as error:
-            if error.status != 409:  # another replica was faster: what it wrote is looked at
+            if error.status != 409 or not left:  # another replica was faster: what it wrote is looked at
                 raise
         else:
             return wanted
+    raise AssertionError("the last try raises or returns")
 
 
 def data_of(secret: Json | None) -> Data:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from hams_operator import limits
-from hams_operator.controller.kube import Kube, KubeError, Resource
+from hams_operator.controller.kube import HEARD, Heard, Kube, KubeError, Resource
 from hams_operator.plan.names import Json
 
 log = logging.getLogger("hams.controller")
@@ -17,11 +17,19 @@ log = logging.getLogger("hams.controller")
 class Follower:
     """Keeps somebody up to date about the labelled objects of one kind in one namespace ("": all).
 
-    `put(item)` for each that is there or has changed, `gone(namespace, name)` for each that no longer is. `synced` is set after the first list.
+    `put(item)` for each that is there or has changed, and of which `heard` does not say that it is no news; `gone(namespace, name)` for each that no
+    longer is. `synced` is set after the first list.
     """
 
     def __init__(
-        self, kube: Kube, resource: Resource, namespace: str, selector: str, put: Callable[[Json], None], gone: Callable[[str, str], None]
+        self,
+        kube: Kube,
+        resource: Resource,
+        namespace: str,
+        selector: str,
+        put: Callable[[Json], None],
+        gone: Callable[[str, str], None],
+        heard: Heard | None = None,
     ) -> None:
         self.synced = asyncio.Event()
         self._kube = kube
@@ -30,6 +38,7 @@ class Follower:
         self._selector = selector
         self._put = put
         self._gone = gone
+        self._heard = heard
         self._known: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
@@ -71,7 +80,7 @@ class Follower:
         return str(page["metadata"]["resourceVersion"])
 
     async def _watch(self, version: str) -> str:
-        async for event in self._kube.watch(self._resource, self._namespace, self._selector, version):
+        async for event in self._kube.watch(self._resource, self._namespace, self._selector, version, self._heard):
             item = event["object"]
             if event["type"] == "ERROR":
                 raise KubeError(int(item.get("code", 0)), str(item.get("message", "the watch was ended")))
@@ -81,7 +90,8 @@ class Follower:
                 self._gone(*_key(item))
             elif event["type"] != "BOOKMARK":
                 self._known.add(_key(item))
-                self._put(item)
+                if event["type"] != HEARD:
+                    self._put(item)
         return version
 
 

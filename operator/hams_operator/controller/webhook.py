@@ -21,7 +21,7 @@ from hams_operator.controller.options import Options
 from hams_operator.graph import InvalidGraph, load_object
 from hams_operator.plan.change import differing, lost_states
 from hams_operator.plan.names import ALLOW_STATE_LOSS, Json
-from hams_operator.plan.status import CHANGE_REFUSED, REPLACING
+from hams_operator.plan.status import UNSETTLED
 
 log = logging.getLogger("hams.controller")
 
@@ -50,8 +50,8 @@ def refusals(request: Json) -> list[str]:
         return [str(problem) for problem in error.problems]
     if not old or (metadata.get("annotations") or {}).get(ALLOW_STATE_LOSS) == "true":
         return []
-    if any(item.get("reason") in (CHANGE_REFUSED, REPLACING) for item in (old.get("status") or {}).get("conditions") or []):
-        return []  # another graph runs than the old object asks for: the controller compares with that one, and this may be the way back
+    if any(item.get("reason") in UNSETTLED for item in (old.get("status") or {}).get("conditions") or []):
+        return []  # another graph may run than the old object asks for: the controller compares with that one, and this may be the way back
     try:
         before = load_object({name: value for name, value in old.items() if name != "status"})
     except InvalidGraph:
@@ -65,7 +65,7 @@ def refusals(request: Json) -> list[str]:
 
 
 class Webhook:
-    """The HTTPS server, and its certificate."""
+    """The HTTPS server, and its certificate. `listens`: whether the API server can be answered."""
 
     def __init__(self, kube: Kube, options: Options) -> None:
         self._kube = kube
@@ -76,6 +76,7 @@ class Webhook:
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded: Pair | None = None
         self._runner: web.AppRunner | None = None
+        self.listens = False
 
     async def run(self) -> None:
         """Serve until cancelled; the certificate is looked at again and again."""
@@ -85,12 +86,13 @@ class Webhook:
                 try:
                     await self._refresh()
                     await self._listen()
-                    pause_s = limits.certificate_look_s
+                    pause_s = limits.webhook_look_s
                 except KubeError as error:
                     log.warning("the webhook's certificate: %s", error)
                     pause_s = min(2 * pause_s, limits.kube_pause_max_s)
                 await asyncio.sleep(pause_s)
         finally:
+            self.listens = False
             if self._runner is not None:
                 await self._runner.cleanup()
 
@@ -102,6 +104,7 @@ class Webhook:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, None, self._options.webhook_port, ssl_context=self._context).start()
+        self.listens = True
         log.info("the webhook listens on port %d", self._options.webhook_port)
 
     async def _refresh(self) -> None:
@@ -116,6 +119,7 @@ class Webhook:
     async def _pair(self) -> Pair:
         namespace, name = self._options.namespace, self._options.webhook_secret
         now = datetime.datetime.now(datetime.UTC)
+        conflicts = 0
         while True:
             secret = await self._kube.get(SECRETS, namespace, name)
             found = _read(secret)
@@ -136,7 +140,8 @@ class Webhook:
                 else:
                     await self._kube.replace(SECRETS, namespace, name, item)
             except KubeError as error:
-                if error.status != 409:  # the other replica was faster: its certificate will do
+                conflicts += 1
+                if error.status != 409 or conflicts == limits.secret_tries:  # the other replica was faster: its certificate will do
                     raise
 
     async def _trust(self, pair: Pair) -> None:

@@ -43,11 +43,7 @@ __all__ = [
 
 def load(path: str | Path, *, uid: str = "", on_kubernetes: bool = False) -> Graph:
     """The graph in a file. Raises InvalidGraph (its `source` is the path), also if the file cannot be read."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error.reason} at byte {error.start}"
-        raise InvalidGraph([Problem("document", f"cannot read {path}: {why}")], str(path)) from None
+    text = _read(path)
     try:
         return load_text(text, uid=uid, on_kubernetes=on_kubernetes)
     except InvalidGraph as error:
@@ -66,11 +62,17 @@ def load_object(found: dict[str, Plain], *, uid: str = "", on_kubernetes: bool =
 
 def read_place(path: str | Path) -> tuple[str, str, str]:
     """Name, namespace and uid that a file gives its graph, "" where it gives none. Raises InvalidGraph, with every problem of the file."""
-    text = Path(path).read_text(encoding="utf-8") if Path(path).is_file() else ""
-    if not text:
-        load(path)
-    resource = _parse(read_text(text, KIND), True)[0]
+    resource = _parse(read_text(_read(path), KIND), True)[0]
     return resource.name, resource.namespace, resource.uid
+
+
+def _read(path: str | Path) -> str:
+    """Raises InvalidGraph if there is no text there."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error.reason} at byte {error.start}"
+        raise InvalidGraph([Problem("document", f"cannot read {path}: {why}")], str(path)) from None
 
 
 def parse_text(text: str) -> ServiceGraph:

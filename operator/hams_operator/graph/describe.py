@@ -25,8 +25,9 @@ class OperatorDescription:
 class Description:
     """A graph as its author should see it.
 
-    `processes` counts a local run: two per instance, frontends, managers, one etcd. `memory_bytes` is what the house itself takes before
-    any request (models are not in it: nobody knows them here); `memory_bytes_max` adds what open requests and kept replies may hold.
+    `processes` counts a local run: two per instance, frontends, managers, etcd, the supervisor, two warmed ones. `memory_bytes` is what the house
+    itself takes with small requests (models are not in it: nobody knows them here); `memory_bytes_max` adds what open requests and kept replies
+    may hold.
     `notes` are things that are allowed and may surprise.
     """
 
@@ -68,6 +69,8 @@ def describe(graph: Graph) -> Description:
         limits.frontend_memory_bytes * data.frontend.replicas
         + limits.manager_memory_bytes * data.managers
         + limits.etcd_memory_bytes
+        + limits.supervisor_memory_bytes
+        + limits.warmed_memory_bytes
         + limits.proxy_memory_bytes * instances
     )
     held = (data.frontend.max_in_flight_bytes + data.frontend.replies_kept_bytes) * data.frontend.shards
@@ -80,7 +83,7 @@ def describe(graph: Graph) -> Description:
         frontends=data.frontend.replicas,
         shards=data.frontend.shards,
         managers=data.managers,
-        processes=2 * instances + data.frontend.replicas + data.managers + 1,
+        processes=2 * instances + data.frontend.replicas + data.managers + limits.own_processes,
         memory_bytes=memory,
         memory_bytes_max=memory + held * data.frontend.replicas,
         notes=tuple(_notes(graph)),

@@ -299,7 +299,11 @@ class Recovery:
     suspect_after_s: float = field_of(
         Duration(limits.suspect_after_min_s, limits.suspect_after_max_s), default=0.15, about="silence after which an instance is probed"
     )
-    max_attempts: int = field_of(Whole(1, attempts_alone_max), default=2, about="deaths of a model on one request until that request is an error")
+    max_attempts: int = field_of(
+        Whole(1, attempts_alone_max),
+        default=2,
+        about="deaths of a model on a request that runs alone, after the one that made it suspect, until it is an error",
+    )
     when_unprotected: WhenUnprotected = field_of(
         Choice(WhenUnprotected), default=WhenUnprotected.CONTINUE, about="whether a primary without a backup in sync goes on"
     )

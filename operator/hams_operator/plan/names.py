@@ -62,7 +62,8 @@ FRONTEND_DRAIN_S = 20
 """How long it may then take to hand over and to be let go, after the requests that were open had the rest."""
 
 DEFAULT_IMAGE = "hams.local/hams-sidecar:0.1.0"
-DEFAULT_ETCD = "https://hams-etcd.hams-system.svc:2379"
+DEFAULT_ETCD = ",".join(f"https://hams-etcd-{number}.hams-etcd-peers.hams-system.svc:2379" for number in range(3))
+"""What the chart tells the controller if it is installed as its page says: each member by its own name."""
 
 
 @dataclass(frozen=True, slots=True)

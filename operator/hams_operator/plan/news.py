@@ -76,7 +76,7 @@ def _of_conditions(before: Json, now: Json) -> list[News]:
         found.append(News("Replacing", is_now["message"]))
     elif was.get("reason") == REPLACING and is_now.get("reason") in ("Stable", "Recovering"):
         found.append(News("Replaced", "the shape that was asked for serves"))
-    for reason in ("ChangeRefused", "Invalid", "NameTaken"):
+    for reason in ("ChangeRefused", "Invalid", "NameTaken", "Rejected"):
         mine = [item for item in conditions.values() if item["reason"] == reason]
         known = {(item["reason"], item["message"]) for item in earlier.values()}
         if mine and (mine[0]["reason"], mine[0]["message"]) not in known:

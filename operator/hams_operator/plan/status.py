@@ -1,7 +1,8 @@
 """The status that is true now: conditions, operators, and what `kubectl get sg` shows.
 
-`Ready=True` only while the graph answers: every state has a primary and every slot an owner, registered and in a ready pod, and a frontend is
-ready. `Redundant=True` only while every replica set has its backups in sync and standbys are warm. What is not known is said to be unknown.
+`Ready=True` only while the graph answers: every state has a primary and every slot an owner, registered and in a ready pod, a frontend is
+ready, and the Service that leads to it is there and the graph's own. `Redundant=True` only while every replica set has its backups in sync and
+standbys are warm. What is not known is said to be unknown.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +19,12 @@ CHANGE_REFUSED = "ChangeRefused"
 """Reason of Progressing=False when what runs is not what the resource asks for."""
 REPLACING = "Replacing"
 """Reason of Progressing=True while another shape comes up beside the one that serves."""
+REJECTED = "Rejected"
+"""Reason of Progressing=False, and of Ready=False where nothing serves, while the API server refuses something for good."""
+NAME_TAKEN = "NameTaken"
+"""As REJECTED, while an object of somebody else has the name of one of ours."""
+UNSETTLED = (CHANGE_REFUSED, REPLACING, REJECTED, NAME_TAKEN)
+"""Reasons of Progressing while another graph may run than the resource asks for."""
 CRASH_LOOP_RESTARTS = 2
 
 Missing = tuple[str, str]
@@ -36,8 +43,10 @@ class Told:
 @dataclass(frozen=True, slots=True)
 class World:
     """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd cannot be read, or "": then
-    topology and registrations are what they last were. `replacing`: what is known of another shape that comes up, or "". `failovers`, `versions`
-    (epoch, version): what managers and primaries have told, by operator."""
+    topology and registrations are what they last were. `refused`: why another graph runs than is asked for, or "". `replacing`: what is known of
+    another shape that comes up, or "". `problem`: what keeps Kubernetes from holding what it should; what serves serves on all the same.
+    `addressed`: whether the Service that `status.url` names is there, and of this graph; all incarnations have the same.
+    `failovers`, `versions` (epoch, version): what managers and primaries have told, by operator."""
 
     topology: Topology = field(default_factory=Topology)
     registered: Mapping[InstanceId, str] = field(default_factory=dict)
@@ -46,6 +55,7 @@ class World:
     refused: str = ""
     replacing: str = ""
     problem: Missing | None = None
+    addressed: bool = True
     failovers: Mapping[str, Told] = field(default_factory=dict)
     versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -56,7 +66,8 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
     seen = _Seen(graph, world, pods)
     ready, redundant = seen.why_not_ready(), seen.why_not_redundant()
     missing = ready or redundant
-    progressing = _progressing(world, missing)
+    held_up = _held_up(world)
+    progressing = _progressing(world, held_up, missing)
     operators = [seen.operator(op.name, before, now) for op in graph.data.operators]
     failovers = [op["lastFailover"]["at"] for op in operators if "lastFailover" in op]
     failure = seen.failure()
@@ -64,7 +75,7 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
         "observedGeneration": generation,
         "generation": world.topology.generation,
         "url": place.url,
-        "message": world.refused or (missing[1] if missing else "serving"),
+        "message": held_up[1] if held_up else missing[1] if missing else "serving",
         "replicas": sum(1 for pod in pods if pod.of == FRONTEND_ROLE and not pod.deleting),
         "selector": f"{GRAPH}={place.name},{ROLE}={FRONTEND_ROLE}",
         "inSync": seen.in_sync(),
@@ -103,6 +114,12 @@ def serving(graph: Graph, place: Place, world: World) -> Callable[[InstanceId], 
     return _Seen(graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)).serves
 
 
+def answers(graph: Graph, place: Place, world: World) -> bool:
+    """Whether what runs answers whoever reaches it. That nobody does, for want of a Service, says nothing against the pods: another shape may
+    take their place, or be told of in their stead, only if these do not serve."""
+    return _Seen(graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)).why_unserved() is None
+
+
 class _Seen:
     """A graph, and what is known of it, looked at from several sides."""
 
@@ -119,12 +136,14 @@ class _Seen:
         return pod is not None and pod.ready and (instance in self.world.registered or bool(self.world.etcd_away))
 
     def why_not_ready(self) -> Missing | None:
-        """What keeps the graph from answering."""
+        """What keeps the graph from answering. A problem of objects keeps nothing from it that serves already, and that can be reached."""
+        found = self.why_unserved()
+        if found is None:
+            return None if self.world.addressed else self._no_service()
+        if found[0] == "StateLost":
+            return found
         if self.world.problem is not None:
             return self.world.problem
-        found = self._why_unserved()
-        if found is None or found[0] == "StateLost":
-            return found
         loop = self._crash_loop()
         if loop is not None:
             return "ModelCrashLoop", f"the model of {loop.of} keeps ending, last with exit code {loop.failure.exit_code if loop.failure else 0}"
@@ -136,7 +155,16 @@ class _Seen:
             return "PodNotStarting", f"{waiting.of}: pod {waiting.name}: {waiting.waiting}"
         return found
 
-    def _why_unserved(self) -> Missing | None:
+    def _no_service(self) -> Missing:
+        """Every part serves, and `status.url` leads nowhere, or to somebody else."""
+        gone = f"the Service {self.graph.data.name} is not there, or not of this graph"
+        if self.world.problem is None:
+            return "NoService", gone
+        reason, message = self.world.problem
+        return reason, f"{gone}: {message}"
+
+    def why_unserved(self) -> Missing | None:
+        """What keeps the parts of the graph from serving, whether they can be reached or not."""
         sets = [*(op.name for op in self.graph.data.operators if op.stateful), *self.graph.shard_names]
         for name in sets:
             found = self.topology.find(name)
@@ -262,10 +290,18 @@ def _failover(item: ReplicaSet, earlier: Json, topology: Topology, told: Told | 
     return last
 
 
-def _progressing(world: World, missing: Missing | None) -> tuple[str, str, str]:
+def _held_up(world: World) -> Missing | None:
+    """What only a person can solve, of what is asked for: the graph may serve all the same."""
+    if world.problem is not None:
+        reason, message = world.problem
+        return reason, f"{message}; {world.refused}" if world.refused else message
+    return (CHANGE_REFUSED, world.refused) if world.refused else None
+
+
+def _progressing(world: World, held_up: Missing | None, missing: Missing | None) -> tuple[str, str, str]:
     """Status, reason and message of what is under way."""
-    if world.refused:
-        return "False", CHANGE_REFUSED, world.refused
+    if held_up is not None:
+        return "False", *held_up
     if world.replacing:
         return "True", REPLACING, world.replacing
     if missing is not None and missing[0] != NOT_ASKED_FOR:

@@ -1,4 +1,7 @@
-"""An API server in memory: server-side apply as far as one manager needs it, finalizers, owner references, and failures on demand."""
+"""An API server in memory: server-side apply as far as one manager needs it, finalizers, owner references, and failures on demand.
+
+Of managed fields it knows as much as can go wrong: what a POST has set stays, whatever an apply says, until its owner is turned into one by apply.
+"""
 
 import asyncio
 import copy
@@ -7,16 +10,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from hams_operator.controller.kube import KubeError, Resource
+from hams_operator.plan.names import FIELD_MANAGER
 
 Json = dict[str, Any]
 
 
 class FakeKube:
-    """Implements `Kube`. `calls` are the writes; `fail` makes the nth call from now on raise once."""
+    """Implements `Kube`. `calls` are the writes; `fail` makes the nth call from now on raise once, `refused` every write of these words."""
 
     def __init__(self) -> None:
         self.items: dict[tuple[str, str, str], Json] = {}
         self.calls: list[str] = []
+        self.refused: dict[str, KubeError] = {}
         self.graces: dict[str, int | None] = {}
         self.asked = 0
         self.requests = 0
@@ -44,6 +49,8 @@ class FakeKube:
         error = self._fail_at.pop(self.asked, None)
         if error is not None:
             raise error
+        if what in self.refused:
+            raise self.refused[what]
         if what:
             self.calls.append(what)
 
@@ -56,7 +63,8 @@ class FakeKube:
         self._ask(f"create {resource.kind} {item['metadata']['name']}")
         if (resource.kind, namespace, item["metadata"]["name"]) in self.items:
             raise KubeError(409, "already exists")
-        return self.put(item)
+        owner = {"manager": FIELD_MANAGER, "operation": "Update", "apiVersion": item.get("apiVersion", "v1"), "fieldsV1": {"f:metadata": {}}}
+        return self.put({**item, "metadata": {**item["metadata"], "managedFields": [owner]}})
 
     async def replace(self, resource: Resource, namespace: str, name: str, item: Json) -> Json:
         self._ask(f"replace {resource.kind} {name}")
@@ -72,7 +80,9 @@ class FakeKube:
             if there is None:
                 raise KubeError(404, "not found")
             return self.put({**there, sub: item[sub]})
-        same = {} if there is None else {key: there["metadata"][key] for key in ("uid",)}
+        same = {} if there is None else {key: value for key, value in there["metadata"].items() if key in ("uid", "managedFields")}
+        if any(entry["operation"] == "Update" for entry in same.get("managedFields", ())):
+            item = _merged(there, item)
         return self.put({**item, "metadata": {**item["metadata"], **same, "namespace": namespace}})
 
     async def merge(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
@@ -98,7 +108,7 @@ class FakeKube:
         self._ask()
         return {"metadata": {"resourceVersion": "1"}, "items": [copy.deepcopy(item) for item in self.of(resource.kind)]}
 
-    async def watch(self, resource: Resource, namespace: str, selector: str, version: str) -> AsyncIterator[Json]:
+    async def watch(self, resource: Resource, namespace: str, selector: str, version: str, heard: Any = None) -> AsyncIterator[Json]:
         self._ask()
         raise KubeError(410, "too old")
         yield {}

@@ -173,6 +173,19 @@ async def test_nothing_is_written_while_everything_is_as_it_should_be() -> None:
     assert world.kube.calls == before
 
 
+async def test_a_fresh_graph_is_given_its_secrets_without_a_look_and_keeps_them_if_it_is_none() -> None:
+    world = World()
+    await world.identities().ensure(PLACE)
+    first = world.mounted
+    assert await world.identities().ensure(PLACE, fresh=True) == first["probe-token"].decode()
+    assert world.mounted == first
+    other = World()
+    await metrics_token(other.kube, "hams-system", "hams-metrics")
+    before = other.kube.asked
+    await other.identities().ensure(PLACE, fresh=True)
+    assert other.kube.asked - before == 3, "the token is read, both Secrets of the graph are made"
+
+
 async def test_what_is_missing_or_near_its_end_is_made_again_and_the_rest_stays() -> None:
     world = World()
     await world.identities().ensure(PLACE)
@@ -250,6 +263,18 @@ async def test_other_failures_are_told() -> None:
         await keep(world.kube, "hams-system", "x", lambda held: {"a": b"b"})
 
 
+async def test_a_conflict_that_does_not_end_is_told() -> None:
+    world = World()
+    tries = limits.secret_tries
+    for number in range(tries):
+        world.kube.fail(2 * (number + 1), KubeError(409, "quota: try again"))
+    with pytest.raises(KubeError, match="quota"):
+        await keep(world.kube, "hams-system", "x", lambda held: {"a": b"b"})
+    assert world.kube.asked == 2 * tries
+    await keep(world.kube, "hams-system", "x", lambda held: {"a": b"b"})
+    assert world.secret("hams-system", "x") == {"a": b"b"}
+
+
 # ---- etcd ----
 
 
@@ -323,7 +348,7 @@ class Users:
     async def _lock(self, etcd: object) -> None:
         self.asked.append("lock")
 
-    async def _allow(self, etcd: object, user: str, prefixes: object) -> None:
+    async def _allow(self, etcd: object, user: str, prefixes: object, *, fresh: bool) -> None:
         self.asked.append(user)
         self.during()
 

@@ -1,27 +1,34 @@
 """Election, workers, followers and the store, each by itself."""
 
 import asyncio
+import base64
+import copy
+import ssl
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
 import pytest
+from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
 
 from hams_operator import limits
 from hams_operator.controller.election import LEASE, Election
 from hams_operator.controller.identities import NoIdentities, metrics_token
-from hams_operator.controller.kube import OWNED, PODS, KubeError, Resource
+from hams_operator.controller.kube import OWNED, PODS, SECRETS, KubeError, Resource
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import Options, options_from
-from hams_operator.controller.process import Controller, _health
+from hams_operator.controller.process import Controller, _health, _samples
 from hams_operator.controller.store import Store
 from hams_operator.controller.watching import Follower
+from hams_operator.controller.webhook import Webhook
 from hams_operator.controller.workers import Again, Workers
 from hams_operator.plan.names import Settings
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.memory import MemoryStore
 from hams_wire.coordination.port import Restored
+from hams_wire.exposition import exposition
 
 from .fakes import FakeKube
 
@@ -185,7 +192,7 @@ class Script(FakeKube):
     async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
         return {"metadata": {"resourceVersion": "9"}, "items": self.lists.pop(0)}
 
-    async def watch(self, resource: Resource, namespace: str, selector: str, version: str) -> AsyncIterator[Json]:
+    async def watch(self, resource: Resource, namespace: str, selector: str, version: str, heard: Any = None) -> AsyncIterator[Json]:
         if not self.watches:
             self.over.set()
             await asyncio.Event().wait()
@@ -327,16 +334,16 @@ async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_
     kube = FakeKube()
     options = Options(Settings(), "c", "hams-system", health_port=0)
     controller = SimpleNamespace(store=Store(lambda key: None), workers=Workers(_nothing), mirror=SimpleNamespace(away=""))
-    runner = await _health(options, Election(kube, "hams-system", "c"), cast(Controller, controller), kube)
-    port = next(address[1] for address in runner.addresses if len(address) == 2)  # of IPv4; the other one has a free port of its own
-    url = f"http://127.0.0.1:{port}"
+    runner = await _health(options, Election(kube, "hams-system", "c"), cast(Controller, controller), kube, None)
+    url = f"http://127.0.0.1:{_port(runner)}"
     token = (await metrics_token(kube, "hams-system", "hams-metrics")).decode()
     try:
         async with aiohttp.ClientSession() as session:
             found = {}
             for given in ("", "Bearer wrong", token, f"Bearer {token}"):
                 async with session.get(f"{url}/metrics", headers={"Authorization": given}) as answer:
-                    found[given] = answer.status, "hams_controller_leads" in await answer.text()
+                    text = await answer.text()
+                    found[given] = answer.status, "hams_controller_leads 0" in text and "process_cpu_seconds_total" in text
             asked = kube.asked
             for path in ("/healthz", "/readyz"):
                 async with session.get(f"{url}{path}") as answer:
@@ -347,5 +354,268 @@ async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_
     assert asked <= 4, "the API server is not asked each time"
 
 
+def _with_status(name: str, version: str, **conditions: str) -> Json:
+    status = {"conditions": [{"type": kind, "status": holds} for kind, holds in conditions.items()]}
+    return {"kind": "ServiceGraph", "metadata": {"name": name, "namespace": "ns", "resourceVersion": version}, "spec": {}, "status": status}
+
+
+def _conditions(store: Store, leads: bool = True) -> dict[tuple[str, ...], float]:
+    """What is exposed of graphs, as Prometheus' own parser reads it."""
+    controller = SimpleNamespace(store=store, workers=Workers(_nothing), mirror=SimpleNamespace(away=""))
+    text = exposition(_samples(cast(Controller, controller), leads, 7)).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families["hams_controller_kube_requests"].samples[0].value == 7
+    found = families["hams_controller_graph_condition"].samples if "hams_controller_graph_condition" in families else []
+    return {tuple(sample.labels[name] for name in ("namespace", "graph", "type")): sample.value for sample in found}
+
+
+def test_conditions_of_graphs_are_exposed_by_who_leads_and_go_with_their_graph() -> None:
+    store = Store(lambda key: None)
+    store.put_graph({"kind": "ServiceGraph", "metadata": {"name": "new", "namespace": "ns"}, "spec": {}})
+    store.put_graph(_with_status("a", "1", Ready="True", Redundant="False", Progressing="True", Strange="True"))
+    store.put_graph(_with_status("b", "2", Ready="Unknown", Redundant="True"))
+    a, b = ("ns", "a"), ("ns", "b")
+    assert _conditions(store) == {(*a, "Ready"): 1, (*a, "Redundant"): 0, (*a, "Progressing"): 1, (*b, "Ready"): 0, (*b, "Redundant"): 1}
+    assert _conditions(store, leads=False) == {}
+    with store.writing("ServiceGraph", *a):
+        store.put_graph(_with_status("a", "3", Ready="False", Redundant="True", Progressing="True"), ours=True)
+    store.put_graph(_with_status("b", "4", Ready="True", Redundant="True"))
+    assert _conditions(store) == {(*a, "Ready"): 0, (*a, "Redundant"): 1, (*a, "Progressing"): 1, (*b, "Ready"): 1, (*b, "Redundant"): 1}
+    labels = {"hams.dev/graph": "a"}
+    store.put({"kind": "Pod", "metadata": {"name": "a-1", "namespace": "ns", "labels": labels}, "status": {}})
+    store.drop_graph(a)  # its pods are still there
+    assert {key[:2] for key in _conditions(store)} == {b}
+    store.drop_graph(b)
+    assert _conditions(store) == {}
+
+
+def _port(runner: web.AppRunner) -> int:
+    """Of IPv4; the other one has a free port of its own."""
+    return next(int(address[1]) for address in runner.addresses if len(address) == 2)
+
+
+class Gated(FakeKube):
+    """Secrets are read when the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_for, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        if resource is SECRETS:
+            self.asked_for.set()
+            await self.gate.wait()
+        return await super().get(resource, namespace, name)
+
+
+class Told(Webhook):
+    """Tells when it has begun to listen, and where."""
+
+    def __init__(self, kube: FakeKube, options: Options) -> None:
+        super().__init__(kube, options)
+        self.begun = asyncio.Event()
+
+    async def _listen(self) -> None:
+        await super()._listen()
+        self.begun.set()
+
+    @property
+    def port(self) -> int:
+        assert self._runner is not None
+        return _port(self._runner)
+
+
+async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_whether_it_leads_or_not() -> None:
+    kube = Gated()
+    hooks = [{"name": "graphs.hams.dev", "clientConfig": {"service": {"name": "hams-webhook"}}}]
+    kube.put({"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "hams"}, "webhooks": hooks})
+    options = Options(
+        Settings(), "c", "hams-system", (), "hams-webhook", webhook_configuration="hams", webhook_secret="w", webhook_port=0, health_port=0
+    )
+    webhook, election = Told(kube, options), Election(kube, "hams-system", "c")
+    runner = await _health(options, election, cast(Controller, SimpleNamespace()), kube, webhook)
+    running = asyncio.create_task(webhook.run())
+    try:
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+
+            async def answer(path: str) -> tuple[int, str]:
+                async with session.get(f"http://127.0.0.1:{_port(runner)}{path}") as found:
+                    return found.status, await found.text()
+
+            await kube.asked_for.wait()
+            assert await answer("/readyz") == (503, "the webhook does not listen yet\n")
+            assert await answer("/healthz") == (200, "ok\n"), "nobody is to be killed for it"
+            kube.gate.set()
+            await webhook.begun.wait()
+            assert await answer("/readyz") == (200, "ok\n")
+            assert not election.won.is_set()
+            (trusted,) = kube.of("ValidatingWebhookConfiguration")[0]["webhooks"]
+            context = ssl.create_default_context(cadata=base64.b64decode(trusted["clientConfig"]["caBundle"]).decode())
+            question = {"request": {"uid": "7"}}
+            name = "hams-webhook.hams-system.svc"
+            url = f"https://127.0.0.1:{webhook.port}/validate"
+            async with session.post(url, json=question, ssl=context, server_hostname=name) as found:
+                assert (await found.json())["response"] == {"uid": "7", "allowed": True}
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert (await answer("/readyz"))[0] == 503, "no longer"
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await runner.cleanup()
+
+
+async def test_a_webhook_configuration_that_was_made_anew_is_trusted_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody deleted it to get out of a lock, and installed the chart again: no pod starts anew for that."""
+    monkeypatch.setattr(limits, "webhook_look_s", 0.0)
+    kube = FakeKube()
+    options = Options(
+        Settings(), "c", "hams-system", (), "hams-webhook", webhook_configuration="hams", webhook_secret="w", webhook_port=0, health_port=0
+    )
+    hooks = [{"name": "graphs.hams.dev", "clientConfig": {"service": {"name": "hams-webhook"}}}]
+    webhook = Told(kube, options)
+    running = asyncio.create_task(webhook.run())
+    try:
+        async with asyncio.timeout(20):
+            await webhook.begun.wait()
+            for _ in range(2):
+                kube.put({"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "hams"}, "webhooks": copy.deepcopy(hooks)})
+                while not kube.of("ValidatingWebhookConfiguration")[0]["webhooks"][0]["clientConfig"].get("caBundle"):
+                    kube.changed.clear()
+                    await kube.changed.wait()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 async def _nothing(key: object) -> None:
     """No work."""
+
+
+# -- what we have just written -----------------------------------------------------------------------------------------------------------
+
+
+def _service(version: str, port: int) -> Json:
+    labels = {"hams.dev/graph": "g", "app.kubernetes.io/managed-by": "hams"}
+    metadata = {"name": "g", "namespace": "ns", "labels": labels, "resourceVersion": version}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"port": port}}
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before the answer", "after it"])
+def test_what_was_written_is_no_news_when_the_watch_tells_of_it(early: bool) -> None:
+    told: list[object] = []
+    store = Store(told.append)
+    with store.writing("Service", "ns", "g"):
+        if early:
+            store.put(_service("5", 1))
+        store.put(_service("5", 1), ours=True)
+    if not early:
+        store.put(_service("5", 1))
+    assert told == []
+    store.put(_service("6", 2))
+    assert told == [("ns", "g")]
+
+
+@pytest.mark.parametrize("events", [["4", "5"], ["6"], ["5", "6"]])
+def test_what_others_write_beside_us_is_news_and_the_last_word_counts(events: list[str]) -> None:
+    for during in (True, False):
+        told: list[object] = []
+        store = Store(told.append)
+        with store.writing("Service", "ns", "g"):
+            if during:
+                for version in events:
+                    store.put(_service(version, int(version)))
+            store.put(_service("5", 5), ours=True)
+        if not during:
+            for version in events:
+                store.put(_service(version, int(version)))
+        (item,) = store.objects(("ns", "g"))
+        assert item["spec"]["port"] == int(events[-1])
+        assert bool(told) == (events[-1] == "6" or (not during and events == ["4", "5"]))
+
+
+def test_what_the_watch_tells_during_a_write_that_fails_is_heard() -> None:
+    told: list[object] = []
+    store = Store(told.append)
+
+    def fail() -> None:
+        with store.writing("Service", "ns", "g"):
+            store.put(_service("5", 1))
+            raise KubeError(0, "no answer")
+
+    with pytest.raises(KubeError):
+        fail()
+    assert (told, len(store.objects(("ns", "g")))) == ([("ns", "g")], 1)
+    with store.writing("Service", "ns", "g"):
+        store.put(_service("6", 2))
+        store.drop("Service", "ns", "g")
+    assert store.objects(("ns", "g")) == []
+
+
+def _graph(version: str, image: str, status: str = "", *, finalizers: tuple[str, ...] = (), uid: str = "u") -> Json:
+    metadata = {"name": "g", "namespace": "ns", "uid": uid, "resourceVersion": version, "finalizers": list(finalizers)}
+    return {"apiVersion": "hams.dev/v1", "kind": "ServiceGraph", "metadata": metadata, "spec": {"image": image}, "status": {"message": status}}
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before the answer", "after it"])
+def test_what_a_person_asks_for_while_a_status_is_written_is_news(early: bool) -> None:
+    """The answer to our write holds it already, so that the watch, which tells of it later, tells nothing new."""
+    told: list[object] = []
+    store = Store(told.append)
+    store.put_graph(_graph("4", "m:1"))
+    told.clear()
+    with store.writing("ServiceGraph", "ns", "g"):
+        if early:
+            store.put_graph(_graph("5", "m:2"))
+            store.put_graph(_graph("6", "m:2", "ours"))
+        store.put_graph(_graph("6", "m:2", "ours"), ours=True)
+    if not early:
+        store.put_graph(_graph("5", "m:2"))
+        store.put_graph(_graph("6", "m:2", "ours"))
+    assert told == [("ns", "g")]
+
+
+def test_a_status_and_a_finalizer_of_ours_are_no_news() -> None:
+    told: list[object] = []
+    store = Store(told.append)
+    store.put_graph(_graph("4", "m:1"))
+    told.clear()
+    for item in (_graph("5", "m:1", finalizers=("ours",)), _graph("6", "m:1", "ours", finalizers=("ours",))):
+        with store.writing("ServiceGraph", "ns", "g"):
+            store.put_graph(item, ours=True)
+        store.put_graph(item)
+    assert told == []
+
+
+def test_what_is_deleted_before_our_write_is_answered_is_gone() -> None:
+    told: list[object] = []
+    store = Store(told.append)
+    store.put_graph(_graph("4", "m:1"))
+    with store.writing("Service", "ns", "g"):
+        store.drop("Service", "ns", "g")
+        store.put(_service("5", 1), ours=True)
+    assert store.objects(("ns", "g")) == []
+    store.put(_service("5", 1))  # it was another one that had gone
+    assert len(store.objects(("ns", "g"))) == 1
+    told.clear()
+    with store.writing("ServiceGraph", "ns", "g"):
+        store.drop_graph(("ns", "g"))
+        store.put_graph(_graph("6", "m:1", "ours"), ours=True)
+    assert store.graph(("ns", "g")) is None
+    assert told
+
+
+def test_the_end_of_a_graph_is_not_that_of_the_next_one_of_its_name() -> None:
+    store = Store(lambda key: None)
+    store.put_graph(_graph("5", "m:1", uid="new"))
+    store.drop_graph(("ns", "g"), "old")
+    assert store.graph(("ns", "g")) is not None
+    store.drop_graph(("ns", "g"), "new")
+    assert store.graph(("ns", "g")) is None
+
+
+def test_two_graphs_may_write_an_object_of_one_name_at_a_time() -> None:
+    store = Store(lambda key: None)
+    with store.writing("Service", "ns", "g"), store.writing("Service", "ns", "g"):
+        store.put(_service("5", 5))
+    assert len(store.objects(("ns", "g"))) == 1

@@ -7,11 +7,13 @@ import pytest
 import yaml
 
 from hams_operator.controller.identities import Identities, NoIdentities
-from hams_operator.controller.kube import KubeError
+from hams_operator.controller.kube import KubeError, Resource
 from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.objects import Objects, as_applied
 from hams_operator.controller.reconcile import Reconciler
 from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import Store
+from hams_operator.controller.webhook import refusals
 from hams_operator.controller.workers import Again
 from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE, Place
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
@@ -482,6 +484,314 @@ async def test_an_object_of_somebody_else_is_not_taken(kind: str, name: str, lab
     assert not scene.kube.of("Deployment"), "nothing is begun that cannot be whole"
 
 
+async def test_what_was_begun_before_a_stranger_was_met_is_taken_back_once() -> None:
+    scene = Scene()
+    metadata = {"name": "pair-count", "namespace": "shop"}
+    for kind, version in (("Deployment", "apps/v1"), ("PodDisruptionBudget", "policy/v1")):
+        scene.kube.put({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": {}})
+    theirs = dict(scene.kube.items)
+    for number in range(3):
+        before = len(scene.kube.calls)
+        with pytest.raises(Again, match="Deployment pair-count, PodDisruptionBudget pair-count: there already"):
+            await scene.look()
+        written = [call for call in scene.kube.calls[before:] if "ServiceGraph" not in call and "Event" not in call]
+        assert bool(written) == (number == 0)
+        assert not any(call.startswith("create Deployment") for call in written), "nothing runs of what cannot be whole"
+        assert {key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")} == {
+            key: item for key, item in theirs.items() if key[0] != "ServiceGraph"
+        }
+    del scene.kube.items["Deployment", "shop", "pair-count"], scene.kube.items["PodDisruptionBudget", "shop", "pair-count"]
+    await scene.settle()
+    assert len(scene.kube.of("Deployment")) == 4
+
+
+async def test_a_deployment_that_runs_already_ends_when_another_one_is_a_strangers() -> None:
+    scene = Scene()
+    scene.kube.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "pair-frontend", "namespace": "shop"}, "spec": {}})
+    with pytest.raises(Again, match="Deployment pair-frontend: there already"):
+        await scene.look()
+    assert "create Deployment pair-manager" in scene.kube.calls
+    assert [item["metadata"]["name"] for item in scene.kube.of("Deployment")] == ["pair-frontend"]
+
+
+# -- what the API server says no to for good ---------------------------------------------------------------------------------------------
+
+OTHER_IMAGE = with_change('"m:Count", image: "m:1"', '"m:Count", image: "m:2"')
+NO = KubeError(422, 'PATCH .../pair-count: Deployment.apps "pair-count" is invalid: spec.template.spec: Invalid value')
+
+
+async def look_in_vain(scene: Scene, words: str) -> None:
+    """More than once: what is said of it is said once."""
+    for _ in range(2):
+        with pytest.raises(Again, match=words):
+            await scene.look()
+    before = len(scene.kube.calls)
+    with pytest.raises(Again, match=words):
+        await scene.look()
+    assert [call for call in scene.kube.calls[before:] if "Event" in call or "status" in call] == []
+
+
+async def test_f31_a_graph_that_serves_stays_ready_when_a_change_is_refused_with_422_and_says_why() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.kube.refused = {"apply Deployment pair-count": NO}
+    scene.ask(OTHER_IMAGE)
+    await look_in_vain(scene, "Invalid value")
+    assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("True", "Serving")
+    assert scene.condition("Redundant")["status"] == "True"
+    progressing = scene.condition("Progressing")
+    assert (progressing["status"], progressing["reason"], progressing["message"]) == ("False", "Rejected", str(NO))
+    assert scene.graph["status"]["message"] == scene.events()["Rejected"] == str(NO)
+    assert "NotReady" not in scene.events()
+    scene.kube.refused = {}
+    scene.ask(PAIR)
+    await scene.settle()
+    assert (scene.condition("Progressing")["reason"], scene.graph["status"]["message"]) == ("Stable", "serving")
+
+
+async def test_f31_a_graph_that_never_served_is_not_ready_because_of_the_422() -> None:
+    scene = Scene()
+    scene.kube.refused = {"create Deployment pair-count": NO}
+    await look_in_vain(scene, "Invalid value")
+    for kind in ("Ready", "Progressing"):
+        assert (scene.condition(kind)["status"], scene.condition(kind)["reason"], scene.condition(kind)["message"]) == ("False", "Rejected", str(NO))
+    assert scene.graph["status"]["message"] == scene.events()["Rejected"] == str(NO)
+    scene.kube.refused = {}
+    await scene.serving()
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Stable")
+
+
+async def test_a_graph_that_stops_to_serve_under_a_refusal_is_not_ready_and_a_lost_state_comes_first() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.kube.refused = {"apply Deployment pair-count": NO}
+    scene.ask(OTHER_IMAGE)
+    scene.pod("pair-count-1", {"hams.dev/operator": "count"}, ready=False)
+    await look_in_vain(scene, "Invalid value")
+    assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("False", "Rejected")
+    lost = ReplicaSet("count", 1, "pair-count-1-aa", ("pair-count-2-aa",), (), (), lost=True)
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], lost), TOPOLOGY.tables))
+    await look_in_vain(scene, "Invalid value")
+    assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("False", "StateLost")
+    assert scene.condition("Progressing")["reason"] == "Rejected"
+
+
+async def test_a_graph_that_serves_stays_ready_while_one_of_its_names_is_taken() -> None:
+    scene = Scene()
+    await scene.serving()
+    theirs = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "pair-count", "namespace": "shop"}, "spec": {}}
+    scene.kube.put(theirs)
+    await look_in_vain(scene, "PodDisruptionBudget pair-count: there already")
+    assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("True", "Serving")
+    progressing = scene.condition("Progressing")
+    assert (progressing["status"], progressing["reason"]) == ("False", "NameTaken")
+    assert scene.graph["status"]["message"] == progressing["message"] == scene.events()["NameTaken"]
+    assert "NotReady" not in scene.events()
+    del scene.kube.items["ConfigMap", "shop", "pair-graph"]  # to be made as well: but it is known by now that not all can be
+    before = len(scene.kube.calls)
+    with pytest.raises(Again):
+        await scene.look()
+    assert scene.kube.calls[before:] == []
+    del scene.kube.items["PodDisruptionBudget", "shop", "pair-count"]
+    await scene.settle()
+    assert scene.condition("Progressing")["reason"] == "Stable"
+    assert {"PodDisruptionBudget", "ConfigMap"} <= {kind for kind, _, _ in scene.kube.items}
+
+
+# -- the Service in front of it -----------------------------------------------------------------------------------------------------------
+
+SERVICE = ("Service", "shop", "pair")
+DENIED = KubeError(403, 'POST .../services: services "pair" is forbidden: exceeded quota')
+
+
+def told(scene: Scene, kind: str) -> tuple[str, str]:
+    found = scene.condition(kind)
+    return found["status"], found["reason"]
+
+
+async def test_a_graph_whose_service_is_gone_and_may_not_be_made_again_is_not_ready() -> None:
+    scene = Scene()
+    await scene.serving()
+    del scene.kube.items[SERVICE]
+    scene.kube.refused = {"create Service pair": DENIED}
+    await look_in_vain(scene, "exceeded quota")
+    assert told(scene, "Ready") == ("False", "Rejected")
+    assert scene.condition("Ready")["message"] == f"the Service pair is not there, or not of this graph: {DENIED}"
+    assert told(scene, "Redundant") == ("True", "InSync"), "no state is in danger"
+    assert told(scene, "Progressing") == ("False", "Rejected")
+    assert "exceeded quota" in scene.events()["NotReady"]
+    scene.kube.refused = {}
+    await scene.look()
+    assert SERVICE in scene.kube.items
+    assert (told(scene, "Ready"), told(scene, "Progressing")) == (("True", "Serving"), ("False", "Stable"))
+
+
+@pytest.mark.parametrize("labels", [{}, LABELS], ids=["unlabelled", "as-ours"])
+async def test_a_graph_whose_services_name_is_somebody_elses_by_now_is_not_ready(labels: dict[str, str]) -> None:
+    scene = Scene()
+    await scene.serving()
+    del scene.kube.items[SERVICE]
+    theirs = scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop", "labels": labels}, "spec": {}})
+    await look_in_vain(scene, "Service pair: there already")
+    assert told(scene, "Ready") == ("False", "NameTaken")
+    assert "Service pair: there already, and not of this graph" in scene.condition("Ready")["message"]
+    assert scene.kube.items[SERVICE] == theirs
+    del scene.kube.items[SERVICE]
+    await scene.settle()
+    assert (told(scene, "Ready"), told(scene, "Progressing")) == (("True", "Serving"), ("False", "Stable"))
+
+
+async def test_a_service_that_is_made_again_at_once_is_no_news() -> None:
+    scene = Scene()
+    await scene.serving()
+    before = len(scene.kube.calls)
+    del scene.kube.items[SERVICE]
+    await scene.look()
+    assert scene.kube.calls[before:] == ["create Service pair"]
+    assert told(scene, "Ready") == ("True", "Serving")
+
+
+async def test_a_service_that_could_not_be_made_yet_is_missed_for_as_long() -> None:
+    scene = Scene()
+    await scene.serving()
+    del scene.kube.items[SERVICE]
+    scene.kube.refused = {"create Service pair": KubeError(503, "the API server is going")}
+    with pytest.raises(Again, match="is going"):
+        await scene.look()
+    assert told(scene, "Ready") == ("False", "NoService")
+    assert told(scene, "Progressing") == ("True", "Recovering")
+    scene.kube.refused = {}
+    await scene.look()
+    assert told(scene, "Ready") == ("True", "Serving")
+
+
+async def test_a_graph_that_has_no_service_yet_waits_for_its_parts_first() -> None:
+    scene = Scene()
+    scene.kube.refused = {"create Service pair": KubeError(503, "the API server is going")}
+    with pytest.raises(Again, match="is going"):
+        await scene.look()
+    assert told(scene, "Ready") == ("False", "NoPrimary")
+
+
+async def test_which_shape_serves_is_not_a_matter_of_the_service() -> None:
+    """All shapes have the same. While it is gone, the one that serves is still the one told of, and nothing of it goes."""
+    scene = Scene()
+    await scene.serving()
+    for text in (without_count(), with_change("name: count", "name: third", with_change("count.y", "third.y"))):
+        scene.ask(text, {ALLOW_STATE_LOSS: "true"})
+        await scene.settle()
+    assert told(scene, "Ready") == ("True", "Serving"), "by the Service, whichever shape has written it last"
+    assert told(scene, "Progressing") == ("True", "Replacing")
+    before = {item["metadata"]["name"] for item in scene.kube.of("Deployment")}
+    del scene.kube.items[SERVICE]
+    scene.kube.refused = {"create Service pair": DENIED}
+    await look_in_vain(scene, "exceeded quota")
+    assert told(scene, "Ready") == ("False", "Rejected")
+    assert {item["name"] for item in scene.graph["status"]["operators"]} == {"pass", "count"}
+    assert {item["metadata"]["name"] for item in scene.kube.of("Deployment")} == before
+
+
+async def test_a_shape_that_is_refused_with_422_leaves_the_one_before_ready_and_may_be_undone() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.kube.refused = {"create Deployment pair-counter-r1": NO}
+    scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
+    await look_in_vain(scene, "Invalid value")
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Rejected")
+    wrong = copy.deepcopy(scene.graph)
+    scene.ask(PAIR)
+    assert refusals({"operation": "UPDATE", "object": scene.graph, "oldObject": wrong}) == [], "the way back"
+
+
+async def test_a_wrong_resource_and_a_refusal_are_both_told() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.kube.items["Deployment", "shop", "pair-count"]["spec"]["replicas"] = 7
+    scene.kube.refused = {"apply Deployment pair-count": NO}
+    scene.ask(with_change("inputs: [pass.y]", "inputs: [pas.y]"))
+    await look_in_vain(scene, "Invalid value")
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Rejected")
+    for words in (str(NO), 'no operator "pas"', "Until then it runs as before"):
+        assert words in scene.graph["status"]["message"]
+
+
+async def test_a_pod_that_may_not_be_labelled_keeps_the_status_from_nothing() -> None:
+    scene = Scene()
+    scene.kube.refused = {"merge Pod pair-count-1": KubeError(403, "a policy denies it")}
+    with pytest.raises(Again, match="a policy denies it"):
+        await scene.serving()
+    with pytest.raises(Again, match="a policy denies it"):
+        await scene.look()
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Rejected")
+
+
+class Hasty(FakeKube):
+    """Who has taken a name lets it go as soon as that was seen."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        found = await super().get(resource, namespace, name)
+        if found is not None and resource.kind == "Service" and not found["metadata"].get("labels"):
+            del self.items[resource.kind, namespace, name]
+        return found
+
+
+async def test_a_stranger_that_goes_while_it_is_looked_at_is_not_forgotten() -> None:
+    """Nothing was made that could be taken back, so no event would bring the next look."""
+    scene = Scene()
+    scene.kube = Hasty()
+    scene.ask(PAIR)
+    scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}})
+    with pytest.raises(Again, match="Service pair: there already"):
+        await scene.look()
+    await scene.settle()
+    assert len(scene.kube.of("Deployment")) == 4
+
+
+async def test_what_has_become_somebody_elses_since_it_was_seen_is_not_taken_by_a_change() -> None:
+    scene = Scene()
+    await scene.settle()
+    store = Store(lambda key: None)
+    mine = scene.kube.items["Service", "shop", "pair"]
+    place = Place("pair", "shop", UID)
+    del scene.kube.items["Service", "shop", "pair"]
+    with pytest.raises(KubeError, match="Service pair has gone"):
+        await Objects(scene.kube, store).apply(place, [mine])
+    assert ("Service", "shop", "pair") not in scene.kube.items
+    theirs = scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}, "spec": {"a": 1}})
+    with pytest.raises(KubeError, match="is another one by now"):
+        await Objects(scene.kube, store).apply(place, [mine])
+    assert scene.kube.items["Service", "shop", "pair"] == theirs
+
+
+async def test_what_a_change_leaves_out_goes_though_it_was_made_by_a_post() -> None:
+    scene = Scene()
+    await scene.settle()
+    key = "Deployment", "shop", "pair-count"
+    scene.kube.items[key]["spec"]["minReadySeconds"] = 1  # as an earlier version of ours may have made it
+    scene.ask(with_change('"m:Count", image: "m:1"', '"m:Count", image: "m:2"'))
+    await scene.settle()
+    (owner,) = scene.kube.items[key]["metadata"]["managedFields"]
+    assert owner["operation"] == "Apply"
+    assert "minReadySeconds" not in scene.kube.items[key]["spec"]
+    before = len(scene.kube.calls)
+    scene.ask(PAIR)
+    await scene.settle()
+    assert "apply Deployment pair-count" in scene.kube.calls[before:]
+    assert "merge Deployment pair-count" not in scene.kube.calls[before:], "once is enough"
+
+
+def test_the_fields_of_an_update_become_those_of_the_apply() -> None:
+    ours = {"manager": "hams-controller", "apiVersion": "apps/v1", "fieldsType": "FieldsV1"}
+    status = {**ours, "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}}
+    other = {**ours, "manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:paused": {}}}}
+    update = {**ours, "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}, "f:template": {"f:a": {}}}}}
+    apply = {**ours, "operation": "Apply", "fieldsV1": {"f:spec": {"f:template": {"f:b": {}}}}}
+    assert as_applied([status, other, apply]) is None
+    assert as_applied([update, other]) == [other, {**update, "operation": "Apply"}]
+    both = {"f:spec": {"f:replicas": {}, "f:template": {"f:a": {}, "f:b": {}}}}
+    assert as_applied([apply, status, update]) == [{**apply, "fieldsV1": both}, status]
+
+
 async def test_an_object_of_ours_that_has_lost_its_labels_gets_them_back() -> None:
     scene = Scene()
     await scene.settle()
@@ -516,7 +826,7 @@ async def test_a_pod_that_no_node_can_take_says_why() -> None:
     assert message in scene.graph["status"]["message"]
 
 
-STORM = [KubeError(status, "storm") for status in (0, 409, 410, 429, 500, 503)]
+STORM = [KubeError(status, "storm") for status in (0, 403, 409, 410, 422, 429, 500, 503)]
 
 
 @pytest.mark.parametrize("error", STORM, ids=lambda error: str(error.status))
@@ -559,7 +869,7 @@ class Witness:
         self.asked: list[str] = []
         self.error: Exception | None = None
 
-    async def ensure(self, place: Place) -> str:
+    async def ensure(self, place: Place, *, fresh: bool = False) -> str:
         if self.error is not None:
             raise self.error
         self.asked.append(f"ensure {place.name}")

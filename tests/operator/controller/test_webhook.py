@@ -55,7 +55,7 @@ def test_a_change_that_the_controller_has_refused_may_be_undone() -> None:
     """It got past the webhook; the state that the undo seems to lose is not there."""
     other = with_change("name: count", "name: counter", with_change("count.y", "counter.y"))
     undo = question(PAIR, other)
-    for reason, allowed in (("Stable", False), ("ChangeRefused", True)):
+    for reason, allowed in (("Stable", False), ("ChangeRefused", True), ("Replacing", True), ("Rejected", True), ("NameTaken", True)):
         undo["request"]["oldObject"]["status"] = {"conditions": [{"type": "Progressing", "status": "False", "reason": reason}]}
         assert review(undo)["response"]["allowed"] is allowed
     undo["request"]["object"] = yaml.safe_load(WRONG)

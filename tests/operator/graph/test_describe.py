@@ -1,6 +1,11 @@
 """What `hams validate` tells about a graph that is fine."""
 
-from hams_operator.graph import describe, load_text, not_asked_for
+from pathlib import Path
+
+from hams_operator.cli.begin import TEMPLATE, meaning
+from hams_operator.graph import describe, load, load_text, not_asked_for
+
+TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorial.md"
 
 TEXT = """
 apiVersion: hams.dev/v1alpha1
@@ -33,10 +38,15 @@ def test_roles_processes_and_memory_are_counted() -> None:
         (("a", "request"), ("c",)),
         (("b",), ("reply",)),
     ]
-    assert found.processes == 2 * 7 + 1 + 1 + 1
+    assert found.processes == 2 * 7 + 1 + 1 + 4, "supervisor, etcd and two warmed ones among them"
+    assert found.memory_bytes == (105 + 67 + 7 * 71 + 40 + 50 + 105) << 20
     assert found.memory_bytes_max - found.memory_bytes == (256 + 64) * (1 << 20) * 2
     assert found.inputs[1] == "y INT64 [] optional"
     assert found.outputs == ("out from c.x, else a.x",)
+
+
+def test_the_tutorial_shows_what_is_said_of_the_graph_it_begins_with() -> None:
+    assert f"```\n{meaning(describe(load(TEMPLATE / 'graph.yaml')))}```\n" in TUTORIAL.read_text()
 
 
 def test_what_may_surprise_is_said() -> None:
