@@ -19,6 +19,7 @@ class Count(hams_sdk.Model):
     """Hands on what it got and counts rows. `stateBytes` of ballast are part of the state, `touchedBytes` of it change with every batch.
 
     `readOnly`: the state is only looked at, so nothing is captured or shipped. `waitS`: emulated device time, spent waiting, per batch.
+    `stamp`: the first element of each row becomes its count, so that the reply shows it wherever in a graph this model is.
     """
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -27,11 +28,15 @@ class Count(hams_sdk.Model):
         self.touched = min(int(config.get("touchedBytes", 4096)), self.ballast.size)
         self.read_only = bool(config.get("readOnly", False))
         self.wait_s = float(config.get("waitS", 0.0))
+        self.stamp = bool(config.get("stamp", False))
         return {"count": self.count, "ballast": self.ballast}
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
         x = batch["x"]
         count = self.count + np.arange(1, len(x) + 1, dtype=np.int64)
+        if self.stamp:
+            x = x.copy()
+            x[:, 0] = count
         if self.wait_s:
             time.sleep(self.wait_s)
         if self.read_only:

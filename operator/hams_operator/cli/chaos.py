@@ -14,7 +14,7 @@ from hams_operator.chaos.report import Fault, Report, at, gaps_ms, summary
 from hams_operator.chaos.scenarios import CATALOGUE, Aim, Scenario, find
 from hams_operator.cli.cluster import Cluster, Target, connect, forwarded
 from hams_operator.cli.inference import Client
-from hams_operator.cli.load import shape_judge
+from hams_operator.cli.load import check_token, check_url, shape_judge
 from hams_operator.cli.output import Complaint, Output, complain, print_json
 from hams_operator.cli.samples import samples
 from hams_operator.cli.traffic import Tally, Traffic
@@ -30,11 +30,12 @@ REQUESTS_MAX = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Where requests go (None: the ready frontends, through the API server), how many a second, and what is in them."""
+    """Where requests go (None: the ready frontends, through the API server), how many a second, what is in them, and the token that they bear."""
 
     url: str | None
     rate: float
     data: Path | None
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,10 @@ def run(word: str, name: str | None, target: Target, system: str, aim: Aim, load
         complain(f"{scenario.id}/{scenario.name} {scenario.does}: it may lose a state; say --allow-state-loss if this graph may", 2)
     if not 0 < load.rate <= 10_000:
         complain(f"--rate: expected requests per second above 0, found {load.rate:g}", 2)
+    check_token(load.token)
+    check_url(load.url)
+    if aim.times < 1:
+        complain(f"--times: expected 1 or more, found {aim.times}", 2)
     with background() as there:
         begun: Future[Stage] = Future()
         ended = there.start(_under_load(target, name, load, begun))
@@ -75,9 +80,10 @@ def run(word: str, name: str | None, target: Target, system: str, aim: Aim, load
         stage = begun.result()
         live = LiveRun(there, stage.cluster, stage.graph.data.name, system, lambda: stage.traffic.tally.ok)
         error = _strike(scenario, live, aim)
+        over = time.monotonic()
         there.loop.call_soon_threadsafe(stage.stop.set)
         tally = ended.result()
-    report = report_of(scenario, stage, live, tally, time.monotonic(), error)
+    report = report_of(scenario, stage, live, tally, over, time.monotonic(), error)
     if output is Output.JSON:
         print_json(report)
     else:
@@ -96,7 +102,7 @@ def _strike(scenario: Scenario, live: LiveRun, aim: Aim) -> str:
         return str(error)
     except KeyboardInterrupt:
         return "interrupted"
-    return ""
+    return "" if live.faults else "nothing was done to the graph: no pod of it could be spared"
 
 
 async def _under_load(target: Target, name: str | None, load: Load, begun: "Future[Stage]") -> Tally:
@@ -108,7 +114,7 @@ async def _under_load(target: Target, name: str | None, load: Load, begun: "Futu
         except InvalidGraph as error:
             complain(f"the graph on the cluster cannot be read by this version: {error.problems[0]}")
         url = load.url if load.url is not None else await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
-        client = await stack.enter_async_context(Client(url, graph.data.name, load_request_s))
+        client = await stack.enter_async_context(Client(url, graph.data.name, load_request_s, load.token))
         source = samples(graph, Path(os.devnull), load.data)  # no file of the graph here: random tensors, or the data given
         traffic = Traffic(client, source, load.rate, REQUESTS_MAX, judge=shape_judge(graph), resend=True)
         stop = asyncio.Event()
@@ -123,9 +129,9 @@ def _pass_on(done: "Future[Tally]", begun: "Future[Stage]") -> None:
         begun.set_exception(error)
 
 
-def report_of(scenario: Scenario, stage: Stage, live: LiveRun, tally: Tally, now: float, error: str) -> Report:
-    """What the load saw."""
-    gaps = gaps_ms(tally.replied_s, [when for when, _ in live.faults])
+def report_of(scenario: Scenario, stage: Stage, live: LiveRun, tally: Tally, over: float, now: float, error: str) -> Report:
+    """What the load saw. `over`: when the scenario was; `now`: when the last reply had come."""
+    gaps = gaps_ms(tally.replied_s, [when for when, _ in live.faults], stage.began, over)
     latencies = sorted(1000 * value for value in tally.latencies_s)
     in_time = sum(1 for value in latencies if value <= 1000 * stage.graph.data.frontend.request_timeout_s)
     return Report(

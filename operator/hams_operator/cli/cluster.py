@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from hams_operator.cli.kill import PROCESSES, ROLES, SIGNALS, pick
-from hams_operator.cli.output import Output, complain, console, print_json
+from hams_operator.cli.output import Output, check_lines, check_namespace, complain, console, print_json
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
 from hams_operator.local.observe import Condition, FailureInfo, InstanceStatus, Status
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MANAGER_ROLE, MODEL, PROXY, RESTART_LOST, Json, Place
@@ -26,6 +26,8 @@ import json, os, signal, sys
 want, number = sys.argv[1], getattr(signal, "SIG" + sys.argv[2])
 found = {}
 for pid in filter(str.isdigit, os.listdir("/proc")):
+    if int(pid) == os.getpid():
+        continue  # these very words are on its own command line
     try:
         words = open(f"/proc/{pid}/cmdline").read().split("\\0")
     except OSError:
@@ -34,19 +36,26 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
     if "hams_sidecar.proxy" in words: found["proxy"] = int(pid)
     elif "hams_sidecar.frontend" in words or "hams_operator.manager.process" in words: found["process"] = int(pid)
     elif "hams-model serve" in text or "hams_sdk" in text and "serve" in words: found["model"] = int(pid)
-hit = {name: pid for name, pid in found.items() if want in (name, "both") or name == "process"}
+hit = {name: found[name] for name in ("model", "proxy", "process") if name in found and (want in (name, "both") or name == "process")}
 if number == signal.SIGKILL and len(hit) > 1:
     os.kill(hit["proxy"], signal.SIGSTOP)
-for pid in hit.values():
+for name, pid in list(hit.items()):
+    if name == list(hit)[-1]:
+        print(json.dumps(hit), flush=True)
     os.kill(pid, number)
-print(json.dumps(hit))
+if not hit:
+    print("{}")
 """
-"""Runs in a pod, whose containers share their processes: finds them by their command lines, and signals. To kill both, the proxy is stopped first."""
+"""Runs in a pod, whose containers share their processes: finds them by their command lines, and signals. To kill both, the proxy is stopped first.
+
+It says what it hits before the last one: that is its container's own process, which takes it along when it ends.
+"""
+_KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which cluster: a context of the kubeconfig and a namespace, each as given or None."""
+    """Which cluster: a context of the kubeconfig and a namespace, each as given or None: then the kubeconfig's current one and the context's."""
 
     context: str | None = None
     namespace: str | None = None
@@ -95,8 +104,9 @@ class Cluster:
         page = await self.kube.page(PODS, self.namespace, f"{GRAPH}={item['metadata']['name']}")
         return Found(item, tuple(pod_seen(pod) for pod in page["items"]))
 
-    async def run_in(self, pod: str, container: str, command: list[str]) -> str:
-        """What a command in a container writes to stdout. Raises Complaint with its stderr if it fails."""
+    async def run_in(self, pod: str, container: str, command: list[str], ends_with_it: bool = False) -> str:
+        """What a command in a container writes to stdout. Raises Complaint with its stderr if it fails. `ends_with_it`: it may have ended the
+        container, and so itself, after it has written."""
         query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
         socket = await self.kube.socket(PODS.url(self.namespace, pod, "exec"), query)
         written = {1: b"", 2: b"", 3: b""}
@@ -104,20 +114,24 @@ class Cluster:
             if message.type is aiohttp.WSMsgType.BINARY and message.data:
                 written[message.data[0]] = written.get(message.data[0], b"") + message.data[1:]
         status = json.loads(written[3] or b"{}")
-        if status.get("status") != "Success":
-            complain(f"in pod {pod}: {(written[2].decode('utf-8', 'replace').strip() or status.get('message', 'the connection ended'))}")
-        return written[1].decode()
+        causes = {cause.get("reason"): cause.get("message") for cause in (status.get("details") or {}).get("causes") or []}
+        ended = causes.get("ExitCode", "")
+        if status.get("status") == "Success" or (ends_with_it and written[1] and ended in ("", str(_KILLED))):
+            return written[1].decode()
+        why = f"the command ended with exit code {ended}" if ended else status.get("message", "the connection ended")
+        complain(f"in pod {pod}: {written[2].decode('utf-8', 'replace').strip() or why}")
 
 
 @asynccontextmanager
 async def connect(target: Target) -> AsyncIterator[Cluster]:
     """Talk to a cluster. Raises Complaint where that does not work."""
+    check_namespace(target.namespace)
     try:
         kube = await client_of(target.context)
     except NoCluster as error:
         complain(str(error))
     try:
-        yield Cluster(kube, target.namespace or "default")
+        yield Cluster(kube, target.namespace or kube.namespace)
     except KubeError as error:
         complain(str(error))
     finally:
@@ -166,13 +180,13 @@ def instances_of(found: Found) -> list[InstanceStatus]:
 def status(target: Target, graph: str | None, every: bool, output: Output) -> int:
     """Show one graph, or all of the namespace."""
 
-    async def work() -> list[Status]:
+    async def work() -> tuple[list[Status], str]:
         async with connect(target) as cluster:
             if not every:
-                return [status_of(await cluster.find(graph))]
-            return [status_of(await cluster.whole(item)) for item in await cluster.graphs()]
+                return [status_of(await cluster.find(graph))], cluster.namespace
+            return [status_of(await cluster.whole(item)) for item in await cluster.graphs()], cluster.namespace
 
-    found = asyncio.run(work())
+    found, namespace = asyncio.run(work())
     if output is Output.JSON:
         print_json(found if every else found[0])
         return 0
@@ -184,12 +198,13 @@ def status(target: Target, graph: str | None, every: bool, output: Output) -> in
             terminal.print("")
         terminal.print(table(item))
     if not found:
-        terminal.print(f"no graph in namespace {target.namespace or 'default'}")
+        terminal.print(f"no graph in namespace {namespace}")
     return 0
 
 
 def logs(target: Target, operator: str, graph: str | None, lines: int, follow: bool, output: Output) -> int:
     """The last lines of an operator's pods; with `follow` what those that are there now go on to say."""
+    check_lines(lines)
 
     def say(name: str, line: str) -> None:
         sys.stdout.write((json.dumps({"process": name, "line": line}) if output is Output.JSON else f"{name} | {line}") + "\n")
@@ -259,7 +274,7 @@ def kill(
             if pod is None:
                 complain(f"{chosen.id} has no pod any more")
             container = PROXY if chosen.operator else chosen.role
-            said = await cluster.run_in(pod, container, ["python3", "-I", "-S", "-c", STRIKE, process, number])
+            said = await cluster.run_in(pod, container, ["python3", "-I", "-S", "-c", STRIKE, process, number], ends_with_it=True)
             return chosen, json.loads(said)
 
     chosen, hit = asyncio.run(work())

@@ -4,6 +4,7 @@ Every number that is shown is recomputed from what clients were answered: nothin
 """
 
 import asyncio
+import importlib.util
 import os
 import shutil
 import signal
@@ -26,13 +27,15 @@ from hams_operator.cli.traffic import Tally, Traffic, percentile
 from hams_operator.cli.up import start_detached
 from hams_operator.graph import load
 from hams_operator.limits import demo_settle_s, demo_start_s, load_request_s, status_interval_s
-from hams_operator.local.home import RunFile
+from hams_operator.local.home import RunFile, running
 from hams_operator.local.observe import Status
 from hams_operator.local.run import Options, settled
 from hams_protocol.graph import Graph
 from hams_wire.history import HistoryWriter
 
 VICTIM = "learner"
+NEEDS = ("hams_sdk", "torch", "sklearn")
+"""What the demo starts imports."""
 WINDOW_ROWS = 256
 """Rows over which the digits example reports its accuracy."""
 
@@ -87,6 +90,9 @@ class Replies:
 def demo(duration: str, rate: float, output: Output) -> int:
     """Run it; 0 only if everything held."""
     file = _example()
+    if not 0 < rate <= 1_000:
+        complain(f"--rate: expected requests per second above 0, found {rate:g}", 2)
+    _check_needs()
     count = max(20, round(rate * seconds(duration)))
     terminal = console(stderr=output is Output.JSON)
     folder = Path(tempfile.mkdtemp(prefix="hams-demo-"))
@@ -95,16 +101,18 @@ def demo(duration: str, rate: float, output: Output) -> int:
     terminal.print("[bold]digits[/]: handwritten digits, learnt while they are answered (features -> learner -> monitor)\n")
     findings = Findings()
     began = time.monotonic()
-    with terminal.status("starting: an etcd, 3 managers, 2 frontends, 6 proxies and their models"):
-        ready = start_detached(Options(str(file), history=str(folder / "history"), timeout_s=demo_start_s))
-    run = choose(graph.data.name)
+    options = Options(str(file), history=str(folder / "history"), timeout_s=demo_start_s, parent=os.getpid())
     try:
+        with terminal.status("starting: an etcd, 3 managers, 2 frontends, 6 proxies and their models"):
+            ready = start_detached(options)
+        run = choose(graph.data.name)
         findings.add("started", True, f"ready and redundant after {time.monotonic() - began:.1f} s at {ready.url}")
         _tell(terminal.print, findings.lines[-1:])
         asyncio.run(_traffic(graph, file, run, ready, rate, count, findings, output))
         _tell(terminal.print, findings.lines[1:])
     finally:
-        end(run)
+        for left in running():
+            end(left)
     findings.add(*_history(folder / "history"))
     _tell(terminal.print, findings.lines[-1:])
     if output is Output.JSON:
@@ -205,8 +213,17 @@ def _tell(say: Callable[..., None], lines: list[tuple[str, bool, str]]) -> None:
 
 
 def _example() -> Path:
-    for folder in (Path(__file__).resolve().parents[3], Path.cwd()):
+    """In the checkout, in the package as it is installed, or in the current folder."""
+    here = Path(__file__).resolve()
+    for folder in (here.parents[3], here.parents[1], Path.cwd()):
         file = folder / "examples" / "digits" / "graph.yaml"
         if file.is_file():
             return file
-    complain("the digits example is not part of an installation: run this from a checkout of the repository")
+    complain(f"the digits example is not there: expected {here.parents[1] / 'examples' / 'digits' / 'graph.yaml'}")
+
+
+def _check_needs() -> None:
+    """Raises Complaint, before anything is started, if the example's models cannot be imported."""
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        complain(f"the demo's models need what is not installed ({', '.join(missing)}): install the extras local and examples of hams")

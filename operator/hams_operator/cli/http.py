@@ -84,15 +84,25 @@ class _Connection(asyncio.Protocol):
             self._waiting.set_exception(NoResponse(why))
 
 
+def endpoint(url: str) -> tuple[str, int, str]:
+    """Host, port and path of `http://HOST[:PORT][/PATH]`. Raises ValueError for any other URL; TLS is not spoken here."""
+    try:
+        parts = urlsplit(url)
+        port = 80 if parts.port is None else parts.port
+        host = (parts.hostname or "").encode("idna").decode()
+    except ValueError as error:
+        raise ValueError(f"expected a URL like http://127.0.0.1:8080, found {url!r}: {error}") from None
+    more = parts.query or parts.fragment or parts.username is not None
+    if parts.scheme != "http" or not host or not port or more or not (url.isascii() and url.isprintable()) or " " in url:
+        raise ValueError(f"expected a URL like http://127.0.0.1:8080, found {url!r}")
+    return host, port, parts.path.rstrip("/")
+
+
 class Pool:
     """Kept connections to one endpoint. Raises ValueError for a URL that is not http://host:port."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"expected a URL like http://127.0.0.1:8080, found {url}")
-        self._host, self._port = parts.hostname, parts.port or 80
-        self._base = parts.path.rstrip("/")
+        self._host, self._port, self._base = endpoint(url)
         self._timeout_s = timeout_s
         self._idle: list[_Connection] = []
         self._room = asyncio.Semaphore(load_connections_max)

@@ -84,6 +84,9 @@ class Answer(msgspec.Struct, frozen=True):
 def tensor(name: str, datatype: str, array: Array) -> Tensor:
     """An array as a tensor of the given datatype; no value is changed by it. Raises ValueError."""
     if datatype == "BYTES":
+        strange = next((item for item in array.ravel().tolist() if not isinstance(item, str | bytes)), None)
+        if strange is not None:
+            raise ValueError(f"tensor {name}: expected BYTES, found {type(strange).__name__} in an array of {array.dtype}")
         parts = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]
         return Tensor(name, datatype, array.shape, b"".join(len(part).to_bytes(4, "little") + part for part in parts))
     wanted = np.dtype(DTYPES[datatype])

@@ -9,14 +9,20 @@ from pathlib import Path
 
 import msgspec
 
-from hams_operator.cli.output import Output, complain, console, print_json
+from hams_operator.cli.output import Output, check_lines, complain, console, print_json
 from hams_operator.cli.runs import choose, home_of, status_of
-from hams_operator.limits import down_s
+from hams_operator.limits import down_s, log_bytes_max
 from hams_operator.local.control import NoAnswer, ask
 from hams_operator.local.home import GraphHome, RunFile, folders, running
+from hams_operator.local.logfiles import last_lines, new_lines
 from hams_operator.local.processes import send, wait_end
 
 _FOLLOW_PAUSE_S = 0.2
+
+_OF_INSTANCE = r"-\d+-[0-9a-f]{4}(?:\.model)?\.log(?:\.1)?"
+_OF_ETCD = r"-\d+\.log(?:\.1)?"
+_OF_SUPERVISOR = r"\.log(?:\.1)?"
+"""What follows the operator's name in the names of log files; those of the run's own processes have no instance's id."""
 
 
 def status(graph: str | None, every: bool, output: Output) -> int:
@@ -81,19 +87,24 @@ def end(run: RunFile) -> None:
 
 def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Output) -> int:
     """The last lines of an operator's processes, live or past; with `follow` also what comes."""
+    check_lines(lines)
     folder = _folder_of(graph)
-    kinds = r"-\d+-[0-9a-f]{4}(\.model)?\.log(\.1)?"
-    found = sorted((path for path in folder.glob("*.log*") if re.fullmatch(re.escape(operator) + kinds, path.name)), key=_modified_s)
-    if operator == "supervisor":
-        found = sorted(folder.glob("supervisor.log*"), key=_modified_s)
+    found = sorted((path for path in folder.glob("*.log*") if _is_of(operator, path)), key=_modified_s)
     if not found and not follow:
-        names = sorted({match[1] for path in folder.glob("*.log*") if (match := re.fullmatch(r"(.+)" + kinds, path.name))})
-        complain(f'no logs of "{operator}" in {folder}; there are: {", ".join([*names, "supervisor"])}')
+        names = sorted({match[1] for path in folder.glob("*.log*") if (match := re.fullmatch(f"(.+){_OF_INSTANCE}", path.name))})
+        etcd = ["etcd"] if any(folder.glob("etcd-0.log*")) else []
+        complain(f'no logs of "{operator}" in {folder}; there are: {", ".join([*names, *etcd, "supervisor"])}')
     for name, line in _last_lines(found, lines):
         _say(name, line, output)
     if follow:
-        _follow(folder, operator, kinds, output)
+        _follow(folder, operator, output)
     return 0
+
+
+def _is_of(operator: str, path: Path) -> bool:
+    """Whether that is a log of an operator's processes, or of the run's own: supervisor, etcd."""
+    kinds = {"supervisor": _OF_SUPERVISOR, "etcd": f"(?:{_OF_INSTANCE}|{_OF_ETCD})"}.get(operator, _OF_INSTANCE)
+    return re.fullmatch(re.escape(operator) + kinds, path.name) is not None
 
 
 def _folder_of(graph: str | None) -> Path:
@@ -118,11 +129,10 @@ def _folder_of(graph: str | None) -> Path:
 def _last_lines(files: list[Path], lines: int) -> Iterator[tuple[str, str]]:
     """The last `lines` of each file, file by file, oldest first."""
     for path in files:
-        text = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        yield from ((_name(path), line) for line in text[-lines:] if lines > 0)
+        yield from ((_name(path), line) for line in last_lines(path, lines, log_bytes_max))
 
 
-def _follow(folder: Path, operator: str, kinds: str, output: Output) -> None:
+def _follow(folder: Path, operator: str, output: Output) -> None:
     """Until Ctrl-C. Files are looked at again and again: a log has no other event to offer, and new instances bring new files.
 
     Ctrl-C is noted, and not raised: an exception may come up where it cannot go on, in the clean-up of an iterator, and be lost.
@@ -133,17 +143,17 @@ def _follow(folder: Path, operator: str, kinds: str, output: Output) -> None:
     try:
         while not asked:
             for path in sorted(folder.glob("*.log")):
-                if not re.fullmatch(re.escape(operator) + kinds, path.name):
+                if not _is_of(operator, path):
                     continue
-                size = path.stat().st_size
+                try:
+                    size = path.stat().st_size
+                except FileNotFoundError:  # removed, or about to be begun anew
+                    continue
                 start = at.get(path, 0)
                 if size < start:  # cut
                     start = 0
-                with path.open("rb") as log:
-                    log.seek(start)
-                    whole, newline, _ = log.read(size - start).rpartition(b"\n")
-                at[path] = start + len(whole) + len(newline)
-                for line in whole.decode("utf-8", "replace").splitlines():
+                at[path], lines = new_lines(path, start, size, log_bytes_max)
+                for line in lines:
                     _say(_name(path), line, output)
             sys.stdout.flush()
             time.sleep(_FOLLOW_PAUSE_S)

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hams_operator.cli.http import endpoint
 from hams_operator.cli.inference import Answer, Client, Tensor
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.cli.samples import samples
@@ -37,8 +38,8 @@ def load(
     token: str = "",
 ) -> int:
     """Load it; 0 only if nothing is off. `target`: the cluster where it runs, if that is meant. `token`: borne by each request."""
-    if any(char.isspace() or not char.isprintable() for char in token):
-        complain("--token: expected one word, found blanks or control characters in it", 2)
+    check_token(token)
+    check_url(url)
     if not 0 < rate <= 100_000:
         complain(f"--rate: expected requests per second above 0, found {rate:g}", 2)
     count = max(1, round(rate * seconds(duration)))
@@ -46,17 +47,19 @@ def load(
         graph = load_graph(file)
     except InvalidGraph as error:
         complain(f"{file}: {error.problems[0]}; hams validate {file} tells all")
-    history = None
+    run = None
     if url is None and target is None:
         run = GraphHome(graph.data.name).read()
         if run is None:
             complain(f'graph "{graph.data.name}" does not run here; start it with: hams up {file}, or say where it is with --url')
         url = run.url
-        if run.history is not None:
-            try:
-                history = HistoryWriter(run.history, f"client-{secrets.token_hex(4)}")
-            except HistoryError as error:
-                complain(str(error))
+    source = samples(graph, file, data)
+    history = None
+    if run is not None and run.history is not None:
+        try:
+            history = HistoryWriter(run.history, f"client-{secrets.token_hex(4)}")
+        except HistoryError as error:
+            complain(str(error))
 
     async def work() -> Tally:
         async with AsyncExitStack() as stack:
@@ -68,7 +71,7 @@ def load(
                 at = await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
             client = await stack.enter_async_context(Client(at, graph.data.name, load_request_s, token))
             judge = shape_judge(graph) if verify else None
-            traffic = Traffic(client, samples(graph, file, data), rate, count, judge=judge, resend=verify, history=history)
+            traffic = Traffic(client, source, rate, count, judge=judge, resend=verify, history=history)
             return await with_progress(traffic, count, "load", shown=output is Output.TEXT)
 
     try:
@@ -112,6 +115,23 @@ async def with_progress(traffic: Traffic, count: int, what: str, *, shown: bool,
         finally:
             for task in (showing, *extra):
                 task.cancel()
+
+
+def check_token(token: str) -> None:
+    """Raises Complaint for what no header can bear."""
+    if any(char.isspace() or not char.isprintable() for char in token):
+        complain("--token: expected one word, found blanks or control characters in it", 2)
+    if not token.isascii():
+        complain("--token: expected ASCII, found other characters in it", 2)
+
+
+def check_url(url: str | None) -> None:
+    """Raises Complaint for what `Client` cannot ask."""
+    try:
+        if url is not None:
+            endpoint(url)
+    except ValueError as error:
+        complain(f"--url: {error}", 2)
 
 
 def shape_judge(graph: Graph) -> Judge:
@@ -164,10 +184,8 @@ def as_text(tally: Tally, verify: bool) -> str:
     """The result for people."""
     gaps = tally.gaps_s()
     again = tally.attempts - tally.sent - tally.resent
-    lines = [
-        f"{tally.sent} sent, {tally.ok} answered, {tally.failed.total()} failed"
-        + (f"; {again} attempts repeated under their key" if again > 0 else "")
-    ]
+    repeated = "1 attempt repeated under its key" if again == 1 else f"{again} attempts repeated under their key"
+    lines = [f"{tally.sent} sent, {tally.ok} answered, {tally.failed.total()} failed" + (f"; {repeated}" if again > 0 else "")]
     lines.append("latency   " + "   ".join(f"{name} {_ms(percentile(tally.latencies_s, share))} ms" for name, share in SHARES.items()))
     lines.append(f"replies   longest gap {_ms(max(gaps, default=0.0))} ms, median {_ms(percentile(gaps, 0.5))} ms")
     if verify:

@@ -1,6 +1,7 @@
 """The `hams` command: what can be typed. Each command imports its work when it is called, so that `hams --help` is quick.
 
-No stack trace reaches a user: what goes wrong in a way that is known is a `Complaint`, one line on stderr and an exit code.
+No stack trace reaches a user: what goes wrong in a way that is known is a `Complaint`, one line on stderr and an exit code; what the
+operating system refuses is one line too.
 """
 
 import importlib
@@ -8,7 +9,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -37,8 +38,10 @@ ContextOption = Annotated[
     str | None, typer.Option("--context", metavar="NAME", help="A cluster of the kubeconfig, instead of this machine.", show_default=False)
 ]
 NamespaceOption = Annotated[
-    str | None, typer.Option("--namespace", metavar="NAME", help="A namespace of the cluster, instead of this machine.", show_default=False)
+    str | None,
+    typer.Option("--namespace", metavar="NAME", help="Of the cluster (without it the context's), instead of this machine.", show_default=False),
 ]
+TokenOption = Annotated[str, typer.Option("--token", envvar="HAMS_TOKEN", help="Borne by each request, if the graph asks for one.", show_envvar=True)]
 Code = typer.Exit
 
 
@@ -109,7 +112,7 @@ def status(
 
 @app.command()
 def logs(
-    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="An operator, frontend, manager or supervisor.", show_default=False)],
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="An operator, frontend, manager, supervisor or etcd.", show_default=False)],
     graph: GraphOption = None,
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many last lines of each process.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
@@ -191,7 +194,7 @@ def load(
     rate: Annotated[float, typer.Option(help="Requests per second, whether answers come or not.")] = 50.0,
     duration: Annotated[str, typer.Option(help="How long.")] = "10s",
     verify: Annotated[bool, typer.Option("--verify", help="Check every reply; send every tenth key again.")] = False,
-    token: Annotated[str, typer.Option(envvar="HAMS_TOKEN", help="Borne by each request, if the graph asks for one.", show_envvar=True)] = "",
+    token: TokenOption = "",
     context: ContextOption = None,
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
@@ -241,7 +244,9 @@ def chaos_run(
     duration: Annotated[str, typer.Option(help="Of a scenario that goes on for a time.")] = "60s",
     every: Annotated[str, typer.Option(help="Between two faults of such a one.")] = "5s",
     times: Annotated[int, typer.Option(help="How often each role is hit, in the others.")] = 2,
-    operator: Annotated[str, typer.Option(help="Whom to hit; without it the first operator with state, frontends and managers.")] = "",
+    operator: Annotated[
+        str, typer.Option(help="Whom to hit; without it the first operator with state, the first without, frontends, managers.")
+    ] = "",
     role: Annotated[str, typer.Option(help="primary, backup, active, frontend or manager; without it each that there is.")] = "",
     image: Annotated[str, typer.Option(help="F34: the model's next image; without it its pods are restarted.")] = "",
     seed: Annotated[int, typer.Option(help="Of what is chosen at random.")] = 14,
@@ -250,6 +255,7 @@ def chaos_run(
         str | None, typer.Option(help="Where the graph answers; without it its frontends, through the API server.", show_default=False)
     ] = None,
     data: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Request tensors; without it random ones.", show_default=False)] = None,
+    token: TokenOption = "",
     system: Annotated[str, typer.Option(help="Namespace of the controllers.")] = "hams-system",
     allow_state_loss: Annotated[bool, typer.Option("--allow-state-loss", help="For scenarios that may lose a state.")] = False,
     output: OutputOption = Output.TEXT,
@@ -261,7 +267,7 @@ def chaos_run(
 
     aim = Aim(operator, role, times, seconds(duration), seconds(every), seed, image)
     where = cluster.Target(context, namespace)
-    raise Code(chaos.run(scenario, graph, where, system, aim, chaos.Load(url, rate, data), allow_state_loss, output))
+    raise Code(chaos.run(scenario, graph, where, system, aim, chaos.Load(url, rate, data, token), allow_state_loss, output))
 
 
 @app.command(context_settings=_RAW)
@@ -297,13 +303,31 @@ def main() -> None:
     try:
         app()
     except Complaint as error:
-        sys.stderr.write(f"hams: {error}\n")
-        raise SystemExit(error.code) from None
+        _told(str(error), error.code)
+    except ExceptionGroup as group:
+        complaints, others = group.split(Complaint)
+        if complaints is None or others is not None:
+            raise
+        first = _first(complaints)
+        _told(str(first), first.code)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:  # `hams logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
+    except OSError as error:  # what the machine refuses, where no command has better words for it
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        _told(where + (error.strerror or str(error) or type(error).__name__), 1)
+
+
+def _told(message: str, code: int) -> NoReturn:
+    sys.stderr.write(f"hams: {message}\n")
+    raise SystemExit(code) from None
+
+
+def _first(group: "ExceptionGroup[Complaint]") -> Complaint:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, ExceptionGroup) else found
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """How commands speak: text for people, one JSON value for programs, errors as one clear line on stderr."""
 
+import re
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, NoReturn
@@ -40,6 +41,18 @@ def console(*, stderr: bool = False) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - 50 ms that JSON and errors need not pay
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def check_namespace(name: str | None) -> None:
+    """Raises Complaint for what no namespace of Kubernetes can be called."""
+    if name is not None and not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+        complain(f"--namespace: expected a name of lower-case letters, digits and dashes, found {name!r}", 2)
+
+
+def check_lines(lines: int) -> None:
+    """Raises Complaint for less than none."""
+    if lines < 0:
+        complain(f"--lines: expected 0 or more, found {lines}", 2)
 
 
 def seconds(text: str) -> float:

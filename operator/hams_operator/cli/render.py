@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from hams_operator.cli.output import Output, complain, print_json
+from hams_operator.cli.output import Output, check_namespace, complain, print_json
 from hams_operator.graph import InvalidGraph, load, read_place
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import Place, Settings
@@ -29,6 +29,11 @@ _Dumper.add_representer(str, _text)
 
 def render(file: Path, namespace: str | None, settings: Settings, uid: str, output: Output) -> int:
     """Print them; all errors and exit 1 if the graph is wrong."""
+    check_namespace(namespace)
+    if not settings.image.isprintable() or len(settings.image.split()) != 1:
+        complain(f"--image: expected the name of an image, found {settings.image!r}", 2)
+    if not settings.etcd.strip():
+        complain("--etcd: expected endpoints, separated by commas, found none", 2)
     try:
         name, found_namespace, found_uid = read_place(file)
         place = Place(name, namespace or found_namespace or "default", uid or found_uid)

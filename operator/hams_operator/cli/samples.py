@@ -5,11 +5,13 @@ import importlib.util
 import itertools
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from hams_operator.cli.inference import DTYPES, Array, Tensor, tensor
 from hams_operator.cli.output import complain
@@ -19,19 +21,41 @@ _VARIABLE_DIM = 4
 
 
 def samples(graph: Graph, file: Path, data: Path | None) -> Iterator[tuple[Tensor, ...]]:
-    """Requests without end, one after another. Raises Complaint."""
+    """Requests without end, one after another. Raises Complaint: if already the first one cannot be had, now."""
     arrays = from_npz(data) if data is not None else from_module(graph, file)
-    if arrays is None:
-        arrays = generated(graph)
-    for found in arrays:
+    found = _requests(graph, generated(graph) if arrays is None else arrays)
+    return itertools.chain((next(found),), found)
+
+
+def _requests(graph: Graph, arrays: Iterator[dict[str, Array]]) -> Iterator[tuple[Tensor, ...]]:
+    number = 0
+    while True:
         try:
-            yield as_request(graph, found)
+            found = next(arrays)
+        except StopIteration:
+            complain(f"data ended after {number} requests: expected some without end")
+        except Exception as error:  # noqa: BLE001 - data.py is the user's own code and may raise anything
+            complain(f"data cannot be had: {type(error).__name__}: {error}")
+        number += 1
+        try:
+            yield as_request(graph, _arrays(found))
         except ValueError as error:
             complain(f"data does not fit the graph: {error}")
 
 
+def _arrays(found: object) -> Mapping[str, Array]:
+    """What data.py yielded, which is its own code's word. Raises ValueError."""
+    if not isinstance(found, Mapping):
+        raise ValueError(f"expected a dictionary of NumPy arrays, found {type(found).__name__}")
+    for name, item in found.items():
+        if not isinstance(item, np.ndarray):
+            raise ValueError(f"tensor {name}: expected a NumPy array, found {type(item).__name__}")
+    return found
+
+
 def as_request(graph: Graph, found: Mapping[str, Array]) -> tuple[Tensor, ...]:
-    """Arrays as the tensors of a request; names the graph does not know are an error, and so are missing ones. Raises ValueError."""
+    """Arrays as the tensors of a request; names the graph does not know are an error, and so are missing ones, and shapes that are not the
+    declared ones behind their rows. Raises ValueError."""
     specs = {item.name: item for item in graph.data.inputs}
     strange = sorted(set(found) - set(specs))
     if strange:
@@ -39,16 +63,24 @@ def as_request(graph: Graph, found: Mapping[str, Array]) -> tuple[Tensor, ...]:
     missing = [name for name, item in specs.items() if not item.optional and name not in found]
     if missing:
         raise ValueError(f"tensor {missing[0]} is missing; found {', '.join(found) or 'none'}")
+    for name, array in found.items():
+        shape = specs[name].shape
+        if array.ndim != len(shape) + 1 or any(dim not in (-1, got) for dim, got in zip(shape, array.shape[1:], strict=True)):
+            raise ValueError(f"tensor {name}: expected the shape {['rows', *shape]}, found {list(array.shape)}")
     return tuple(tensor(name, item.datatype, found[name]) for name, item in specs.items() if name in found)
 
 
 def from_npz(path: Path) -> Iterator[dict[str, Array]]:
     """Row after row of equally long arrays, again and again."""
     try:
-        with np.load(path, allow_pickle=False) as found:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, NpzFile):
+            complain(f"--data {path}: expected a .npz file of plain arrays, found a single array (.npy)")
+        with loaded as found:
             arrays = {name: found[name] for name in found.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        complain(f"--data {path}: expected a .npz file of plain arrays: {error}")
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # RuntimeError: zip's, of what it cannot unpack
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
+        complain(f"--data {path}: expected a .npz file of plain arrays: {why}")
     rows = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(rows) != 1 or rows == {0}:
         complain(f"--data {path}: expected arrays with one common number of rows above 0, found {sorted(rows) or 'no array'}")
@@ -66,9 +98,9 @@ def from_module(graph: Graph, file: Path) -> Iterator[dict[str, Array]] | None:
     sys.path.insert(0, folder)
     try:
         stream = cast(Callable[[], Iterator[dict[str, Array]]] | None, getattr(importlib.import_module(name), "stream", None))
-    except ImportError as error:
-        complain(f"{name} in {folder} cannot be imported: {error}; give requests with --data FILE.npz")
-    return None if stream is None else stream()
+        return None if stream is None else iter(stream())
+    except Exception as error:  # noqa: BLE001 - data.py is the user's own code and may raise anything
+        complain(f"{name} in {folder} cannot be used: {type(error).__name__}: {error}; give requests with --data FILE.npz")
 
 
 def generated(graph: Graph, seed: int = 0) -> Iterator[dict[str, Array]]:

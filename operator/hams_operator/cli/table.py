@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hams_operator.local.observe import InstanceStatus, Status
+from hams_operator.local.observe import InstanceStatus, Status, said
 
 _COLOURS = {"primary": "bold green", "active": "bold green", "backup": "cyan", "joining": "yellow", "standby": "dim"}
 
@@ -29,7 +29,7 @@ def table(status: Status, *, hint: str = "") -> RenderableType:
         last = name
     parts: list[RenderableType] = [_headline(status), Text(""), rows]
     for failure in status.failures:
-        parts.append(Text(f"\nthe model of {failure.operator} keeps ending, last with {failure.exit_code}:", style="bold red"))
+        parts.append(Text(f"\nthe model of {failure.operator} keeps ending, last with {said(failure.exit_code)}:", style="bold red"))
         parts += [Text(f"  {line}", style="red") for line in failure.log[-3:]]
     for loss in status.losses:
         rest = f"; {' and '.join(loss.downstream)} may hold more of it" if loss.downstream else ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hams_operator.cli.inference import Answer, Client, Tensor, digest
+from hams_operator.cli.output import Complaint
 from hams_operator.limits import load_in_flight_max, load_pause_max_s, load_pause_s, load_request_s, resend_every
 from hams_wire.history import CallLine, HistoryWriter, RetLine
 
@@ -78,9 +79,10 @@ class Traffic:
         self._open = 0
 
     async def run(self, stop: asyncio.Event | None = None) -> Tally:
-        """Send everything, or what is due until `stop` is set; wait for the last answer."""
+        """Send everything, or what is due until `stop` is set; wait for the last answer. Raises Complaint, of the source."""
         loop = asyncio.get_running_loop()
         began = loop.time()
+        trouble: Complaint | None = None
         async with asyncio.TaskGroup() as group:
             for number in range(self._count):
                 due = began + number / self._rate
@@ -88,13 +90,19 @@ class Traffic:
                     await asyncio.sleep(due - loop.time())
                 if stop is not None and stop.is_set():
                     break
-                tensors = next(self._source)
+                try:
+                    tensors = next(self._source)
+                except Complaint as error:  # told alone, once every answer has come
+                    trouble = error
+                    break
                 self.tally.sent += 1
                 if self._open >= load_in_flight_max:
                     self.tally.failed[f"not sent: {load_in_flight_max} requests were open"] += 1
                     continue
                 self._open += 1
                 group.create_task(self._one(number, tensors, due))
+        if trouble is not None:
+            raise trouble
         return self.tally
 
     async def ask_once(self, tensors: tuple[Tensor, ...]) -> Answer:

@@ -107,7 +107,10 @@ def _detached(graph: Graph, options: Options, output: Output) -> int:
 def _here(graph: Graph, options: Options, output: Output) -> int:
     """In this terminal: the table until Ctrl-C. JSON: the first status that is ready, then silence."""
     terminal = console()
-    log_to(graph.data.name)
+    try:
+        log_to(graph.data.name)
+    except OSError as error:
+        complain(f"no logs can be kept in {GraphHome(graph.data.name).logs}: {error.strerror}")
     logging.captureWarnings(True)
     try:
         if output is Output.JSON or not terminal.is_terminal:

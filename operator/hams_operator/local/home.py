@@ -2,7 +2,7 @@
 
     <home>/<graph>/run.json   who supervises it, where it answers: written when it starts, removed when it ends in order
     <home>/<graph>/lock       locked as long as its supervisor lives
-    <home>/<graph>/logs/      one file per instance and process; old ones go
+    <home>/<graph>/logs/      one file per instance and process, one of etcd; old ones go
     <home>/<graph>/etcd/      the data of the etcd it started
 
 Sockets and shared memory lie in a folder of their own below /dev/shm, as paths of Unix sockets must be short.

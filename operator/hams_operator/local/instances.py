@@ -13,13 +13,16 @@ import os
 import secrets
 import shutil
 import signal
+import sys
+from collections.abc import Coroutine
 from pathlib import Path
 
 from hams_operator import limits
 from hams_operator.local.home import GraphHome
-from hams_operator.local.leash import leashed
+from hams_operator.local.leash import environment_with, leashed
+from hams_operator.local.logfiles import cut, last_lines, shortened
 from hams_operator.local.nursery import Nursery, NurseryLost
-from hams_operator.local.observe import FailureInfo, Observer, current
+from hams_operator.local.observe import FailureInfo, Observer, current, said
 from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod, pause_after
 from hams_operator.local.processes import send
 from hams_protocol.graph import FRONTEND, Graph
@@ -30,6 +33,9 @@ log = logging.getLogger("hams.local")
 
 DATA_MODULES = ("hams_sidecar.proxy", "hams_sidecar.frontend", "hams_operator.manager.process")
 """What the data plane's processes import; forked from one warmed process."""
+
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""No process, memory or descriptor to be had just now: what another try may not meet again."""
 
 
 class Instances:
@@ -55,8 +61,10 @@ class Instances:
         self._places: list[Place] = []
         self._left: list[Place] = []
         self._by_pid: dict[int, Place] = {}
+        self._fresh: set[int] = set()
         self._nurseries: dict[str, Nursery] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reapers: set[asyncio.Task[None]] = set()
         self._counter = 0
         self._stopping = False
         self._some_end = asyncio.Event()
@@ -92,13 +100,14 @@ class Instances:
         self._spawn_task(self._watch_nursery(name, fresh))
         for pid, place in list(self._by_pid.items()):
             pod = place.pod
-            if pod is not None and pid == (pod.proxy_pid if name == "data" else pod.model_pid):
+            if pod is not None and pid not in self._fresh and pid == (pod.proxy_pid if name == "data" else pod.model_pid):
                 self._exited(pid, -signal.SIGKILL)
 
     def _model_modules(self) -> tuple[str, ...]:
         """What models import that takes long: torch only where a model's file names it."""
         folder = self._file.parent
-        names = {op.model.entrypoint.partition(":")[0].replace(".", "/") + ".py" for op in self.graph.data.operators}
+        forked = [op.model for op in self.graph.data.operators if not (op.model.python or op.model.env)]
+        names = {model.entrypoint.partition(":")[0].replace(".", "/") + ".py" for model in forked}
         texts = [path.read_text(encoding="utf-8", errors="replace") for name in names if (path := folder / name).is_file()]
         return ("hams_sdk.serve", "numpy", *(("torch",) if any("torch" in text for text in texts) else ()))
 
@@ -144,36 +153,52 @@ class Instances:
         pod.model_started_s = self._now()
         try:
             if op.model.python:
-                pid = await self._start_foreign(op.model.python, arguments, environment, folder, output)
+                pid = await self._start_fresh([op.model.python], arguments, environment, folder, output)
+            elif op.model.env:  # some are read when a process starts, or by imports that a warmed one has behind it
+                pid = await self._start_fresh([sys.executable, "-P"], arguments, environment, folder, output)
             else:
                 pid = await self._nurseries["model"].spawn("hams_sdk.serve", arguments, environment, folder, output)
         except (NurseryLost, TimeoutError):  # nobody will report an end of what never was
             self._spawn_task(self._restart_model(place, pod))
             return
         except OSError as error:
-            place.ends = Ends(limits.start_ends_max, FailureInfo(place.of, pod.instance, 127, (f"model.python {op.model.python}: {error.strerror}",)))
+            reason = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+            log.warning("the model of %s cannot be started: %s", pod.instance, reason)
+            if error.errno in _PASSING:
+                self._spawn_task(self._restart_model(place, pod))
+            else:
+                where = "model.python " if op.model.python and error.filename == op.model.python else ""
+                place.ends = Ends(limits.start_ends_max, FailureInfo(place.of, pod.instance, 127, (where + reason,)))
             return
         pod.model_pid = pid
         self._by_pid[pid] = place
 
-    async def _start_foreign(self, python: str, arguments: list[str], environment: dict[str, str], folder: Path, output: Path) -> int:
-        """A model under another interpreter is started, not forked. Raises FileNotFoundError if there is no such interpreter."""
+    async def _start_fresh(self, program: list[str], arguments: list[str], environment: dict[str, str], folder: Path, output: Path) -> int:
+        """A model under another interpreter, or with variables of its own, is started, not forked. `program`: an interpreter and its options.
+
+        Raises FileNotFoundError if there is no such interpreter, OSError.
+        """
+        python = program[0]
         if shutil.which(folder / python if os.sep in python else python, path=environment.get("PATH")) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), python)
         with output.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
-                *leashed(python, "-m", "hams_sdk", "serve", *arguments, environment=environment),
+                *leashed(*program, "-m", "hams_sdk", "serve", *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
+                env=environment_with(environment),
                 cwd=folder,
                 start_new_session=True,
             )
 
         async def reap() -> None:
-            self._exited(process.pid, await process.wait())
+            status = await process.wait()
+            self._fresh.discard(process.pid)
+            self._exited(process.pid, status)
 
-        self._spawn_task(reap())
+        self._fresh.add(process.pid)
+        self._spawn_task(reap(), self._reapers)  # no end of the run makes them obsolete: who waits for an end would never hear of it
         return process.pid
 
     def _exited(self, pid: int, status: int) -> None:
@@ -265,9 +290,11 @@ class Instances:
     def _replace(self, place: Place, pod: Pod) -> None:
         """The instance is over: its model goes too, and a fresh instance comes."""
         pod.ending = True
+        pod.proxy_pid = 0
         if pod.model_pid:
             self._by_pid.pop(pod.model_pid, None)
             send(pod.model_pid, signal.SIGKILL)
+            pod.model_pid = 0  # nobody is told of its end any more, and the pid may soon be another's
         young = self._now() - pod.started_s < limits.restart_young_s
         place.pause_s = pause_after(place.pause_s, young, limits.restart_pause_s)
         self._tidy(pod)
@@ -299,6 +326,13 @@ class Instances:
             send(pod.model_pid, signal.SIGKILL)
             send(pod.proxy_pid, signal.SIGKILL)
 
+    async def _reaped(self) -> None:
+        """Hear of the end of every model that was not forked; they have been killed. What the kernel does not let go is left to it."""
+        if self._reapers:
+            _, stuck = await asyncio.wait(self._reapers, timeout=limits.process_start_s)
+            for task in stuck:
+                task.cancel()
+
     # -- small things --------------------------------------------------------------------------------------------------------------
 
     def _socket(self, instance: InstanceId) -> Path:
@@ -312,7 +346,7 @@ class Instances:
         return self.home.logs / f"{name}.log"
 
     async def _rotate_logs(self) -> None:
-        """Processes hold their logs open for appending, so a log that is too long is copied and cut, not renamed."""
+        """Cut logs that have become too long."""
         while True:
             await asyncio.sleep(limits.log_look_s)
             for path in self.home.logs.glob("*.log"):
@@ -320,8 +354,7 @@ class Instances:
                     continue
                 try:
                     if path.stat().st_size > limits.log_bytes_max:
-                        await asyncio.to_thread(shutil.copyfile, path, path.with_name(f"{path.name}.1"))
-                        os.truncate(path, 0)
+                        await asyncio.to_thread(cut, path, limits.log_bytes_max)
                 except OSError as error:  # a full disk ends no graph
                     log.warning("log %s is not rotated: %s", path, error)
 
@@ -332,22 +365,25 @@ class Instances:
             return
         lines: list[str] = []
         with contextlib.suppress(OSError):
-            lines = (self.home.logs / f"{pod.instance}.model.log").read_text(errors="replace").splitlines()
-        place.ends = Ends(place.ends.count + 1, FailureInfo(place.of, pod.instance, status, tuple(lines[-limits.failure_lines_max :])))
+            lines = last_lines(self.home.logs / f"{pod.instance}.model.log", limits.failure_lines_max, limits.failure_bytes_max)
+        words = tuple(shortened(line, limits.failure_line_chars_max) for line in lines)
+        place.ends = Ends(place.ends.count + 1, FailureInfo(place.of, pod.instance, status, words))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _spawn_task(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        self._tasks.add(task)
+    def _spawn_task(self, work: Coroutine[object, object, None], among: set[asyncio.Task[None]] | None = None) -> None:
+        """Run `work` beside the rest, held in `among` (if not given: what `stop` cancels). If it fails, so does the run."""
+        held = self._tasks if among is None else among
+        task = asyncio.get_running_loop().create_task(work)
+        held.add(task)
+        task.add_done_callback(held.discard)
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
             self.failed.set_result(f"{type(error).__name__}: {error}")
 
 
 def _said(status: int) -> str:
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    return said(status) if status < 0 else f"status {status}"

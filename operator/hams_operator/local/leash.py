@@ -14,31 +14,44 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _NOT_FOUND = 127
 """How a shell ends that cannot start what it was asked to."""
+_INERT = "HAMS_LEASH_"
+"""What the names of variables begin with that are for the program alone."""
 
 
-def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process as soon as its parent ends; at once if it has ended already. Survives an exec."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """The signal `number` for this process as soon as its parent ends; at once if it has ended already. Survives an exec.
 
-
-def leashed(program: str, *arguments: str, environment: Mapping[str, str] | None = None) -> list[str]:
-    """The words that start `program`, found as the shell does, as a process that ends with this one. The pid stays what it was.
-
-    `environment` adds to the program's: given here it does not reach the interpreter in front, whose libraries may be others.
+    To the kernel the parent is the thread that started this process: let it be one that lasts as long as its process does.
     """
-    added = [f"{name}={value}" for name, value in (environment or {}).items()]
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *added, "--", program, *arguments]
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def leashed(program: str, *arguments: str) -> list[str]:
+    """The words that start `program`, found as the shell does, as a process that ends with this one. The pid stays what it was."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), "--", program, *arguments]
+
+
+def environment_with(added: Mapping[str, str]) -> dict[str, str]:
+    """The environment for what `leashed` gives: this process's, and `added` for the program alone.
+
+    Under other names until then: the interpreter in front, whose libraries may be others, does not know them. They are not among its words,
+    which every user of the machine can read.
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(_INERT)}
+    return ours | {_INERT + name: value for name, value in added.items()}
+
+
+def _rename() -> None:
+    for name in [name for name in os.environ if name.startswith(_INERT)]:
+        os.environ[name.removeprefix(_INERT)] = os.environ.pop(name)
 
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
-    split = sys.argv.index("--")
-    words = sys.argv[split + 1 :]
-    for word in sys.argv[2:split]:
-        name, _, value = word.partition("=")
-        os.environ[name] = value
+    words = sys.argv[3:]
+    _rename()
     try:
         os.execvp(words[0], words)
     except OSError as error:

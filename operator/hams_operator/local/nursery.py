@@ -35,6 +35,7 @@ class Nursery:
         with log.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",  # the current folder is the user's: a `json.py` there is none of ours
                 "-m",
                 "hams_operator.local.zygote",
                 str(theirs.fileno()),

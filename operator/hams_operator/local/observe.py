@@ -242,7 +242,7 @@ class Observer:
     ) -> tuple[Condition, ...]:
         ready = self._why_not_ready(topology, answers)
         if ready is not None and failures:
-            ready = ("ModelCrashLoop", f"the model of {failures[0].operator} keeps ending, last with {_said(failures[0].exit_code)}")
+            ready = ("ModelCrashLoop", f"the model of {failures[0].operator} keeps ending, last with {said(failures[0].exit_code)}")
         redundant = ("EtcdAway", f"nothing can be moved: {away}") if away else self._why_not_redundant(topology, answers)
         missing = ready or redundant
         busy = missing is not None and missing[0] != NOT_ASKED_FOR
@@ -344,5 +344,11 @@ def _presumed(name: InstanceId, op: str, topology: Topology) -> RoleReport:
     return RoleReport(op, "active" if owned else "standby", max(owned, default=0), -1, False)
 
 
-def _said(status: int) -> str:
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+def said(status: int) -> str:
+    """How a process ended, for people; negative: by that signal."""
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:  # most of the real-time ones have no name
+        return f"signal {-status}"

@@ -18,7 +18,7 @@ from hams_operator.limits import log_bytes_max, status_interval_s, table_interva
 from hams_operator.local.control import Ear
 from hams_operator.local.etcd import EtcdNotStarted
 from hams_operator.local.home import GraphHome, RunsAlready
-from hams_operator.local.observe import Status
+from hams_operator.local.observe import Status, said
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph
 from hams_wire.errors import CoordinationError
@@ -27,7 +27,10 @@ log = logging.getLogger("hams.local")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What `hams up` was told. `timeout_s` None: it may take as long as it takes. Paths are absolute."""
+    """What `hams up` was told. `timeout_s` None: it may take as long as it takes. Paths are absolute.
+
+    `parent`: the process that starts a detached run and with which that run is to end; 0: it outlives who started it.
+    """
 
     file: str
     port: int | None = None
@@ -35,6 +38,7 @@ class Options(msgspec.Struct, frozen=True):
     etcd: str | None = None
     timeout_s: float | None = None
     restore: bool = False
+    parent: int = 0
 
 
 class Failed(Exception):
@@ -111,7 +115,7 @@ async def _until_ready(supervisor: Supervisor, report: Callable[[Status], None])
         given_up = supervisor.given_up()
         if given_up is not None:
             words = given_up.log[-1].strip() if given_up.log else "it said nothing"
-            raise CannotStart(f"the model of {given_up.operator} cannot be started (exit code {given_up.exit_code}): {words}")
+            raise CannotStart(f"the model of {given_up.operator} cannot be started ({said(given_up.exit_code)}): {words}")
         await asyncio.sleep(status_interval_s)
 
 

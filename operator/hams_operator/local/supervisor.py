@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hams_operator import limits
 from hams_operator.local.etcd import LocalEtcd
+from hams_operator.local.etcd_keeper import keep
 from hams_operator.local.home import RunFile, own_birth
 from hams_operator.local.instances import DATA_MODULES, Instances
 from hams_operator.local.observe import Observer, Status, View
@@ -101,8 +102,10 @@ class Supervisor(Instances):
 
     async def _open_etcd(self) -> None:
         if self._etcd_url is None:
-            self._etcd = await LocalEtcd.start(self.home.folder / "etcd")
+            self._etcd = await LocalEtcd.start(self.home.folder / "etcd", logs=self.home.logs)
             self._etcd_url = self._etcd.endpoints
+            for member in self._etcd.members:
+                self._spawn_task(keep(member))
             self._coordination = EtcdCoordination(self._etcd_url)
             return
         self._coordination = EtcdCoordination(self._etcd_url)
@@ -144,6 +147,7 @@ class Supervisor(Instances):
         await self._end([place for place in self._places if place.of == MANAGER], limits.stop_rest_s)
         await self._end([place for place in self._places if place.of == FRONTEND], limits.stop_grace_s)
         await self._end([*self._places, *self._left], limits.stop_rest_s)
+        await self._reaped()
         for nursery in self._nurseries.values():
             await nursery.close()
         if self._observer is not None:
@@ -156,10 +160,8 @@ class Supervisor(Instances):
             await self._etcd.stop()
         if self._memory != Path():
             shutil.rmtree(self._memory, ignore_errors=True)
-        if self._history is not None and final is not None:
-            writer = history.HistoryWriter(self._history, "z-final")
-            writer.write(final)
-            writer.close()
+        if final is not None:
+            self._end_history(final)
         self.home.clear()
         self.home.release()
 
@@ -220,11 +222,24 @@ class Supervisor(Instances):
         }
         want = {op.name: op.backups for op in self.graph.data.operators if op.stateful}
         try:
-            writer = history.HistoryWriter(self._history, "0-graph")
+            self._record("0-graph", history.GraphLine(id=self.uid, operators=operators, want=want))
         except history.HistoryError as error:
             raise CannotStart(f"--history: {error}") from None
-        writer.write(history.GraphLine(id=self.uid, operators=operators, want=want))
-        writer.close()
+
+    def _end_history(self, final: history.FinalLine) -> None:
+        """A history without its last line is one all the same: what ends, ends."""
+        try:
+            self._record("z-final", final)
+        except history.HistoryError as error:
+            log.warning("the history gets no final line: %s", error)
+
+    def _record(self, name: str, line: history.Line) -> None:
+        assert self._history is not None, "asked for"
+        writer = history.HistoryWriter(self._history, name)
+        try:
+            writer.write(line)
+        finally:
+            writer.close()
 
     async def _final_line(self) -> history.FinalLine | None:
         if self._history is None or self._observer is None:

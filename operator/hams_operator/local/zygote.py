@@ -84,13 +84,21 @@ def _fork(request: dict[str, object], channel: socket.socket) -> int:
     try:
         status = _child(request, channel, parent)
     except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else 1
+        status = _status_of(leaving)
     finally:
         if sys.exc_info()[1] is not None:  # nobody above hears of it: the log is all that can be told why
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _status_of(leaving: SystemExit) -> int:
+    """What Python makes of a SystemExit: nothing is 0, a number itself, anything else is said, and 1."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        return (leaving.code or 0) & 0xFF
+    sys.stderr.write(f"{leaving.code}\n")
+    return 1
 
 
 def _child(request: dict[str, object], channel: socket.socket, parent: int) -> int:

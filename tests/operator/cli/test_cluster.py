@@ -1,13 +1,19 @@
 """`hams status` and `hams kill` of a graph on a cluster, from what the API server holds."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-from hams_operator.cli.cluster import STRIKE, Found, status_of
+import aiohttp
+import pytest
+
+from hams_operator.cli.cluster import STRIKE, Cluster, Found, Target, connect, status_of
 from hams_operator.cli.kill import pick
+from hams_operator.cli.output import Complaint
 from hams_operator.plan.pods_seen import Pod
 
 Json = dict[str, Any]
@@ -61,13 +67,133 @@ def test_a_graph_without_a_status_is_said_to_be_unknown() -> None:
 
 
 def test_what_runs_in_the_pod_finds_the_processes_by_their_command_lines(tmp_path: Any) -> None:
-    """With a signal that does nothing to them, and whatever else runs here left alone."""
+    """With a signal that does nothing to them, and whatever else runs here left alone; its own command line has all their words in it."""
     idle = "import time; time.sleep(60)"
     proxy = subprocess.Popen([sys.executable, "-c", idle, "-m", "hams_sidecar.proxy", "--hams-test"])
     try:
-        script = STRIKE.replace('os.listdir("/proc")', f'["{proxy.pid}", "{os.getpid()}"]')
+        script = STRIKE.replace('os.listdir("/proc")', f'["{proxy.pid}", "{os.getpid()}", str(os.getpid())]')
         said = subprocess.run([sys.executable, "-I", "-S", "-c", script, "both", "CONT"], capture_output=True, check=True, text=True).stdout
         assert json.loads(said) == {"proxy": proxy.pid}
     finally:
         proxy.kill()
         proxy.wait()
+
+
+def test_what_ends_its_own_container_has_said_so_before() -> None:
+    """A container takes everything in it along when its first process ends."""
+    proxy = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "-m", "hams_sidecar.proxy"], start_new_session=True)
+    try:
+        script = STRIKE.replace('os.listdir("/proc")', f'["{proxy.pid}"]').replace("    os.kill(pid, number)", "    os.kill(os.getpid(), number)")
+        done = subprocess.run([sys.executable, "-I", "-S", "-c", script, "both", "KILL"], capture_output=True, check=False, text=True)
+        assert (done.returncode, json.loads(done.stdout)) == (-9, {"proxy": proxy.pid})
+    finally:
+        proxy.kill()
+        proxy.wait()
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts:
+- {name: c, context: {cluster: k, user: u, namespace: team}}
+- {name: d, context: {cluster: k, user: u}}
+clusters: [{name: k, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {token: x}}]
+"""
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The one that is used."""
+    file = tmp_path / "kubeconfig"
+    file.write_text(KUBECONFIG)
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("target", "namespace"),
+    [
+        (Target("c"), "team"),
+        (Target("d"), "default"),
+        (Target(), "team"),
+        (Target("c", "other"), "other"),
+        (Target(None, "other"), "other"),
+    ],
+)
+async def test_the_namespace_is_the_contexts_unless_another_is_asked_for(kubeconfig: Path, target: Target, namespace: str) -> None:
+    async with connect(target) as cluster:
+        assert cluster.namespace == namespace
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("", "expected a kubeconfig in KUBECONFIG"),
+        ("text", "expected a kubeconfig in KUBECONFIG"),
+        ("- a", "expected a kubeconfig in KUBECONFIG"),
+        ("a: [", "expected a kubeconfig in KUBECONFIG"),
+        (b"\xff\xfe\x00", "expected a kubeconfig in KUBECONFIG"),
+        (KUBECONFIG.replace("name: k,", "name: other,"), "Expected object with name k"),
+        (KUBECONFIG.replace("current-context: c", "current-context: e"), "Expected object with name e"),
+        (KUBECONFIG.replace("token: x", "tokenFile: /nowhere"), "/nowhere: No such file or directory"),
+        (KUBECONFIG.replace('server: "http:', 'certificate-authority-data: "!!!", server: "https:'), "KUBECONFIG: "),
+        (None, "there is no kubeconfig KUBECONFIG"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_said_in_a_line(kubeconfig: Path, written: str | bytes | None, said: str) -> None:
+    kubeconfig.unlink()
+    if written is not None:
+        kubeconfig.write_bytes(written if isinstance(written, bytes) else written.encode())
+
+    async def work() -> None:
+        async with connect(Target()):
+            pass
+
+    with pytest.raises(Complaint) as raised:
+        asyncio.run(work())
+    assert str(raised.value).startswith("no cluster to talk to: ")
+    assert said.replace("KUBECONFIG", str(kubeconfig)) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+class Exec:
+    """The API server's answer to an exec: what was written on each channel."""
+
+    def __init__(self, *written: tuple[int, bytes]) -> None:
+        self.written = [aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, bytes([channel]) + data, None) for channel, data in written]
+
+    async def socket(self, path: str, query: Any) -> Any:
+        return self._messages()
+
+    async def _messages(self) -> Any:
+        for message in self.written:
+            yield message
+
+
+def failed(code: int) -> bytes:
+    causes = [{"reason": "ExitCode", "message": str(code)}]
+    text = "command terminated with non-zero exit code: error executing command [python3 -c ...]"
+    return json.dumps({"status": "Failure", "message": text, "details": {"causes": causes}}).encode()
+
+
+async def test_a_command_that_ended_with_its_container_has_done_what_it_said() -> None:
+    for end in ([(3, failed(137))], []):
+        there = Cluster(Exec((1, b'{"proxy": '), (1, b"7}"), *end), "n")  # type: ignore[arg-type]
+        assert await there.run_in("p", "proxy", ["x"], ends_with_it=True) == '{"proxy": 7}'
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ([(3, failed(137))], "in pod p: the command ended with exit code 137"),
+        ([(1, b"{}"), (3, failed(1))], "in pod p: the command ended with exit code 1"),
+        ([(2, b"no python3\n"), (3, failed(127))], "in pod p: no python3"),
+        ([], "in pod p: the connection ended"),
+    ],
+)
+async def test_a_command_that_failed_says_why_in_a_line(written: list[tuple[int, bytes]], said: str) -> None:
+    with pytest.raises(Complaint) as raised:
+        await Cluster(Exec(*written), "n").run_in("p", "proxy", ["x"], ends_with_it=True)  # type: ignore[arg-type]
+    assert str(raised.value) == said

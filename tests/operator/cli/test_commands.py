@@ -4,14 +4,38 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
+from hams_operator.cli import main
+from hams_operator.cli.output import Complaint
+
+NOWHERE = ("--url", "http://127.0.0.1:1")
+
+
+def binary(hams, folder: Path) -> Path:
+    (folder / "binary").write_bytes(bytes(range(256)))
+    return folder / "binary"
+
+
+def other(hams, folder: Path) -> Path:
+    np.savez(folder / "other.npz", z=np.zeros((3, 1)))
+    return folder / "other.npz"
+
+
+def broken(hams, folder: Path) -> Path:
+    graph = hams.graph("broken")
+    (graph.parent / "data.py").write_text("import nosuch\n")
+    return graph
+
+
+FILES = {"FINE": lambda hams, folder: hams.graph("fine"), "FOLDER": lambda hams, folder: folder, "BINARY": binary, "OTHER": other, "BROKEN": broken}
+"""What stands for a file in the calls below."""
 
 
 def test_validate_says_what_a_graph_means_or_all_that_is_wrong(hams, tmp_path):
     assert "2 frontends with 1 shards, 2 managers" in hams.ok("validate", hams.graph("fine"))
-    assert hams.json("validate", tmp_path / "fine" / "graph.yaml")["processes"] == 11
+    assert hams.json("validate", tmp_path / "fine" / "graph.yaml")["processes"] == 14
     bad = tmp_path / "bad.yaml"
     bad.write_text((tmp_path / "fine" / "graph.yaml").read_text().replace("double.x]", "duoble.x]").replace("FP32", "FP33"))
     done = hams("validate", bad)
@@ -47,13 +71,77 @@ def test_init_writes_a_graph_that_is_valid_and_overwrites_nothing(hams, tmp_path
         (("load", "missing.yaml"), 1, "cannot read missing.yaml"),
         (("bench", "nope"), 2, 'no benchmark "nope"; there are: '),
         (("history", "check", "/nowhere"), 2, "cannot read a history"),
+        (("render", "FINE", "--namespace", "A B"), 2, "--namespace: expected a name of lower-case letters, digits and dashes, found 'A B'"),
+        (("render", "FINE", "--image", ""), 2, "--image: expected the name of an image, found ''"),
+        (("render", "FINE", "--etcd", " "), 2, "--etcd: expected endpoints, separated by commas, found none"),
+        (("render", "BINARY"), 1, "not UTF-8 text"),
+        (("validate", "BINARY"), 1, "1 problem"),
+        (("up", "BINARY"), 1, "1 problem; nothing was started"),
+        (("up", "FOLDER"), 1, "1 problem; nothing was started"),
+        (("up", "FINE", "--history", "FINE"), 1, "--history: history folder "),
+        (("init", "FINE"), 1, "cannot write to "),
+        (("load", "FINE"), 1, 'graph "fine" does not run here'),
+        (("load", "FINE", *NOWHERE, "--data", "missing.npz"), 1, "--data missing.npz: expected a .npz file of plain arrays: No such file"),
+        (("load", "FINE", *NOWHERE, "--data", "FOLDER"), 1, "expected a .npz file of plain arrays: Is a directory"),
+        (("load", "FINE", *NOWHERE, "--data", "BINARY"), 1, "expected a .npz file of plain arrays: "),
+        (("load", "FINE", *NOWHERE, "--data", "OTHER"), 1, "data does not fit the graph: expected x, found z"),
+        (("load", "BROKEN", *NOWHERE), 1, "cannot be used: ModuleNotFoundError: No module named 'nosuch'; give requests with --data FILE.npz"),
+        (("load", "FINE", "--url", "localhost:8080"), 2, "--url: expected a URL like http://127.0.0.1:8080, found 'localhost:8080'"),
+        (("load", "FINE", "--url", "https://localhost"), 2, "--url: expected a URL like http://127.0.0.1:8080, found 'https://localhost'"),
+        (("load", "FINE", "--url", "http://localhost:x"), 2, "--url: expected a URL like http://127.0.0.1:8080, found 'http://localhost:x'"),
+        (("load", "FINE", *NOWHERE, "--token", "\u00fc"), 2, "--token: expected ASCII"),
+        (("chaos", "run", "--scenario", "F14", "--url", "x"), 2, "--url: expected a URL like"),
+        (("logs", "a", "--lines", "-1"), 2, "--lines: expected 0 or more, found -1"),
+        (("demo", "--rate", "nan"), 2, "--rate: expected requests per second above 0, found nan"),
+        (("sim", "--fault", "F26"), 2, "F26 is not simulated"),
+        (("status", "--context", "x"), 1, "no cluster to talk to: there is no kubeconfig /nowhere"),
+        (("status", "--context", "x", "--namespace", "a/b"), 2, "--namespace: expected a name"),
     ],
 )
-def test_errors_are_one_clear_line(hams, arguments, code, message):
-    done = hams(*arguments)
+def test_errors_are_one_clear_line(hams, tmp_path, arguments, code, message):
+    hams.environment["KUBECONFIG"] = "/nowhere"
+    named = {word: make(hams, tmp_path) for word, make in FILES.items() if word in arguments}
+    done = hams(*(named.get(item, item) for item in arguments))
     assert done.returncode == code
     assert message in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("status", "--all"), ("down",), ("logs", "x"), ("kill", "x"), ("restart", "x")])
+def test_a_home_that_is_no_folder_is_named(hams, arguments):
+    hams.home.touch()
+    done = hams(*arguments)
+    assert (done.returncode, done.stderr) == (1, f"hams: {hams.home}: Not a directory\n")
+
+
+@pytest.mark.parametrize("detach", [(), ("--detach",)])
+def test_a_graph_in_a_home_that_is_no_folder_is_not_started(hams, detach):
+    hams.home.touch()
+    done = hams("up", hams.graph("fine"), *detach)
+    assert done.returncode == 1
+    assert "Not a directory" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_group_of_complaints_is_one_and_another_error_is_not_hidden_in_it(monkeypatch, capsys):
+    def raises(error: Exception) -> None:
+        def app() -> None:
+            raise error
+
+        monkeypatch.setattr(main, "app", app)
+
+    raises(ExceptionGroup("tasks", [ExceptionGroup("more", [Complaint("no", 2)]), Complaint("neither")]))
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert (ended.value.code, capsys.readouterr().err) == (2, "hams: no\n")
+    raises(ExceptionGroup("tasks", [Complaint("no"), KeyError("x")]))
+    with pytest.raises(ExceptionGroup):
+        main.main()
+    for error, said in ((FileNotFoundError(2, "No such file", "/x"), "/x: No such file"), (TimeoutError(), "TimeoutError"), (OSError("a"), "a")):
+        raises(error)
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        assert (ended.value.code, capsys.readouterr().err) == (1, f"hams: {said}\n")
 
 
 def test_up_refuses_what_cannot_work_before_anything_starts(hams):

@@ -1,8 +1,18 @@
 """The demonstration: what it proves, and that it would say so if it could not."""
 
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
 import pytest
 
+from hams_operator.cli import demo
 from hams_operator.cli.demo import Replies
+from hams_operator.cli.output import Complaint
+
+ROOT = Path(__file__).parents[3]
 
 
 def replies(labels: list[int]) -> Replies:
@@ -34,6 +44,38 @@ def test_a_count_twice_a_gap_and_a_wrong_accuracy_are_found():
     wrong = replies([0, 1, 0])
     wrong.label[1] = 0
     assert wrong.off() == "row 2: the replies give an accuracy of 1.0000, the graph said 0.5000"
+
+
+def test_an_installed_wheel_brings_the_example(tmp_path):
+    pytest.importorskip("hatchling")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(site)
+    assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {
+        *("hams_protocol", "hams_wire", "hams_sidecar", "hams_sim", "hams_operator"),
+    }
+    example = site / "hams_operator" / "examples" / "digits"
+    ours = ROOT / "examples" / "digits"
+    for path in (item for item in ours.rglob("*") if item.is_file() and "__pycache__" not in item.parts):
+        assert (example / path.relative_to(ours)).read_bytes() == path.read_bytes()
+    code = "from hams_operator.cli import demo; from hams_operator.graph import load; load(demo._example()); print(demo._example())"
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)}, text=True, capture_output=True, check=True
+    )
+    assert said.stdout == f"{example / 'graph.yaml'}\n"
+
+
+def test_a_checkout_runs_its_own_example():
+    assert demo._example() == ROOT / "examples" / "digits" / "graph.yaml"
+
+
+def test_what_the_models_need_is_said_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(demo, "NEEDS", ("os", "nosuch", "neither"))
+    with pytest.raises(Complaint, match=r"not installed \(nosuch, neither\): install the extras local and examples"):
+        demo.demo("1s", 1.0, demo.Output.TEXT)
 
 
 @pytest.mark.process

@@ -2,12 +2,13 @@
 
 import asyncio
 import itertools
+import sys
 
 import msgspec
 import numpy as np
 import pytest
 
-from hams_operator.cli.http import NoResponse, Pool
+from hams_operator.cli.http import NoResponse, Pool, endpoint
 from hams_operator.cli.inference import Answer, Client, Tensor, tensor
 from hams_operator.cli.load import as_json, as_text, shape_judge
 from hams_operator.cli.output import Complaint, seconds
@@ -61,6 +62,10 @@ def test_data_that_does_not_fit_the_graph_is_named():
         as_request(GRAPH, {"text": np.array([b"a"], object)})
     with pytest.raises(ValueError, match="expected FP32, found an array of <U1"):
         as_request(GRAPH, {"x": np.array([["a"]])})
+    with pytest.raises(ValueError, match=r"tensor x: expected the shape \['rows', -1\], found \[1\]"):
+        as_request(GRAPH, {"x": np.zeros(1, np.float32)})
+    with pytest.raises(ValueError, match="tensor text: expected BYTES, found int"):
+        as_request(GRAPH, {"x": np.zeros((1, 1), np.float32), "text": np.array([5])})
 
 
 def test_generated_requests_have_the_declared_shapes():
@@ -80,10 +85,60 @@ def test_a_file_of_arrays_is_read_row_by_row_and_again(tmp_path):
         from_npz(tmp_path / "no.npz")
 
 
-def test_data_py_beside_the_models_is_preferred(tmp_path):
+def test_data_py_beside_the_models_is_preferred(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "data", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "graph.yaml").touch()
     (tmp_path / "data.py").write_text("import numpy as np\ndef stream():\n    while True:\n        yield {'x': np.full((1, 2), 7, np.float32)}\n")
     assert next(samples(GRAPH, tmp_path / "graph.yaml", None))[0].array().tolist() == [[7.0, 7.0]]
+    sys.modules.pop("data", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def stream():\n    yield {'x': [1]}\n", "tensor x: expected a NumPy array, found list"),
+        ("def stream():\n    yield 7\n", "expected a dictionary of NumPy arrays, found int"),
+        ("def stream():\n    return iter(())\n", "data ended after 0 requests"),
+        ("def stream():\n    return []\n", "data ended after 0 requests"),
+        ("def stream():\n    return 7\n", "'int' object is not iterable"),
+        ("def stream():\n    yield 1 / 0\n", "data cannot be had: ZeroDivisionError"),
+        ("1 / 0\n", "cannot be used: ZeroDivisionError"),
+    ],
+)
+def test_what_is_wrong_with_data_py_is_said_before_anything_is_sent(tmp_path, monkeypatch, code, said):
+    monkeypatch.delitem(sys.modules, "data", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "data.py").write_text(code)
+    with pytest.raises(Complaint, match=said):
+        samples(GRAPH, tmp_path / "graph.yaml", None)
+    sys.modules.pop("data", None)
+
+
+async def test_data_that_goes_bad_on_the_way_ends_the_load_with_one_complaint_after_the_answers():
+    def source():
+        yield X
+        yield X
+        raise Complaint("no more of it")
+
+    client = Scripted(lambda _: [good()])
+    traffic = Traffic(client, source(), 1e6, 20)
+    with pytest.raises(Complaint, match="no more of it"):
+        await traffic.run()
+    assert (traffic.tally.sent, traffic.tally.ok) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8080", "https://x", "http://", "http://x:0", "http://x:70000", "http://x y", "http://u@x", "http://x/?a", ""]
+)
+def test_only_a_url_that_can_be_asked_is_taken(url):
+    with pytest.raises(ValueError, match="expected a URL like "):
+        endpoint(url)
+
+
+def test_an_endpoint_has_a_port_and_a_path():
+    assert endpoint("http://[::1]:8081/graphs/") == ("::1", 8081, "/graphs")
+    assert endpoint("http://example") == ("example", 80, "")
 
 
 @pytest.mark.parametrize(

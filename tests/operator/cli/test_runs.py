@@ -132,8 +132,26 @@ def test_a_taken_port_is_a_clear_error(hams):
 def test_a_model_that_cannot_be_started_is_named_with_its_reason(hams):
     failed = hams("up", hams.graph("broken", double="Broken"), "--detach")
     assert failed.returncode == 1
-    assert "the model of double cannot be started" in failed.stderr
+    assert "the model of double cannot be started (exit code 1): " in failed.stderr
     assert "the weights are nowhere to be found" in failed.stderr
+    assert hams.processes() == []
+
+
+def test_a_model_finds_what_its_own_variables_name(hams):
+    """PYTHONPATH is read when Python starts: a model that was forked would not see it."""
+    file = hams.graph("env")
+    elsewhere = hams.folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "only_there.py").write_text("FACTOR = 2\n")
+    models = file.parent / "models.py"
+    models.write_text(models.read_text().replace('batch["x"] * 2}', 'batch["x"] * __import__("only_there").FACTOR}'))
+    file.write_text(file.read_text().replace('"models:Double"', f'"models:Double", env: {{PYTHONPATH: "{elsewhere}"}}'))
+    hams.ok("up", file, "--detach")
+    url = hams.json("status")["url"]
+    assert infer(url, "env", 1.0, "one") == 1
+    hams.ok("kill", "double", "--process", "model")
+    assert infer(url, "env", 1.0, "two") == 2
+    hams.ok("down")
     assert hams.processes() == []
 
 
@@ -249,3 +267,4 @@ def test_logs_are_followed_while_they_grow_and_stay_after_the_end(hams):
     hams.ok("down")
     assert "count-" in hams.ok("logs", "count")
     assert "ended with signal SIGKILL" in hams.ok("logs", "supervisor")
+    assert "starting etcd" in hams.ok("logs", "etcd", "--lines", 10_000).lower()

@@ -1,5 +1,6 @@
 """The local etcd: found or a clear word, started with nothing left behind when it fails, stopped by its own process id."""
 
+import logging
 import os
 import socket
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hams_operator.local import etcd as local
-from hams_operator.local.etcd import EtcdNotStarted, LocalEtcd, Ports, find_etcd
+from hams_operator.local.etcd import EtcdNotStarted, EtcdProcess, LocalEtcd, Ports, find_etcd
+from hams_operator.local.logfiles import cut
 from hams_wire.coordination import ABSENT
 from hams_wire.coordination.etcd import EtcdCoordination
 
@@ -29,11 +31,24 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_program_on_the_path_is_preferred_and_scripts_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_on_the_path_is_preferred_and_scripts_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hams.local")
     program(tmp_path / "script" / "etcd", "#!/bin/sh\n")
     binary = program(tmp_path / "binary" / "etcd", "\x7fELF")
     monkeypatch.setenv("PATH", f"{tmp_path}/script:{tmp_path}/binary")
     assert find_etcd() == binary
+    assert caplog.messages == [f"etcd: {binary}, the one on PATH"]
+
+
+def test_what_it_said_is_found_in_a_log_that_has_been_cut_since_its_start(tmp_path: Path) -> None:
+    member = EtcdProcess(tmp_path / "etcd", tmp_path, 0, [Ports(1, 2)], (), tmp_path / "logs")
+    member.log.parent.mkdir()
+    member._log_start_bytes = 5000
+    member.log.write_text('{"level": "fatal", "msg": "disk full"}\n{"level": "info", "msg": "bye"}\n')
+    assert member.last_words() == "disk full"
+    assert member.log == tmp_path / "logs" / "etcd-0.log"
 
 
 def test_without_any_etcd_the_error_says_what_would_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,9 +81,23 @@ class TestReal:
             revision = await client.compare_and_swap("k", ABSENT, b"1")
             await etcd.members[0].stop()
             await etcd.members[0].start()
-            await etcd.members[0].wait_ready(10)
+            await client.wait_ready(60)
             assert await client.compare_and_swap("k", revision, b"2") == revision + 1
             await client.close()
+
+    async def test_its_log_goes_where_it_is_told_and_is_cut_under_its_hands(self, tmp_path: Path) -> None:
+        logs = tmp_path / "logs"
+        logs.mkdir()
+        async with await LocalEtcd.start(tmp_path / "etcd", logs=logs) as etcd:
+            member = etcd.members[0]
+            assert member.log == logs / "etcd-0.log"
+            assert not list((tmp_path / "etcd").glob("*.log"))
+            before = member.log.stat().st_size
+            cut(member.log, 100)
+            assert member.log.stat().st_size == 0
+            assert (logs / "etcd-0.log.1").stat().st_size == 100 < before
+        said = member.log.read_bytes()  # of its end
+        assert said.startswith(b"{"), "no hole where the log was cut"
 
     async def test_a_taken_port_is_named(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as client, socket.create_server(("127.0.0.1", 0)) as peer:

@@ -3,8 +3,10 @@
 import asyncio
 import errno
 import logging
-import shutil
+import os
 import signal
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ from hams_operator.graph import load
 from hams_operator.local.instances import Instances
 from hams_operator.local.nursery import Nursery, NurseryLost
 from hams_operator.local.places import Place, Pod, pause_after
+from hams_operator.local.processes import alive, send
+from hams_operator.local.supervisor import Supervisor
+from hams_protocol.graph import Graph, GraphData
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "graph.yaml"
 
@@ -61,11 +66,147 @@ async def test_a_model_that_could_not_be_started_is_started_later(instances, mon
     assert place.pod.model_pid == 4242
 
 
+def with_model(instances: Instances, **fields: object) -> Place:
+    """The learner's place, its model changed."""
+    graph = instances.graph
+    operators = tuple(replace(op, model=replace(op.model, **fields)) if op.name == "learner" else op for op in graph.data.operators)
+    data = graph.data
+    instances.graph = Graph(
+        GraphData(data.name, data.uid, data.mode, data.frontend, data.managers, data.recovery, data.inputs, data.outputs, operators)
+    )
+    return Place("learner", 0, Pod("learner-1-abcd", "learner"))
+
+
+class Unasked:
+    """A warmed process from which nothing is to be forked."""
+
+    async def spawn(self, *arguments):
+        raise AssertionError("forked")
+
+
+async def test_variables_of_a_model_are_there_when_its_interpreter_starts(instances, tmp_path, monkeypatch):
+    """Read at the start: PYTHONPATH, where Python looks for its `sitecustomize`; PYTHONHASHSEED; the current folder is not looked in."""
+    told = tmp_path / "told"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if not sys.flags.isolated:\n"
+        f"    open({str(told)!r}, 'w').write(f'{{hash(\"x\")}} {{os.environ[\"OMP_NUM_THREADS\"]}} {{sys.flags.safe_path}}')\n"
+        "    os._exit(7)\n"
+    )
+    place = with_model(instances, env=(("PYTHONPATH", str(elsewhere)), ("PYTHONHASHSEED", "1"), ("OMP_NUM_THREADS", "3")))
+    instances._nurseries["model"] = Unasked()
+    ended = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(instances, "_exited", lambda pid, status: ended.set_result((pid, status)))
+    await instances._start_model(place, place.pod)
+    assert await ended == (place.pod.model_pid, 7)
+    expected = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "print(hash('x'))", stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONHASHSEED": "1"}
+    )
+    number = (await expected.communicate())[0].decode().strip()
+    assert told.read_text() == f"{number} 3 True"
+    assert not instances._fresh
+
+
+async def test_no_list_of_processes_shows_the_variables_of_a_model(instances, monkeypatch):
+    """Not even for the moment that the interpreter in front takes: its words never hold them."""
+    place = with_model(instances, env=(("TOKEN", "a secret"),))
+    started = []
+
+    async def noted(*words, env, **rest):
+        started.append((words, env))
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("hams_operator.local.instances.asyncio.create_subprocess_exec", noted)
+    await instances._start_model(place, place.pod)
+    ((words, environment),) = started
+    assert not [word for word in words if "secret" in word]
+    assert "a secret" in environment.values()
+
+
+async def test_an_interpreter_that_is_not_there_is_named_and_not_tried_again(instances):
+    place = with_model(instances, python="/no/such/python")
+    await instances._start_model(place, place.pod)
+    assert instances.given_up() is None
+    instances._places = [place]
+    assert instances.given_up().log == ("model.python /no/such/python: No such file or directory",)
+    assert not instances._tasks
+
+
+async def test_a_model_that_cannot_be_started_now_nor_later_is_told_and_not_tried_again(instances, monkeypatch, caplog):
+    place = with_model(instances, env=(("A", "b"),))
+    instances._places = [place]
+
+    async def start(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied", "/logs/learner-1-abcd.model.log")
+
+    monkeypatch.setattr(instances, "_start_fresh", start)
+    await instances._start_model(place, place.pod)
+    assert instances.given_up().log == ("/logs/learner-1-abcd.model.log: Permission denied",)
+    assert "the model of learner-1-abcd cannot be started: /logs/learner-1-abcd.model.log: Permission denied" in caplog.text
+    assert not instances._tasks
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
+async def test_a_model_for_which_there_is_no_process_just_now_is_started_later(instances, monkeypatch, caplog, number):
+    monkeypatch.setattr(limits, "restart_pause_s", 0.0)
+    monkeypatch.setattr(limits, "restart_pause_max_s", 0.0)
+    place = with_model(instances, env=(("A", "b"),))
+    answers = [OSError(number, os.strerror(number)), 4242]
+
+    async def start(*arguments):
+        if isinstance(answers[0], OSError):
+            raise answers.pop(0)
+        return answers.pop(0)
+
+    monkeypatch.setattr(instances, "_start_fresh", start)
+    await instances._start_model(place, place.pod)
+    while instances._tasks:
+        await asyncio.gather(*instances._tasks)
+    assert place.pod.model_pid == 4242
+    assert f"the model of learner-1-abcd cannot be started: {os.strerror(number)}" in caplog.text
+
+
+async def test_a_model_that_was_not_forked_outlives_the_warmed_process(instances, monkeypatch):
+    ended = []
+    nursery = Nursery(lambda pid, status: None)
+    nursery.lost.set()
+
+    async def start(self, modules, log):
+        assert "numpy" in modules
+
+    monkeypatch.setattr(Nursery, "start", start)
+    monkeypatch.setattr(instances, "_exited", lambda pid, status: ended.append(pid))
+    for pid in (11, 12):
+        instances._by_pid[pid] = Place("learner", pid, Pod(f"learner-{pid}-abcd", "learner", model_pid=pid))
+    instances._fresh.add(12)
+    await instances._watch_nursery("model", nursery)
+    assert ended == [11]
+
+
+async def test_a_model_that_ends_by_a_signal_without_a_name_is_started_again(instances, monkeypatch, caplog):
+    monkeypatch.setattr(limits, "restart_pause_s", 0.0)
+    monkeypatch.setattr(limits, "restart_pause_max_s", 0.0)
+    place = Place("learner", 0, Pod("learner-1-abcd", "learner", model_pid=4242))
+    instances._by_pid[4242] = place
+    started = []
+
+    async def start(place, pod):
+        started.append(pod.instance)
+
+    monkeypatch.setattr(instances, "_start_model", start)
+    instances._exited(4242, -40)
+    await asyncio.gather(*instances._tasks)
+    assert started == ["learner-1-abcd"]
+    assert "model of learner-1-abcd (pid 4242) ended with signal 40" in caplog.text
+
+
 async def test_a_disk_without_room_for_logs_ends_no_graph(instances, monkeypatch, caplog):
     told = asyncio.Event()
 
-    def full(source, target):
-        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+    def full(path, bytes_max):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     class Tell(logging.Handler):
         def emit(self, record):
@@ -73,7 +214,7 @@ async def test_a_disk_without_room_for_logs_ends_no_graph(instances, monkeypatch
 
     monkeypatch.setattr(limits, "log_look_s", 0.0)
     monkeypatch.setattr(limits, "log_bytes_max", 10)
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr("hams_operator.local.instances.cut", full)
     kept = instances.home.logs / "learner-1-abcd.log"
     kept.write_text("more than ten bytes")
     handler = Tell()
@@ -87,6 +228,16 @@ async def test_a_disk_without_room_for_logs_ends_no_graph(instances, monkeypatch
     assert kept.read_text() == "more than ten bytes"
 
 
+async def test_the_last_words_of_a_model_that_writes_without_end_are_few(instances):
+    pod = Pod("learner-1-abcd", "learner", model_started_s=asyncio.get_running_loop().time())
+    place = Place("learner", 0, pod)
+    (instances.home.logs / "learner-1-abcd.model.log").write_text("x" * 3_000_000 + "\n" + ("y" * 5000 + "\n") * 50)
+    instances._note_end(place, pod, 1)
+    said = place.ends.last.log
+    assert 0 < len(said) <= limits.failure_lines_max
+    assert said[-1] == "y" * (limits.failure_line_chars_max - 3) + "..."
+
+
 async def test_a_process_that_came_too_late_for_who_asked_does_not_run_unseen():
     late = await asyncio.create_subprocess_exec("sleep", "1000")
     nursery = Nursery(lambda pid, status: None)
@@ -98,3 +249,64 @@ async def test_a_process_that_came_too_late_for_who_asked_does_not_run_unseen():
     reader.feed_eof()
     await nursery._read(reader)
     assert await late.wait() == -signal.SIGKILL
+
+
+@pytest.fixture
+async def ending(tmp_path, monkeypatch):
+    """A supervisor about to stop, with one model that was started afresh and that does nothing; whom it sends signals."""
+    monkeypatch.setenv("HAMS_HOME", str(tmp_path))
+    made = Supervisor(load(DIGITS), DIGITS, None, None, None)
+    made.home.logs.mkdir(parents=True)
+    made.home.acquire()
+    made._locked = True
+    idle = tmp_path / "idle"
+    idle.write_text("#!/bin/sh\nexec sleep 1000\n")
+    idle.chmod(0o755)
+    place = with_model(made, python=str(idle))
+    await made._start_model(place, place.pod)
+    made._places = [place]
+    sent = []
+
+    def noted(pid, number):
+        sent.append((pid, number))
+        return send(pid, number)
+
+    monkeypatch.setattr("hams_operator.local.instances.send", noted)
+    return made, place.pod, sent
+
+
+async def test_a_model_that_ends_while_the_graph_does_is_not_waited_for_nor_sent_anything(ending, monkeypatch):
+    supervisor, pod, sent = ending
+    monkeypatch.setattr(limits, "stop_rest_s", 3600.0)
+    pid = pod.model_pid
+    look = supervisor._final_line
+
+    async def end_it():
+        os.kill(pid, signal.SIGTERM)
+        return await look()
+
+    monkeypatch.setattr(supervisor, "_final_line", end_it)
+    await supervisor.stop()
+    assert pid not in [to for to, _ in sent]
+    assert pod.model_pid == 0
+    assert not supervisor._reapers
+
+
+async def test_a_model_that_does_not_end_by_itself_is_killed_and_its_end_is_heard_of(ending, monkeypatch):
+    supervisor, pod, sent = ending
+    monkeypatch.setattr(limits, "stop_rest_s", 0.0)
+    pid = pod.model_pid
+    await supervisor.stop()
+    assert (pid, signal.SIGKILL) in sent
+    assert pod.model_pid == 0
+    assert not alive(pid)
+
+
+async def test_of_an_instance_that_is_over_no_pid_is_kept(ending, monkeypatch):
+    supervisor, pod, sent = ending
+    pid = pod.model_pid
+    supervisor._replace(supervisor._places[0], pod)
+    assert sent == [(pid, signal.SIGKILL)]
+    monkeypatch.setattr(limits, "stop_rest_s", 3600.0)
+    await supervisor.stop()
+    assert [to for to, _ in sent if to] == [pid]

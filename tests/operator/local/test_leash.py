@@ -32,9 +32,14 @@ def test_it_is_the_program_that_was_asked_for_under_the_pid_that_was_told():
     assert said == "an argument"
 
 
-def test_what_is_added_to_the_environment_is_for_the_program_alone():
-    words = leash.leashed("sh", "-c", 'echo "$A=$PYTHONHOME"', environment={"A": "x=y", "PYTHONHOME": "/nowhere"})
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "x=y=/nowhere\n"
+def test_what_is_added_to_the_environment_is_for_the_program_alone(monkeypatch):
+    monkeypatch.setenv("A", "ours")
+    monkeypatch.setenv("B", "stays")
+    monkeypatch.setenv("HAMS_LEASH_C", "of nobody's")
+    words = leash.leashed("sh", "-c", 'echo "$A $B $C$HAMS_LEASH_A$PYTHONHOME"')
+    environment = leash.environment_with({"A": "x=y", "PYTHONHOME": "/nowhere"})
+    assert environment.get("PYTHONHOME") is None
+    assert subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout == "x=y stays /nowhere\n"
 
 
 def test_a_program_that_is_not_there_is_named():

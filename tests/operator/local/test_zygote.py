@@ -1,0 +1,40 @@
+"""Forked processes end as those of a plain interpreter do, wherever the user stands."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hams_operator.local.nursery import Nursery
+
+
+async def _run(folder: Path, body: str) -> tuple[int, str]:
+    """The exit status and the log of a forked process whose `main` has this body."""
+    (folder / "own.py").write_text(f"import sys\ndef main(arguments):\n    {body}\n")
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    nursery = Nursery(lambda pid, status: ended.set_result(status))
+    await nursery.start(("json",), folder / "warm.log")
+    try:
+        await nursery.spawn("own", [], {}, folder, folder / "own.log")
+        status = await ended
+    finally:
+        await nursery.close()
+    return status, (folder / "own.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [("sys.exit('no weights here')", 1, "no weights here\n"), ("sys.exit()", 0, ""), ("sys.exit(3)", 3, ""), ("return 4", 4, "")],
+)
+async def test_a_process_that_leaves_says_what_it_left_with(tmp_path, monkeypatch, body, status, said):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    assert await _run(tmp_path, body) == (status, said)
+
+
+async def test_files_of_the_current_folder_are_not_taken_for_the_standard_library(tmp_path, monkeypatch):
+    users = tmp_path / "users"
+    users.mkdir()
+    (users / "json.py").write_text("raise RuntimeError('not this one')")
+    monkeypatch.chdir(users)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    assert await _run(tmp_path, "print('it runs')") == (0, "it runs\n")
