@@ -33,8 +33,11 @@ SHORT = (
     "test_F16_F17_a_node_is_cut_off_and_returns",
     "test_F11_a_pod_is_deleted_gracefully[primary]",
     "test_the_example_digits_is_applied",
+    "test_F1_a_primary_dies_with_a_state_that_its_backup_never_got",
+    "test_F13_a_lost_state_begins_again_where_the_policy_says_so",
+    "test_an_operator_is_added_under_load_and_the_counts_go_on",
 )
-"""What CI runs, in this order."""
+"""What CI runs, in this order: what has no time is said to have NOT RUN, so the last ones are those that may miss."""
 SCENARIO_S = 1800
 SCENARIO_SHORT_S = 420
 LEAVE_S = 60

@@ -109,6 +109,8 @@ def build(options: argparse.Namespace) -> int:
         for image, file, given, order in images:
             local.build(image, ROOT / "images" / file, given, order)
         _etcd(local, folders)
+        for name in local.drop_unfit():
+            print(f"images: removed {name} of an earlier run: it stands on layers that are no longer built; ask for it again if you want it")
     except (BuildFailed, BadDockerfile, CommandFailed, subprocess.CalledProcessError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1

@@ -48,7 +48,7 @@ def pip(*words: str | Path) -> None:
 
 def sources(project: str) -> str:
     """What a project's wheel is made from, as one hash."""
-    folders = {".": ["sidecar", "operator"], "./model-sdk": ["model-sdk"]}[project]
+    folders = {".": ["sidecar", "operator", "examples/digits"], "./model-sdk": ["model-sdk"]}[project]
     files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     found = hashlib.sha256()
     for path in [ROOT / "pyproject.toml", LOCK, Path(__file__), *files]:

@@ -7,7 +7,6 @@ wanted it is skipped by name: only the own cluster cuts links, kills nodes and p
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,6 +15,8 @@ from e2e.cluster.cluster import Cluster, NotPossible
 from e2e.cluster.commands import Word, run, succeeds
 from e2e.cluster.layout import NODES_MAX, ROOT, Folders
 
+FOLDER = ROOT / "out" / "e2e" / "cluster"
+"""What scenarios leave of a cluster that is not ours: logs, recorded runs."""
 KIND_NAME = "hams-e2e"
 AGENT_POD = "hams-e2e-agent"
 AGENT_SOURCES = ("e2e/__init__.py", "e2e/scenarios/__init__.py", "e2e/scenarios/agent.py", "e2e/scenarios/clients.py")
@@ -27,10 +28,11 @@ class ExistingCluster(Cluster):
     recorded = False
 
     def __init__(self) -> None:
-        super().__init__(Folders(Path(tempfile.mkdtemp(prefix="hams-e2e-")), Path(tempfile.mkdtemp(prefix="hams-e2e-"))))
+        super().__init__(Folders(FOLDER, FOLDER / "state"))
 
     def build(self) -> None:
         """Raises NotPossible without kubectl or a cluster."""
+        self.folders.state.mkdir(parents=True, exist_ok=True)
         if shutil.which("kubectl") is None or not self.kubectl_succeeds("get", "--raw=/readyz"):
             raise NotPossible("CLUSTER=existing: kubectl reaches no cluster in its current context")
 
@@ -125,6 +127,7 @@ class KindCluster(ExistingCluster):
 
     def build(self) -> None:
         """Raises NotPossible without kind, docker or kubectl."""
+        self.folders.state.mkdir(parents=True, exist_ok=True)
         missing = [name for name in ("kind", "docker", "kubectl") if shutil.which(name) is None]
         if missing:
             raise NotPossible(f"CLUSTER=kind: not installed here: {', '.join(missing)}")

@@ -23,23 +23,29 @@ def components(folders: Folders, number: int) -> list[Component]:
     return [*(_control_plane(folders) if number == 0 else ()), *_node(folders, number)]
 
 
-def _control_plane(folders: Folders) -> list[Component]:
-    state, pki = folders.state, folders.pki
-    etcd = _flags(
+def etcd(folders: Folders, data: Path, port: int = 2379, peer_port: int = 2380) -> tuple[str, ...]:
+    """The command line of an etcd that outlives no crash of the machine, on loopback."""
+    command = _flags(
         folders.bin / "etcd",
-        data_dir=folders.node(0) / "etcd",
-        listen_client_urls="http://127.0.0.1:2379",
-        advertise_client_urls="http://127.0.0.1:2379",
-        listen_peer_urls="http://127.0.0.1:2380",
-        initial_advertise_peer_urls="http://127.0.0.1:2380",
-        initial_cluster="default=http://127.0.0.1:2380",
+        data_dir=data,
+        listen_client_urls=f"http://127.0.0.1:{port}",
+        advertise_client_urls=f"http://127.0.0.1:{port}",
+        listen_peer_urls=f"http://127.0.0.1:{peer_port}",
+        initial_advertise_peer_urls=f"http://127.0.0.1:{peer_port}",
+        initial_cluster=f"default=http://127.0.0.1:{peer_port}",
         log_level="warn",
     )
-    apiserver = _flags(
+    return (*command, "--unsafe-no-fsync")
+
+
+def apiserver(folders: Folders, address: str, port: int = API_PORT, etcd_port: int = 2379) -> tuple[str, ...]:
+    """The command line of an API server; `address`: under which its Service reaches it."""
+    pki = folders.pki
+    return _flags(
         folders.bin / "kube-apiserver",
-        etcd_servers="http://127.0.0.1:2379",
-        advertise_address=node_address(0),
-        secure_port=API_PORT,
+        etcd_servers=f"http://127.0.0.1:{etcd_port}",
+        advertise_address=address,
+        secure_port=port,
         service_cluster_ip_range=SERVICE_NETWORK,
         allow_privileged="true",
         authorization_mode="Node,RBAC",
@@ -66,6 +72,10 @@ def _control_plane(folders: Folders) -> list[Component]:
         default_unreachable_toleration_seconds=5,
         v=1,
     )
+
+
+def _control_plane(folders: Folders) -> list[Component]:
+    state, pki = folders.state, folders.pki
     manager = _flags(
         folders.bin / "kube-controller-manager",
         kubeconfig=state / "kcm.kubeconfig",
@@ -95,8 +105,8 @@ def _control_plane(folders: Folders) -> list[Component]:
         v=1,
     )
     return [
-        Component("etcd", (*etcd, "--unsafe-no-fsync")),  # a cluster for tests outlives no crash of the machine
-        Component("kube-apiserver", apiserver, ("tcp:127.0.0.1:2379",)),
+        Component("etcd", etcd(folders, folders.node(0) / "etcd")),
+        Component("kube-apiserver", apiserver(folders, node_address(0)), ("tcp:127.0.0.1:2379",)),
         Component("kube-controller-manager", manager, (API,)),
         Component("kube-scheduler", scheduler, (API,)),
         # only after its role exists, or it gives up watching

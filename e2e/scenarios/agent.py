@@ -30,6 +30,7 @@ class Agent:
     def __init__(self) -> None:
         self._clients: Clients | None = None
         self._number = 0
+        self._coordination: EtcdCoordination | None = None
 
     async def do(self, order: dict[str, Any]) -> object:
         """One command. Raises KeyError for one that there is not."""
@@ -51,16 +52,22 @@ class Agent:
                 return {"done": self._clients.done, "unanswered": self._clients.unanswered, "troubles": self._clients.troubles}
         raise KeyError(order["do"])
 
+    async def close(self) -> None:
+        """Let go of etcd."""
+        if self._coordination is not None:
+            await self._coordination.close()
+            self._coordination = None
+
     async def _look(self, etcd: str, keys: Path, uid: str) -> object:
         """The topology: primaries, backups, owners of slots; and who is registered as what."""
-        coordination = EtcdCoordination(etcd, Tls(keys / "ca.crt", keys / "client.crt", keys / "client.key", ETCD_NAME))
+        if self._coordination is None:  # kept: to connect with certificates for every look would take time from the clients in this process
+            self._coordination = EtcdCoordination(etcd, Tls(keys / "ca.crt", keys / "client.crt", keys / "client.key", ETCD_NAME))
         prefix = records.prefix_of(uid)
         try:
-            entries = {entry.key.removeprefix(prefix): entry.value for entry in (await coordination.get_prefix(prefix)).entries}
+            entries = {entry.key.removeprefix(prefix): entry.value for entry in (await self._coordination.get_prefix(prefix)).entries}
         except CoordinationError as error:
+            await self.close()  # whom it is connected with may be gone
             return {"error": str(error)}
-        finally:
-            await coordination.close()
         if "topology" not in entries:
             return {"error": "no topology yet"}
         topology = records.decode_topology(entries["topology"])
@@ -89,6 +96,7 @@ async def main() -> None:
         answer = await agent.do(json.loads(line))
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
+    await agent.close()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """One cluster with the chart in it for all scenarios of a run. One that is up already is used and left as it is, if its images are the newest."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from e2e.cluster.layout import ROOT
 from e2e.scenarios.install import Installation, OldImages, archives, check_images
 from e2e.scenarios.run import GraphRun, graph_on, keep_history
 from e2e.scenarios.test_deletions import RANDOM_S
+from e2e.scenarios.variants import CHAIN, operator, variant
 
 NODES = 3
 USUAL_S = 75.0
@@ -63,17 +65,32 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         pytest.skip(str(error))
 
 
-@pytest.fixture
-def chain(installation: Installation, request: pytest.FixtureRequest) -> Iterator[GraphRun]:
-    """Three operators with state, one backup each."""
+@contextlib.contextmanager
+def judged(installation: Installation, file: Path, name: str) -> Iterator[GraphRun]:
+    """A graph that is verified at its end; the history of one that fails is kept under this name."""
     run = None
     try:
-        with graph_on(installation, Path(ROOT / "examples" / "chain" / "graph.yaml")) as run:
+        with graph_on(installation, file) as run:
             yield run
         run.verify()
     except NotPossible as error:
         pytest.skip(str(error))
     except BaseException:
         if run is not None:
-            keep_history(run, KEPT / request.node.name)
+            keep_history(run, KEPT / name)
         raise
+
+
+@pytest.fixture
+def chain(installation: Installation, request: pytest.FixtureRequest) -> Iterator[GraphRun]:
+    """Three operators with state, one backup each."""
+    with judged(installation, CHAIN, request.node.name) as run:
+        yield run
+
+
+@pytest.fixture
+def mixed(installation: Installation, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[GraphRun]:
+    """One operator with state between two without; of the first one, `a`, there are two."""
+    file = variant(tmp_path, "mixed", lambda spec: operator(spec, "a").update(replicas=2), of=CHAIN.with_name("mixed.yaml"))
+    with judged(installation, file, request.node.name) as run:
+        yield run

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from e2e.cluster.commands import CommandFailed, entered, run, until
+from e2e.cluster.machine import NotPossible
 from e2e.cluster.node import node_pid
-from e2e.scenarios.install import NAMESPACE, RELEASE, ready
+from e2e.scenarios.install import ETCD_MEMBERS, NAMESPACE, RELEASE, ready
 from hams_operator.chaos.live import rolled_out
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 GRAPHS_IN = "default"
 CONTROLLER = f"deployment/{RELEASE}-controller"
 CONTROLLERS = "app.kubernetes.io/component=controller"
+MEMBERS = "app.kubernetes.io/component=etcd"
 SIDECAR = "HAMS_SIDECAR_IMAGE"
 REPLACED_S = 240.0
 
@@ -93,6 +95,19 @@ class Hits:
         self.cluster.kubectl("scale", "-n", NAMESPACE, CONTROLLER, "--replicas=2")
         ready(self.cluster, CONTROLLERS, 2, NAMESPACE)
 
+    # -- etcd --------------------------------------------------------------------------------------------------------------------
+
+    def lose_etcd_member(self) -> None:
+        """See `Run`."""
+        if not self.cluster.recorded:
+            raise NotPossible("only CLUSTER=own gives etcd volumes: a member that is deleted would be lost for good")
+        self.note(f"force delete {RELEASE}-etcd-0")
+        self.cluster.kubectl("delete", "pod", "-n", NAMESPACE, f"{RELEASE}-etcd-0", "--force", "--grace-period=0")
+
+    def etcd_whole(self, within_s: float = 120.0) -> None:
+        """See `Run`."""
+        ready(self.cluster, MEMBERS, ETCD_MEMBERS, NAMESPACE, within_s)
+
     # -- upgrades ----------------------------------------------------------------------------------------------------------------
 
     def change_model(self, operator: str, image: str = "") -> None:
@@ -132,17 +147,23 @@ class Hits:
 
         until(look, within_s, f"new pods of {operator}", 0.2)
 
+    def images_of(self, operator: str) -> list[str]:
+        """Those that an operator's Deployment asks for."""
+        return [image for item in self.deployments() if item["metadata"]["labels"].get("hams.dev/operator") == operator for image in images_in(item)]
+
     def all_replaced(self, image: str, within_s: float = REPLACED_S) -> None:
         """Until every pod of the graph has proxies, frontends and managers of this image, and is Ready."""
 
-        def has_image(item: dict[str, Any]) -> bool:
-            spec = item["spec"]["template"]["spec"]
-            return image in [container["image"] for container in (*spec.get("initContainers", ()), *spec["containers"])]
-
         def look() -> bool:
-            return all(has_image(item) and rolled_out(item, None) for item in self.deployments())
+            return all(image in images_in(item) and rolled_out(item, None) for item in self.deployments())
 
         until(look, within_s, f"sidecars of {image} everywhere", 0.3)
+
+
+def images_in(deployment: dict[str, Any]) -> list[str]:
+    """Of every container of its pods."""
+    spec = deployment["spec"]["template"]["spec"]
+    return [container["image"] for container in (*spec.get("initContainers", ()), *spec["containers"])]
 
 
 def objects_of(cluster: "Cluster", name: str) -> set[str]:
@@ -153,6 +174,8 @@ def objects_of(cluster: "Cluster", name: str) -> set[str]:
 
 def also_called(cluster: "Cluster", image: str, other: str) -> None:
     """Give an image another name on every node: the next version of something, for all that Kubernetes knows. Raises NotPossible, CommandFailed."""
+    if not cluster.recorded:
+        raise NotPossible("only CLUSTER=own has its nodes call an image by another name")
     for number in cluster.running():
         pid = node_pid(cluster.folders, number)
         assert pid is not None, f"node {number} runs"

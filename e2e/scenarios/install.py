@@ -3,14 +3,16 @@
 The chart is installed by helm itself; `helm` is built from its Go module by `make chart`, or any on PATH.
 """
 
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from e2e.cluster import binaries
 from e2e.cluster.cluster import Cluster
-from e2e.cluster.commands import run, until
+from e2e.cluster.commands import Word, run, until
 from e2e.cluster.layout import HISTORY, ROOT
 from e2e.scenarios.certificates import etcd_files
 
@@ -47,15 +49,19 @@ class Installation:
         }
         file = self.cluster.folders.state / "values.json"
         file.write_text(json.dumps(values))
-        words = ["upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--values", str(file)]
-        run(helm(self.cluster), *words, env=self.cluster.environment())
+        self._helm("upgrade", "--install", RELEASE, CHART, "--create-namespace", "--values", file)
         self.cluster.kubectl("wait", "--for=condition=Established", "crd/servicegraphs.hams.dev", "--timeout=30s")
-        self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"statefulset/{RELEASE}-etcd", "--timeout=120s")
-        self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, f"deployment/{RELEASE}-controller", "--timeout=120s")
+        self._rolled_out()
 
     def test(self) -> str:
         """`helm test`; what it said. Raises CommandFailed."""
-        return run(helm(self.cluster), "test", RELEASE, "--namespace", NAMESPACE, "--timeout", "60s", env=self.cluster.environment())
+        return self._helm("test", RELEASE, "--timeout", "60s")
+
+    def rendered(self) -> str:
+        """What `helm template` makes of the chart with the values of the release; without the CRDs."""
+        file = self.cluster.folders.state / "released.json"
+        file.write_text(self._helm("get", "values", RELEASE, "--output", "json"))
+        return self._helm("template", RELEASE, CHART, "--values", file)
 
     def etcd(self) -> str:
         """Where processes in a node's network reach etcd. Asked once: the API server may be away later."""
@@ -70,6 +76,28 @@ class Installation:
         if self._etcd_keys is None:
             self._etcd_keys = etcd_files(self.cluster, NAMESPACE, RELEASE)
         return self._etcd_keys
+
+    @contextlib.contextmanager
+    def upgraded(self, **values: str) -> Iterator[None]:
+        """`helm upgrade` as docs/upgrade.md says it, with other values; at the end of the block, however it ends, `helm rollback` to what was there.
+
+        The block begins at once, before anything is replaced; afterwards the release is Ready as it was. Raises CommandFailed.
+        """
+        before = json.loads(self._helm("status", RELEASE, "--output", "json"))["version"]
+        try:
+            self._helm("upgrade", RELEASE, CHART, "--reset-then-reuse-values", *(f"--set={path}={value}" for path, value in values.items()))
+            yield
+        finally:
+            self._helm("rollback", RELEASE, before)
+            self._rolled_out()
+
+    def _rolled_out(self) -> None:
+        for name in (f"statefulset/{RELEASE}-etcd", f"deployment/{RELEASE}-controller"):
+            self.cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, "--timeout=120s")
+
+    def _helm(self, *words: Word) -> str:
+        """What helm printed. Raises CommandFailed."""
+        return run(helm(self.cluster), *words, "--namespace", NAMESPACE, env=self.cluster.environment())
 
     def _volumes(self) -> None:
         """A folder each: the cluster makes no volumes by itself. They can be mounted from every node, as all nodes see the machine's disk."""

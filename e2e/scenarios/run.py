@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import yaml
+from benchmarks.judged import odd
 
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.commands import CommandFailed, until
@@ -43,8 +44,12 @@ NAMESPACE = "default"
 READY_S = 120.0
 REDUNDANT_S = 120.0
 LOOK_S = 0.05
+POD_LOOK_S = 0.5
+"""Between two looks at pods: each starts a kubectl, which takes 0.15 s of a core from what is measured."""
 STATELESS = "active"
-CALM = 200
+CLIENTS_NICE = -15
+FULL = os.environ.get("FULL") == "1"
+CALM = 1000 if FULL else 200
 """Replies before anything is done to the graph: what is usual here and now."""
 ONE = ({"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]},)
 """What clients ask, unless a graph wants something else."""
@@ -58,7 +63,10 @@ class Agent:
         words = cluster.command_in(0, sys.executable, "-m", "e2e.scenarios.agent")
         self._log = (cluster.folders.state / "agent.log").open("ab")
         environment = {**os.environ, "PYTHONPATH": path}
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, cwd=ROOT, env=environment)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._log}
+        self._process = subprocess.Popen(words, **pipes, cwd=ROOT, env=environment, start_new_session=True)
+        if cluster.recorded:
+            before_others(self._process.pid)
 
     def ask(self, do: str, **order: object) -> Any:
         """One command and its answer. Raises CommandFailed when the process has ended."""
@@ -77,6 +85,16 @@ class Agent:
             self._process.stdin.close()
         self._process.wait(10)
         self._log.close()
+
+
+def before_others(pid: int) -> None:
+    """Let a session run before all else here. Clients are elsewhere, and do not wait for the machines that they ask; while a pod starts
+    they would get a seventeenth of the cores, and measure their own delay."""
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():
+        group.write_text(f"{CLIENTS_NICE}\n")
+    else:
+        os.setpriority(os.PRIO_PROCESS, pid, CLIENTS_NICE)
 
 
 def _write(stream: IO[bytes], order: object) -> None:
@@ -156,9 +174,8 @@ class GraphRun(Hits):
         assert pod is not None, f"no pod for {instance}"
         return str(pod)
 
-    def why_not_redundant(self) -> str:
-        """What is missing until every set has its backups in sync and every pod is Ready; empty: nothing."""
-        topology = self.topology()
+    def why_not_redundant(self, topology: dict[str, Any]) -> str:
+        """What is missing until every set has its backups in sync; empty: nothing."""
         if "error" in topology:
             return str(topology["error"])
         gone = set(topology["revoked"])
@@ -167,18 +184,22 @@ class GraphRun(Hits):
             if found["primary"] is None or found["primary"] in gone or len(set(found["inSync"]) - gone) < backups:
                 return f"{name}: {found}"
         for name, owners in topology["tables"].items():
-            if None in owners or len(set(owners)) < len(owners):
+            if None in owners or gone.intersection(owners) or len(set(owners)) < len(owners):
                 return f"{name}: {owners}"
+        return ""
+
+    def why_not_ready(self, topology: dict[str, Any]) -> str:
+        """What is missing until every pod is Ready, and everybody who has a role has a pod that is there; empty: nothing."""
         pods = self.pods()
         for pod, item in pods.items():
             conditions = item.get("status", {}).get("conditions", ())
             if "deletionTimestamp" in item["metadata"] or not any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
                 return f"pod {pod} is not Ready"
-        for name in self.wanted:
-            found = topology["sets"][name]
-            for instance in (found["primary"], *found["inSync"]):
-                if pod_of(instance, list(pods)) is None:
-                    return f"{instance} has no pod any more"
+        sets = [topology["sets"][name] for name in self.wanted]
+        of_sets = [name for found in sets for name in (found["primary"], *found["inSync"])]
+        for instance in (*of_sets, *(name for owners in topology["tables"].values() for name in owners)):
+            if pod_of(instance, list(pods)) is None:
+                return f"{instance} has no pod any more"
         return ""
 
     def redundant(self, within_s: float = REDUNDANT_S) -> None:
@@ -186,10 +207,13 @@ class GraphRun(Hits):
         last = ""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            last = self.why_not_redundant()
+            topology, pause_s = self.topology(), LOOK_S
+            last = self.why_not_redundant(topology)
+            if not last:
+                last, pause_s = self.why_not_ready(topology), POD_LOOK_S
             if not last:
                 return
-            time.sleep(LOOK_S)
+            time.sleep(pause_s)
         raise AssertionError(f"not redundant within {within_s:g} s: {last}")
 
     def until(self, holds: Callable[[dict[str, Any]], bool], within_s: float = REDUNDANT_S) -> None:
@@ -209,7 +233,7 @@ class GraphRun(Hits):
             found = self.pods().get(pod)
             return found is None or "deletionTimestamp" in found["metadata"]
 
-        until(gone, within_s, f"end of {pod}", LOOK_S)
+        until(gone, within_s, f"end of {pod}", POD_LOOK_S)
 
     def spare_pods(self) -> list[str]:
         """Pods whose end loses no state: of every set to which they belong another member is in sync, and lives."""
@@ -328,7 +352,7 @@ class GraphRun(Hits):
         assert not failed, f"{len(failed)} of {len(self.replies)} requests failed, the first: {failed[0]}"
         assert len({reply["key"] for reply in self.replies}) == len(self.replies)
         counts = sorted(int(reply["tensors"][self.tensor]) for reply in self.replies)
-        assert counts == list(range(1, len(counts) + 1)), f"effects lost or doubled: {_odd(counts)}"
+        assert counts == list(range(1, len(counts) + 1)), f"effects lost or doubled: {odd(counts)}"
         if self.cluster.recorded:
             self.gather()
             report = check_directory(self.history)
@@ -342,12 +366,6 @@ class GraphRun(Hits):
             self.gather()
             report = check_directory(self.history)
             assert report.ok, report.render()
-
-
-def _odd(counts: list[int]) -> str:
-    missing = sorted(set(range(1, len(counts) + 1)) - set(counts))[:10]
-    doubled = sorted({count for count in counts if counts.count(count) > 1})[:10]
-    return f"{len(counts)} replies, missing counts {missing}, doubled {doubled}"
 
 
 @contextlib.contextmanager

@@ -2,11 +2,9 @@
 
 import time
 
-from e2e.scenarios.install import NAMESPACE, RELEASE, Installation, ready
 from e2e.scenarios.report import report
-from e2e.scenarios.run import GraphRun
-from e2e.scenarios.test_deletions import FULL
-from hams_operator.chaos.scenarios import Aim, without_controllers
+from e2e.scenarios.run import FULL, GraphRun
+from hams_operator.chaos.scenarios import Aim, etcd_member_lost, without_controllers
 
 AWAY_S = 600.0 if FULL else 30.0
 
@@ -43,14 +41,9 @@ def test_F30_the_controller_is_dead_and_a_primary_dies(chain: GraphRun) -> None:
         chain.stalled(0.2)
 
 
-def test_F27_a_member_of_etcd_is_lost_and_a_primary_dies(chain: GraphRun, installation: Installation) -> None:
+def test_F27_a_member_of_etcd_is_lost_and_a_primary_dies(chain: GraphRun) -> None:
     """Two of three serve on; the third finds its data again."""
     with chain.load():
-        chain.note("force delete a member of etcd")
-        installation.cluster.kubectl("delete", "pod", "-n", NAMESPACE, f"{RELEASE}-etcd-0", "--force", "--grace-period=0")
-        chain.delete(chain.pod_of("b", "primary"), force=True)
-        chain.changed()
-        chain.redundant()
-        ready(installation.cluster, "app.kubernetes.io/component=etcd", 3, NAMESPACE)
+        etcd_member_lost(chain, Aim(operator="b"))
     report(chain, "F27")
     assert not chain.failed()

@@ -1,19 +1,17 @@
 """F11, F12, F14: pods are deleted, gracefully and by force, one role after another and at random, under load.
 
-Nothing is lost, doubled or answered wrongly; `chain` checks that at the end of each.
+Nothing is lost, doubled or answered wrongly; `chain` and `mixed` check that at the end of each.
 """
-
-import os
 
 import pytest
 
 from e2e.scenarios.install import NAMESPACE, Installation, ready
 from e2e.scenarios.report import report
-from e2e.scenarios.run import GraphRun
+from e2e.scenarios.run import FULL, GraphRun
+from hams_operator.chaos.port import ACTIVE
 from hams_operator.chaos.scenarios import Aim, at_random, deleted, forced
 
 ROLES = [("b", "primary"), ("b", "backup"), ("frontend", "frontend"), ("manager", "manager")]
-FULL = os.environ.get("FULL") == "1"
 RANDOM_S = 600.0 if FULL else 120.0
 EVERY_S = 5.0
 TIMES = 10 if FULL else 2
@@ -35,6 +33,17 @@ def test_F12_a_pod_is_deleted_by_force(chain: GraphRun, operator: str, role: str
         forced(chain, Aim(operator, role, TIMES))
     report(chain, f"F12 {role}")
     assert not chain.failed()
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["gracefully", "by-force"])
+def test_F11_F12_a_pod_without_state_is_deleted(mixed: GraphRun, force: bool) -> None:
+    """Who leaves passes its slot on, once nothing that it has executed is incomplete; after a crash somebody executes that again."""
+    with mixed.load():
+        deleted(mixed, Aim("a", ACTIVE, TIMES), force=force)
+    report(mixed, f"{'F12' if force else 'F11'} active")
+    assert not mixed.failed()
+    if not force:
+        assert mixed.executed_again("a") == 0, "a handoff executes nothing again"
 
 
 @pytest.mark.parametrize("force", [False, True], ids=["gracefully", "by-force"])

@@ -1,8 +1,10 @@
-"""F34, F31: images of models and of proxies are replaced under load, forth and back; and controllers die in the middle of it."""
+"""F34, F31: images of models and of proxies, and the chart, are replaced under load, forth and back; primaries and controllers die meanwhile."""
 
 import pytest
 
+from e2e.cluster.commands import until
 from e2e.scenarios.hits import also_called, objects_of, reason
+from e2e.scenarios.install import NAMESPACE, RELEASE, Installation
 from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun
 from hams_operator.chaos.scenarios import Aim, controllers_killed_in_a_change, model_upgraded, upgraded_in_a_failover
@@ -44,6 +46,29 @@ def test_F34_a_primary_dies_while_its_operator_is_upgraded(chain: GraphRun) -> N
     with chain.load():
         upgraded_in_a_failover(chain, Aim(operator="b", image=f"{MODEL}-next"))
     report(chain, "F34 in a failover")
+    assert not chain.failed()
+
+
+def test_F34_the_chart_is_upgraded_in_a_failover_and_rolled_back(chain: GraphRun, installation: Installation) -> None:
+    """By helm: controllers are replaced, and these replace all pods of the graph; a primary dies as soon as its operator's turn has come."""
+    image = chain.sidecar_image()
+    following = f"{image}-next"
+    for name in ("hams-sidecar", "hams-controller"):
+        also_called(chain.cluster, image.replace("hams-sidecar", name), following.replace("hams-sidecar", name))
+    path = "jsonpath={.spec.template.spec.containers[0].image}"
+    etcd = chain.cluster.kubectl("get", "-n", NAMESPACE, f"statefulset/{RELEASE}-etcd", "-o", path)  # not etcd's turn: F27 is another row
+    with chain.load():
+        with installation.upgraded(**{"image.tag": following.rpartition(":")[2], "etcd.image": etcd}):
+            until(lambda: following in chain.images_of("b"), 120, "an upgrade of b", 0.2)
+            chain.delete(chain.pod_of("b", "primary"), force=True)
+            chain.changed()
+            chain.all_replaced(following)
+            chain.redundant()
+            chain.note("helm rollback")
+        chain.all_replaced(image)
+        chain.redundant()
+    report(chain, "F34 chart in a failover")
+    assert chain.sidecar_image() == image, "the release is as it was found"
     assert not chain.failed()
 
 

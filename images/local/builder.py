@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from images.local import stages
-from images.local.oci import Config, Image, Layer, digest_of, files_layer, pack, write_archive
+from images.local.oci import BadArchive, Config, Image, Layer, digest_of, files_layer, layers_of, pack, write_archive
 
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 """What Dockerfiles ask for; here Debian's own Python 3.11 stands in for it."""
@@ -17,6 +17,8 @@ PACKAGES = "python3,python3-venv,ca-certificates"
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 JUNK = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/log")
+FORMAT = 2
+"""Of what `write_archive` writes: another one is written anew."""
 PAUSE = """\
 #include <signal.h>
 #include <unistd.h>
@@ -34,6 +36,7 @@ class LocalBuilder:
         self._root, self._cache, self._work, self._out = root, cache, work, out
         self._registry, self._tag = registry, tag
         self._known: dict[str, Image] = {"scratch": Image()}
+        self._kept: set[Path] = set()
         cache.mkdir(parents=True, exist_ok=True)
         out.mkdir(parents=True, exist_ok=True)
 
@@ -55,10 +58,28 @@ class LocalBuilder:
         self._known[self.name(image)] = made
         self._write(f"{order}-{image}", self.name(image), made, before)
 
+    def drop_unfit(self) -> list[str]:
+        """Remove archives of earlier runs that nothing can load any more: they leave out layers which no archive holds now. Their names."""
+        held = {blob for path in self._kept for blob in layers_of(path)[1]}
+        dropped = []
+        for path in sorted(set(self._out.glob("*.tar")) - self._kept):
+            try:
+                wanted, there = layers_of(path)
+            except BadArchive:
+                wanted, there = {path.name}, set()
+            if wanted <= held | there:
+                held |= there
+                continue
+            path.unlink()
+            path.with_suffix(".key").unlink(missing_ok=True)
+            dropped.append(path.name)
+        return dropped
+
     def _write(self, file: str, name: str, image: Image, omit: set[str] | tuple[()]) -> None:
         """Only what changed: a new file makes the cluster import everything anew."""
         target, note = self._out / f"{file}.tar", self._out / f"{file}.key"
-        key = hashlib.sha256(repr((name, image.config, [layer.digest for layer in image.layers], sorted(omit))).encode()).hexdigest()
+        self._kept.add(target)
+        key = hashlib.sha256(repr((FORMAT, name, image.config, [layer.digest for layer in image.layers], sorted(omit))).encode()).hexdigest()
         if target.exists() and note.exists() and note.read_text() == key:
             return
         write_archive(target, name, image, omit)

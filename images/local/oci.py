@@ -12,10 +12,15 @@ import tarfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 EPOCH = "2026-01-01T00:00:00Z"
 """No file of a layer is newer, so that the same content is the same layer."""
 CHUNK_BYTES = 1 << 20
+
+
+class BadArchive(ValueError):
+    """A file is not what `write_archive` writes; says which."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ def write_archive(file: Path, name: str, image: Image, omit: Collection[str] = (
             "created": EPOCH,
             "config": image.config.document(),
             "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in image.layers]},
+            "history": [{"created": EPOCH, "created_by": "images/local"} for _ in image.layers],  # buildah counts them before it builds on top
         }
     )
     manifest = _json(
@@ -115,6 +121,28 @@ def write_archive(file: Path, name: str, image: Image, omit: Collection[str] = (
                 written.add(layer.digest)
                 archive.add(layer.archive, _blob(layer.digest))
     part.rename(file)
+
+
+def layers_of(file: Path) -> tuple[set[str], set[str]]:
+    """Of an archive as `write_archive` leaves it: digests of the layers that its image has, and of the blobs that lie in the file.
+
+    Raises BadArchive for any other file.
+    """
+    try:
+        with tarfile.open(file) as archive:
+            there = {name.replace("blobs/sha256/", "sha256:") for name in archive.getnames() if name.startswith("blobs/sha256/")}
+            (entry,) = _read(archive, "index.json")["manifests"]
+            return {layer["digest"] for layer in _read(archive, _blob(entry["digest"]))["layers"]}, there
+    except (tarfile.TarError, KeyError, TypeError, ValueError, EOFError) as error:
+        raise BadArchive(f"{file.name} is no image archive: {error}") from None
+
+
+def _read(archive: tarfile.TarFile, name: str) -> dict[str, Any]:
+    stream = archive.extractfile(name)
+    if stream is None:
+        raise KeyError(f"{name} is no file")
+    found: dict[str, Any] = json.loads(stream.read())
+    return found
 
 
 def files_layer(folder: Path, archive: Path, files: Sequence[tuple[str, bytes, int]]) -> Layer:

@@ -38,6 +38,7 @@ def test_the_index_leads_to_manifest_configuration_and_layers(tmp_path: Path) ->
         "User": "65532:65532",
         "WorkingDir": "/app",
     }
+    assert len(blob(content, manifest["config"]["digest"])["history"]) == 1, "an entry for each layer: builders that stand on it count them"
     (described,) = manifest["layers"]
     data = content[f"blobs/sha256/{described['digest'].removeprefix('sha256:')}"]
     assert hashlib.sha256(data).hexdigest() == described["digest"].removeprefix("sha256:")

@@ -18,12 +18,17 @@ from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
 from hams_operator.cli.cluster import Cluster, Found
 from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeError
 from hams_operator.graph import NOT_ASKED_FOR
-from hams_operator.plan.names import GRAPH, OPERATOR, Json
-from hams_operator.plan.pods_seen import Pod, pod_of
+from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
+from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 
 T = TypeVar("T")
 CONTROLLERS = "app.kubernetes.io/name=hams,app.kubernetes.io/component=controller"
 """Ours: others call theirs a controller as well."""
+MEMBERS = "app.kubernetes.io/name=hams,app.kubernetes.io/component=etcd"
+NO_MEMBER = "no member of the chart's etcd in namespace {}: say where it is with --system, or it is an etcd of your own, which is let be"
+NO_CONTROLLER = "no controller in namespace {}: say where it is with --system"
+STATE_LOST = "StateLost"
+"""Reason of Ready=False: see `hams_operator.plan.status`."""
 DEPLOYMENTS = OWNED["Deployment"]
 
 
@@ -65,6 +70,7 @@ class LiveRun:
         self._system = system
         self._answered_now = answered_now
         self._controllers: dict[str, int] = {}
+        self._etcd_members = 0
         self._cordoned: set[str] = set()
         """Nodes that this run has cordoned: not those on which somebody else wants no pods."""
         self.faults: list[tuple[float, str]] = []
@@ -126,9 +132,11 @@ class LiveRun:
         return found
 
     def redundant(self, within_s: float = limits.chaos_redundant_s) -> None:
-        """See `Run`."""
+        """See `Run`. A lost state that waits for a person is not waited for."""
         deadline = time.monotonic() + within_s
-        while why := why_not_redundant(self._look()):
+        while why := why_not_redundant(found := self._look()):
+            if condition(found.item, "Ready").get("reason") == STATE_LOST and RESTART_LOST in why:
+                raise NotInTime(f"a state is lost, and a person decides: {why}")
             if time.monotonic() > deadline:
                 raise NotInTime(f"not redundant within {within_s:g} s: {why}")
             time.sleep(limits.chaos_look_s)
@@ -207,19 +215,21 @@ class LiveRun:
             self._kube(self._cluster.kube.merge(NODES, "", node, {"spec": {"unschedulable": None}}))
 
     def delete_controllers(self, *, force: bool = False) -> None:
-        """See `Run`."""
-        self.note(f"{'force ' if force else ''}delete the controllers")
+        """See `Run`. Raises NotInTime if there is none."""
         page = self._kube(self._cluster.kube.page(PODS, self._system, CONTROLLERS))
+        if not page["items"]:
+            raise NotInTime(NO_CONTROLLER.format(self._system))
+        self.note(f"{'force ' if force else ''}delete the controllers")
         for item in page["items"]:
             self._kube(self._cluster.kube.delete(PODS, self._system, item["metadata"]["name"], grace_s=0 if force else None))
 
     def stop_controllers(self) -> None:
         """See `Run`."""
-        self.note("stop the controllers")
         page = self._kube(self._cluster.kube.page(DEPLOYMENTS, self._system, CONTROLLERS))
         self._controllers = {item["metadata"]["name"]: int(item["spec"]["replicas"]) for item in page["items"]}
         if not self._controllers:
-            raise NotInTime(f"no controller in namespace {self._system}: say where it is with --system")
+            raise NotInTime(NO_CONTROLLER.format(self._system))
+        self.note("stop the controllers")
         self._scale(dict.fromkeys(self._controllers, 0))
         self._until(lambda: not self._kube(self._cluster.kube.page(PODS, self._system, CONTROLLERS))["items"], limits.chaos_redundant_s, "their end")
 
@@ -240,6 +250,31 @@ class LiveRun:
     def _scale(self, wanted: Mapping[str, int]) -> None:
         for name, replicas in wanted.items():
             self._kube(self._cluster.kube.merge(DEPLOYMENTS, self._system, name, {"spec": {"replicas": replicas}}))
+
+    def _members(self) -> list[Json]:
+        """Pods of the chart's etcd that are not about to go."""
+        items: list[Json] = self._kube(self._cluster.kube.page(PODS, self._system, MEMBERS))["items"]
+        return [item for item in items if not item["metadata"].get("deletionTimestamp")]
+
+    def lose_etcd_member(self) -> None:
+        """See `Run`. Raises ValueError where the loss of one would be more than that; nothing is done then."""
+        members = self._members()
+        if not members:
+            raise ValueError(NO_MEMBER.format(self._system))
+        if why := why_no_member_is_spare(members):
+            raise ValueError(f"no member of etcd is deleted: {why}")
+        self._etcd_members = len(members)
+        name = min(item["metadata"]["name"] for item in members)
+        self.note(f"force delete {name}")
+        self._kube(self._cluster.kube.delete(PODS, self._system, name, grace_s=0))
+
+    def etcd_whole(self, within_s: float = limits.chaos_redundant_s) -> None:
+        """See `Run`."""
+
+        def look() -> bool:
+            return sum(pod_seen(item).ready for item in self._members()) >= self._etcd_members
+
+        self._until(look, within_s, f"{self._etcd_members} members of etcd that are Ready")
 
     def change_model(self, operator: str, image: str = "") -> None:
         """See `Run`."""
@@ -313,6 +348,17 @@ def spare(found: Found) -> list[str]:
     if len(frontends) < 2:
         needed.update(frontends)
     return [name for name in names if name not in needed]
+
+
+def why_no_member_is_spare(members: list[Json]) -> str:
+    """Why etcd would not serve on without one of its members, or that one would not come back; "": it would."""
+    if len(members) < 3:
+        return f"of {len(members)} there would be no majority without it; three are needed"
+    away = next((item["metadata"]["name"] for item in members if not pod_seen(item).ready), None)
+    if away is not None:
+        return f"{away} is not Ready, and without another one there would be no majority"
+    kept = all(any(volume.get("persistentVolumeClaim") for volume in item["spec"].get("volumes") or []) for item in members)
+    return "" if kept else "its data would go with it (etcd.persistence.enabled=false)"
 
 
 def rolled_out(item: Json, image: str | None) -> bool:

@@ -93,6 +93,14 @@ class Run(Protocol):
         """As many controllers as there were; returns when they are Ready."""
         ...
 
+    def lose_etcd_member(self) -> None:
+        """Delete a member of the chart's etcd by force, where two others serve on and it will find its data again. ValueError where not."""
+        ...
+
+    def etcd_whole(self, within_s: float = ...) -> None:
+        """Until every member of the chart's etcd is Ready."""
+        ...
+
     def change_model(self, operator: str, image: str = ...) -> None:
         """Have an operator's pods replaced: by another image, or by the same one, as `kubectl rollout restart` does."""
         ...

@@ -1,6 +1,7 @@
 """What the load saw of a scenario: requests, failures, availability, and how long nothing came after each fault."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -10,12 +11,17 @@ AFTER_S = 10.0
 """Replies this long after a fault are looked at for its gap."""
 
 
-def gaps_ms(replied_s: Iterable[float], faults: Iterable[float]) -> list[float]:
-    """Per fault, the longest time without any reply that ended within AFTER_S of it. All times by one clock, seconds."""
-    pairs = list(itertools.pairwise(sorted(replied_s)))
+def gaps_ms(replied_s: Iterable[float], faults: Iterable[float], began_s: float, ended_s: float) -> list[float]:
+    """Per fault, the longest time without any reply that began within AFTER_S of it, and before the next fault. All times by one clock, seconds.
+
+    `began_s`, `ended_s`: of the load: before the first reply and after the last one there is none, which is no calm.
+    """
+    replies = sorted(replied_s)
+    pairs = list(itertools.pairwise([began_s, *replies, max([ended_s, *replies[-1:]])]))
     found = []
-    for struck in faults:
-        near = [later - earlier for earlier, later in pairs if struck < later and earlier < struck + AFTER_S]
+    times = list(faults)
+    for struck, following in itertools.zip_longest(times, times[1:], fillvalue=math.inf):
+        near = [later - earlier for earlier, later in pairs if struck < later and earlier < min(struck + AFTER_S, following)]
         found.append(round(1000 * max(near, default=0.0), 1))
     return found
 

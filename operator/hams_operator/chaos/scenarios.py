@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY, Run
 
 OPERATOR, NODE, CONTROLLER = "deletes pods of the graph", "drains a node of the graph's pods", "stops or deletes controllers"
+ETCD = "deletes a member of etcd, and a pod of the graph"
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What to hit, and how often. `operator` "": the first that keeps state, else the first; `role` "": the scenario's own choice, or all of them.
+    """What to hit, and how often. `operator` "": the first that keeps state, else the first; where every role is hit, the first without state as
+    well. `role` "": the scenario's own choice, or all of them.
 
     `duration_s`: of a scenario that goes on for a time, with a deletion every `every_s`; `image`: what a model is upgraded to.
     """
@@ -50,21 +52,32 @@ def chosen(run: Run, aim: Aim) -> str:
     return aim.operator
 
 
-def targets(run: Run, aim: Aim) -> Iterator[tuple[str, str]]:
-    """Operator and role of what is hit, one after another."""
+def modelled(run: Run, aim: Aim) -> str:
+    """The operator that is meant, which has to be one: frontends and managers have no model. Raises ValueError."""
     operator = chosen(run, aim)
-    if operator in (FRONTEND, MANAGER):
-        yield operator, operator
-        return
-    roles = (PRIMARY, BACKUP) if run.operators[operator] else (ACTIVE,)
-    if aim.role in (FRONTEND, MANAGER):
-        yield aim.role, aim.role
-    elif aim.role:
-        yield operator, aim.role
-    else:
-        yield from ((operator, role) for role in roles)
-        if not aim.operator:
-            yield from ((FRONTEND, FRONTEND), (MANAGER, MANAGER))
+    if operator not in run.operators:
+        raise ValueError(f"{operator} has no model: this scenario is about operators: {', '.join(run.operators)}")
+    return operator
+
+
+def targets(run: Run, aim: Aim) -> Iterator[tuple[str, str]]:
+    """Operator and role of what is hit, one after another: each role that there is, unless an operator or a role is named."""
+    operator = chosen(run, aim)
+    found = _of(run, operator)
+    if not aim.operator:
+        without_state = next((name for name, keeps in run.operators.items() if not keeps and name != operator), None)
+        if run.operators[operator] and without_state is not None:
+            found += _of(run, without_state)
+        found += [(FRONTEND, FRONTEND), (MANAGER, MANAGER)]
+    if aim.role and aim.role not in [role for _, role in found]:
+        raise ValueError(f'{aim.operator or "the graph"} has no role "{aim.role}"; there are {", ".join(role for _, role in found)}')
+    yield from (target for target in found if aim.role in ("", target[1]))
+
+
+def _of(run: Run, operator: str) -> list[tuple[str, str]]:
+    """An operator with each of its roles."""
+    roles = (operator,) if operator in (FRONTEND, MANAGER) else (PRIMARY, BACKUP) if run.operators[operator] else (ACTIVE,)
+    return [(operator, role) for role in roles]
 
 
 def stateful(run: Run, aim: Aim) -> str:
@@ -93,10 +106,12 @@ def forced(run: Run, aim: Aim) -> None:
 
 
 def all_replicas(run: Run, aim: Aim) -> None:
-    """F13: every pod of an operator with state, by force, at once: no replica is left."""
+    """F13: every pod of an operator with state, by force, at once: no replica is left. It ends when the graph is whole, or waits for a person."""
     operator = stateful(run, aim)
     for pod in run.pods_of(operator):
         run.delete(pod, force=True)
+    run.changed()
+    run.redundant()
 
 
 def at_random(run: Run, aim: Aim) -> None:
@@ -118,6 +133,8 @@ def heir_dies(run: Run, aim: Aim) -> None:
     run.delete(run.pod_of(operator, PRIMARY), force=True)
     run.moved(operator, epoch)
     run.delete(run.pod_of(operator, PRIMARY), force=True)
+    run.changed()
+    run.redundant()
 
 
 # -- nodes -----------------------------------------------------------------------------------------------------------------------------
@@ -125,8 +142,8 @@ def heir_dies(run: Run, aim: Aim) -> None:
 
 def drained(run: Run, aim: Aim) -> None:
     """F15: the node of a primary is drained; budgets hold evictions up until states are in sync elsewhere."""
-    operator = chosen(run, aim)
-    node = run.node_of(run.pod_of(operator, PRIMARY if run.operators[operator] else ACTIVE))
+    operator, role = next(targets(run, aim))
+    node = run.node_of(run.pod_of(operator, role))
     try:
         run.drain(node)
         run.redundant()
@@ -159,7 +176,7 @@ def without_controllers(run: Run, aim: Aim) -> None:
 
 def controllers_killed_in_a_change(run: Run, aim: Aim) -> None:
     """F31: an operator's pods are replaced while controllers are killed again and again: the change is finished, once."""
-    operator = chosen(run, aim)
+    operator = modelled(run, aim)
     run.change_model(operator)
     for _ in range(2 * aim.times):
         run.delete_controllers(force=True)
@@ -168,12 +185,25 @@ def controllers_killed_in_a_change(run: Run, aim: Aim) -> None:
     run.redundant()
 
 
+# -- etcd ------------------------------------------------------------------------------------------------------------------------------
+
+
+def etcd_member_lost(run: Run, aim: Aim) -> None:
+    """F27: a member of etcd and a primary go by force at once: the others serve on, and the one that is back finds its data again."""
+    primary = run.pod_of(stateful(run, aim), PRIMARY)  # asked before: who tells may be connected with the member that goes
+    run.lose_etcd_member()
+    run.delete(primary, force=True)
+    run.changed()
+    run.redundant()
+    run.etcd_whole()
+
+
 # -- upgrades --------------------------------------------------------------------------------------------------------------------------
 
 
 def model_upgraded(run: Run, aim: Aim) -> None:
     """F34: an operator's image changes (without one, its pods are restarted): they are replaced one by one, roles are handed over."""
-    for operator in (chosen(run, aim),) if aim.operator else tuple(run.operators):
+    for operator in (modelled(run, aim),) if aim.operator else tuple(run.operators):
         run.change_model(operator, aim.image)
         run.replaced(operator)
     run.redundant()
@@ -195,6 +225,7 @@ CATALOGUE = (
     Scenario("F13", "all-replicas", "deletes all replicas of a state by force", OPERATOR, all_replicas, loses=True),
     Scenario("F14", "random", "deletes pods at random, never the last replica in sync", OPERATOR, at_random),
     Scenario("F15", "drain", "drains the node of a primary", NODE, drained),
+    Scenario("F27", "etcd-member", "deletes a member of etcd and a primary by force", ETCD, etcd_member_lost),
     Scenario("F30", "no-controller", "deletes a primary by force while no controller runs", CONTROLLER, without_controllers),
     Scenario("F31", "controller-storm", "kills controllers again and again while a model is replaced", CONTROLLER, controllers_killed_in_a_change),
     Scenario("F33", "heir", "deletes a primary, then the promoted backup before another is in sync", OPERATOR, heir_dies, loses=True),

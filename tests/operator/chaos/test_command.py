@@ -50,6 +50,7 @@ class Endpoint(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.replies: dict[str, int] = {}
         self.refuse = 0
+        self.token = ""
         self.lock = threading.Lock()
 
 
@@ -61,6 +62,9 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["content-length"]))
         with self.server.lock:
             number = self.server.replies.setdefault(self.headers["idempotency-key"], len(self.server.replies) + 1)
+        if self.server.token and self.headers["authorization"] != f"Bearer {self.server.token}":
+            self._answer(401, b'{"error": "no token"}', 0)
+            return
         if self.server.refuse and number % self.server.refuse == 0:
             self._answer(500, b'{"error": "count failed"}', 0)
             return
@@ -139,6 +143,33 @@ def test_a_scenario_that_cannot_be_done_is_a_failure_though_all_were_answered(ku
     assert report["failed"] == 0
 
 
+def test_a_scenario_that_did_nothing_is_no_success(kube: FakeKube, endpoint: Endpoint) -> None:
+    for item in PODS:
+        kube.items.pop(("Pod", "n", item["metadata"]["name"]))
+    status = {**STATUS, "operators": [{"name": "pass", "active": [], "epoch": 1}, {"name": "count", "inSync": [], "epoch": 3}]}
+    kube.put({**kube.items["ServiceGraph", "n", "g"], "status": status})
+    code, report = run(endpoint, "--scenario", "F14", "--duration", "100ms", "--every", "50ms")
+    assert code == 1
+    assert report["error"] == "nothing was done to the graph: no pod of it could be spared"
+    assert (report["failed"], report["faults"]) == (0, [])
+
+
+def test_requests_bear_a_token_where_one_is_given(kube: FakeKube, endpoint: Endpoint) -> None:
+    endpoint.token = "s3cret"
+    assert run(endpoint, "--scenario", "F11/controllers", "--token", "s3cret")[0] == 0
+    code, report = run(endpoint, "--scenario", "F34")
+    assert (code, report["answered"]) == (1, 0)
+    assert report["failures"] == {"401: no token": report["failed"]}
+    assert report["faults"][0]["gapMs"] > 0, "no reply is no calm"
+
+
+@pytest.mark.parametrize(("words", "said"), [(["--times", "0"], "--times"), (["--rate", "0"], "--rate"), (["--token", "a b"], "--token")])
+def test_a_wrong_call_ends_with_2_and_does_nothing(kube: FakeKube, endpoint: Endpoint, words: list[str], said: str) -> None:
+    code, report = run(endpoint, "--scenario", "F11", *words)
+    assert (code, report["said"].partition(":")[0]) == (2, said)
+    assert kube.graces == {}
+
+
 def test_what_may_lose_a_state_is_asked_for_twice(kube: FakeKube, endpoint: Endpoint) -> None:
     code, report = run(endpoint, "--scenario", "F13")
     assert code == 2
@@ -148,4 +179,4 @@ def test_what_may_lose_a_state_is_asked_for_twice(kube: FakeKube, endpoint: Endp
 
 def test_the_catalogue_is_printed() -> None:
     shown = CliRunner().invoke(app, ["chaos", "list", "--output", "json"])
-    assert {"F11", "F12", "F13", "F14", "F15", "F30", "F31", "F33", "F34"} == {item["id"] for item in json.loads(shown.output)}
+    assert {"F11", "F12", "F13", "F14", "F15", "F27", "F30", "F31", "F33", "F34"} == {item["id"] for item in json.loads(shown.output)}

@@ -129,6 +129,17 @@ def test_a_deleted_pod_is_a_fault_of_its_time_and_force_gives_no_grace(there: Ba
     assert dict(run.operators) == {"pass": False, "count": True}
 
 
+def test_a_lost_state_that_waits_for_a_person_is_not_waited_for(there: Background, kube: FakeKube) -> None:
+    message = "no replica of the state of count is left; to begin it again: hams restart count (annotation hams.dev/restart-lost: count@4)"
+    lost = {"type": "Ready", "status": "False", "reason": "StateLost", "message": message}
+    kube.put({**GRAPH, "status": {**STATUS, "conditions": [lost]}})
+    with pytest.raises(NotInTime, match="a person decides: no replica of the state of count is left; to begin it again: hams restart count"):
+        live(there, kube).redundant()
+    kube.put({**GRAPH, "status": {**STATUS, "conditions": [{**lost, "message": "no replica is left; it begins again"}]}})
+    with pytest.raises(NotInTime, match="not redundant within 0 s: no replica is left; it begins again"):
+        live(there, kube).redundant(within_s=0.0)
+
+
 def test_a_restart_changes_the_deployment_and_an_image_changes_the_resource(there: Background, kube: FakeKube) -> None:
     run = live(there, kube)
     run.change_model("count")
@@ -182,8 +193,55 @@ def test_controllers_that_were_not_found_are_not_waited_for(there: Background) -
     run = live(there, kube)
     with pytest.raises(NotInTime, match="say where it is with --system"):
         run.stop_controllers()
+    with pytest.raises(NotInTime, match="no controller in namespace hams-system"):
+        run.delete_controllers()
     run.start_controllers()
     assert kube.calls == []
+    assert run.faults == [], "nothing was done"
+
+
+def member(number: int, *, ready: bool = True, kept: bool = True) -> Json:
+    labels = {"app.kubernetes.io/name": "hams", "app.kubernetes.io/component": "etcd"}
+    item = pod(f"hams-etcd-{number}", "etcd", ready=ready)
+    volume = {"persistentVolumeClaim": {"claimName": f"data-hams-etcd-{number}"}} if kept else {"emptyDir": {}}
+    spec = {**item["spec"], "volumes": [{"name": "tls", "secret": {}}, {"name": "data", **volume}]}
+    return {**item, "metadata": {**item["metadata"], "namespace": "hams-system", "labels": labels}, "spec": spec}
+
+
+def test_one_member_of_etcd_goes_by_force_and_is_waited_for(there: Background) -> None:
+    kube = Selective()
+    for number in (2, 0, 1):
+        kube.put(member(number))
+    run = live(there, kube)
+    run.lose_etcd_member()
+    assert kube.graces == {"hams-etcd-0": 0}
+    assert [what for _, what in run.faults] == ["force delete hams-etcd-0"]
+    for there_already in ([], [member(0, ready=False)]):
+        for item in there_already:
+            kube.put(item)
+        with pytest.raises(NotInTime, match="3 members of etcd that are Ready: not within 0 s"):
+            run.etcd_whole(within_s=0.0)
+    kube.put(member(0))
+    run.etcd_whole(within_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ([], "no member of the chart's etcd in namespace hams-system: say where it is with --system"),
+        ([member(0)], "of 1 there would be no majority"),
+        ([member(0), member(1, ready=False), member(2)], "hams-etcd-1 is not Ready"),
+        ([member(number, kept=False) for number in range(3)], "its data would go with it"),
+    ],
+)
+def test_a_member_of_etcd_that_cannot_be_spared_is_let_be(there: Background, members: list[Json], why: str) -> None:
+    kube = Selective()
+    for item in members:
+        kube.put(item)
+    run = live(there, kube)
+    with pytest.raises(ValueError, match=why):
+        run.lose_etcd_member()
+    assert (kube.graces, run.faults) == ({}, [])
 
 
 @pytest.mark.parametrize("cordoned", [True, False])
@@ -224,5 +282,13 @@ def test_a_report_is_good_only_if_nothing_failed_and_the_scenario_ended() -> Non
 
 def test_a_gap_is_the_longest_silence_around_its_fault() -> None:
     replies = [0.0, 1.0, 1.1, 1.5, 1.6, 30.0]
-    assert gaps_ms(replies, [1.05, 0.5]) == [28400.0, 28400.0]
-    assert gaps_ms(replies[:-1], [1.05, 1.55]) == [400.0, 100.0]
+    assert gaps_ms(replies, [0.5], 0.0, 30.0) == [28400.0]
+    assert gaps_ms(replies, [0.5, 1.05], 0.0, 30.0) == [1000.0, 28400.0], "what came after the next fault is not this one's"
+    assert gaps_ms(replies[:-1], [1.05, 1.2], 0.0, 1.6) == [400.0, 400.0], "the same silence after two"
+    assert gaps_ms(replies[:-1], [1.05, 1.55], 0.0, 1.6) == [400.0, 100.0]
+
+
+def test_a_graph_that_answers_no_more_has_a_gap_until_the_end_of_the_load() -> None:
+    assert gaps_ms([1.0, 1.5], [2.0], 0.0, 33.5) == [32000.0]
+    assert gaps_ms([], [2.0], 0.0, 33.5) == [33500.0], "nor one that never has"
+    assert gaps_ms([1.0, 1.5, 34.0], [2.0], 0.0, 33.5) == [32500.0], "a late reply ends it"

@@ -75,6 +75,12 @@ class Written:
     def start_controllers(self) -> None:
         self.said.append("start controllers")
 
+    def lose_etcd_member(self) -> None:
+        self.said.append("lose a member")
+
+    def etcd_whole(self, within_s: float = 1.0) -> None:
+        self.said.append("etcd whole")
+
     def change_model(self, operator: str, image: str = "") -> None:
         self.said.append(f"change {operator} {image}".rstrip())
 
@@ -92,10 +98,22 @@ def done(word: str, aim: Aim | None = None) -> list[str]:
 def test_each_role_in_turn_and_the_graph_whole_in_between() -> None:
     pause = ["changed", "redundant"]
     first = [*["delete g-count-1", *pause], *["delete g-count-backup", *pause]]
-    assert done("F11") == [*first, "delete g-frontend-frontend", *pause, "delete g-manager-manager", *pause]
+    rest = [*["delete g-pass-active", *pause], *["delete g-frontend-frontend", *pause], *["delete g-manager-manager", *pause]]
+    assert done("F11") == [*first, *rest]
+    assert done("F11", Aim(role="active", times=1)) == ["delete g-pass-active", *pause], "it needs no operator"
     assert done("F12", Aim(operator="pass", times=2)) == ["force delete g-pass-active", *pause] * 2
     assert done("F12", Aim(operator="frontend", times=1)) == ["force delete g-frontend-frontend", *pause]
     assert done("F12", Aim(operator="count", role="backup", times=1)) == ["force delete g-count-backup", *pause]
+
+
+def test_a_graph_has_the_roles_of_its_operators() -> None:
+    others = ["delete g-frontend-frontend", "delete g-manager-manager"]
+    keeping, passing = {"count": True, "sum": True}, {"pass": False, "last": False}
+    for operators, own in ((keeping, ["delete g-count-1", "delete g-count-backup"]), (passing, ["delete g-pass-active"])):
+        run = Written()
+        run.operators = operators
+        find("F11").strike(run, Aim(times=1))
+        assert [word for word in run.said if word.startswith("delete")] == [*own, *others]
 
 
 def test_random_deletions_hit_spare_pods_only_and_the_same_ones_for_one_seed() -> None:
@@ -109,7 +127,18 @@ def test_random_deletions_hit_spare_pods_only_and_the_same_ones_for_one_seed() -
 
 
 def test_a_promoted_backup_dies_only_after_it_was_promoted() -> None:
-    assert done("F33") == ["force delete g-count-1", "moved", "force delete g-count-2"]
+    assert done("F33")[:3] == ["force delete g-count-1", "moved", "force delete g-count-2"]
+
+
+def test_what_may_lose_a_state_is_over_when_the_graph_is_whole_again() -> None:
+    assert done("F13") == ["force delete g-count-1", "force delete g-count-2", "changed", "redundant"]
+    assert done("F33")[3:] == ["changed", "redundant"]
+
+
+def test_a_node_of_frontends_can_be_drained_too() -> None:
+    assert done("F15", Aim(operator="frontend"))[0] == "drain node-of-g-frontend-frontend"
+    assert done("F15", Aim(operator="count", role="backup"))[0] == "drain node-of-g-count-backup"
+    assert done("F15", Aim(operator="pass"))[0] == "drain node-of-g-pass-active"
 
 
 def test_what_was_taken_away_is_given_back_though_the_scenario_fails() -> None:
@@ -131,6 +160,10 @@ def test_what_was_taken_away_is_given_back_though_the_scenario_fails() -> None:
         assert run.said[-1] == back
 
 
+def test_a_member_of_etcd_goes_with_a_primary_and_is_waited_for() -> None:
+    assert done("F27/etcd-member") == ["lose a member", "force delete g-count-1", "changed", "redundant", "etcd whole"]
+
+
 def test_upgrades_go_operator_by_operator() -> None:
     assert done("upgrade") == ["change pass", "replaced pass", "change count", "replaced count", "redundant"]
     aim = Aim(operator="count", image="m:2")
@@ -146,5 +179,15 @@ def test_scenarios_are_found_by_id_and_name_and_others_are_named() -> None:
         find("F99")
     with pytest.raises(ValueError, match='no operator "coutn"; there are pass, count, frontend, manager'):
         done("F12", Aim(operator="coutn"))
-    with pytest.raises(ValueError, match="keeps no state"):
-        done("F33", Aim(operator="pass"))
+    with pytest.raises(ValueError, match='count has no role "active"; there are primary, backup'):
+        done("F11", Aim(operator="count", role="active"))
+    with pytest.raises(ValueError, match='the graph has no role "heir"; there are primary, backup, active, frontend, manager'):
+        done("F11", Aim(role="heir"))
+    with pytest.raises(ValueError, match='pass has no role "primary"; there are active'):
+        done("F11", Aim(operator="pass", role="primary"))
+    for word in ("F31", "F34"):
+        with pytest.raises(ValueError, match="frontend has no model"):
+            done(word, Aim(operator="frontend"))
+    for word in ("F27", "F33"):
+        with pytest.raises(ValueError, match="keeps no state"):
+            done(word, Aim(operator="pass"))
