@@ -1,12 +1,16 @@
-"""Clients that never give up: every request has a key, and is sent again under it until it is answered."""
+"""Clients that never give up: every request has a key, and is sent again under it until it is answered.
+
+What was answered is kept, as far as it tells whether something was lost or doubled: the first number of every tensor.
+"""
 
 import asyncio
 import contextlib
 import itertools
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from benchmarks.http_load import infer_request
+from benchmarks.http_load import first_numbers, infer_request
 
 ANSWERS = (200, 409, 410, 422, 500)
 
@@ -18,6 +22,8 @@ class Log:
     answered: list[tuple[float, float]] = field(default_factory=list)
     failed: int = 0
     retried: int = 0
+    numbers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """The first number of each tensor of every reply, by the tensor's name."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def longest_gap_s(self, begin: float, end: float) -> float:
@@ -52,11 +58,11 @@ async def _client(port: int, graph: str, nbytes: int, name: str, log: Log, stop:
         request = infer_request(graph, nbytes, key=f"{name}-{n}-{loop.time():.6f}")
         asked = loop.time()
         while True:
-            status = 0
+            status, numbers = 0, {}
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 if streams is None:
                     streams = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
-                status = await _once(*streams, request)
+                status, numbers = await _once(*streams, request)
             if status in ANSWERS:
                 break
             log.retried += 1
@@ -65,15 +71,18 @@ async def _client(port: int, graph: str, nbytes: int, name: str, log: Log, stop:
                 streams = None
             await asyncio.sleep(0.001)
         log.failed += status != 200
+        for tensor, number in numbers.items():
+            log.numbers[tensor].append(number)
         log.answered.append((asked, loop.time()))
         log.news.set()
     if streams is not None:
         streams[1].transport.abort()
 
 
-async def _once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
+async def _once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[int, dict[str, int]]:
     writer.write(request)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = int(head.split(b"\r\ncontent-length:", 1)[1].split(b"\r\n", 1)[0])
-    await reader.readexactly(length)
-    return int(head.split(b" ", 2)[1])
+    body = await reader.readexactly(length)
+    status = int(head.split(b" ", 2)[1])
+    return status, first_numbers(head, body) if status == 200 else {}

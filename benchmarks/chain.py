@@ -1,101 +1,117 @@
 """Three trivial operators in a row: what the house costs per request.
 
-Stateless, and stateful with a backup each; 4 KiB and 1 MiB; 1 and 8 clients; one and two frontends' worth of load; beside them, in the same
-run, the floor: the three functions in one FastAPI process. `hams bench chain [--short] [--out FILE.json]`.
+Stateless, and stateful with a backup each, both with two frontends; 4 KiB and 1 MiB; 1 and 8 clients. Stateless with one frontend for 1 MiB and
+8 clients. Beside them, in the same run, the floor: the three functions in one FastAPI process.
+`hams bench chain [--short] [--seconds S] [--out FILE.json] [--output json]`.
 """
 
 import argparse
 import asyncio
-import json
+import math
 import os
 import platform
 import sys
 import time
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import uvicorn
 import uvloop
 from fastapi import FastAPI, Request, Response
 
+from benchmarks.graphs import one_frontend
 from benchmarks.http_load import closed_loop, infer_request, percentile, post
-from hams_operator.graph import load
+from benchmarks.plots import bars
+from benchmarks.report import Result, add_options, deliver, rows_of
+from hams_operator.graph import NOT_ASKED_FOR, load
+from hams_operator.local.observe import Condition
 from hams_operator.local.supervisor import Supervisor
-from hams_protocol.graph import Graph
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "chain"
 SIZES_BYTES = (4096, 1 << 20)
 CLIENTS = (1, 8)
+CELLS = tuple((nbytes, clients) for nbytes in SIZES_BYTES for clients in CLIENTS)
+WITH_ONE_FRONTEND = ((1 << 20, 8),)
 READY_S = 60.0
+Cells = tuple[tuple[int, int], ...]
+"""(bytes of a request, clients)."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser("hams bench chain", description=__doc__)
-    parser.add_argument("--out", type=Path, default=None, help="JSON file")
+    add_options(parser)
     parser.add_argument("--short", action="store_true", help="a few seconds in all: does it run, and is it in the right range?")
     parser.add_argument("--seconds", type=float, default=5.0, help="per cell")
     options = parser.parse_args(arguments)
     seconds = 1.0 if options.short else options.seconds
-    result = uvloop.run(measure(seconds))
-    text = json.dumps(result, indent=1)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
-    print_table(result)
+    deliver(uvloop.run(measure(seconds)), options, print_table, plot)
     return 0
 
 
-async def measure(seconds: float) -> dict[str, object]:
+async def measure(seconds: float) -> Result:
     """All cells, one graph after the other, the floor first."""
     rows: list[dict[str, object]] = []
     port = await _floor_started()
-    rows += await _cells("floor", port, "", seconds)
+    rows += await _cells("floor", port, "", seconds, CELLS, None)
     for name, file in (("stateless", "stateless.yaml"), ("stateful", "graph.yaml")):
-        rows += await _graph(name, load(EXAMPLES / file), EXAMPLES / file, seconds)
+        rows += await _graph(name, EXAMPLES / file, seconds, CELLS)
+    with one_frontend(EXAMPLES / "stateless.yaml") as path:
+        rows += await _graph("stateless", path, seconds, WITH_ONE_FRONTEND)
     return {"bench": "chain", "machine": machine(), "seconds_per_cell": seconds, "rows": rows}
 
 
-async def _graph(name: str, graph: Graph, file: Path, seconds: float) -> list[dict[str, object]]:
+async def _graph(name: str, file: Path, seconds: float, cells: Cells) -> list[dict[str, object]]:
+    graph = load(file)
     supervisor = Supervisor(graph, file, None, None, None)
     try:
         await supervisor.start()
         await redundant(supervisor)
         port = int(supervisor.url.rsplit(":", 1)[1])
-        return await _cells(name, port, graph.data.name, seconds)
+        return await _cells(name, port, graph.data.name, seconds, cells, graph.data.frontend.replicas)
     finally:
         await supervisor.stop()
 
 
 async def redundant(supervisor: Supervisor) -> None:
-    """Until every replica is in sync. Raises TimeoutError."""
+    """Until the graph answers and every replica that it asks for is in sync. Raises TimeoutError.
+
+    A graph that asks for one frontend, for no backups somewhere, or for mode None never becomes Redundant, and says when that is all.
+    """
     async with asyncio.timeout(READY_S):
-        while True:
-            conditions = {item.type: item.status for item in (await supervisor.view()).conditions}
-            if conditions["Ready"] == conditions["Redundant"] == "True":
-                return
+        while not settled((await supervisor.view()).conditions):
+            pass  # each look takes as long as the instances take to answer
 
 
-async def _cells(name: str, port: int, graph: str, seconds: float) -> list[dict[str, object]]:
+def settled(conditions: Iterable[Condition]) -> bool:
+    """Whether nothing is missing that will come."""
+    found = {item.type: item for item in conditions}
+    redundant = found["Redundant"]
+    return found["Ready"].status == "True" and (redundant.status == "True" or redundant.reason == NOT_ASKED_FOR)
+
+
+async def _cells(name: str, port: int, graph: str, seconds: float, cells: Cells, frontends: int | None) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for nbytes in SIZES_BYTES:
-        for clients in CLIENTS:
-            request = infer_request(graph, nbytes) if graph else post("/infer", bytes(nbytes), {})
-            busy = cpu_s()
-            took = await closed_loop(port, request, clients, seconds, warm_up_s=min(seconds, 1.0))
-            rows.append(
-                {
-                    "chain": name,
-                    "bytes": nbytes,
-                    "clients": clients,
-                    "requests": len(took),
-                    "p50_ms": round(1000 * percentile(took, 0.5), 3),
-                    "p99_ms": round(1000 * percentile(took, 0.99), 3),
-                    "per_s": round(len(took) / seconds, 1),
-                    "machine_busy": round((cpu_s() - busy) / (min(seconds, 1.0) + seconds) / (os.cpu_count() or 1), 2),
-                }
-            )
+    for nbytes, clients in cells:
+        request = infer_request(graph, nbytes) if graph else post("/infer", bytes(nbytes), {})
+        busy = cpu_s()
+        took = await closed_loop(port, request, clients, seconds, warm_up_s=min(seconds, 1.0))
+        rows.append(
+            {
+                "chain": name,
+                "frontends": frontends,
+                "bytes": nbytes,
+                "clients": clients,
+                "requests": len(took),
+                "p50_ms": round(1000 * percentile(took, 0.5), 3),
+                "p99_ms": round(1000 * percentile(took, 0.99), 3),
+                "per_s": round(len(took) / seconds, 1),
+                "machine_busy": round((cpu_s() - busy) / (min(seconds, 1.0) + seconds) / (os.cpu_count() or 1), 2),
+            }
+        )
     return rows
 
 
@@ -162,14 +178,28 @@ def machine() -> dict[str, object]:
     }
 
 
-def print_table(result: dict[str, object]) -> None:
+def title(row: dict[str, Any]) -> str:
+    """What a row's graph is called in a plot."""
+    return f"{row['chain']}, one frontend" if row["frontends"] == 1 else str(row["chain"])
+
+
+def plot(result: Result, path: Path) -> None:
+    """Requests per second of each chain, one group for each size and number of clients."""
+    rows = rows_of(result)
+    cells = list(dict.fromkeys((row["bytes"], row["clients"]) for row in rows))
+    found = {(title(row), row["bytes"], row["clients"]): row["per_s"] for row in rows}
+    groups = {name: [found.get((name, *cell), math.nan) for cell in cells] for name in dict.fromkeys(title(row) for row in rows)}
+    labels = [f"{'4 KiB' if nbytes == 4096 else '1 MiB'}, {clients} client{'s' if clients > 1 else ''}" for nbytes, clients in cells]
+    bars(labels, groups, "requests/s", path, logarithmic=True)
+
+
+def print_table(result: Result) -> None:
     """For people."""
-    rows = result["rows"]
-    assert isinstance(rows, list)
-    print(f"{'chain':10} {'bytes':>8} {'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'req/s':>9} {'busy':>5}")
+    rows = rows_of(result)
+    print(f"{'chain':10} {'frontends':>9} {'bytes':>8} {'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'req/s':>9} {'busy':>5}")
     for row in rows:
-        line = f"{row['chain']:10} {row['bytes']:8} {row['clients']:7} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['per_s']:9.0f}"
-        print(f"{line} {row['machine_busy']:5.2f}")
+        cell = f"{row['chain']:10} {row['frontends'] or '-':>9} {row['bytes']:8} {row['clients']:7}"
+        print(f"{cell} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['per_s']:9.0f} {row['machine_busy']:5.2f}")
 
 
 if __name__ == "__main__":

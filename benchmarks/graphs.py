@@ -51,6 +51,19 @@ def stateless(name: str, source: str) -> str:
 
 
 @contextmanager
+def one_frontend(file: Path) -> Iterator[Path]:
+    """A copy of a chain's graph file that asks for one frontend instead of two. Raises ValueError if the file says how many it wants."""
+    head, spec, rest = file.read_text().partition("\nspec:\n")
+    if not spec or "\n  frontend:" in f"\n{rest}":
+        raise ValueError(f"{file}: expected a spec without `frontend`")
+    with tempfile.TemporaryDirectory(prefix="hams-bench-") as folder:
+        (Path(folder) / "chain").symlink_to(MODELS)
+        path = Path(folder) / file.name
+        path.write_text(f"{head}{spec}  frontend: {{replicas: 1}}\n{rest}")
+        yield path
+
+
+@contextmanager
 def graph_file(name: str, operators: list[str], outputs: dict[str, str], mode: str = "NonStop") -> Iterator[Path]:
     """A graph file in a folder of its own, beside the models it names."""
     lines = "\n".join(f"  - {{name: {tensor}, from: {source}}}" for tensor, source in outputs.items())

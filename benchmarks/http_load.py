@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
+
 
 def infer_request(graph: str, nbytes: int, key: str | None = None) -> bytes:
     """One POST infer with a single FP32 tensor `x` of one row, binary both ways."""
@@ -19,6 +21,23 @@ def post(path: str, body: bytes, headers: dict[str, str]) -> bytes:
     lines = [f"POST {path} HTTP/1.1", "host: bench", "content-type: application/octet-stream", f"content-length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def first_numbers(head: bytes, body: bytes) -> dict[str, int]:
+    """The first number of each tensor in a binary reply of one row, as a whole number; `head` in lower case.
+
+    Raises ValueError if it is no such reply.
+    """
+    mark = b"inference-header-content-length:"
+    if mark not in head:
+        raise ValueError(f"expected a binary reply, found {head[:300]!r}")
+    at = int(head.split(mark, 1)[1].split(b"\r\n", 1)[0])
+    found = {}
+    for item in json.loads(body[:at])["outputs"]:
+        kind = np.dtype({"FP32": "<f4", "INT64": "<i8"}[item["datatype"]])
+        found[item["name"]] = int(np.frombuffer(body, kind, 1, at)[0])
+        at += item["parameters"]["binary_data_size"]
+    return found
 
 
 def _key(key: str | None) -> dict[str, str]:

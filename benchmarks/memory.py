@@ -1,12 +1,11 @@
 """Memory over many requests with kills between: flat, or it is a leak.
 
 10^5 requests of 4 KiB through a stateful chain (10^4 with --short), a primary killed every tenth part; resident memory of every process
-and its shared memory, sampled all along. `hams bench memory [--short] [--out FILE.json]`.
+and its shared memory, sampled all along. `hams bench memory [--short] [--out FILE.json] [--output json]`.
 """
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -17,28 +16,29 @@ import uvloop
 from benchmarks.asking import asking
 from benchmarks.chain import machine, redundant
 from benchmarks.graphs import graph_file, stateful, stateless
+from benchmarks.judged import odd
+from benchmarks.plots import lines
+from benchmarks.report import Result, add_options, deliver, rows_of
 from hams_operator.graph import load
 from hams_operator.local.supervisor import Supervisor
 
 ROUNDS = 10
+KINDS = ("proxy", "frontend", "manager", "model", "payloads")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and write; 1 if a request failed."""
+    """Measure and write; 1 if a request failed, was lost or was doubled."""
     parser = argparse.ArgumentParser("hams bench memory", description=__doc__)
-    parser.add_argument("--out", type=Path, default=None)
+    add_options(parser)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--requests", type=int, default=100_000)
     options = parser.parse_args(arguments)
     result = uvloop.run(measure(10_000 if options.short else options.requests))
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print_table(result)
-    return 1 if result["failed"] else 0
+    deliver(result, options, print_table, plot)
+    return 1 if result["failed"] or result["wrong_counts"] else 0
 
 
-async def measure(requests: int) -> dict[str, object]:
+async def measure(requests: int) -> Result:
     """One run."""
     rows: list[dict[str, object]] = []
     operators = [stateless("a", "request"), stateful("b", "a"), stateful("c", "b")]
@@ -60,7 +60,8 @@ async def measure(requests: int) -> dict[str, object]:
                     assert victim.proxy_pid is not None
                     os.kill(victim.proxy_pid, signal.SIGKILL)
                     await redundant(supervisor)
-            return {"bench": "memory", "machine": machine(), "requests": len(log.answered), "failed": log.failed, "rows": rows}
+            ended = {"requests": len(log.answered), "failed": log.failed, "wrong_counts": odd(log.numbers["count"])}
+            return {"bench": "memory", "machine": machine(), **ended, "rows": rows}
         finally:
             await supervisor.stop()
 
@@ -68,7 +69,7 @@ async def measure(requests: int) -> dict[str, object]:
 async def _sample(supervisor: Supervisor) -> dict[str, float]:
     """Private and anonymous memory in MiB, the largest of each kind of process; shared payload memory apart."""
     view = await supervisor.view()
-    largest: dict[str, float] = {"proxy": 0.0, "frontend": 0.0, "manager": 0.0, "model": 0.0, "payloads": 0.0}
+    largest: dict[str, float] = dict.fromkeys(KINDS, 0.0)
     for item in view.instances:
         kind = item.role if item.operator is None else "proxy"
         for name, pid in ((kind, item.proxy_pid), ("model", item.model_pid)):
@@ -86,13 +87,20 @@ def _memory(pid: int) -> tuple[float, float]:
     return (kib["RssAnon"] + kib["RssFile"]) / 1024, kib["RssShmem"] / 1024
 
 
-def print_table(result: dict[str, object]) -> None:
+def plot(result: Result, path: Path) -> None:
+    """The largest process of each kind over the requests; a primary was killed at every point."""
+    rows = rows_of(result)
+    series = {kind: [row[kind] for row in rows] for kind in KINDS}
+    lines([row["requests"] for row in rows], series, "requests, a primary killed at every point", "largest of each kind, MiB", path)
+
+
+def print_table(result: Result) -> None:
     """For people."""
-    rows = result["rows"]
-    assert isinstance(rows, list)
+    rows = rows_of(result)
     print(f"{'requests':>9} {'proxy':>7} {'frontend':>9} {'manager':>8} {'model':>7} {'payloads':>9}  largest of each kind, MiB")
     for row in rows:
         print(f"{row['requests']:9} {row['proxy']:7.1f} {row['frontend']:9.1f} {row['manager']:8.1f} {row['model']:7.1f} {row['payloads']:9.1f}")
+    print(f"failed: {result['failed']}; lost or doubled: {result['wrong_counts'] or 'nothing'}")
 
 
 if __name__ == "__main__":

@@ -26,14 +26,30 @@ def cumulative(series: Mapping[str, Sequence[float]], unit: str, path: Path) -> 
     plt.close(figure)
 
 
-def bars(labels: Sequence[str], groups: Mapping[str, Sequence[float]], unit: str, path: Path) -> None:
-    """Groups of bars side by side."""
+def lines(x: Sequence[float], series: Mapping[str, Sequence[float]], across: str, unit: str, path: Path) -> None:
+    """A line for each name over the same `x`; the other axis begins at zero, so that what looks flat is flat."""
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for name, values in series.items():
+        axes.plot(x, values, marker=".", label=name)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(across)
+    axes.set_ylabel(unit)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def bars(labels: Sequence[str], groups: Mapping[str, Sequence[float]], unit: str, path: Path, *, logarithmic: bool = False) -> None:
+    """Groups of bars side by side; `logarithmic` where the values span decades."""
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     width = 0.8 / max(len(groups), 1)
     for number, (name, values) in enumerate(groups.items()):
         axes.bar([index + number * width for index in range(len(labels))], values, width, label=name)
     axes.set_xticks([index + 0.4 - width / 2 for index in range(len(labels))], labels, rotation=20, ha="right", fontsize=8)
     axes.set_ylabel(unit)
+    if logarithmic:
+        axes.set_yscale("log")
     axes.grid(axis="y", alpha=0.3)
     axes.legend(fontsize=8)
     figure.savefig(path)

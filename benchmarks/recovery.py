@@ -3,7 +3,8 @@
 A cell kills the same thing again and again, waiting for full redundancy in between. Per kill: the longest time without any reply, and
 when it was detected (the topology lists the instance as revoked), decided (the next topology is committed), promoted (the new owner
 executes again) and answered (the first reply after the kill). *quiet* is the median of the longest waits without any kill in the same run;
-what a kill adds is the gap beyond it. `hams bench recovery [--short] [--cells NAME,...] [--out FILE.json]`.
+what a kill adds is the gap beyond it. After each cell the replies' counts and the history are judged: if anything was lost or doubled, the
+exit code is 1. `hams bench recovery [--short] [--cells NAME,...] [--out FILE.json] [--output json]`.
 """
 
 import argparse
@@ -25,7 +26,9 @@ from benchmarks.asking import Log, asking
 from benchmarks.chain import machine, redundant
 from benchmarks.graphs import graph_file, stateful, stateless
 from benchmarks.http_load import percentile
+from benchmarks.judged import complete, judged
 from benchmarks.plots import cumulative
+from benchmarks.report import Result, add_options, deliver, rows_of
 from hams_operator.graph import load
 from hams_operator.local.observe import View
 from hams_operator.local.supervisor import Supervisor
@@ -71,7 +74,7 @@ CELLS = (
 def main(arguments: list[str] | None = None) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser("hams bench recovery", description=__doc__)
-    parser.add_argument("--out", type=Path, default=None)
+    add_options(parser)
     parser.add_argument("--kills", type=int, default=20, help="per cell")
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--cells", default="", help="names, separated by commas; all if left out")
@@ -81,19 +84,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.short:
         chosen = [cell for cell in chosen if cell.state_bytes <= MIB]
     result = uvloop.run(measure(chosen, 2 if options.short else options.kills, options.clients))
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-        rows = result["rows"]
-        assert isinstance(rows, list)
-        cumulative({row["cell"]: row["gaps_ms"] for row in rows}, "client-visible gap, ms", options.out.with_suffix(".svg"))
-    print_table(result)
-    rows = result["rows"]
-    assert isinstance(rows, list)
-    return 1 if any(row["failed"] for row in rows) else 0
+    deliver(result, options, print_table, plot)
+    return 1 if any(row["failed"] or not row["ok"] for row in rows_of(result)) else 0
 
 
-async def measure(cells: list[Cell], kills: int, clients: int) -> dict[str, object]:
+async def measure(cells: list[Cell], kills: int, clients: int) -> Result:
     """All cells, each with a graph of its own."""
     rows = [await measure_cell(cell, kills, clients) for cell in cells]
     return {"bench": "recovery", "machine": machine(), "kills_per_cell": kills, "clients": clients, "rows": rows}
@@ -102,33 +97,26 @@ async def measure(cells: list[Cell], kills: int, clients: int) -> dict[str, obje
 async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object]:
     """a (stateless, one standby) -> b -> c, both stateful; for a rollback c has no backup and goes back in place."""
     touched = 0 if cell.read_only else 4096
-    config = f"{{stateBytes: {cell.state_bytes}, touchedBytes: {touched}, readOnly: {str(cell.read_only).lower()}}}"
+    config = f"{{stateBytes: {cell.state_bytes}, touchedBytes: {touched}, readOnly: {str(cell.read_only).lower()}, stamp: true}}"
     operators = [stateless("a", "request"), stateful("b", "a", config), stateful("c", "b", backups=0 if cell.rollback else 1)]
     history = Path(tempfile.mkdtemp(prefix="hams-history-", dir="/dev/shm"))
-    with graph_file("recovery", operators, {"x": "c.x", "count": "c.count"}) as path:
-        supervisor = Supervisor(load(path), path, None, history, None)
-        try:
-            await supervisor.start()
-            await _full(supervisor, cell)
-            return await _loop(cell, supervisor, kills, clients, history)
-        finally:
-            await supervisor.stop()
-            shutil.rmtree(history, ignore_errors=True)
+    try:
+        with graph_file("recovery", operators, {"x": "c.x", "count": "c.count"}) as path:
+            supervisor = Supervisor(load(path), path, None, history, None)
+            try:
+                await supervisor.start()
+                await redundant(supervisor)
+                row, log = await _loop(cell, supervisor, kills, clients, history)
+                await complete(history)
+            finally:
+                await supervisor.stop()
+        counts = {"c": log.numbers["count"]} if cell.read_only else {"b": log.numbers["x"], "c": log.numbers["count"]}
+        return row | await asyncio.to_thread(judged, history, counts)
+    finally:
+        shutil.rmtree(history, ignore_errors=True)
 
 
-async def _full(supervisor: Supervisor, cell: Cell) -> None:
-    if not cell.rollback:
-        await redundant(supervisor)
-        return
-    async with asyncio.timeout(60):
-        while True:
-            topology = await supervisor.topology()
-            ready = {item.type: item.status for item in (await supervisor.view()).conditions}["Ready"]
-            if ready == "True" and topology.find("b").in_sync:
-                return
-
-
-async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, history: Path) -> dict[str, object]:
+async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, history: Path) -> tuple[dict[str, object], Log]:
     port = int(supervisor.url.rsplit(":", 1)[1])
     gaps: list[float] = []
     splits: list[dict[str, float]] = []
@@ -140,22 +128,22 @@ async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, hi
     try:
         async with asking(port, "recovery", 4096, clients) as log:
             for _ in range(kills):
-                await _full(supervisor, cell)
+                await redundant(supervisor)
                 await _answers(log, 20)
                 begin = loop.time()
                 await _answers(log, 50)
                 quiet.append(log.longest_gap_s(begin, loop.time()))
-                await _full(supervisor, cell)
+                await redundant(supervisor)
                 moment, struck_ns = await _strike(cell, supervisor)
                 kills_at.append(struck_ns)
                 await _answers(log, 50)
-                await _full(supervisor, cell)
+                await redundant(supervisor)
                 gaps.append(log.longest_gap_s(moment, min(loop.time(), moment + AROUND_S)))
                 splits.append(watcher.split(moment, log, history))
     finally:
         await watcher.close()
     base = percentile(quiet, 0.5)
-    answer = {
+    answer: dict[str, object] = {
         "cell": cell.name,
         "kills": len(gaps),
         "failed": log.failed,
@@ -169,7 +157,7 @@ async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, hi
     }
     for step in ("detect", "decide", "promote", "resend"):
         answer[f"{step}_ms"] = _ms(percentile([split[step] for split in splits if step in split], 0.5))
-    return answer
+    return answer, log
 
 
 async def _answers(log: Log, more: int) -> None:
@@ -280,20 +268,26 @@ def _ms(seconds: float) -> float:
     return round(1000 * seconds, 2)
 
 
-def print_table(result: dict[str, object]) -> None:
+def plot(result: Result, path: Path) -> None:
+    """How the gaps of each kind of kill are distributed."""
+    cumulative({row["cell"]: row["gaps_ms"] for row in rows_of(result)}, "client-visible gap, ms", path)
+
+
+def print_table(result: Result) -> None:
     """For people."""
-    rows = result["rows"]
-    assert isinstance(rows, list)
+    rows = rows_of(result)
     steps = ("detect", "decide", "promote", "resend")
     print(
         f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'beyond':>7} "
         + " ".join(f"{step:>7}" for step in steps)
-        + f" {'failed':>6}"
+        + f" {'failed':>6} lost or doubled"
     )
     for row in rows:
         gaps = f"{row['gap_median_ms']:8.1f} {row['gap_p99_ms']:8.1f} {row['gap_without_kills_ms']:7.1f} {row['gap_beyond_quiet_median_ms']:7.1f}"
         split = " ".join(f"{row[f'{step}_ms']:7.1f}" for step in steps)
-        print(f"{row['cell']:22} {row['kills']:5} {gaps} {split} {row['failed']:6}")
+        print(f"{row['cell']:22} {row['kills']:5} {gaps} {split} {row['failed']:6} {'nothing' if row['ok'] else 'SOMETHING'}")
+        for line in (*row["violations"], *(f"counts of {name}: {said}" for name, said in row["wrong_counts"].items())):
+            print(f"    {line}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """What the peer stream costs: against raw blocking sockets, in the same run, between two processes on one machine.
 
-    hams bench stream [--short] [--unix] [--out FILE.json]
+    hams bench stream [--short] [--unix] [--out FILE.json] [--output json]
 
 Measured: one way of a token (4 KiB, 1 MiB), sender's `send` to receiver's callback, one at a time; processor time of both processes
 per token, one at a time and in a stream; a state record of 100 MB as a fraction of what blocking sockets with preallocated
-memory move; and how long a notice takes to overtake such a record. Prints one JSON object.
+memory move; and how long a notice takes to overtake such a record.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import socket
@@ -16,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from typing import Any
 import uvloop
 
 from benchmarks.chain import machine
+from benchmarks.plots import bars
+from benchmarks.report import Result, add_options, deliver
 from hams_protocol.deps import Dep
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Deliver, Durable, Kind, Message, Meta, Payload, Probe, StateRecord, Suspect, Token
@@ -35,6 +38,9 @@ from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import Room, TensorInfo
 
 RECORD_BYTES = 100_000_000
+SIZES = {"4KiB": 4096, "1MiB": 1 << 20}
+SPAWN = multiprocessing.get_context("spawn")
+"""A process that inherits nothing: neither a loop nor what the other side has allocated."""
 
 
 class Factory:
@@ -55,7 +61,7 @@ class Factory:
     def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
         """Descriptors and slot."""
         assert isinstance(payload, ArenaPayload)
-        return payload.tensors, payload.buffer.view  # type: ignore[return-value] # the same fields
+        return payload.tensors, payload.buffer.view
 
     def sent(self, view: memoryview) -> None:
         """As a proxy does with a large state."""
@@ -141,8 +147,8 @@ async def _peer_server(pipe: Connection, listen: str) -> None:
 def raw(family: int, rounds: int) -> dict[str, float]:
     """Half a round trip in microseconds; bytes per second of a record."""
     with tempfile.TemporaryDirectory() as directory:
-        here, there = multiprocessing.Pipe()
-        process = multiprocessing.Process(target=raw_server, args=(there, family, directory), daemon=True)
+        here, there = SPAWN.Pipe()
+        process = SPAWN.Process(target=raw_server, args=(there, family, directory), daemon=True)
         process.start()
         connection = socket.socket(family, socket.SOCK_STREAM)
         connection.connect(here.recv())
@@ -168,105 +174,177 @@ def raw(family: int, rounds: int) -> dict[str, float]:
         return found
 
 
-async def peers(listen: str, rounds: int) -> dict[str, float]:
-    """The same over two PeerNetworks."""
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=peer_server, args=(there, listen.replace("%", "b")), daemon=True)
-    process.start()
-    answers: asyncio.Queue[Message] = asyncio.Queue()
-    up = asyncio.Event()
-    factory = Factory()
-    network = PeerNetwork(
-        "a", "bench", listen.replace("%", "a"), factory, lambda _, message: answers.put_nowait(message), lambda _: up.set(), lambda _: None
-    )
-    await network.start()
-    network.set_members({"b": here.recv()})
-    await up.wait()
+class Peers:
+    """Two PeerNetworks in two processes, seen from this one: what is sent to "b" is answered into `answers`."""
 
-    async def report() -> tuple[int, list[int]]:
-        network.send("b", Probe(0))
+    def __init__(self, listen: str) -> None:
+        self.answers: asyncio.Queue[Message] = asyncio.Queue()
+        self.factory = Factory()
+        self.up = asyncio.Event()
+        self.network = PeerNetwork(
+            "a",
+            "bench",
+            listen.replace("%", "a"),
+            self.factory,
+            lambda _, message: self.answers.put_nowait(message),
+            lambda _: self.up.set(),
+            lambda _: None,
+        )
+
+    async def answer(self, message: Message) -> None:
+        """Send, and wait for one answer."""
+        self.network.send("b", message)
+        await self.answers.get()
+
+    async def report(self) -> tuple[int, list[int]]:
+        """Processor time of both processes, ns; the age of every token since the last report, ns, sorted."""
+        self.network.send("b", Probe(0))
         while True:
-            answer = await answers.get()
+            answer = await self.answers.get()
             if isinstance(answer, Suspect):
                 cpu, ages = json.loads(answer.suspect)
                 return cpu + time.process_time_ns(), ages
 
-    while not answers.qsize():  # the way back may stand later
-        network.send("b", Probe(0))
+
+@contextlib.asynccontextmanager
+async def connected(listen: str) -> AsyncIterator[Peers]:
+    """Both networks up, both ways; `listen` has a % where each one's name belongs."""
+    here, there = SPAWN.Pipe()
+    process = SPAWN.Process(target=peer_server, args=(there, listen.replace("%", "b")), daemon=True)
+    process.start()
+    both = Peers(listen)
+    await both.network.start()
+    both.network.set_members({"b": await asyncio.to_thread(here.recv)})
+    await both.up.wait()
+    while not both.answers.qsize():  # the way back may stand later
+        both.network.send("b", Probe(0))
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.1)
-    while answers.qsize():
-        answers.get_nowait()
+    while both.answers.qsize():
+        both.answers.get_nowait()
+    try:
+        yield both
+    finally:
+        both.network.send("b", Probe(1))
+        await both.network.close(flush_s=1.0)
+        await asyncio.to_thread(process.join)
 
+
+async def peers(listen: str, rounds: int) -> dict[str, float]:
+    """The same over two PeerNetworks."""
+    async with connected(listen) as both:
+        return await _measured(both, rounds)
+
+
+async def record_rate(unix: bool) -> float:
+    """GB/s of a state record of `RECORD_BYTES` between two processes: what a state's way to a backup costs here and now."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with connected(f"unix:{directory}/%.sock" if unix else "tcp:127.0.0.1:0") as both:
+            return await _record_rate(both, both.factory.make(RECORD_BYTES))
+
+
+async def _record_rate(both: Peers, state: ArenaPayload) -> float:
+    times = []
+    for version in range(9):  # the first one warms up
+        begin = time.perf_counter()
+        await both.answer(StateRecord("rank", 1, version, version - 1, (), (), "c", state))
+        times.append(time.perf_counter() - begin)
+    return RECORD_BYTES / statistics.median(times[1:]) / 1e9
+
+
+async def _measured(both: Peers, rounds: int) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name, size, count in (("4KiB", 4096, rounds), ("1MiB", 1 << 20, rounds // 5)):
-        payload = factory.make(size)
+    for (name, size), count in zip(SIZES.items(), (rounds, rounds // 5), strict=True):
+        payload = both.factory.make(size)
         before, after, ages = 0, 0, [0]
         for _ in range(2):  # the first round warms up
-            before, _ = await report()
+            before, _ = await both.report()
             for n in range(count):
-                network.send("b", token(n, payload))
-                await answers.get()
-            after, ages = await report()
+                await both.answer(token(n, payload))
+            after, ages = await both.report()
         found[f"{name}_one_way_p50_us"] = ages[len(ages) // 2] / 1e3
         found[f"{name}_one_way_p99_us"] = ages[len(ages) * 99 // 100] / 1e3
         found[f"{name}_and_answer_cpu_us"] = (after - before) / count / 1e3
 
-    payload = factory.make(4096)
-    before, _ = await report()
+    payload = both.factory.make(4096)
+    before, _ = await both.report()
     count = rounds * 5
     for n in range(count):
         message = token(n, payload)
-        network.send("b", Deliver("rank", 4, message.token))
+        both.network.send("b", Deliver("rank", 4, message.token))
         if n % 16 == 0:
             await asyncio.sleep(0)
-    after, _ = await report()
+    after, _ = await both.report()
     found["4KiB_stream_cpu_us"] = (after - before) / count / 1e3
 
-    state = factory.make(RECORD_BYTES)
-    times = []
-    for version in range(9):
-        begin = time.perf_counter()
-        network.send("b", StateRecord("rank", 1, version, version - 1, (), (), "c", state))
-        await answers.get()
-        times.append(time.perf_counter() - begin)
-    found["record_GB_s"] = RECORD_BYTES / statistics.median(times[1:]) / 1e9
+    state = both.factory.make(RECORD_BYTES)
+    found["record_GB_s"] = await _record_rate(both, state)
 
-    await report()
+    await both.report()
     for version in range(100, 108):
-        network.send("b", StateRecord("rank", 1, version, version - 1, (), (), "c", state))
+        both.network.send("b", StateRecord("rank", 1, version, version - 1, (), (), "c", state))
         await asyncio.sleep(0.01)
-        network.send("b", Durable((Dep("rank", 1, time.monotonic_ns()),)))
-        await answers.get()
-    _, ages = await report()
+        await both.answer(Durable((Dep("rank", 1, time.monotonic_ns()),)))
+    _, ages = await both.report()
     found["notice_past_record_p50_us"] = ages[len(ages) // 2] / 1e3
-    network.send("b", Probe(1))
-    await network.close(flush_s=1.0)
-    process.join()
     return found
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser("hams bench stream", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=None)
+    add_options(parser)
     parser.add_argument("--short", action="store_true", help="a tenth of the rounds")
     parser.add_argument("--unix", action="store_true", help="Unix sockets instead of TCP on loopback")
     chosen = parser.parse_args(arguments)
-    multiprocessing.set_start_method("spawn", force=True)
-    rounds = 300 if chosen.short else 3000
-    with tempfile.TemporaryDirectory() as directory:
-        listen = f"unix:{directory}/%.sock" if chosen.unix else "tcp:127.0.0.1:0"
-        result: dict[str, Any] = {"bench": "stream", "machine": machine(), "links": "unix" if chosen.unix else "tcp"}
-        result["raw"] = raw(socket.AF_UNIX if chosen.unix else socket.AF_INET, rounds)
-        result["peers"] = uvloop.run(peers(listen, rounds))
-        result["record_of_raw"] = result["peers"]["record_GB_s"] / result["raw"]["record_GB_s"]
-    text = json.dumps(result, indent=1)
-    if chosen.out is not None:
-        chosen.out.parent.mkdir(parents=True, exist_ok=True)
-        chosen.out.write_text(text + "\n")
-    print(text)
+    deliver(measure(300 if chosen.short else 3000, unix=chosen.unix), chosen, print_table, plot)
     return 0
+
+
+def measure(rounds: int, *, unix: bool) -> Result:
+    """Raw sockets first, then peers."""
+    with tempfile.TemporaryDirectory() as directory:
+        result: dict[str, Any] = {"bench": "stream", "machine": machine(), "links": "unix" if unix else "tcp"}
+        result["raw"] = raw(socket.AF_UNIX if unix else socket.AF_INET, rounds)
+        result["peers"] = uvloop.run(peers(f"unix:{directory}/%.sock" if unix else "tcp:127.0.0.1:0", rounds))
+        result["record_of_raw"] = result["peers"]["record_GB_s"] / result["raw"]["record_GB_s"]
+    return result
+
+
+def one_way_us(result: Result) -> dict[str, list[float]]:
+    """4 KiB and 1 MiB, one at a time, of raw sockets (half a round trip) and of peers."""
+    found: dict[str, Any] = result
+    return {
+        "raw sockets": [found["raw"][f"{size}_round_trip_us"] / 2 for size in SIZES],
+        "peers": [found["peers"][f"{size}_one_way_p50_us"] for size in SIZES],
+    }
+
+
+def records(result: Result) -> dict[str, float]:
+    """GB/s of a state record."""
+    found: dict[str, Any] = result
+    return {"raw sockets": found["raw"]["record_GB_s"], "peers": found["peers"]["record_GB_s"]}
+
+
+def plot(result: Result, path: Path) -> None:
+    """GB/s one way for each size."""
+    rates = records(result)
+    groups = {
+        name: [*(size / us / 1e3 for size, us in zip(SIZES.values(), times, strict=True)), rates[name]] for name, times in one_way_us(result).items()
+    }
+    bars(["4 KiB", "1 MiB", "state of 100 MB"], groups, f"GB/s one way, one at a time ({result['links']})", path, logarithmic=True)
+
+
+def print_table(result: Result) -> None:
+    """For people."""
+    found: dict[str, Any] = result
+    rates = records(result)
+    print(f"{result['links']:12} {'4 KiB us':>9} {'1 MiB us':>9} {'record GB/s':>12}")
+    for name, (small, large) in one_way_us(result).items():
+        print(f"{name:12} {small:9.1f} {large:9.1f} {rates[name]:12.2f}")
+    print(f"record of raw: {100 * found['record_of_raw']:.0f} %; a notice overtakes a record in {found['peers']['notice_past_record_p50_us']:.0f} us")
+    cpu = (found["peers"][name] for name in ("4KiB_and_answer_cpu_us", "1MiB_and_answer_cpu_us", "4KiB_stream_cpu_us"))
+    print("processor time of both per token, us: 4 KiB and its answer {:.0f}, 1 MiB {:.0f}, 4 KiB in a stream {:.0f}".format(*cpu))
 
 
 if __name__ == "__main__":

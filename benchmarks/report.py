@@ -1,0 +1,35 @@
+"""How a measurement ends: its JSON in a file with a plot beside it, and on stdout a table for people or the same JSON for programs."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Result = dict[str, object]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """`--out` and `--output`, which every measurement has."""
+    parser.add_argument("--out", type=Path, default=None, metavar="FILE.json", help="write the measurement there, and a plot of it to FILE.svg")
+    parser.add_argument("--output", choices=("text", "json"), default="text", help="print a table, or the JSON that --out writes and nothing else")
+
+
+def deliver(result: Result, options: argparse.Namespace, table: Callable[[Result], None], plot: Callable[[Result, Path], None]) -> None:
+    """Write and print what was measured. Raises OSError if the file cannot be written; it has been printed then."""
+    text = json.dumps(result, indent=1)
+    if options.output == "json":
+        print(text, flush=True)
+    else:
+        table(result)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n")
+        plot(result, options.out.with_suffix(".svg"))
+
+
+def rows_of(result: Result) -> list[dict[str, Any]]:
+    """The rows of a measurement that has rows."""
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    return rows
