@@ -54,7 +54,8 @@ def test_the_model_sdk_depends_on_numpy_only() -> None:
 
 def test_every_declared_dependency_is_locked() -> None:
     locked = {line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
-    assert declared() - locked == set(), "run `make lock`"
+    aside = names(project(".")["optional-dependencies"]["minilm"])  # `make setup` installs what the lock holds, and this only who asks for it
+    assert declared() - aside - locked == set(), "run `make lock`"
 
 
 def test_the_lock_names_versions_and_no_place() -> None:

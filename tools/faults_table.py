@@ -3,22 +3,28 @@
     pytest -m process --junitxml build/faults/process.xml
     make e2e                                            # leaves out/e2e/scenarios.xml
     hams sim --fault F8 --histories 2000 --output json > build/faults/F8.json
-    python tools/faults_table.py --junit build/faults/process.xml out/e2e/scenarios.xml --sim build/faults/F*.json
+    python tools/faults_table.py --junit build/faults/process.xml out/e2e/scenarios.xml --sim build/faults/F*.json \\
+        --commit $(git rev-parse --short HEAD)
 
 A test counts for the ids its name begins with (`test_f16_f17_...`), below `e2e` for the level Kubernetes; a simulation for the id its file is
-named after. Only what these results contain may say "passed": a row without one says "no result", one that was skipped says so.
+named after. Only what these results contain may say "passed", and where they lack tests that the sources have (each set of parameters is one),
+the cell says how many of how many: pytest is asked for those of FOLDERS, or a file has its answer. A result of a test that the sources have
+no more is left out, and named.
 """
 
 import argparse
 import json
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 OUT = Path("docs/faults.md")
+FOLDERS = ("tests/faults", "e2e/scenarios")
 LEVELS = {"S": "simulation", "P": "processes", "K": "Kubernetes"}
 CATALOGUE = (
     ("F1", "SPK", "primary dies after its output left, before the state reached the backup"),
@@ -64,6 +70,12 @@ CATALOGUE = (
     ("F41", "SP", "many requests with failovers between: memory flat"),
 )
 ROW = re.compile(r"^test_((?:f\d+_)+)", re.IGNORECASE)
+COLLECTED = re.compile(r"^(?P<file>\S+)\.py::(?P<name>.+)$", re.MULTILINE)
+
+Test = tuple[str, str]
+"""A test as JUnit names it: dotted module (and class), function with its parameters."""
+Cells = dict[tuple[str, str], "Found"]
+"""By row and level."""
 
 
 class BadResults(Exception):
@@ -72,8 +84,9 @@ class BadResults(Exception):
 
 @dataclass
 class Found:
-    """What ran of one row at one level."""
+    """What ran of one row at one level. `there`: how many tests the sources have, 0 if that is not known."""
 
+    there: int = 0
     passed: int = 0
     failed: int = 0
     known: int = 0
@@ -84,28 +97,85 @@ class Found:
 
     def cell(self) -> str:
         """For people."""
+        ran = self.passed + self.failed + self.known
+        if not ran and not self.skipped:
+            return "no result"
+        if not ran:
+            return f"skipped ({self._of(self.skipped)})"
         if self.failed:
-            said = f"**failed**: {self.failed} of {self.passed + self.failed + self.known}"
+            said = f"**failed**: {self.failed} of {ran}" + self._lacking(ran)
         elif self.known:
-            said = f"**in part**: {self.passed} passed, {self.known} known to fail"
-        elif self.passed:
-            said = f"passed ({self.passed} {self.unit if self.passed > 1 else self.unit.rstrip('s')}"
-            said += f", {self.skipped} skipped)" if self.skipped else ")"
+            said = f"**in part**: {self.passed} passed, {self.known} known to fail" + self._lacking(ran)
         else:
-            return f"skipped ({self.skipped})"
-        return f"{said}, {self.seconds:.0f} s, {max(self.when)}" if self.unit == "tests" else f"{said}, {max(self.when)}"
+            counted = self._of(self.passed)
+            said = f"passed ({counted} {self.unit.rstrip('s') if counted == '1' else self.unit}"
+            said += f", {self.skipped} skipped)" if self.skipped else ")"
+        took = f", {self.seconds:.0f} s" if self.unit == "tests" or self.seconds else ""
+        return f"{said}{took}, {max(self.when)}"
+
+    def _of(self, count: int) -> str:
+        return f"{count} of {self.there}" if count < self.there else str(count)
+
+    def _lacking(self, ran: int) -> str:
+        return f" (of {self.there} tests {ran} ran)" if ran < self.there else ""
 
 
-def read_junit(paths: list[Path], into: dict[tuple[str, str], Found]) -> None:
-    """Add the tests of JUnit files; of a test that is in several, the last one counts. Raises BadResults."""
-    cases: dict[tuple[str, str], tuple[ElementTree.Element, str]] = {}
+def rows_of(name: str) -> list[str]:
+    """The rows that a test counts for."""
+    match = ROW.match(name)
+    return [row.upper() for row in re.findall(r"f\d+", match.group(1).lower())] if match else []
+
+
+def level_of(module: str) -> str:
+    """The level of a test of this module."""
+    return "K" if module.startswith("e2e.") else "P"
+
+
+def collected(text: str, source: str) -> set[Test]:
+    """The tests that `pytest --collect-only -q` names. Raises BadResults."""
+    found: set[Test] = set()
+    for match in COLLECTED.finditer(text):
+        *classes, name = re.split(r"::(?![^\[]*\])", match["name"])
+        found.add((".".join([match["file"].replace("/", "."), *classes]), name))
+    if not found:
+        raise BadResults(f"{source}: expected what `pytest --collect-only -q` says, found no test")
+    return found
+
+
+def collect() -> set[Test]:
+    """The tests that the sources have, parameter sets apart. Raises BadResults."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *FOLDERS]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise BadResults(f"{' '.join(command)} ended with {answer.returncode}: {answer.stdout[-1000:]}{answer.stderr[-1000:]}")
+    return collected(answer.stdout, " ".join(command))
+
+
+def count_sources(tests: set[Test], into: Cells) -> None:
+    """Say of each row and level how many tests there are."""
+    for module, name in tests:
+        for row in rows_of(name):
+            into.setdefault((row, level_of(module)), Found()).there += 1
+
+
+def read_junit(paths: list[Path], into: Cells, tests: set[Test]) -> list[str]:
+    """Add the tests of JUnit files; of a test that is in several, the last one counts.
+
+    `tests`: those of the sources; the ids of results whose modules these have, but without that test, are returned. Raises BadResults.
+    """
+    cases: dict[Test, tuple[ElementTree.Element, str]] = {}
+    modules = {module for module, _ in tests}
+    gone: list[str] = []
     for path in paths:
         for case, when in cases_of(path):
             cases[case.get("classname", ""), case.get("name", "")] = (case, when)
     for (module, name), (case, when) in cases.items():
-        match = ROW.match(name)
-        for row in re.findall(r"f\d+", match.group(1).lower()) if match else ():
-            found = into.setdefault((row.upper(), "K" if module.startswith("e2e.") else "P"), Found())
+        rows = rows_of(name)
+        if rows and module in modules and (module, name) not in tests:
+            gone.append(f"{module}.{name}")
+            continue
+        for row in rows:
+            found = into.setdefault((row, level_of(module)), Found())
             skipped = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
                 found.failed += 1
@@ -117,6 +187,7 @@ def read_junit(paths: list[Path], into: dict[tuple[str, str], Found]) -> None:
                 found.skipped += 1
             found.seconds += float(case.get("time", "0"))
             found.when.append(when)
+    return gone
 
 
 def cases_of(path: Path) -> list[tuple[ElementTree.Element, str]]:
@@ -128,11 +199,12 @@ def cases_of(path: Path) -> list[tuple[ElementTree.Element, str]]:
     return [(case, suite.get("timestamp", "")[:10]) for suite in root.iter("testsuite") for case in suite.iter("testcase")]
 
 
-def read_sim(path: Path, into: dict[tuple[str, str], Found]) -> None:
+def read_sim(path: Path, into: Cells) -> None:
     """Add one answer of `hams sim --fault F8 --output json`; the row is the file's name. Raises BadResults."""
     try:
         answer = json.loads(path.read_text())
         histories, failures = int(answer["histories"]), len(answer["failures"])
+        histories_per_s = float(answer.get("histories_per_s", 0))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadResults(f"{path}: expected the JSON of `hams sim --output json`: {type(error).__name__} {error}") from None
     if path.stem not in {name for name, levels, _ in CATALOGUE if "S" in levels}:
@@ -142,11 +214,13 @@ def read_sim(path: Path, into: dict[tuple[str, str], Found]) -> None:
     found = into.setdefault((path.stem, "S"), Found(unit="histories"))
     found.passed += histories - failures
     found.failed += failures
+    found.seconds += histories / histories_per_s if histories_per_s else 0.0
     found.when.append(datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat())
 
 
-def table(found: dict[tuple[str, str], Found]) -> str:
-    """The whole document."""
+def table(found: Cells, commit: str = "") -> str:
+    """The whole document. `commit`: of the newest results, if it is known."""
+    newest = [f"The newest of these results are of commit {commit}.", ""] if commit else []
     lines = [
         "# Faults",
         "",
@@ -156,10 +230,12 @@ def table(found: dict[tuple[str, str], Found]) -> str:
         "deterministic simulator, one seed per history. Processes: real processes and a real etcd on one machine, with signals, hosts of their own",
         "(network namespaces) that are cut off, and a network that loses, repeats, reorders and delays. Kubernetes: a cluster.",
         "",
-        "Known to fail: a test that is there, fails at least at times, and says why in its source. A dash: that level does not apply. A row says",
-        "passed when every test that names it passed; each test's name says which part of the row it is. No result: none of its tests is",
-        "in the results that this was made of. Without HAMS_FAULTS_FULL=1 a link flaps for",
-        "8 s instead of 60 (F20), 1,000 clients reconnect instead of 10,000 (F38) and 10,000 requests run instead of 100,000 (F41).",
+        *newest,
+        "A cell says passed when every test that names its row passed, of those that ran; where it does not say of how many, all that there are ran,",
+        "each set of parameters counted. Each test's name says which part of the row it is. The time is that of all of them together, the day that",
+        "of the newest. Known to fail: a test that is there, fails at least at times, and says why in its source. No result: none of its tests is in",
+        "the results that this was made of. A dash: that level does not apply. Without HAMS_FAULTS_FULL=1 a link flaps for 8 s instead of 60 (F20),",
+        "1,000 clients reconnect instead of 10,000 (F38) and 10,000 requests run instead of 100,000 (F41).",
         "",
         f"| id | scenario | {' | '.join(LEVELS.values())} |",
         "| --- | --- | --- | --- | --- |",
@@ -178,17 +254,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write docs/faults.md from the results of test runs.")
     parser.add_argument("--junit", type=Path, nargs="*", default=[], help="JUnit XML of pytest: tests/faults, e2e/scenarios")
     parser.add_argument("--sim", type=Path, nargs="*", default=[], help="JSON of hams sim --fault ID, each file named ID.json")
+    parser.add_argument("--collected", type=Path, help="what `pytest --collect-only -q` says of the sources' tests (default: it is asked)")
+    parser.add_argument("--commit", default="", help="of the newest of these results, for the head of the page")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    found: dict[tuple[str, str], Found] = {}
+    found: Cells = {}
     try:
-        read_junit(options.junit, found)
+        tests = collected(options.collected.read_text(), str(options.collected)) if options.collected else collect()
+        count_sources(tests, found)
+        gone = read_junit(options.junit, found, tests)
         for path in options.sim:
             read_sim(path, found)
-    except BadResults as error:
+    except (BadResults, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    options.out.write_text(table(found))
+    for test in gone:
+        print(f"left out, the sources have it no more: {test}", file=sys.stderr)
+    options.out.write_text(table(found, options.commit))
     return 0
 
 

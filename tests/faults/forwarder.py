@@ -47,6 +47,9 @@ class Forwarder:
     def __init__(self, target: str, seed: int = 0, listen: str = "tcp:127.0.0.1:0") -> None:
         self.target = target
         self.rules = Rules()
+        self.cut_after_bytes: int | None = None
+        """Once more bytes of payload than this have come, the cable is out: in the middle of a payload, if that is larger."""
+        self.payload_bytes = 0
         self.forwarded = 0
         self.dropped = 0
         self.repeated = 0
@@ -86,6 +89,11 @@ class Forwarder:
     def cut(self) -> None:
         """Nothing passes any more, in either direction of the connection, and nobody is told: the cable is out."""
         self._open.clear()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the cable is out."""
+        return not self._open.is_set()
 
     def heal(self) -> None:
         """Everything held up goes on its way."""
@@ -191,6 +199,9 @@ class _Link:
     def _route(self, header: Header, frame: bytes) -> None:
         """Decide the fate of a frame."""
         owner, rules, chance = self._owner, self._owner.rules, self._owner._random.random
+        owner.payload_bytes += header.data
+        if owner.cut_after_bytes is not None and owner.payload_bytes > owner.cut_after_bytes:
+            owner.cut()
         if header.kind < frames.DATA:
             self._send(frame)
             return

@@ -25,7 +25,7 @@ async def written(folder: CheckpointFolder, above: int) -> int:
             await asyncio.sleep(0.1)
 
 
-async def test_a_graph_begins_from_its_newest_whole_checkpoints(tmp_path: Path) -> None:
+async def test_f32_a_graph_begins_from_its_newest_whole_checkpoints(tmp_path: Path) -> None:
     graphs = changed(tmp_path, ("stateful: {", "stateful: {checkpoint: {every: 1s, keep: 2, dir: saved}, "))
     name = load(graphs / "line.yaml").data.name
     folder = CheckpointFolder(str(graphs / "saved"), name, "first")

@@ -174,6 +174,20 @@ async def test_a_cut_holds_everything_up_and_healing_lets_it_go(pair: Pair) -> N
     assert pair.seqs() == list(range(10))
 
 
+async def test_a_cut_in_the_middle_of_a_payload_holds_the_rest_of_it_up(pair: Pair) -> None:
+    pair.forwarder.cut_after_bytes = MIB
+    pair.send(1, nbytes=MIB // 2)
+    pair.send(2, nbytes=3 * MIB)
+    while not pair.forwarder.is_cut:  # noqa: ASYNC110 # this side has no event for it
+        await asyncio.sleep(0.005)
+    pair.send(3)
+    await asyncio.sleep(0.05)
+    assert (pair.versions(), pair.seqs()) == ([1], [])
+    pair.forwarder.cut_after_bytes = None
+    pair.forwarder.heal()
+    await pair.until(lambda: pair.versions() == [1, 2] and pair.seqs() == [3])
+
+
 async def test_the_other_direction_is_not_touched(pair: Pair) -> None:
     back: list[Message] = []
     arrived = asyncio.Event()

@@ -1,13 +1,21 @@
-"""F1, F2, F3, F9, F10, F12, F33 with real processes: kill -9 of every kind of process under verified load."""
+"""F1, F3, F5, F9, F10, F23 with real processes: kill -9 of every kind of process under verified load.
+
+What the kernel's OOM killer does to a proxy or a model (F32) is this very signal.
+"""
 
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import run_graph
+from tests.faults.harness import changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
+
+PATIENT = ("spec:\n", "spec:\n  recovery: {suspectAfter: 60s}\n")
+"""With it nobody is suspected for being silent: what is left is the end of a connection, what a proxy says itself, and a lease that runs out."""
+
+LEASE = "its lease has expired"
 
 
 @pytest.mark.parametrize("process", ["both", "proxy", "model"])
@@ -17,6 +25,24 @@ async def test_f1_f3_a_primary_that_dies_loses_and_doubles_nothing(tmp_path: Pat
             await run.answered(40)
             await run.kill(operator, "primary", process)
             await run.answered(40)
+            await run.redundant()
+    run.verify()
+
+
+@pytest.mark.parametrize("process", ["proxy", "model"])
+async def test_f3_managers_know_at_once_and_wait_for_no_lease(tmp_path: Path, process: str) -> None:
+    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run, run.load(clients=4):
+        for operator, role in (("first", "primary"), ("stamp", "active")):
+            await run.answered(20)
+            before = await run.epochs()
+            since = await run.moment()
+            target = await run.kill(operator, role, process)
+            await run.answered(20)
+            assert await run.replaced_before_its_lease_ended(since, target.id)
+            if operator in before:
+                reason = (await run.told(operator, before[operator] + 1)).reason
+                assert reason.startswith(f"{target.id}: "), reason
+                assert LEASE not in reason, reason
             await run.redundant()
     run.verify()
 
@@ -56,9 +82,13 @@ async def test_f10_neighbours_that_die_together_are_as_single_failures(tmp_path:
     async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
         await run.answered(60)
         targets = [await run.find(operator, role) for operator, role in pair]
+        since = await run.moment()
         for target in targets:
             run.strike(target)
         await run.answered(60)
+        for target in targets:
+            if target.role != "manager":
+                assert await run.replaced_before_its_lease_ended(since, target.id), f"{target.id} had to wait for a lease"
         await run.redundant()
         await run.answered(20)
     run.verify()
@@ -74,7 +104,7 @@ async def test_a_frontend_that_dies_answers_through_the_other_one(tmp_path: Path
     run.verify()
 
 
-async def test_f33_a_promoted_backup_that_dies_in_turn(tmp_path: Path) -> None:
+async def test_f1_each_promoted_backup_dies_in_turn(tmp_path: Path) -> None:
     async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
         for _ in range(4):
             await run.answered(20)

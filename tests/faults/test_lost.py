@@ -1,4 +1,4 @@
-"""F2, F13, F22, F23, F32, F35 with real processes: what replicas lose, and what they keep."""
+"""F2, F5, F13, F22, F23, F32, F33, F35 with real processes: what replicas lose, and what they keep."""
 
 import asyncio
 import contextlib
@@ -147,6 +147,69 @@ async def ahead_of_durable(run: GraphRun) -> None:
             if any(line["op"] == "last" and line["req"] in pending for line in run.lines("exec")):
                 return
             await run.stalled(0.02)
+
+
+SLOW = ('"nonce.models:Tally", config: {stateBytes: 65536}', '"nonce.models:Slow", config: {stateBytes: 65536, loadS: 2}')
+"""Whoever is to replace a lost replica takes so long to start that the heir dies before, on any machine."""
+
+
+async def heir_dies(run: GraphRun) -> int:
+    """The primary of `first` dies, and who is promoted for it at once as well; the epoch that began between."""
+    await run.answered(40)
+    epoch = (await run.epochs())["first"] + 1
+    await run.kill("first", "primary")
+    found = (await run.until(lambda topology: topology.find("first").epoch >= epoch)).find("first")
+    assert (found.epoch, found.lost) == (epoch, False)
+    run.strike(next(item for item in (await run.view()).instances if item.id == found.primary))
+    return epoch
+
+
+async def test_f33_an_heir_that_dies_before_another_is_in_sync_loses_the_state_and_a_person_lets_it_begin_again(tmp_path: Path) -> None:
+    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SLOW)) as run:
+        async with run.load(clients=4):
+            epoch = await heir_dies(run)
+            view = await not_ready(run, "StateLost")
+            assert view.open_sets == ("first",)
+            found = (await run.supervisor.topology()).find("first")
+            assert (found.epoch, found.lost) == (epoch, True), "nobody else is taken for one who has the state"
+            assert not await run.supervisor.allow_restart("first")
+            await run.answered(40)
+            view = await run.redundant()
+        assert [loss.operator for loss in view.losses] == ["first"]
+    assert {reply.status for reply in run.replies} == {200}
+    judged(run)
+
+
+async def test_f33_an_heir_that_dies_before_another_is_in_sync_begins_again_where_the_policy_says_so(tmp_path: Path) -> None:
+    graphs = changed(tmp_path, SLOW, ("spec:\n", "spec:\n  recovery: {whenLost: Restart}\n"))
+    async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
+        async with run.load(clients=4):
+            epoch = await heir_dies(run)
+            found = (await run.until(lambda topology: topology.find("first").restarted_in > 0)).find("first")
+            assert found.restarted_in == epoch + 1
+            await run.answered(40)
+            view = await run.redundant()
+        assert [loss.operator for loss in view.losses] == ["first"]
+    assert {reply.status for reply in run.replies} == {200}
+    judged(run)
+
+
+async def test_f33_an_heir_that_dies_is_followed_by_the_second_backup(tmp_path: Path) -> None:
+    graphs = changed(tmp_path, SLOW, ("stateful: {backups: 1}", "stateful: {backups: 2}"))
+    async with run_graph("line.yaml", tmp_path, graphs=graphs) as run, run.load(clients=4):
+        epoch = await heir_dies(run)
+        await run.until(lambda topology: topology.find("first").epoch > epoch)
+        await run.answered(40)
+        assert not (await run.redundant()).losses
+    assert not run.lines("lost")
+    run.verify()
+
+
+def judged(run: GraphRun) -> None:
+    """The loss is reported, and the checker finds nothing that is not excused by it."""
+    assert "first" in {line["op"] for line in run.lines("lost")}
+    report = check_directory(run.history)
+    assert report.ok, report.render()
 
 
 async def kill_all(run: GraphRun, operator: str) -> None:

@@ -1,4 +1,4 @@
-"""F21: every message between the instances of a graph goes through a network that loses, repeats, reorders and delays."""
+"""F21: every message between the instances of a graph goes through a network that loses, repeats, reorders and delays. F5: one copy gets stuck."""
 
 import asyncio
 import os
@@ -20,6 +20,7 @@ FLOOR = 2_000 if os.environ.get("HAMS_FAULTS_FULL") else 60
 """Replies that have to come while the network is bad."""
 
 FRONT = "127.7.0.1"
+STATE_BYTES = 16 << 20
 
 
 class BadNetwork(Supervisor):
@@ -30,11 +31,14 @@ class BadNetwork(Supervisor):
         self.forwarders: dict[str, Forwarder] = {}
         self.starting: list[asyncio.Task[None]] = []
         self.rules = Rules()
+        self.cut_within_copy = ""
 
     def arrange(self, launch: Launch) -> Launch:
         port = free_ports().client
         forwarder = Forwarder(f"tcp:127.0.0.1:{port}", seed=len(self.forwarders), listen=f"tcp:{FRONT}:{port}")
         forwarder.rules = self.rules
+        if launch.of == self.cut_within_copy:
+            forwarder.cut_after_bytes = STATE_BYTES // 4
         self.forwarders[launch.instance] = forwarder
         self.starting.append(asyncio.ensure_future(forwarder.start()))
         launch.arguments += ["--listen", f"tcp:127.0.0.1:{port}", "--advertise", FRONT]
@@ -48,9 +52,9 @@ class BadNetwork(Supervisor):
 
 
 @asynccontextmanager
-async def bad_network(folder: Path, suspect_after: str = "150ms") -> AsyncIterator[tuple[GraphRun, BadNetwork]]:
+async def bad_network(folder: Path, suspect_after: str = "150ms", *also: tuple[str, str]) -> AsyncIterator[tuple[GraphRun, BadNetwork]]:
     made: list[BadNetwork] = []
-    graphs = changed(folder, ("spec:\n", f"spec:\n  recovery: {{suspectAfter: {suspect_after}}}\n"))
+    graphs = changed(folder, ("spec:\n", f"spec:\n  recovery: {{suspectAfter: {suspect_after}}}\n"), *also)
 
     def make(graph: Graph, file: Path, port: int | None, history: Path | None, etcd: str | None) -> Supervisor:
         made.append(BadNetwork(graph, file, port, history, etcd))
@@ -101,4 +105,25 @@ async def test_f21_links_clogged_one_by_one_and_opened_in_random_order(tmp_path:
             await run.stalled(0.02)
         await run.answered(40)
         await run.redundant()
+    run.verify()
+
+
+async def test_f5_a_primary_serves_on_while_a_joiner_is_stuck_within_its_copy(tmp_path: Path) -> None:
+    large = ("stateBytes: 65536", f"stateBytes: {STATE_BYTES}")
+    async with bad_network(tmp_path, "60s", large) as (run, network), run.load(clients=4):  # nobody is suspected for being silent meanwhile
+        await run.answered(20)
+        before = await run.epochs()
+        network.cut_within_copy = "first"
+        await run.kill("first", "backup")
+        joiner = (await run.until(lambda topology: bool(topology.find("first").joining))).find("first").joining[0]
+        async with asyncio.timeout(60):
+            while not network.forwarders[joiner].is_cut:
+                await run.stalled(0.01)
+        network.cut_within_copy = ""
+        await run.answered(40)
+        assert joiner in (await run.supervisor.topology()).find("first").joining, "all these were answered while the copy was under way"
+        assert not run.lines("apply", joiner)
+        run.strike(next(item for item in (await run.view()).instances if item.id == joiner))
+        await run.redundant()
+        assert await run.epochs() == before, "the primary goes on, and nobody is promoted"
     run.verify()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import GraphRun, run_on_hosts
+from tests.faults.harness import REDUNDANT_S, GraphRun, run_on_hosts
 from tests.faults.hosts import available
 
 pytestmark = [
@@ -34,13 +34,20 @@ async def test_f16_f17_f18_the_host_of_a_primary_is_gone_and_returns(tmp_path: P
             await run.answered(40)
             target = await run.find(operator, "primary")
             before = await epoch(run, operator)
+            since = await run.moment()
             hosts.isolate(target.id)
             await primary_other_than(run, operator, target.id)
             await run.answered(40)
+            assert await run.replaced_before_its_lease_ended(since, target.id)
+            reason = (await run.told(operator, before + 1)).reason
+            assert reason.startswith(f"{target.id}: silent for "), f"the heartbeats tell, no lease and no connection: {reason}"
             hosts.rejoin(target.id)
             await run.answered(40)
-            view = await run.redundant()
-            assert target.id not in {item.id for item in view.instances}, "the old id came back"
+            await run.redundant()
+            assert target.id in (await run.supervisor.topology()).revoked
+            async with asyncio.timeout(REDUNDANT_S):  # it hears of that by itself, and its process comes back under another id
+                while target.id in {item.id for item in (await run.view()).instances}:
+                    await run.answered(1)
             assert await epoch(run, operator) == before + 1
     run.verify()
 

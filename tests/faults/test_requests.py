@@ -1,4 +1,4 @@
-"""F4, F25, F37, F38, F39 with real processes: what one request or one client does to the others."""
+"""F4, F25, F32, F37, F38, F39 with real processes: what one request or one client does to the others."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hams_sidecar.endpoint.limits import head_s_max
 from tests.faults.harness import GraphRun, Reply, changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
@@ -38,6 +39,20 @@ async def test_f4_a_request_that_kills_its_model_becomes_an_error(tmp_path: Path
         after = await run.epochs()
         assert after["first"] - before["first"] <= DEATHS_MAX, "replicas are not killed in turn"
         assert after["last"] - before["last"] <= DEATHS_MAX, "nobody dies downstream; what stems from versions lost above goes back with them"
+    run.verify()
+
+
+@pytest.mark.parametrize(("x", "operator"), [(-45.0, "odd"), (-24.0, "tally")], ids=["stateless", "stateful"])
+async def test_f32_a_request_for_which_a_model_finds_no_memory_is_refused_alone(tmp_path: Path, x: float, operator: str) -> None:
+    async with run_graph("odd.yaml", tmp_path) as run, run.load(clients=4):
+        await run.answered(20)
+        before = {item.id: item.model_pid for item in (await run.view()).instances}
+        reply = await run.ask(x, key="greedy")
+        assert reply.status == 500, reply
+        assert operator in str(reply.body["error"])
+        assert "MemoryError" in str(reply.body["error"])
+        await run.answered(20)
+        assert {item.id: item.model_pid for item in (await run.view()).instances} == before, "no process ended"
     run.verify()
 
 
@@ -87,18 +102,25 @@ async def test_f37_a_wrong_output_is_the_error_of_its_request_alone(tmp_path: Pa
     run.verify()
 
 
+SLOW = 200
+POST_HEAD = b"POST /v2/models/line/infer HTTP/1.1\r\nhost: test\r\ncontent-length: 100000\r\n\r\n"
+
+
 async def test_f38_slow_and_reconnecting_clients_cost_the_others_nothing(tmp_path: Path) -> None:
     async with run_graph("line.yaml", tmp_path) as run:
         before = await primaries(run)
         port = int(run.supervisor.url.rsplit(":", 1)[1])
-        head = b"POST /v2/models/line/infer HTTP/1.1\r\nhost: test\r\ncontent-length: 100000\r\n\r\n"
-        slow: list[asyncio.StreamWriter] = []
         async with run.load(clients=4):
-            for number in range(200):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(head[: number % len(head)] if number % 2 else head + b"{")
-                slow.append(writer)
-            await run.answered(100)
+            slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(SLOW)]
+            for number, (_, writer) in enumerate(slow):
+                writer.write(POST_HEAD[: number % len(POST_HEAD)] if number % 2 else POST_HEAD + b"{")
+            beside = 0
+            while beside < 100:
+                await run.answered(10)
+                if not all([await waits(reader) for reader, _ in slow]):
+                    break
+                beside += 10
+            assert beside > 10, "others are served while the slow ones hold on, not after them"
             for _ in range(10_000 if FULL else 1_000):
                 with contextlib.suppress(OSError):
                     _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -106,9 +128,21 @@ async def test_f38_slow_and_reconnecting_clients_cost_the_others_nothing(tmp_pat
                     writer.transport.abort()
             await run.answered(100)
             assert await primaries(run) == before, "heartbeats are not affected"
-        for writer in slow:
+        for _, writer in slow:
             writer.transport.abort()
+        assert run.took_s(0.99) < head_s_max, "nobody waited until a slow one was given up"
     run.verify()
+
+
+async def waits(reader: asyncio.StreamReader) -> bool:
+    """Whether the other side has neither said anything nor gone."""
+    with contextlib.suppress(OSError):
+        try:
+            async with asyncio.timeout(0):
+                await reader.read(1)
+        except TimeoutError:
+            return True
+    return False
 
 
 async def test_f39_one_key_is_one_effect_on_every_frontend(tmp_path: Path) -> None:

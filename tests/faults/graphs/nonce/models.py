@@ -9,6 +9,9 @@ import numpy as np
 
 import hams_sdk
 
+ELEMENTS_TOO_MANY = 1 << 56
+"""Refused at once, whatever the machine has: no address space is so large."""
+
 
 def nonce(rows: int) -> np.ndarray:
     return np.frombuffer(secrets.token_bytes(8 * rows), np.int64).copy()
@@ -40,6 +43,8 @@ class Tally(hams_sdk.Model):
         x = batch["x"]
         if (x == -23).any():
             os._exit(23)
+        if (x == -24).any():
+            np.ones(ELEMENTS_TOO_MANY)
         fresh = nonce(len(x))
         count = self.count + np.arange(1, len(x) + 1, dtype=np.int64)
         total = self.total + np.cumsum(x.astype(np.float64))
@@ -51,8 +56,19 @@ class Tally(hams_sdk.Model):
         return {"x": x, "count": count, "total": total, "nonce": fresh}
 
 
+class Slow(Tally):
+    """A `Tally` that takes `loadS` seconds to load, as models with weights do."""
+
+    def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(float(config["loadS"]))
+        return super().initialize(config)
+
+
 class Odd(hams_sdk.Model):
-    """Stateless, and wrong when asked to be: -41 gives NaN, -42 a wrong shape, -43 a wrong datatype, -44 a name nobody declared."""
+    """Stateless, and wrong when asked to be: -41 gives NaN, -42 a wrong shape, -43 a wrong datatype, -44 a name nobody declared.
+
+    -45 asks for more memory than there is.
+    """
 
     def run(self, batch: hams_sdk.Batch) -> dict[str, Any]:
         x = batch["x"]
@@ -64,6 +80,8 @@ class Odd(hams_sdk.Model):
             return {"x": x.astype(np.float64)}
         if (x == -44).any():
             return {"y": x}
+        if (x == -45).any():
+            np.ones(ELEMENTS_TOO_MANY)
         return {"x": x}
 
 
