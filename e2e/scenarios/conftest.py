@@ -18,6 +18,7 @@ from e2e.scenarios.variants import CHAIN, operator, variant
 
 NODES = 3
 USUAL_S = 75.0
+SCENARIO_S = 1800
 NEEDED_S = {"test_F14_pods_are_deleted_at_random": RANDOM_S + USUAL_S}
 """How long scenarios take."""
 KEPT = ROOT / "out" / "e2e"
@@ -47,6 +48,14 @@ def installation(cluster: Cluster) -> Installation:
     found = Installation(cluster)
     found.install()
     return found
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Scenarios may take longer than other tests, unless it is said how long."""
+    if config.getoption("timeout") is None:
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker(pytest.mark.timeout(SCENARIO_S))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -26,7 +26,7 @@ import yaml
 from benchmarks.judged import odd
 
 from e2e.cluster.cluster import Cluster
-from e2e.cluster.commands import CommandFailed, until
+from e2e.cluster.commands import CommandFailed, NotInTime, until
 from e2e.cluster.layout import HISTORY, ROOT
 from e2e.scenarios.certificates import by_hand
 from e2e.scenarios.hits import Hits
@@ -43,6 +43,8 @@ from hams_wire.spec import encode_spec
 NAMESPACE = "default"
 READY_S = 120.0
 REDUNDANT_S = 120.0
+GONE_S = 180.0
+"""For a graph to go. After the API server was away, programs of Kubernetes look for it again after up to a minute."""
 LOOK_S = 0.05
 POD_LOOK_S = 0.5
 """Between two looks at pods: each starts a kubectl, which takes 0.15 s of a core from what is measured."""
@@ -414,13 +416,24 @@ def graph_on(
         agent.close()
         if controller:
             cluster.kubectl("delete", "servicegraph", name, "-n", NAMESPACE, "--wait=false")
-            until(lambda: not deployments(cluster, name), 90, f"end of the Deployments of {name}", 0.2)
+            gone(cluster, name, lambda: not deployments(cluster, name))
         else:
             kinds = "deployment,service,configmap,secret,poddisruptionbudget,networkpolicy"
             cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--wait=true")
         # Nobody is left to whom states could be handed over, and pods would wait for somebody until their grace is over.
         cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--force", "--grace-period=0")
-        until(lambda: not run.pods(), 90, f"end of the pods of {name}", 0.2)
+        gone(cluster, name, lambda: not run.pods())
+
+
+def gone(cluster: Cluster, name: str, look: Callable[[], bool]) -> None:
+    """Wait until it is. Raises NotInTime, which says what is left, and what holds it."""
+    try:
+        until(look, GONE_S, f"end of {name}", 0.2)
+    except NotInTime as error:
+        columns = "KIND:.kind,NAME:.metadata.name,GOES:.metadata.deletionTimestamp,GRACE:.metadata.deletionGracePeriodSeconds,BY:.metadata.finalizers"
+        kinds = "deployments,replicasets,pods,servicegraphs"
+        left = cluster.kubectl("get", kinds, "-n", NAMESPACE, "-o", f"custom-columns={columns}")
+        raise NotInTime(f"{error}; what is left:\n{left}") from None
 
 
 def deployments(cluster: Cluster, name: str) -> list[str]:

@@ -47,6 +47,7 @@ from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.succession.heir import heir_of, unless
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
+from hams_wire import succession
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.peers.payload import TensorInfo
@@ -256,6 +257,8 @@ async def serve(
 
     def noted(name: str, value: bytes | None, revision: int) -> None:
         predecessor.noted(name, value, revision)
+        if name == succession.ENDED and value is not None and (value == succession.NOBODY or asked.is_set()):  # else it passes on
+            asked.at_once.set()
         if successor is not None:
             successor.noted(name, value)
 

@@ -107,11 +107,9 @@ async def serve(
 
     restored: StateCopy | None = None
 
-    over: list[int] = []
-
     def noted(name: str, value: bytes | None, revision: int) -> None:
-        if name == succession.ENDED and value is not None:
-            over.append(revision)
+        if name == succession.ENDED and value is not None:  # nobody takes anything over from here
+            asked.at_once.set()
 
     async def inherit() -> None:
         nonlocal restored
@@ -168,7 +166,7 @@ async def serve(
         link.perform(RestartModel("its instance goes on under a fresh id"))
 
     async def leave(node: Node, within_s: float) -> None:
-        if not asked.at_once.is_set() and not over:  # once another shape has taken over, nobody takes anything from here
+        if not asked.at_once.is_set():
             node.feed(Drain())
             await node.until_stopped(asked.at_once, within_s)
 

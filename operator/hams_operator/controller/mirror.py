@@ -24,7 +24,7 @@ ROOT = "/hams/v1/"
 @dataclass(slots=True)
 class Known:
     """What etcd holds of one graph. `registered`: whose each instance is; `failovers`, `versions`: what was told of each set, for people;
-    `succession` and what follows it: of a change of its shape (`hams_wire.succession`)."""
+    `succession` and what follows it: of a change of its shape, or of its end (`hams_wire.succession`)."""
 
     topology: Topology = field(default_factory=Topology)
     topology_revision: int = ABSENT
@@ -40,6 +40,7 @@ class Known:
     quiet: dict[InstanceId, Quiet] = field(default_factory=dict)
     waiting: dict[InstanceId, str] = field(default_factory=dict)
     taken: dict[InstanceId, Taken] = field(default_factory=dict)
+    ended: bool = False
 
     @property
     def has_run(self) -> bool:
@@ -158,6 +159,8 @@ class Mirror:
                 known.waiting[name.removeprefix(succession.WAITING)] = value.decode(errors="replace")
             elif name.startswith(succession.TAKEN):
                 known.taken[name.removeprefix(succession.TAKEN)] = succession.decode_taken(value)
+            elif name == succession.ENDED:
+                known.ended = True
         except records.MalformedRecord as error:
             log.error("%s: %s", key, error)
         return uid
@@ -185,6 +188,8 @@ class Mirror:
             known.waiting.pop(name.removeprefix(succession.WAITING), None)
         elif name.startswith(succession.TAKEN):
             known.taken.pop(name.removeprefix(succession.TAKEN), None)
+        elif name == succession.ENDED:
+            known.ended = False
         if not (known.spec or known.registered or known.topology.generation or known.follows or known.succession):
             del self._known[uid]
         return uid
@@ -248,6 +253,17 @@ class Mirror:
         if entry is not None and changed is not None:
             log.warning("%s: the lost state of %s begins again, as a person has said", graph_uid, name)
             await self._coordination.compare_and_swap(entry.key, entry.mod_revision, records.encode_topology(changed))
+
+    async def end_all(self, owner_uid: str) -> None:
+        """Tell the processes of all incarnations that nobody will take anything over from them. Raises CoordinationError."""
+        for uid in self.uids(owner_uid):
+            if not self.of(uid).ended:
+                key = succession.key(uid, succession.ENDED)
+                try:
+                    revision = await self._coordination.compare_and_swap(key, ABSENT, succession.NOBODY)
+                except NotApplied:  # it has a successor, and the watch is about to tell
+                    continue
+                self._put(key, succession.NOBODY, revision)
 
     async def clear(self, graph_uid: str) -> None:
         """Remove all that etcd holds of a graph. Raises CoordinationError; removing again does no harm."""

@@ -347,11 +347,13 @@ class Reconciler:
     # -- a graph that shall go -------------------------------------------------------------------------------------------------------
 
     async def _end(self, key: GraphKey, item: Json) -> None:
-        """Objects and pods first, then the etcd keys, then the resource itself."""
+        """Objects and pods first, then the etcd keys, then the resource itself. Before that its processes are told, lest they wait for heirs."""
         metadata = item["metadata"]
         if FINALIZER not in (metadata.get("finalizers") or []):
             return
         place = Place(metadata["name"], metadata["namespace"], metadata["uid"])
+        if not self._mirror.away:
+            await self._mirror.end_all(place.owner_uid)
         for held in self._store.objects(key):
             mine = any(owner.get("uid") == place.owner_uid for owner in held["metadata"].get("ownerReferences") or [])
             if mine and not held["metadata"].get("deletionTimestamp"):

@@ -67,7 +67,7 @@ async def serve(
 
     def noted(name: str, value: bytes | None, revision: int) -> None:
         if name == succession.ENDED and value is not None:
-            log.warning("another shape of the graph has taken over: %s", value.decode(errors="replace"))
+            log.warning("the graph ends; in its place: %s", value.decode(errors="replace") or "nothing")
             ended.set()
 
     def perform(effect: Effect) -> None:

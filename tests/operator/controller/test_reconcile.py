@@ -17,7 +17,7 @@ from hams_operator.controller.webhook import refusals
 from hams_operator.controller.workers import Again
 from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE, Place
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
-from hams_wire import records
+from hams_wire import records, succession
 from hams_wire.coordination.memory import MemoryStore
 from hams_wire.coordination.port import Delete, Write
 from hams_wire.errors import Unavailable
@@ -463,6 +463,9 @@ async def test_a_deleted_graph_takes_its_objects_its_pods_and_its_etcd_keys_alon
     with pytest.raises(Again):
         await scene.look()
     assert scene.etcd.snapshot("/hams/v1/").entries != ()  # processes may still live
+    ended = scene.etcd.read(succession.key(UID, succession.ENDED))
+    assert ended is not None, "they are told not to wait for heirs"
+    assert ended.value == succession.NOBODY
     await scene.look()
     assert scene.etcd.snapshot("/hams/v1/").entries == ()
     assert [item for item in scene.kube.items.values() if item["kind"] not in ("Event",)] == []

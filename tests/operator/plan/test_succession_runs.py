@@ -302,6 +302,55 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
                 assert await process.wait() == 0
 
 
+@pytest.mark.parametrize("victim", ["counting-count-0/proxy", "counting-frontend-0/frontend"])
+async def test_who_is_asked_to_end_before_the_switch_does_not_wait_for_heirs_after_it(tmp_path: Path, victim: str) -> None:
+    async with world(tmp_path) as found, asyncio.timeout(120):
+        old = await found.begin(ONE)
+        await found.ready(0)
+        process = found.shapes[0][1].processes[victim]
+
+        async def ask_to_end() -> None:
+            process.terminate()
+
+        load = Load(patient=True)
+        await load.more(50)
+        found.then[Phase.CLOSE] = ask_to_end
+        await found.begin(TWO, follows=old)
+        await found.phase(old.data.uid, Phase.DONE)
+        async with asyncio.timeout(15):
+            assert await process.wait() == 0
+        await found.ready(1)
+        await load.more(100)
+        counts = await load.end()
+        assert counts == list(range(1, len(counts) + 1))
+
+
+async def test_of_a_deleted_graph_nobody_waits_for_heirs(tmp_path: Path) -> None:
+    """Whether a process is asked to end before it is told that the graph ends, or after."""
+    async with world(tmp_path) as found, asyncio.timeout(120):
+        graph = await found.begin(ONE)
+        await found.ready(0)
+        assert count_in(await ask("first", Ports.http)) == 1
+        processes = found.shapes[0][1].processes
+        primary = f"{await found.primary(graph.data.uid, 'count')}/proxy"
+        (backup,) = {"counting-count-0/proxy", "counting-count-1/proxy"} - {primary}
+        found.kill(0, backup.partition("/")[0], "proxy")
+        processes[primary].terminate()
+        assert count_in(await ask("second", Ports.http)) == 2, "it serves on until somebody has its state, or its time is over"
+        assert processes[primary].returncode is None
+        await found.mirror.end_all(graph.data.uid)
+        others = [processes[name] for name in ("counting-frontend-0/frontend", "counting-frontend-1/frontend", "counting-manager-0/manager")]
+        async with asyncio.timeout(20):  # to hand over they have longer
+            assert await processes[primary].wait() == 0
+            for process in others:
+                process.terminate()
+            assert [await process.wait() for process in others] == [0, 0, 0]
+        await found.mirror.end_all(graph.data.uid)
+        entry = await found.client.get(succession.key(graph.data.uid, succession.ENDED))
+        assert entry is not None
+        assert entry.value == succession.NOBODY
+
+
 @pytest.mark.parametrize(("phase", "victim"), [(Phase.CLOSE, "count"), (Phase.HOLD, "F/0"), (Phase.CLOSE, "F/0")])
 async def test_who_dies_in_the_shape_before_is_replaced_as_always(tmp_path: Path, phase: Phase, victim: str) -> None:
     """The primary of the state that is taken over, or the owner of a shard, at each step before the switch."""
