@@ -52,9 +52,9 @@ def installation(cluster: Cluster) -> Installation:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Scenarios may take longer than other tests, unless it is said how long."""
-    if config.getoption("timeout") is None:
+    if config.getoption("timeout", None) is None:
         for item in items:
-            if Path(__file__).parent in item.path.parents:
+            if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(SCENARIO_S))
 
 

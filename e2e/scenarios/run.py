@@ -43,7 +43,8 @@ from hams_wire.spec import encode_spec
 NAMESPACE = "default"
 READY_S = 120.0
 REDUNDANT_S = 120.0
-GONE_S = 180.0
+GONE_S = 90.0
+GONE_LATE_S = 180.0
 """For a graph to go. After the API server was away, programs of Kubernetes look for it again after up to a minute."""
 LOOK_S = 0.05
 POD_LOOK_S = 0.5
@@ -109,7 +110,7 @@ class GraphRun(Hits):
     """One graph that runs.
 
     `ready_s`: from `kubectl apply` until the condition Ready. `faults`: when (monotonic) and what was done to it; `replies`: what clients got.
-    `settles`: whether every request is complete in the end; it is not where a state was lost.
+    `settles`: whether every request is complete in the end; it is not where a state was lost. `gone_s`: how long it may take to go.
     """
 
     installation: Installation
@@ -122,6 +123,7 @@ class GraphRun(Hits):
     inputs: Sequence[dict[str, Any]] = ONE
     ready_s: float = 0.0
     settles: bool = True
+    gone_s: float = GONE_S
     replies: list[dict[str, Any]] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     troubles: dict[str, int] = field(default_factory=dict)
@@ -416,19 +418,19 @@ def graph_on(
         agent.close()
         if controller:
             cluster.kubectl("delete", "servicegraph", name, "-n", NAMESPACE, "--wait=false")
-            gone(cluster, name, lambda: not deployments(cluster, name))
+            gone(cluster, name, run.gone_s, lambda: not deployments(cluster, name))
         else:
             kinds = "deployment,service,configmap,secret,poddisruptionbudget,networkpolicy"
             cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--wait=true")
         # Nobody is left to whom states could be handed over, and pods would wait for somebody until their grace is over.
         cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--force", "--grace-period=0")
-        gone(cluster, name, lambda: not run.pods())
+        gone(cluster, name, run.gone_s, lambda: not run.pods())
 
 
-def gone(cluster: Cluster, name: str, look: Callable[[], bool]) -> None:
+def gone(cluster: Cluster, name: str, within_s: float, look: Callable[[], bool]) -> None:
     """Wait until it is. Raises NotInTime, which says what is left, and what holds it."""
     try:
-        until(look, GONE_S, f"end of {name}", 0.2)
+        until(look, within_s, f"end of {name}", 0.2)
     except NotInTime as error:
         columns = "KIND:.kind,NAME:.metadata.name,GOES:.metadata.deletionTimestamp,GRACE:.metadata.deletionGracePeriodSeconds,BY:.metadata.finalizers"
         kinds = "deployments,replicasets,pods,servicegraphs"

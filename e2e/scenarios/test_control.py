@@ -3,7 +3,7 @@
 import time
 
 from e2e.scenarios.report import report
-from e2e.scenarios.run import FULL, GraphRun
+from e2e.scenarios.run import FULL, GONE_LATE_S, GraphRun
 from hams_operator.chaos.scenarios import Aim, etcd_member_lost, without_controllers
 
 AWAY_S = 600.0 if FULL else 30.0
@@ -26,6 +26,7 @@ def test_F30_the_api_server_is_away_and_a_primary_dies(chain: GraphRun) -> None:
             chain.cluster.start(0, "kube-apiserver")
         chain.cluster.wait_for_api()
         chain.redundant(within_s=180)
+    chain.gone_s = GONE_LATE_S
     report(chain, "F30 API server")
     assert not chain.failed()
 

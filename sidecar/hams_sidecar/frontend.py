@@ -40,14 +40,13 @@ from hams_sidecar.inference import (
     TimedOut,
     tensors_digest,
 )
-from hams_sidecar.lives import listen_at, live
+from hams_sidecar.lives import Ended, listen_at, live
 from hams_sidecar.metrics import Metrics
 from hams_sidecar.payload import Payload, layout
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.succession.heir import heir_of, unless
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
-from hams_wire import succession
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.peers.payload import TensorInfo
@@ -252,13 +251,14 @@ async def serve(
     heir = await heir_of(coordination, graph_uid, FRONTEND, instance, certificates)
     successor = port.successor = None if heir is None else Successor(graph, heir)
 
+    ended = Ended()
+
     async def host(visit: Visit) -> None:
         await answer_visitor(visit, port, successor)
 
     def noted(name: str, value: bytes | None, revision: int) -> None:
         predecessor.noted(name, value, revision)
-        if name == succession.ENDED and value is not None and (value == succession.NOBODY or asked.is_set()):  # else it passes on
-            asked.at_once.set()
+        ended.noted(name, value)
         if successor is not None:
             successor.noted(name, value)
 
@@ -311,9 +311,9 @@ async def serve(
         if predecessor.is_over:  # nobody takes anything over
             await asyncio.wait({closing}, timeout=max(by - node.now(), 0.0))
             return
-        if not asked.at_once.is_set():
+        if not asked.at_once.is_set() and not ended.is_set():
             node.feed(Drain())
-        await node.until_stopped(asked.at_once, max(by - node.now(), 0.0))
+        await node.until_stopped(asked.at_once, ended, timeout_s=max(by - node.now(), 0.0))
 
     def missing() -> str | None:
         if successor is not None and not successor.open.is_set():

@@ -12,11 +12,25 @@ from collections.abc import Awaitable, Callable
 
 from hams_protocol.ids import InstanceId
 from hams_sidecar import limits
+from hams_wire import succession
 from hams_wire.errors import CoordinationError
 from hams_wire.node import Node
 from hams_wire.process import Asked
 
 log = logging.getLogger("hams.process")
+
+
+class Ended(asyncio.Event):
+    """Set once the graph has ended: another shape has taken over, or (`deleted`) nobody will."""
+
+    deleted = False
+
+    def noted(self, name: str, value: bytes | None) -> None:
+        """A key of this graph, as it is or as it has become."""
+        if name == succession.ENDED and value is not None:
+            self.deleted = value == succession.NOBODY
+            self.set()
+
 
 Begin = Callable[[InstanceId, int], Awaitable[Node]]
 """Makes the instance of one life: its id, and which life it is, from 0."""

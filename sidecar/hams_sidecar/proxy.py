@@ -14,6 +14,7 @@ from typing import get_args
 
 from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
 from hams_protocol.events import CheckpointRead, Drain, ModelReady
+from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import StateCopy
 from hams_protocol.stateful import StatefulMachine
@@ -22,12 +23,12 @@ from hams_protocol.stateless import StatelessMachine
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.checkpoints import CheckpointWriter
-from hams_sidecar.lives import listen_at, live
+from hams_sidecar.lives import Ended, listen_at, live
 from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.proxy_metrics import Work, samples
 from hams_sidecar.succession.heir import answer_state, heir_of, unless
-from hams_wire import records, succession
+from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.exposition import Sample
@@ -107,9 +108,10 @@ async def serve(
 
     restored: StateCopy | None = None
 
+    ended = Ended()
+
     def noted(name: str, value: bytes | None, revision: int) -> None:
-        if name == succession.ENDED and value is not None:  # nobody takes anything over from here
-            asked.at_once.set()
+        ended.noted(name, value)
 
     async def inherit() -> None:
         nonlocal restored
@@ -166,9 +168,13 @@ async def serve(
         link.perform(RestartModel("its instance goes on under a fresh id"))
 
     async def leave(node: Node, within_s: float) -> None:
-        if not asked.at_once.is_set():
+        """Hand over, unless nobody takes anything over: then frontends first, as clients wait for them."""
+        by = node.now() + within_s
+        if not asked.at_once.is_set() and not ended.is_set():
             node.feed(Drain())
-            await node.until_stopped(asked.at_once, within_s)
+            await node.until_stopped(asked.at_once, ended, timeout_s=within_s)
+        if ended.deleted:
+            await node.until_none(FRONTEND, asked.at_once, timeout_s=by - node.now())
 
     node: Node | None = None
     telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))

@@ -10,7 +10,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from hams_protocol.effects import (
     Effect,
@@ -116,6 +116,7 @@ class Node:
         self.instance = instance
         self.of = of
         self.members: dict[InstanceId, Member] = {}
+        self._members_changed = asyncio.Event()
         self.stopped: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._uid = graph_uid
         self._coordination = coordination
@@ -189,12 +190,22 @@ class Node:
         if self._history is not None:
             self._history.close()
 
-    async def until_stopped(self, asked: asyncio.Event, timeout_s: float | None = None) -> None:
-        """Until the core says Stop, `asked` is set, or the time is over."""
-        ended = self._loop.create_task(asked.wait())
-        self.stopped.add_done_callback(lambda _: ended.cancel())
-        await asyncio.wait({ended}, timeout=timeout_s)
-        ended.cancel()
+    async def until_stopped(self, *events: asyncio.Event, timeout_s: float | None = None) -> None:
+        """Until the core says Stop, one of the events is set, or the time is over."""
+        waiting: list[asyncio.Future[Any]] = [self._loop.create_task(event.wait()) for event in events]
+        await asyncio.wait([*waiting, self.stopped], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+
+    async def until_none(self, of: str, *events: asyncio.Event, timeout_s: float) -> None:
+        """Until no instance of `of` is registered, the core says Stop, one of the events is set, or the time is over."""
+        by = self.now() + timeout_s
+        while any(member.of == of for member in self.members.values()):
+            left_s = by - self.now()
+            if left_s <= 0 or self.stopped.done() or any(event.is_set() for event in events):
+                return
+            self._members_changed.clear()
+            await self.until_stopped(self._members_changed, *events, timeout_s=left_s)
 
     async def tell(self, key: str, value: bytes) -> None:
         """Write into etcd what only people look at. Raises CoordinationError; who asks again overwrites, so an unknown outcome does no harm."""
@@ -452,6 +463,7 @@ class Node:
         if members == self.members:
             return
         self.members = members
+        self._members_changed.set()
         self.network.set_members({name: member.address for name, member in members.items()})
         self.feed(MembersChanged(tuple(members.values())))
 
@@ -471,15 +483,17 @@ class Node:
             self._proposals.popleft()
 
     async def _commit(self, proposal: Propose) -> Event:
-        """One compare-and-swap. An unknown outcome is read again, never repeated. A graph whose successor serves has no roles to give any more."""
+        """One compare-and-swap. An unknown outcome is read again, never repeated. A graph that has ended has no roles to give any more: whoever wants
+        to asks again after a pause, until its process ends as well."""
         key = records.topology_key(self._uid)
         compares = (Compare(key, proposal.revision), Compare(succession.key(self._uid, succession.ENDED), ABSENT))
         try:
             if proposal.revision >= 0:
                 revision = await self._coordination.transact(compares, (Write(key, records.encode_topology(proposal.topology)),))
                 return CasDone(proposal.topology, revision)
-        except NotApplied:
-            pass
+        except NotApplied as error:
+            if error.current[1] is not None:
+                return CasUnknown()
         except CoordinationError as error:
             log.warning("proposal of generation %d: %s", proposal.topology.generation, error)
             self._read_soon()

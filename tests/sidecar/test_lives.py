@@ -21,7 +21,7 @@ class OneLife:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def until_stopped(self, asked: asyncio.Event, timeout_s: float | None = None) -> None:
+    async def until_stopped(self, asked: asyncio.Event, *, timeout_s: float | None = None) -> None:
         waits = asyncio.create_task(asked.wait())
         await asyncio.wait({waits, self.stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         waits.cancel()
@@ -51,7 +51,7 @@ class Process:
     async def leave(self, node: OneLife, within_s: float) -> None:
         self.left.append(node)
         self.leaving.set()
-        await node.until_stopped(self.asked.at_once, within_s)
+        await node.until_stopped(self.asked.at_once, timeout_s=within_s)
 
     def run(self, leave_s: float = 60.0) -> asyncio.Task[OneLife]:
         lives = live("a", self.begin, self.start, lambda node: None, self.asked, self.leave, leave_s)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from hams_protocol.graph import FrontendSpec, Graph, GraphData, Mode, RecoverySp
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import Heartbeat
 from hams_protocol.topology import Topology
-from hams_wire import limits, records
+from hams_wire import limits, records, succession
 from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
 from hams_wire.node import Node
 from hams_wire.peers.payload import HeapFactory
@@ -234,6 +234,50 @@ async def test_a_proposal_that_somebody_else_was_faster_with_is_answered_by_what
     shell = node(Scripted(answers), _nothing, store=store.client())
     shell.feed(Tick())
     assert await told == CasFailed(there, revision)
+
+
+async def test_a_proposal_of_a_graph_that_has_ended_is_no_news_that_calls_for_another_at_once() -> None:
+    store = MemoryStore()
+    await store.client().compare_and_swap(succession.key("uid", succession.ENDED), 0, succession.NOBODY)
+    told: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+
+    def answers(event: Event) -> list[Effect]:
+        if isinstance(event, CasDone | CasFailed | CasUnknown):
+            told.set_result(event)
+        return [Propose(0, Topology(generation=1))] if isinstance(event, Tick) else []
+
+    shell = node(Scripted(answers), _nothing, store=store.client())
+    shell.feed(Tick())
+    assert await told == CasUnknown()
+    assert store.read(records.topology_key("uid")) is None
+
+
+async def test_until_none_is_left_of_a_kind() -> None:
+    store = MemoryStore()
+    both, never, now = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    now.set()
+
+    def hear(event: Event) -> list[Effect]:
+        if isinstance(event, MembersChanged) and len(event.members) == 2:
+            both.set()
+        return []
+
+    one = node(Scripted(hear), _nothing, store=store.client())
+    two = Node(Scripted(lambda event: []), "b-1", "b", "uid", store.client(), HeapFactory(), _nothing)
+    try:
+        await one.start()
+        await two.start()
+        await both.wait()
+        await one.until_none("b", timeout_s=0)
+        await one.until_none("b", now, timeout_s=60)
+        waits = asyncio.create_task(one.until_none("b", never, timeout_s=60))
+        await asyncio.sleep(0)
+        assert not waits.done()
+        await two.close(leave=True)
+        await waits
+        assert set(one.members) == {"a-1"}
+    finally:
+        await one.close(leave=True)
 
 
 async def test_two_nodes_find_each_other_and_who_is_over_gives_no_sign_of_life() -> None:

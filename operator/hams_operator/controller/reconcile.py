@@ -352,8 +352,11 @@ class Reconciler:
         if FINALIZER not in (metadata.get("finalizers") or []):
             return
         place = Place(metadata["name"], metadata["namespace"], metadata["uid"])
-        if not self._mirror.away:
-            await self._mirror.end_all(place.owner_uid)
+        try:
+            if not self._mirror.away:
+                await self._mirror.end_all(place.owner_uid)
+        except CoordinationError as error:
+            log.warning("%s/%s: its processes may wait for heirs before they end: %s", *key, error)
         for held in self._store.objects(key):
             mine = any(owner.get("uid") == place.owner_uid for owner in held["metadata"].get("ownerReferences") or [])
             if mine and not held["metadata"].get("deletionTimestamp"):

@@ -18,9 +18,9 @@ from hams_operator.controller.workers import Again
 from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE, Place
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records, succession
-from hams_wire.coordination.memory import MemoryStore
+from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
 from hams_wire.coordination.port import Delete, Write
-from hams_wire.errors import Unavailable
+from hams_wire.errors import NoSpace, Unavailable
 from hams_wire.spec import decode_spec
 
 from ..plan.kit import PAIR, SETTINGS, with_change
@@ -466,6 +466,22 @@ async def test_a_deleted_graph_takes_its_objects_its_pods_and_its_etcd_keys_alon
     ended = scene.etcd.read(succession.key(UID, succession.ENDED))
     assert ended is not None, "they are told not to wait for heirs"
     assert ended.value == succession.NOBODY
+    await scene.look()
+    assert scene.etcd.snapshot("/hams/v1/").entries == ()
+    assert [item for item in scene.kube.items.values() if item["kind"] not in ("Event",)] == []
+
+
+async def test_a_graph_goes_though_etcd_takes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.graph["metadata"]["deletionTimestamp"] = "2999-01-01T00:00:00Z"
+
+    async def full(*_: object) -> int:
+        raise NoSpace("etcdserver: mvcc: database space exceeded")
+
+    monkeypatch.setattr(MemoryCoordination, "compare_and_swap", full)
+    with pytest.raises(Again):
+        await scene.look()
     await scene.look()
     assert scene.etcd.snapshot("/hams/v1/").entries == ()
     assert [item for item in scene.kube.items.values() if item["kind"] not in ("Event",)] == []

@@ -341,14 +341,42 @@ async def test_of_a_deleted_graph_nobody_waits_for_heirs(tmp_path: Path) -> None
         await found.mirror.end_all(graph.data.uid)
         others = [processes[name] for name in ("counting-frontend-0/frontend", "counting-frontend-1/frontend", "counting-manager-0/manager")]
         async with asyncio.timeout(20):  # to hand over they have longer
-            assert await processes[primary].wait() == 0
             for process in others:
                 process.terminate()
-            assert [await process.wait() for process in others] == [0, 0, 0]
+            assert [await process.wait() for process in (processes[primary], *others)] == [0, 0, 0, 0]
         await found.mirror.end_all(graph.data.uid)
         entry = await found.client.get(succession.key(graph.data.uid, succession.ENDED))
         assert entry is not None
         assert entry.value == succession.NOBODY
+
+
+async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> None:
+    """Frontends end first: as long as one is there, clients may wait for what is behind it."""
+    async with world(tmp_path) as found, asyncio.timeout(120):
+        graph = await found.begin(ONE)
+        await found.ready(0)
+        answers: list[tuple[int, Json]] = []
+        many = asyncio.Event()
+
+        async def client(number: int) -> None:
+            with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):  # not accepted
+                for request in itertools.count():
+                    answers.append(await ask(f"c{number}-{request}", Ports.http))
+                    if len(answers) == 50:
+                        many.set()
+
+        clients = [asyncio.create_task(client(number)) for number in range(4)]
+        await many.wait()
+        await found.mirror.end_all(graph.data.uid)
+        before = len(answers)
+        processes = [process for name, process in found.shapes[0][1].processes.items() if not name.endswith("/model")]
+        for process in processes:
+            process.terminate()
+        await asyncio.gather(*clients)
+        assert len(answers) > before
+        assert sorted(count_in(answer) for answer in answers) == list(range(1, len(answers) + 1))
+        async with asyncio.timeout(20):
+            assert [await process.wait() for process in processes] == [0] * len(processes)
 
 
 @pytest.mark.parametrize(("phase", "victim"), [(Phase.CLOSE, "count"), (Phase.HOLD, "F/0"), (Phase.CLOSE, "F/0")])
