@@ -310,7 +310,7 @@ pods_gone_s = 90.0
 """Of a deleted graph, pods that have not gone after this long (their node is away) hold the etcd keys no longer."""
 
 delete_grace_s = 5
-"""Pods of a deleted graph, and pods whose instances are over, have nothing to hand over."""
+"""Pods whose instances are over have nothing to hand over."""
 
 certificate_days = 90
 certificate_renew_days = 30

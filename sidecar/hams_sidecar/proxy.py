@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
-from hams_protocol.events import CheckpointRead, Drain, ModelReady
+from hams_protocol.events import CheckpointRead, Drain, ModelDied, ModelReady
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import StateCopy
@@ -28,6 +28,7 @@ from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.proxy_metrics import Work, samples
 from hams_sidecar.succession.heir import answer_state, heir_of, unless
+from hams_sidecar.warming import Warming
 from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
@@ -74,13 +75,17 @@ async def serve(
 
     unheard: list[ModelEvent] = []
     ready: asyncio.Future[ModelReady] = asyncio.get_running_loop().create_future()
+    warming = Warming(coordination, graph_uid, operator, instance)
     factory = ArenaFactory(memory)
 
     def emit(event: ModelEvent) -> None:
+        warming.heard(event)
         if isinstance(event, ModelReady) and not ready.done():
             ready.set_result(event)
         if nodes:
             nodes[-1].feed(event)
+        elif isinstance(event, ModelDied):  # to a life that begins later it has never lived
+            unheard.clear()
         else:
             unheard.append(event)
 
@@ -158,6 +163,7 @@ async def serve(
         for event in unheard:
             node.feed(event)
         unheard.clear()
+        await warming.over()
 
     def between(node: Node) -> None:
         """The model of the life before is in the middle of something: a fresh one tells the next life that it is ready."""
@@ -185,12 +191,15 @@ async def serve(
         await link.listen(socket)
         if heir is not None and await never_begun(coordination, graph_uid, operator) and not await unless(asked, inherit()):
             return 0
+        if not graph.operators[operator].stateful and not await unless(asked, warming.until_loaded()):
+            return 0
         node = await live(instance, begin, start, between, asked, leave, drain_s)
     finally:
         for task in (telling, *telling_loaded):
             task.cancel()
         if probes is not None:
             probes.close()
+        await warming.over()
         await link.close()
         await writer.close()
         if node is not None:

@@ -193,9 +193,11 @@ class Node:
     async def until_stopped(self, *events: asyncio.Event, timeout_s: float | None = None) -> None:
         """Until the core says Stop, one of the events is set, or the time is over."""
         waiting: list[asyncio.Future[Any]] = [self._loop.create_task(event.wait()) for event in events]
-        await asyncio.wait([*waiting, self.stopped], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
-            task.cancel()
+        try:
+            await asyncio.wait([*waiting, self.stopped], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
 
     async def until_none(self, of: str, *events: asyncio.Event, timeout_s: float) -> None:
         """Until no instance of `of` is registered, the core says Stop, one of the events is set, or the time is over."""

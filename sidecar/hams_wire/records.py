@@ -8,6 +8,8 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
 from hams_wire.errors import Guilty, WireError
 
+WARMING = "warming/"
+
 
 class MalformedRecord(WireError):
     """A value below a graph's prefix is not what this version writes."""
@@ -73,6 +75,11 @@ def topology_key(graph_uid: str) -> str:
 def member_key(graph_uid: str, instance: InstanceId) -> str:
     """One instance's registration."""
     return f"{prefix_of(graph_uid)}members/{instance}"
+
+
+def warming_key(graph_uid: str, instance: InstanceId) -> str:
+    """Says, for people and for who supervises it, that an instance lives that does not register before its model is loaded."""
+    return f"{prefix_of(graph_uid)}{WARMING}{instance}"
 
 
 def failover_key(graph_uid: str, name: str) -> str:

@@ -3,11 +3,13 @@
 What the kernel's OOM killer does to a proxy or a model (F32) is this very signal.
 """
 
+import asyncio
 import signal
 from pathlib import Path
 
 import pytest
 
+from hams_wire import records
 from tests.faults.harness import changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
@@ -89,6 +91,26 @@ async def test_f10_neighbours_that_die_together_are_as_single_failures(tmp_path:
         for target in targets:
             if target.role != "manager":
                 assert await run.replaced_before_its_lease_ended(since, target.id), f"{target.id} had to wait for a lease"
+        await run.redundant()
+        await run.answered(20)
+    run.verify()
+
+
+async def test_who_takes_the_place_of_a_dead_one_gets_no_request_before_its_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    monkeypatch.setenv("HAMS_TEST_GATE", str(gate))
+    async with run_graph("gated.yaml", tmp_path) as run, run.load(clients=4):
+        await run.answered(40)
+        gate.unlink()
+        await run.kill("gated", "active", "both")
+        async with asyncio.timeout(60):
+            while not any(entry.key.startswith(records.warming_key(run.supervisor.uid, "")) for entry in (await run.moment()).entries):
+                await run.answered(20)
+        await run.answered(400)
+        await run.kill("gated", "standby", "model")  # while it loads: the next one is given nothing to answer for
+        await run.answered(100)
+        gate.touch()
         await run.redundant()
         await run.answered(20)
     run.verify()

@@ -365,8 +365,8 @@ class Reconciler:
                     OWNED[held["kind"]], place.namespace, held["metadata"]["name"], held["metadata"]["uid"], dependents_first=first
                 )
         for pod in self._store.pods(key):
-            if not pod.deleting or pod.grace_s > limits.delete_grace_s:  # nobody is left to hand over to
-                await self._kube.delete(PODS, place.namespace, pod.name, pod.uid, limits.delete_grace_s)
+            if not pod.deleting:
+                await self._kube.delete(PODS, place.namespace, pod.name, pod.uid)
         ending = ("Ending", "the graph is being deleted")
         await self._tell(key, _Asked(item, place, None, ending), refusal(item.get("status") or {}, ending, _generation(item), _now()), None)
         left = self._store.pods(key) or any(held["kind"] == "Deployment" for held in self._store.objects(key))

@@ -235,11 +235,12 @@ class Instances:
             await asyncio.sleep(limits.hung_look_s)
             assert self._observer is not None, "started"
             try:
-                members, revoked = await self._observer.cast()
+                cast = await self._observer.cast()
             except CoordinationError:  # nobody can register without etcd
                 missing_since.clear()
                 continue
-            registered.update(members)
+            members, revoked = cast.registered, cast.revoked
+            registered.update(members, cast.warming)
             now = self._now()
             for place in list(self._places):
                 pod = place.pod
@@ -250,7 +251,7 @@ class Instances:
                         self._leave(place, pod)
                     continue
                 goes_by = current(pod.instance, pod.proxy_pid, members, revoked)
-                if goes_by in members and goes_by not in revoked:
+                if pod.instance in cast.warming or (goes_by in members and goes_by not in revoked):
                     missing_since.pop(pod.instance, None)
                     continue
                 bound = limits.hung_revoked_s if pod.instance in revoked else limits.hung_missing_s

@@ -114,6 +114,14 @@ def current(name: InstanceId, pid: int, registered: Mapping[InstanceId, int], re
     return next((other for other, of in registered.items() if of == pid and other not in revoked), name)
 
 
+class Cast(msgspec.Struct, frozen=True):
+    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked` for ever."""
+
+    registered: dict[InstanceId, int]
+    warming: frozenset[InstanceId]
+    revoked: frozenset[InstanceId]
+
+
 class Observer:
     """Looks at one graph through etcd and its instances."""
 
@@ -145,14 +153,15 @@ class Observer:
         entry = await self._coordination.get(records.topology_key(self._uid))
         return Topology() if entry is None else records.decode_topology(entry.value)
 
-    async def cast(self) -> tuple[dict[InstanceId, int], frozenset[InstanceId]]:
-        """Who is registered, with the process it runs in, and who is revoked for ever. Raises CoordinationError."""
+    async def cast(self) -> Cast:
+        """Who plays a part, and who does not yet, or never will again. Raises CoordinationError."""
         prefix = records.prefix_of(self._uid)
         snapshot = await self._coordination.get_prefix(prefix)
         names = {entry.key.removeprefix(prefix): entry.value for entry in snapshot.entries}
         topology = records.decode_topology(names["topology"]) if "topology" in names else Topology()
         members = {name.removeprefix("members/"): value for name, value in names.items() if name.startswith("members/")}
-        return {name: records.decode_member(name, value)[1].pid for name, value in members.items()}, frozenset(topology.revoked)
+        warming = frozenset(name.removeprefix(records.WARMING) for name in names if name.startswith(records.WARMING))
+        return Cast({name: records.decode_member(name, value)[1].pid for name, value in members.items()}, warming, frozenset(topology.revoked))
 
     async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
         """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises CoordinationError the first time."""

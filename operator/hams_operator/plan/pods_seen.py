@@ -20,7 +20,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod, given `grace_s` to end if it is `deleting`. `of`: its operator, "frontend" or "manager". `role`: as it is labelled.
+    """One pod. `of`: its operator, "frontend" or "manager". `role`: as it is labelled.
 
     `unschedulable`, `waiting`: why it does not start, or "".
     """
@@ -36,7 +36,6 @@ class Pod:
     failure: Failure | None = None
     uid: str = ""
     node: str = ""
-    grace_s: int = 0
 
 
 def pod_seen(item: Json) -> Pod:
@@ -59,7 +58,6 @@ def pod_seen(item: Json) -> Pod:
         waiting=f"{stuck[0]['reason']}: {stuck[0].get('message', '')}".rstrip(": ") if stuck else "",
         failure=_failure(containers),
         uid=metadata.get("uid", ""),
-        grace_s=int(metadata.get("deletionGracePeriodSeconds") or 0),
         node=(item.get("spec") or {}).get("nodeName", ""),
     )
 

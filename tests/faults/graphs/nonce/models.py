@@ -29,6 +29,14 @@ class Stamp(hams_sdk.Model):
         return {"x": x, "nonce": nonce(len(x))}
 
 
+class Gated(Stamp):
+    """Loads until the file that HAMS_TEST_GATE names is there."""
+
+    def initialize(self, config: dict[str, Any]) -> None:
+        while not os.path.exists(os.environ["HAMS_TEST_GATE"]):
+            time.sleep(0.05)
+
+
 class Tally(hams_sdk.Model):
     """Stateful: counts rows and sums them up; both are part of the reply. The nonce of each batch is part of the state."""
 
