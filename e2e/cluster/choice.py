@@ -110,7 +110,7 @@ class ExistingCluster(Cluster):
         """Raises NotPossible."""
         raise NotPossible("only CLUSTER=own starts nodes and their programs")
 
-    def kill_pod(self, uid: str) -> None:
+    def kill_pods(self, *uids: str) -> None:
         """Raises NotPossible."""
         raise NotPossible("only CLUSTER=own sees the processes of pods")
 

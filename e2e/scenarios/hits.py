@@ -55,10 +55,13 @@ class Hits:
         """See `Run`."""
         self.until(lambda topology: topology["sets"][operator]["epoch"] > epoch, within_s)
 
-    def crash(self, pod: str) -> None:
-        """SIGKILL all processes of a pod at once. Its containers start again, as other instances."""
-        self.note(f"kill the processes of {pod}")
-        self.cluster.kill_pod(self.pods()[pod]["metadata"]["uid"])
+    def crash(self, *pods: str) -> None:
+        """SIGKILL all processes of these pods at once. Their containers start again, as other instances."""
+        there = self.pods()
+        uids = [there[pod]["metadata"]["uid"] for pod in pods]
+        for pod in pods:
+            self.note(f"kill the processes of {pod}")
+        self.cluster.kill_pods(*uids)
 
     # -- nodes -------------------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ def test_F30_the_api_server_is_away_and_a_primary_dies(chain: GraphRun) -> None:
         chain.cluster.stop(0, "kube-apiserver")
         try:
             chain.note(f"kill the processes of {pod}")
-            chain.cluster.kill_pod(uid)
+            chain.cluster.kill_pods(uid)
             chain.until(lambda topology: topology["sets"]["b"]["epoch"] > epoch)
             chain.answered(50)
             chain.stalled(AWAY_S)

@@ -171,7 +171,7 @@ def test_an_existing_cluster_says_what_it_cannot_do() -> None:
     for act in (
         lambda: existing.cut(1),
         lambda: existing.stop(1),
-        lambda: existing.kill_pod("x"),
+        lambda: existing.kill_pods("x"),
         lambda: existing.deaf("x", "y"),
         lambda: existing.load([]),
     ):
