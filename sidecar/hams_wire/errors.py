@@ -5,9 +5,9 @@
         ├── Lost              nothing was sent: no member could be reached                    peer    retryable
         ├── Unavailable       etcd answered that it cannot serve now; nothing was applied     peer    retryable
         ├── Unknown           sent, outcome unknown: read again, never repeat blindly         peer    no
+        │   └── NoSpace       etcd is over its quota: a person has to repair it               peer    no
         ├── NotApplied        a comparison failed; carries what was found                     ours    no
         ├── LeaseGone         the lease named by the call exists no more; nothing applied     ours    no
-        ├── NoSpace           etcd is over its quota: a person has to repair it               peer    no
         ├── AuthExpired       the token, or what was known of the user, is old; not applied   peer    retryable
         ├── AccessDenied      unknown user, wrong password, missing permission                ours    no
         ├── InvalidCall       etcd refuses the call itself (too large, malformed)             ours    no
@@ -76,8 +76,12 @@ class LeaseGone(CoordinationError):
     guilty = Guilty.OURS
 
 
-class NoSpace(CoordinationError):
-    """Etcd is over its space quota and refuses writes until a person has repaired it. Nothing was applied; reads and renewals still work."""
+class NoSpace(Unknown):
+    """Etcd is over its space quota and refuses writes until a person has repaired it; reads and renewals still work.
+
+    The write that goes over it may have been applied: etcd looks once more when it applies it, and then says so of what it has done
+    (etcd 3.6, server/etcdserver/apply, `quotaApplierV3`).
+    """
 
 
 class AuthExpired(CoordinationError):

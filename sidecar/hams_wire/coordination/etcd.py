@@ -22,7 +22,19 @@ from hams_wire.coordination.etcd_values import entry_of, found_instead, key_byte
 from hams_wire.coordination.etcd_watch import EtcdWatch
 from hams_wire.coordination.port import Compare, KeyValue, Operation, Permit, Snapshot, Write
 from hams_wire.coordination.registration import Registration
-from hams_wire.errors import AccessDenied, AuthExpired, Closed, CoordinationError, InvalidCall, LeaseGone, Lost, NotApplied, Unavailable, Unknown
+from hams_wire.errors import (
+    AccessDenied,
+    AuthExpired,
+    Closed,
+    CoordinationError,
+    InvalidCall,
+    LeaseGone,
+    Lost,
+    NoSpace,
+    NotApplied,
+    Unavailable,
+    Unknown,
+)
 from hams_wire.limits import (
     etcd_attempt_s,
     etcd_call_s,
@@ -221,6 +233,8 @@ class EtcdCoordination:
                         raise
                     renewed = True
                     error = refused  # with a certificate: users or roles were changed just then, and nothing was applied
+                except NoSpace:
+                    raise
                 except Unknown as refused:
                     self.members.pass_over(member)
                     if not safe:

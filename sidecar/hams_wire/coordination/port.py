@@ -138,7 +138,7 @@ class Coordination(Protocol):
         """Write `key` if its last change was at revision `expected` (`ABSENT`: if it does not exist); returns the new revision.
 
         Raises `NotApplied` with what is there instead, `Unknown`, `Lost`, `Unavailable`, `LeaseGone`, `NoSpace`, `AuthExpired`, `AccessDenied`,
-        `InvalidCall`, `Closed`. After all but `Unknown` nothing has changed.
+        `InvalidCall`, `Closed`. After all but `Unknown`, and `NoSpace`, which is one, nothing has changed.
         """
         ...
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hams_wire.coordination.port import ABSENT, Compare, Deleted, KeyValue, Operation, Permit, Put, Snapshot, Watch, Write
-from hams_wire.errors import CoordinationError, InvalidCall, LeaseGone, NoSpace, NotApplied, Unavailable, Unknown
+from hams_wire.errors import CoordinationError, InvalidCall, LeaseGone, NotApplied, Unavailable, Unknown
 from hams_wire.limits import registration_attempts_max
 
 
@@ -174,7 +174,7 @@ class Registration:
                 async with self._writing:
                     return await self._claim(self._permit)
             except CoordinationError as error:
-                if not (error.retryable or isinstance(error, Unknown | NoSpace)):
+                if not (error.retryable or isinstance(error, Unknown)):
                     raise
             await self._registrar.pause(attempt)
             attempt += 1

@@ -807,6 +807,14 @@ def test_who_began_again_after_a_loss_may_have_died_before_it_wrote_its_failover
     assert not report.violations
 
 
+def test_who_was_promoted_may_have_died_before_it_did_anything() -> None:
+    """It was named by etcd, and never heard of it; a backup did."""
+    units = [unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "w"), unit("p 3/2", "0/1", "0/1", "u", i="p-3")]
+    report = check([ONE, log("0/0"), log("0/1"), *units[:2], applied("p 2/1"), failover("p", 3, 1), units[2]])
+    assert not report.problems
+    assert not report.violations
+
+
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
@@ -820,8 +828,9 @@ def test_who_began_again_after_a_loss_may_have_died_before_it_wrote_its_failover
         ([graph(s="stateless combine F"), run("s", "0/0", "0/0", None)], "skips have no line"),
         ([graph(s="stateless combine F"), durable("s 1/1")], "is stateless"),
         ([ONE, log(), unit("p 2/1", "0/0", "0/0", "v")], "epoch 2 without a failover line"),
-        ([ONE, failover("p", 4, 0)], "epochs 2 to 3 without a failover line"),
-        ([ONE, LostLine(op="p", epoch=3, version=-1, why="all died"), failover("p", 5, 0)], "epochs 2 to 3 without a failover line"),
+        ([ONE, log(), unit("p 2/1", "0/0", "0/0", "v"), failover("p", 3, 1)], "epoch 2 without a failover line"),
+        ([ONE, log(), durable("p 2/0"), durable("p 3/0"), failover("p", 4, 0)], "epoch 3 without a failover line"),
+        ([ONE, durable("p 2/0"), LostLine(op="p", epoch=3, version=-1, why="all died"), failover("p", 5, 0)], "epoch 2 without a failover line"),
         ([ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "v")], "names two executions"),
         ([graph(p="stateful combine q", q="stateful combine p")], "form a cycle"),
         ([graph(p="stateful zip F")], "join is 'zip'"),

@@ -109,7 +109,8 @@ def nothing_of_an_operator_was_called_durable(change: Change) -> Mutated:
 
 
 def a_failover_is_missing(change: Change) -> Mutated:
-    at = change.one(FailoverLine)
+    acted = {(line.op, line.epoch) for line in change.lines if isinstance(line, ExecLine | DurableLine)}
+    at = change.one(FailoverLine, lambda line: (line.op, line.epoch) in acted)
     if at is None:
         return None
     gone: Any = change.lines[at]
