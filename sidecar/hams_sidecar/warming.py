@@ -15,7 +15,7 @@ from hams_wire import limits as wire_limits
 from hams_wire import records
 from hams_wire.coordination.port import Coordination
 from hams_wire.coordination.registration import Registration
-from hams_wire.errors import CoordinationError
+from hams_wire.errors import CoordinationError, NoSpace
 
 log = logging.getLogger("hams.proxy")
 
@@ -41,16 +41,18 @@ class Warming:
     async def until_loaded(self) -> None:
         """Until the model has loaded and etcd answers: to end because it does not would take the model along. Raises CoordinationError."""
         key = records.warming_key(self._uid, self._instance)
-        self._registration = await self._coordination.register(key, self._operator.encode(), wire_limits.member_lease_s)
         while True:
-            await self._loaded.wait()
             try:
+                if self._registration is None:
+                    self._registration = await self._coordination.register(key, self._operator.encode(), wire_limits.member_lease_s)
+                await self._loaded.wait()
                 await self._coordination.get(records.topology_key(self._uid))
-                return
+                if self._loaded.is_set():  # it may have died meanwhile
+                    return
             except CoordinationError as error:
-                if not error.retryable:
+                if not (error.retryable or isinstance(error, NoSpace)):
                     raise
-                log.warning("the model has loaded, and waits for etcd: %s", error)
+                log.warning("the model waits for etcd: %s", error)
                 await asyncio.sleep(limits.return_pause_s)
 
     async def over(self) -> None:

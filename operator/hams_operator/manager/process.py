@@ -12,7 +12,7 @@ from hams_protocol.effects import Effect
 from hams_protocol.recovery import ManagerMachine
 from hams_wire import limits, records, spec, succession
 from hams_wire.coordination.port import ABSENT
-from hams_wire.errors import CoordinationError, NotApplied, Unknown
+from hams_wire.errors import CoordinationError, NoSpace, NotApplied, Unknown
 from hams_wire.exposition import Sample
 from hams_wire.history import writer_from
 from hams_wire.node import MANAGER, Node
@@ -131,6 +131,8 @@ async def bring_spec(access: Access, graph_uid: str, found: bytes) -> None:
         await coordination.compare_and_swap(records.spec_key(graph_uid), ABSENT, found)
     except NotApplied:
         pass
+    except NoSpace:
+        raise
     except Unknown as error:
         log.warning("whether the graph was written is not known; it is read next: %s", error)
     finally:

@@ -330,24 +330,32 @@ class Tables:
         last = epoch - 1 if epoch in table.failovers else epoch
         if table.lost_from is not None:  # what survived of it is not asked for: its heir may have died before it wrote the line
             last = min(last, table.lost_from)
-        missing = [number for number in range(first, last + 1) if not self._passed_over(table, number)]
+        missing = [number for number in range(first, last + 1) if self._said_later(table, number) is None]
         if missing:
             which = f"epoch{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
             self.findings.problem(f"{table.name}: {which} without a failover line, so what was kept of the epoch before is not known", "history")
         found = table.failovers.get(epoch)
         if found is not None:
             stretch.began, stretch.start, stretch.gen = found[0], found[1].end, found[1].gen
-        elif before is not None and self._passed_over(table, epoch):  # ends never decrease, and it added nothing
-            stretch.start = table.failovers[min(number for number in table.failovers if number > epoch)][1].end
+        elif before is not None and (said := self._said_later(table, epoch)) is not None:
+            stretch.began, stretch.start, stretch.gen = said[0], said[1].end, said[1].gen
+            for position, line in table.applies:
+                if line.epoch == epoch and line.version != stretch.start:
+                    why = f"epoch {said[1].epoch} says that it began at {stretch.start}, and its primary did nothing"
+                    self.findings.problem(f"{table.name}: version {line.version} applied in epoch {epoch}, although {why}", position)
         elif before is not None:
             # Not known: judge as if everything that the next epoch does not write itself was kept.
             newest = before.seqs[-1] if before.seqs else before.start
             stretch.start = min(newest, stretch.seqs[0] - 1) if stretch.seqs else newest
 
-    def _passed_over(self, table: OperatorTable, epoch: int) -> bool:
-        """Whether its primary died before it did anything: then all that was kept of the epoch before is what the next one that says so kept."""
+    def _said_later(self, table: OperatorTable, epoch: int) -> tuple[int, FailoverLine] | None:
+        """The failover that tells where an epoch began of which no line tells: the next one, if its primary died before it did anything. Ends never
+        decrease, and it added nothing. Not across a loss; and who writes in order has written the line with the commit."""
         stretch = table.stretches.get(epoch)
-        return epoch < max(table.failovers, default=0) and (stretch is None or not (stretch.units or stretch.durable))
+        later = min((number for number in table.failovers if number > epoch), default=None)
+        if self.ordered or later is None or (stretch is not None and (stretch.units or stretch.durable)):
+            return None
+        return None if table.lost_from is not None and epoch < table.lost_from < later else table.failovers[later]
 
 
 def _same(one: ExecLine, other: ExecLine) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hams_wire.coordination.port import ABSENT, Compare, Deleted, KeyValue, Operation, Permit, Put, Snapshot, Watch, Write
-from hams_wire.errors import CoordinationError, InvalidCall, LeaseGone, NotApplied, Unavailable, Unknown
+from hams_wire.errors import CoordinationError, InvalidCall, LeaseGone, NoSpace, NotApplied, Unavailable, Unknown
 from hams_wire.limits import registration_attempts_max
 
 
@@ -206,9 +206,14 @@ class Registration:
                 self._entry = await self._registrar.get(self.key)
             except CoordinationError:
                 raise unknown from None  # not known either: the next attempt compares with what was there before
+            if isinstance(unknown, NoSpace) and not self._holds(value):
+                raise
         else:
             created = self._entry.create_revision if self._entry is not None else revision
             self._entry = KeyValue(self.key, value, revision, created, self.lease)
+        return self._holds(value)
+
+    def _holds(self, value: bytes) -> bool:
         return self._entry is not None and self._entry.lease == self.lease and self._entry.value == value
 
     def _end(self, error: CoordinationError | None) -> None:

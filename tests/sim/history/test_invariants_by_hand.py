@@ -813,6 +813,10 @@ def test_who_was_promoted_may_have_died_before_it_did_anything() -> None:
     report = check([ONE, log("0/0"), log("0/1"), *units[:2], applied("p 2/1"), failover("p", 3, 1), units[2]])
     assert not report.problems
     assert not report.violations
+    downstream = unit("q 1/1", "0/1", "w", "x", gen=2)
+    heard = [PAIR, log("0/0"), log("0/1"), *(unit(f"p 1/{n}", f"0/{n - 1}", f"0/{n - 1}", out, "q") for n, out in ((1, "v"), (2, "w")))]
+    report = check([*heard, downstream, applied("p 2/1"), failover("p", 3, 1, gen=3)])
+    assert "I3" not in report.broken, "who took the value in did not know yet"
 
 
 @pytest.mark.parametrize(
@@ -832,6 +836,11 @@ def test_who_was_promoted_may_have_died_before_it_did_anything() -> None:
         ([ONE, log(), durable("p 2/0"), durable("p 3/0"), failover("p", 4, 0)], "epoch 3 without a failover line"),
         ([ONE, durable("p 2/0"), LostLine(op="p", epoch=3, version=-1, why="all died"), failover("p", 5, 0)], "epoch 2 without a failover line"),
         ([ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "v")], "names two executions"),
+        ([graph(ordered=True, p="stateful combine F"), failover("p", 4, 0)], "epochs 2, 3 without a failover line"),
+        (
+            [ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "w"), applied("p 2/1"), failover("p", 3, 2)],
+            "version 1 applied in epoch 2, although epoch 3 says that it began at 2",
+        ),
         ([graph(p="stateful combine q", q="stateful combine p")], "form a cycle"),
         ([graph(p="stateful zip F")], "join is 'zip'"),
         ([graph(p="stateful combine G")], "input 'G'"),
