@@ -5,6 +5,7 @@ It decides nothing.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -29,7 +30,7 @@ from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.proxy_metrics import Work, samples
 from hams_sidecar.succession.heir import answer_state, heir_of, unless
 from hams_sidecar.warming import Warming
-from hams_wire import records
+from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.exposition import Sample
@@ -176,6 +177,8 @@ async def serve(
     async def leave(node: Node, within_s: float) -> None:
         """Hand over, unless nobody takes anything over: then frontends first, as clients wait for them."""
         by = node.now() + within_s
+        with contextlib.suppress(CoordinationError):  # without etcd nothing is handed over either
+            ended.noted(succession.ENDED, await node.read(succession.key(graph_uid, succession.ENDED)))
         if not asked.at_once.is_set() and not ended.is_set():
             node.feed(Drain())
             await node.until_stopped(asked.at_once, ended, timeout_s=within_s)

@@ -213,6 +213,11 @@ class Node:
         """Write into etcd what only people look at. Raises CoordinationError; who asks again overwrites, so an unknown outcome does no harm."""
         await self._coordination.transact((), (Write(key, value),))
 
+    async def read(self, key: str) -> bytes | None:
+        """What a key holds now, ahead of the watch. Raises CoordinationError."""
+        entry = await self._coordination.get(key)
+        return None if entry is None else entry.value
+
     async def swap(self, key: str, revision: int, value: bytes) -> None:
         """Change a key that is no topology and was last changed at `revision`. Raises CoordinationError."""
         await self._coordination.compare_and_swap(key, revision, value)

@@ -30,11 +30,15 @@ class BadNetwork(Supervisor):
         super().__init__(graph, file, port, history, etcd)
         self.forwarders: dict[str, Forwarder] = {}
         self.starting: list[asyncio.Task[None]] = []
+        self.taken: set[int] = set()
         self.rules = Rules()
         self.cut_within_copy = ""
 
     def arrange(self, launch: Launch) -> Launch:
         port = free_ports().client
+        while port in self.taken:  # free again behind, but the forwarder of one that has ended still listens in front
+            port = free_ports().client
+        self.taken.add(port)
         forwarder = Forwarder(f"tcp:127.0.0.1:{port}", seed=len(self.forwarders), listen=f"tcp:{FRONT}:{port}")
         forwarder.rules = self.rules
         if launch.of == self.cut_within_copy:

@@ -351,15 +351,15 @@ async def test_of_a_deleted_graph_nobody_waits_for_heirs(tmp_path: Path) -> None
 
 
 async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> None:
-    """Frontends end first: as long as one is there, clients may wait for what is behind it."""
+    """Its frontend ends first: as long as it is there, clients may wait for what is behind it."""
     async with world(tmp_path) as found, asyncio.timeout(120):
-        graph = await found.begin(ONE)
+        graph = await found.begin(ONE.replace("replicas: 2, shards: 2", "replicas: 1, shards: 1"))
         await found.ready(0)
         answers: list[tuple[int, Json]] = []
         many = asyncio.Event()
 
         async def client(number: int) -> None:
-            with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):  # not accepted
+            with contextlib.suppress(ConnectionRefusedError, ConnectionResetError, json.JSONDecodeError):  # not accepted, or closed unread
                 for request in itertools.count():
                     answers.append(await ask(f"c{number}-{request}", Ports.http))
                     if len(answers) == 50:
