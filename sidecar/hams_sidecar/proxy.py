@@ -177,8 +177,9 @@ async def serve(
     async def leave(node: Node, within_s: float) -> None:
         """Hand over, unless nobody takes anything over: then frontends first, as clients wait for them."""
         by = node.now() + within_s
-        with contextlib.suppress(CoordinationError):  # without etcd nothing is handed over either
-            ended.noted(succession.ENDED, await node.read(succession.key(graph_uid, succession.ENDED)))
+        if not asked.at_once.is_set() and not ended.is_set():
+            with contextlib.suppress(CoordinationError):  # without etcd nothing is handed over either
+                ended.noted(succession.ENDED, await node.read(succession.key(graph_uid, succession.ENDED)))
         if not asked.at_once.is_set() and not ended.is_set():
             node.feed(Drain())
             await node.until_stopped(asked.at_once, ended, timeout_s=within_s)
