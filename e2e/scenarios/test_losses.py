@@ -15,6 +15,8 @@ from hams_operator.chaos.scenarios import Aim, heir_dies
 
 TOLD_S = 30.0
 """For the controller to say in the status what has happened."""
+REFUSED_S = 120.0
+"""For a frontend to refuse a request: one that was asked before it had heard of the loss keeps the request until its time is up."""
 
 
 @contextlib.contextmanager
@@ -52,7 +54,7 @@ def test_F13_a_lost_state_stops_the_graph_until_a_person_decides(installation: I
             run.answered(40)
         crash_all(run, "b")
         message = reason(run, "Ready", "StateLost")
-        assert status_code(run.cluster, run.name) == 503
+        until(lambda: status_code(run.cluster, run.name) == 503, REFUSED_S, "a refusal by a frontend that has heard of the loss")
         asked = message.rpartition("hams.dev/restart-lost: ")[2].rstrip(")")
         assert asked.startswith("b@")
         run.cluster.kubectl("annotate", "servicegraph", run.name, "-n", "default", f"hams.dev/restart-lost={asked}")
