@@ -22,6 +22,7 @@ from hams_protocol.messages import Kind, Meta, Token
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.blocks import round_up
+from hams_sidecar.drained import Drained
 from hams_sidecar.endpoint import Address, Endpoint
 from hams_sidecar.endpoint import limits as endpoint_limits
 from hams_sidecar.endpoint.tokens import Tokens
@@ -252,6 +253,7 @@ async def serve(
     successor = port.successor = None if heir is None else Successor(graph, heir)
 
     ended = Ended()
+    drained = Drained(graph_uid)
 
     async def host(visit: Visit) -> None:
         await answer_visitor(visit, port, successor)
@@ -259,6 +261,7 @@ async def serve(
     def noted(name: str, value: bytes | None, revision: int) -> None:
         predecessor.noted(name, value, revision)
         ended.noted(name, value)
+        drained.noted(name, value)
         if successor is not None:
             successor.noted(name, value)
 
@@ -301,7 +304,7 @@ async def serve(
     closing: asyncio.Task[None] | None = None
 
     async def leave(node: Node, within_s: float) -> None:
-        """Clients first: what they wait for is answered by this life, or by the one after it."""
+        """Clients first: what they wait for is answered by this life, or by the one after it. Of a deleted graph, those of all frontends."""
         nonlocal closing
         by = node.now() + within_s
         if closing is None:
@@ -314,6 +317,8 @@ async def serve(
         if not asked.at_once.is_set() and not ended.is_set():
             node.feed(Drain())
         await node.until_stopped(asked.at_once, ended, timeout_s=max(by - node.now(), 0.0))
+        if ended.deleted and closing.done() and not asked.at_once.is_set() and not node.stopped.done():
+            await drained.until_all(node, asked.at_once, timeout_s=max(by - node.now(), 0.0))
 
     def missing() -> str | None:
         if successor is not None and not successor.open.is_set():

@@ -184,7 +184,7 @@ async def serve(
             node.feed(Drain())
             await node.until_stopped(asked.at_once, ended, timeout_s=within_s)
         if ended.deleted:
-            await node.until_none(FRONTEND, asked.at_once, timeout_s=by - node.now())
+            await node.until(lambda: all(member.of != FRONTEND for member in node.members.values()), asked.at_once, timeout_s=by - node.now())
 
     node: Node | None = None
     telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))

@@ -116,7 +116,7 @@ class Node:
         self.instance = instance
         self.of = of
         self.members: dict[InstanceId, Member] = {}
-        self._members_changed = asyncio.Event()
+        self._told = asyncio.Event()
         self.stopped: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._uid = graph_uid
         self._coordination = coordination
@@ -199,15 +199,15 @@ class Node:
             for task in waiting:
                 task.cancel()
 
-    async def until_none(self, of: str, *events: asyncio.Event, timeout_s: float) -> None:
-        """Until no instance of `of` is registered, the core says Stop, one of the events is set, or the time is over."""
+    async def until(self, holds: Callable[[], bool], *events: asyncio.Event, timeout_s: float) -> None:
+        """Until `holds`, as far as members and notes in etcd decide that; or the core says Stop, one of the events is set, or the time is over."""
         by = self.now() + timeout_s
-        while any(member.of == of for member in self.members.values()):
+        while not holds():
             left_s = by - self.now()
             if left_s <= 0 or self.stopped.done() or any(event.is_set() for event in events):
                 return
-            self._members_changed.clear()
-            await self.until_stopped(self._members_changed, *events, timeout_s=left_s)
+            self._told.clear()
+            await self.until_stopped(self._told, *events, timeout_s=left_s)
 
     async def tell(self, key: str, value: bytes) -> None:
         """Write into etcd what only people look at. Raises CoordinationError; who asks again overwrites, so an unknown outcome does no harm."""
@@ -459,6 +459,7 @@ class Node:
             self._set_members(members)
         elif self._noted is not None:
             self._noted(name, event.entry.value if isinstance(event, Put) else None, event.entry.mod_revision if isinstance(event, Put) else 0)
+            self._told.set()
 
     def _member(self, members: dict[InstanceId, Member], instance: InstanceId, value: bytes) -> None:
         try:
@@ -470,7 +471,7 @@ class Node:
         if members == self.members:
             return
         self.members = members
-        self._members_changed.set()
+        self._told.set()
         self.network.set_members({name: member.address for name, member in members.items()})
         self.feed(MembersChanged(tuple(members.values())))
 

@@ -9,6 +9,7 @@ from hams_protocol.topology import Topology
 from hams_wire.errors import Guilty, WireError
 
 WARMING = "warming/"
+DRAINED = "drained/"
 
 
 class MalformedRecord(WireError):
@@ -80,6 +81,11 @@ def member_key(graph_uid: str, instance: InstanceId) -> str:
 def warming_key(graph_uid: str, instance: InstanceId) -> str:
     """Says, for people and for who supervises it, that an instance lives that does not register before its model is loaded."""
     return f"{prefix_of(graph_uid)}{WARMING}{instance}"
+
+
+def drained_key(graph_uid: str, instance: InstanceId) -> str:
+    """Says that no client waits at a frontend of a deleted graph any more, and none will."""
+    return f"{prefix_of(graph_uid)}{DRAINED}{instance}"
 
 
 def failover_key(graph_uid: str, name: str) -> str:

@@ -2,8 +2,9 @@
 
 Below the predecessor's prefix: `succession`, how far it has come, changed by compare-and-swap only; `quiet/<frontend>`, what each of its frontends
 says of itself; `ended`, written with the last step: from then on nobody changes the predecessor's topology. A graph that is deleted has `ended`, too,
-with `NOBODY` for a successor: who is asked to end need not hand over. Below the successor's prefix: `follows`, whose successor it is;
-`waiting/<instance>`, who is there and has begun nothing; `taken/<instance>`, who has what it needs.
+with `NOBODY` for a successor: who is asked to end need not hand over, and its frontends leave together (`drained/<frontend>`, see
+`hams_sidecar.drained`). Below the successor's prefix: `follows`, whose successor it is; `waiting/<instance>`, who is there and has begun nothing;
+`taken/<instance>`, who has what it needs.
 
     hold    the predecessor's frontends keep new requests back and finish the open ones
     close   each of them has: from now on owners of shards admit nothing at all, and what is quiet then is quiet for good

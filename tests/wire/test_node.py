@@ -252,7 +252,7 @@ async def test_a_proposal_of_a_graph_that_has_ended_is_no_news_that_calls_for_an
     assert store.read(records.topology_key("uid")) is None
 
 
-async def test_until_none_is_left_of_a_kind() -> None:
+async def test_until_what_members_decide_holds() -> None:
     store = MemoryStore()
     both, never, now = asyncio.Event(), asyncio.Event(), asyncio.Event()
     now.set()
@@ -268,9 +268,13 @@ async def test_until_none_is_left_of_a_kind() -> None:
         await one.start()
         await two.start()
         await both.wait()
-        await one.until_none("b", timeout_s=0)
-        await one.until_none("b", now, timeout_s=60)
-        waits = asyncio.create_task(one.until_none("b", never, timeout_s=60))
+
+        def alone() -> bool:
+            return all(member.of != "b" for member in one.members.values())
+
+        await one.until(alone, timeout_s=0)
+        await one.until(alone, now, timeout_s=60)
+        waits = asyncio.create_task(one.until(alone, never, timeout_s=60))
         await asyncio.sleep(0)
         assert not waits.done()
         await two.close(leave=True)

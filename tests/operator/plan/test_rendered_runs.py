@@ -37,6 +37,11 @@ from ..controller.fakes import FakeKube
 
 Json = dict[str, Any]
 
+HTTP = 7900
+PEERS_FROM = 7700
+PROBES_FROM = 7800
+"""Below every port that is drawn or handed out by a kernel: no etcd and no connection has one of them."""
+
 MODEL = """
 import hams_sdk, numpy as np
 
@@ -92,7 +97,7 @@ class Kubelet:
                 for name, text in self.objects["ConfigMap", volume["configMap"]["name"]]["data"].items():
                     (config / name).write_text(text)
         self.mount(pod)
-        self.ports[pod] = 21800 + number
+        self.ports[pod] = PROBES_FROM + number
         for container in [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]:
             environment = {item["name"]: item["value"] for item in container["env"] if "value" in item}
             known = environment | {"POD_NAME": pod, "POD_IP": "127.0.0.1"}
@@ -130,8 +135,8 @@ class Kubelet:
             .replace(SPEC_DIR, str(here / "config"))
             .replace("/app", str(self.folder))
         )
-        word = word.replace(f"tcp:0.0.0.0:{PEER_PORT}", f"tcp:127.0.0.1:{21700 + number}")
-        return {str(PROBE_PORT): str(21800 + number), "8080": "21900", "8081": "21901"}.get(word, word)
+        word = word.replace(f"tcp:0.0.0.0:{PEER_PORT}", f"tcp:127.0.0.1:{PEERS_FROM + number}")
+        return {str(PROBE_PORT): str(PROBES_FROM + number), "8080": str(HTTP), "8081": str(HTTP + 1)}.get(word, word)
 
     async def ready(self, pod: str, wanted: bytes = b"200") -> None:
         """Until the pod's readiness probe says so. A probe is a question: there is nothing to wait on."""
@@ -224,7 +229,7 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
 async def ask(key: str) -> Json:
     body = json.dumps({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [0]}]}).encode()
     head = f"POST /v2/models/counting/infer HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    reader, writer = await asyncio.open_connection("127.0.0.1", 21900)
+    reader, writer = await asyncio.open_connection("127.0.0.1", HTTP)
     writer.write(head.encode() + body)
     answer = await reader.read()
     writer.close()
