@@ -28,7 +28,7 @@ from hams_operator.cli.up import start_detached
 from hams_operator.graph import load
 from hams_operator.limits import demo_settle_s, demo_start_s, load_request_s, status_interval_s
 from hams_operator.local.home import RunFile, running
-from hams_operator.local.observe import Status
+from hams_operator.local.observe import InstanceStatus, Status
 from hams_operator.local.run import Options, settled
 from hams_protocol.graph import Graph
 from hams_wire.history import HistoryWriter
@@ -108,7 +108,7 @@ def demo(duration: str, rate: float, output: Output) -> int:
         run = choose(graph.data.name)
         findings.add("started", True, f"ready and redundant after {time.monotonic() - began:.1f} s at {ready.url}")
         _tell(terminal.print, findings.lines[-1:])
-        asyncio.run(_traffic(graph, file, run, ready, rate, count, findings, output))
+        asyncio.run(_traffic(graph, file, run, rate, count, findings, output))
         _tell(terminal.print, findings.lines[1:])
     finally:
         for left in running():
@@ -126,11 +126,10 @@ def demo(duration: str, rate: float, output: Output) -> int:
     return 0
 
 
-async def _traffic(graph: Graph, file: Path, run: RunFile, ready: Status, rate: float, count: int, findings: Findings, output: Output) -> None:
+async def _traffic(graph: Graph, file: Path, run: RunFile, rate: float, count: int, findings: Findings, output: Output) -> None:
     replies = Replies()
-    hit: list[tuple[dict[str, int], float]] = []
+    hit: list[tuple[InstanceStatus, dict[str, int], float]] = []
 
-    victim = pick(ready, VICTIM, None, False, None)
     history = HistoryWriter(run.history or "", "client-demo")
     async with Client(run.url, graph.data.name, load_request_s) as client:
         traffic = Traffic(
@@ -139,11 +138,12 @@ async def _traffic(graph: Graph, file: Path, run: RunFile, ready: Status, rate: 
 
         async def murder() -> None:
             await asyncio.sleep(count / rate / 2)
-            hit.append((strike(victim, "both", signal.SIGKILL), asyncio.get_running_loop().time()))
+            found = pick(await _redundant_again(run), VICTIM, None, False, None)
+            hit.append((found, strike(found, "both", signal.SIGKILL), asyncio.get_running_loop().time()))
 
         what = f"{rate:g} digits/s, a kill half-way"
         tally = await with_progress(traffic, count, what, shown=output is Output.TEXT, aside=murder)
-        pids, killed_s = hit[0]
+        victim, pids, killed_s = hit[0]
         after = await _redundant_again(run)
         counted = await _count(traffic)
     history.close()

@@ -22,7 +22,7 @@ from hams_operator.local.home import GraphHome
 from hams_operator.local.leash import environment_with, leashed
 from hams_operator.local.logfiles import cut, last_lines, shortened
 from hams_operator.local.nursery import Nursery, NurseryLost
-from hams_operator.local.observe import FailureInfo, Observer, current, said
+from hams_operator.local.observe import Cast, FailureInfo, Observer, current, said
 from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod, pause_after
 from hams_operator.local.processes import send
 from hams_protocol.graph import FRONTEND, Graph
@@ -225,7 +225,7 @@ class Instances:
     # -- instances that hang ---------------------------------------------------------------------------------------------------------
 
     async def _watch_hung(self) -> None:
-        """An instance that the graph has given up and that does not end (stopped, stuck) gets a successor; after a while it is killed.
+        """An instance that the graph has given up and that does not end (stopped, stuck) gets a successor; after a while it is ended.
 
         Until then it stays, as a node that is cut off would: should it wake up, its messages are refused.
         """
@@ -259,9 +259,23 @@ class Instances:
                     del missing_since[pod.instance]
                     self._leave(place, pod)
             for place in self._left:
-                if place.pod is not None and now - place.left_s > limits.hung_kept_s:
-                    send(place.pod.model_pid, signal.SIGKILL)
-                    send(place.pod.proxy_pid, signal.SIGKILL)
+                if place.pod is not None:
+                    self._look_after_left(place, place.pod, cast)
+
+    def _look_after_left(self, place: Place, pod: Pod, cast: Cast) -> None:
+        """Who hangs is killed after a while. Who is back may lead, and have a state that nobody else has: it goes on until somebody has, then is
+        asked to end, and hands over."""
+        now = self._now()
+        goes_by = current(pod.instance, pod.proxy_pid, cast.registered, cast.revoked)
+        if goes_by in cast.registered and goes_by not in cast.revoked:
+            place.seen_s = now
+            if not pod.ending and goes_by not in cast.alone and now - place.left_s > limits.hung_kept_s:
+                log.warning("%s (pid %d) is back, and another one has its place: it is asked to end", goes_by, pod.proxy_pid)
+                pod.ending = True
+                send(pod.proxy_pid, signal.SIGTERM)
+        elif now - place.left_s > limits.hung_kept_s and now - place.seen_s > limits.hung_missing_s:
+            send(pod.model_pid, signal.SIGKILL)
+            send(pod.proxy_pid, signal.SIGKILL)
 
     def _leave(self, place: Place, pod: Pod) -> None:
         log.warning("%s (pid %d) hangs: the graph has given it up and it does not end; a fresh instance takes its place", pod.instance, pod.proxy_pid)

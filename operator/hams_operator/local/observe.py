@@ -115,11 +115,12 @@ def current(name: InstanceId, pid: int, registered: Mapping[InstanceId, int], re
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked` for ever."""
+    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked` for ever; who leads a set `alone`."""
 
     registered: dict[InstanceId, int]
     warming: frozenset[InstanceId]
     revoked: frozenset[InstanceId]
+    alone: frozenset[InstanceId] = frozenset()
 
 
 class Observer:
@@ -161,7 +162,9 @@ class Observer:
         topology = records.decode_topology(names["topology"]) if "topology" in names else Topology()
         members = {name.removeprefix("members/"): value for name, value in names.items() if name.startswith("members/")}
         warming = frozenset(name.removeprefix(records.WARMING) for name in names if name.startswith(records.WARMING))
-        return Cast({name: records.decode_member(name, value)[1].pid for name, value in members.items()}, warming, frozenset(topology.revoked))
+        alone = frozenset(item.primary for item in topology.sets if item.primary is not None and not item.in_sync)
+        registered = {name: records.decode_member(name, value)[1].pid for name, value in members.items()}
+        return Cast(registered, warming, frozenset(topology.revoked), alone)
 
     async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
         """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises CoordinationError the first time."""

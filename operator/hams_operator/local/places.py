@@ -49,7 +49,8 @@ class Ends:
 
 @dataclass(slots=True)
 class Place:
-    """One instance wanted: who fills it now, and how often that ended young. `left`: its instance hangs, another place has taken over."""
+    """One instance wanted: who fills it now, and how often that ended young. `left`: its instance hangs, another place has taken over; `seen_s`: when
+    it was last registered since."""
 
     of: str
     number: int
@@ -59,6 +60,7 @@ class Place:
     ends: Ends = field(default_factory=Ends)
     left: bool = False
     left_s: float = 0.0
+    seen_s: float = float("-inf")
 
 
 def pause_after(pause_s: float, young: bool, calm_s: float) -> float:

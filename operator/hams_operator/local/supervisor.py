@@ -50,6 +50,7 @@ class Supervisor(Instances):
         operators = tuple(_with_checkpoints_at(file.resolve().parent, op) for op in data.operators)
         ours = GraphData(data.name, uid, data.mode, data.frontend, data.managers, data.recovery, data.inputs, data.outputs, operators)
         super().__init__(Graph(ours), file, history_folder, etcd)
+        self._ports_asked = port is not None
         self._http_port = port or 0
         self._grpc_port = 0 if port is None else port + 1
         self._locked = False
@@ -90,6 +91,7 @@ class Supervisor(Instances):
         for result in await asyncio.gather(self._open_etcd(), *warm, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
+        self._avoid_etcd()
         assert self._coordination is not None, "opened above"
         await self._coordination.compare_and_swap(records.spec_key(self.uid), 0, spec.encode_spec(self.graph))
         self._write_run()
@@ -202,11 +204,18 @@ class Supervisor(Instances):
         return [*places, *(Place(MANAGER, number) for number in range(data.managers))]
 
     def _choose_ports(self) -> None:
-        if self._http_port:
+        if self._ports_asked:
             for port in (self._http_port, self._grpc_port):
                 _check_free(port)
         else:
             self._http_port, self._grpc_port = free_ports(2)
+
+    def _avoid_etcd(self) -> None:
+        """Nothing listens at the ports that were chosen yet, so an etcd of our own may have been given one of them: then others are chosen."""
+        members = () if self._etcd is None else self._etcd.members
+        taken = {port for member in members for port in (member.ports.client, member.ports.peer)}
+        while not self._ports_asked and not taken.isdisjoint((self._http_port, self._grpc_port)):
+            self._choose_ports()
 
     def _begin_history(self) -> None:
         if self._history is None:

@@ -8,13 +8,17 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from hams_operator import limits
 from hams_operator.graph import load
+from hams_operator.local.etcd import Ports
 from hams_operator.local.instances import Instances
 from hams_operator.local.nursery import Nursery, NurseryLost
+from hams_operator.local.observe import Cast
 from hams_operator.local.places import Place, Pod, pause_after
 from hams_operator.local.processes import alive, send
 from hams_operator.local.supervisor import Supervisor
@@ -310,3 +314,41 @@ async def test_of_an_instance_that_is_over_no_pid_is_kept(ending, monkeypatch):
     monkeypatch.setattr(limits, "stop_rest_s", 3600.0)
     await supervisor.stop()
     assert [to for to, _ in sent if to] == [pid]
+
+
+@pytest.mark.parametrize("goes_by", ["learner-1-abcd", "learner-1-abcd-9f00"], ids=["under its id", "under a fresh id"])
+async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_killed_only_if_it_hangs_again(instances, monkeypatch, goes_by):
+    sent = []
+    now = [0.0]
+    monkeypatch.setattr("hams_operator.local.instances.send", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(instances, "_now", lambda: now[0])
+    place = Place("learner", 0, Pod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
+    revoked = frozenset({"learner-1-abcd"} - {goes_by})
+    back = Cast({goes_by: 41, "learner-7-0000": 77}, frozenset(), revoked)
+    gone = Cast({"learner-7-0000": 77}, frozenset(), revoked)
+
+    def look(cast: Cast, after_s: float = limits.hung_look_s) -> list[tuple[int, signal.Signals]]:
+        now[0] += after_s
+        instances._look_after_left(place, place.pod, cast)
+        found, sent[:] = list(sent), []
+        return found
+
+    assert look(gone) == look(back) == [], "it has some time"
+    assert look(structs.replace(back, alone=frozenset({goes_by})), limits.hung_kept_s) == [], "it has the only copy of a state"
+    assert look(gone) == [], "its registration may be on its way back"
+    assert look(back) == [(41, signal.SIGTERM)]
+    assert look(back) == look(gone) == [], "once, and it may be ending"
+    assert look(gone, limits.hung_missing_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
+
+
+async def test_ports_that_its_own_etcd_was_given_meanwhile_are_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("HAMS_HOME", str(tmp_path))
+    drawn = iter([(7001, 7002), (7003, 7004), (7005, 7006)])
+    monkeypatch.setattr("hams_operator.local.supervisor.free_ports", lambda count: next(drawn))
+    made = Supervisor(load(DIGITS), DIGITS, None, None, None)
+    made._choose_ports()
+    made._etcd = SimpleNamespace(members=[SimpleNamespace(ports=Ports(7002, 7003))])
+    made._avoid_etcd()
+    assert (made.url, made.grpc) == ("http://127.0.0.1:7005", "127.0.0.1:7006")
+    made._avoid_etcd()
+    assert made.url == "http://127.0.0.1:7005"
