@@ -46,6 +46,7 @@ REDUNDANT_S = 120.0
 GONE_S = 90.0
 GONE_LATE_S = 180.0
 """For a graph to go. After the API server was away, programs of Kubernetes look for it again after up to a minute."""
+KNOWN_S = 60.0
 LOOK_S = 0.05
 POD_LOOK_S = 0.5
 """Between two looks at pods: each starts a kubectl, which takes 0.15 s of a core from what is measured."""
@@ -152,13 +153,25 @@ class GraphRun(Hits):
         return {item["metadata"]["name"]: item for item in items}
 
     def topology(self) -> dict[str, Any]:
-        """Roles by instance, from etcd."""
+        """Roles by instance, from etcd; or `error`, why they could not be read just now. See `known`."""
         found: dict[str, Any] = self.agent.ask("look", etcd=self.installation.etcd(), keys=str(self.installation.etcd_keys()), uid=self.uid)
+        return found
+
+    def known(self) -> dict[str, Any]:
+        """The topology, once etcd answers. Raises NotInTime."""
+        found: dict[str, Any] = {}
+
+        def look() -> bool:
+            found.clear()
+            found.update(self.topology())
+            return "error" not in found
+
+        until(look, KNOWN_S, "an answer of etcd", LOOK_S)
         return found
 
     def instance_of(self, operator: str, role: str) -> str:
         """An instance id. Roles: primary, backup, active; frontend and manager by their own name."""
-        topology = self.topology()
+        topology = self.known()
         members = {name: of for name, of in topology["members"].items() if name not in topology["revoked"]}
         if operator in ("frontend", "manager"):
             kind = {"frontend": "F", "manager": "manager"}[operator]
@@ -214,7 +227,11 @@ class GraphRun(Hits):
             topology, pause_s = self.topology(), LOOK_S
             last = self.why_not_redundant(topology)
             if not last:
-                last, pause_s = self.why_not_ready(topology), POD_LOOK_S
+                pause_s = POD_LOOK_S
+                try:
+                    last = self.why_not_ready(topology)
+                except CommandFailed as error:
+                    last = str(error)
             if not last:
                 return
             time.sleep(pause_s)
@@ -237,7 +254,7 @@ class GraphRun(Hits):
             found = self.pods().get(pod)
             return found is None or "deletionTimestamp" in found["metadata"]
 
-        until(gone, within_s, f"end of {pod}", POD_LOOK_S)
+        until(answered(gone), within_s, f"end of {pod}", POD_LOOK_S)
 
     def spare_pods(self) -> list[str]:
         """Pods whose end loses no state: of every set to which they belong another member is in sync, and lives."""
@@ -317,6 +334,15 @@ class GraphRun(Hits):
     def latencies_ms(self) -> list[float]:
         """Of every reply, sorted."""
         return sorted(1000 * (reply["answered"] - reply["asked"]) for reply in self.replies)
+
+    def handed_over(self) -> bool:
+        """Whether nobody was taken for dead, as an instance may be that gets no CPU: then roles have moved by handoffs alone. Raises AssertionError
+        if all were that were asked to end."""
+        revoked = self.known()["revoked"]
+        hit = {what.removeprefix("delete ") for _, what in self.faults if what.startswith("delete ")}
+        dead = {pod_of(instance, list(hit)) for instance in revoked}
+        assert not hit or hit - dead, f"nobody handed over: {sorted(hit)}, taken for dead: {revoked}"
+        return not revoked
 
     def executed_again(self, of: str) -> int:
         """How often an operator executed a request that had been executed before, by its history."""
@@ -427,10 +453,22 @@ def graph_on(
         gone(cluster, name, run.gone_s, lambda: not run.pods())
 
 
+def answered(look: Callable[[], bool]) -> Callable[[], bool]:
+    """A look by kubectl, to be repeated: what the API server does not answer is not so yet."""
+
+    def again() -> bool:
+        try:
+            return look()
+        except CommandFailed:
+            return False
+
+    return again
+
+
 def gone(cluster: Cluster, name: str, within_s: float, look: Callable[[], bool]) -> None:
     """Wait until it is. Raises NotInTime, which says what is left, and what holds it."""
     try:
-        until(look, within_s, f"end of {name}", 0.2)
+        until(answered(look), within_s, f"end of {name}", 0.2)
     except NotInTime as error:
         columns = "KIND:.kind,NAME:.metadata.name,GOES:.metadata.deletionTimestamp,GRACE:.metadata.deletionGracePeriodSeconds,BY:.metadata.finalizers"
         kinds = "deployments,replicasets,pods,servicegraphs"

@@ -13,7 +13,7 @@ def test_F30_the_api_server_is_away_and_a_primary_dies(chain: GraphRun) -> None:
     """The graph fails over by itself; pods and status catch up when the API server is back."""
     pod = chain.pod_of("b", "primary")
     uid = chain.pods()[pod]["metadata"]["uid"]
-    epoch = chain.topology()["sets"]["b"]["epoch"]
+    epoch = chain.epoch_of("b")
     with chain.load():
         chain.cluster.stop(0, "kube-apiserver")
         try:

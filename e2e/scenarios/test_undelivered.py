@@ -5,6 +5,8 @@ from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun
 
 UNDELIVERED_S = 30.0
+SLOW_S = 0.3
+"""For a backup to say that it has a state that had come before it was deaf. Far less than it takes until its primary goes on without it."""
 
 
 def applied_by(run: GraphRun, instance: str, operator: str) -> int:
@@ -29,7 +31,10 @@ def test_F1_a_primary_dies_with_a_state_that_its_backup_never_got(chain: GraphRu
         with chain.cluster.deaf(pods[backup]["metadata"]["uid"], pods[primary]["status"]["podIP"]):
             chain.note(f"{backup} hears nothing of {primary}")
             until(lambda: goes_on_undelivered(chain, instance), UNDELIVERED_S, "an output that left before its state", 0.05)
-            chain.crash(primary)
+            chain.stalled(SLOW_S)
+            until(lambda: goes_on_undelivered(chain, instance), UNDELIVERED_S, "an output that left before its state", 0.05)
+            chain.note(f"kill the processes of {primary}")
+            chain.cluster.kill_pods(pods[primary]["metadata"]["uid"])  # at once: after some seconds it goes on without its backup
             chain.moved("a", before["a"])
         chain.answered(50)
         chain.redundant()

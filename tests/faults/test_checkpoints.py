@@ -10,14 +10,14 @@ from hams_operator.graph import load
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.graph import Graph
 from hams_wire.checkpoints import CheckpointFolder
-from tests.faults.harness import changed, run_graph
+from tests.faults.harness import REDUNDANT_S, changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
 
 
 async def written(folder: CheckpointFolder, above: int) -> int:
     """Until a checkpoint of more than `above` versions is there; its version."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(REDUNDANT_S):
         while True:
             found = next(folder.heads(), None)
             if found is not None and found[1].version > above:

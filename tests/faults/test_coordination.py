@@ -16,7 +16,7 @@ from hams_operator.local.observe import InstanceStatus
 from hams_wire.coordination import ABSENT
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import NoSpace
-from tests.faults.harness import GraphRun, run_graph
+from tests.faults.harness import PROBED_S, SILENT, GraphRun, changed, run_graph
 from tests.faults.test_etcd import free_space
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
@@ -28,9 +28,10 @@ TTL_S = 2.0
 
 @asynccontextmanager
 async def graph_with_etcd(tmp_path: Path, members: int = 1, extra: tuple[str, ...] = ()) -> AsyncIterator[tuple[GraphRun, LocalEtcd]]:
+    """Nobody is replaced for being slow: what happens here happens because of etcd."""
     etcd = await LocalEtcd.start(tmp_path / "etcd", members=members, extra=extra)
     try:
-        async with run_graph("line.yaml", tmp_path, etcd=etcd.endpoints) as run:
+        async with run_graph("line.yaml", tmp_path, etcd=etcd.endpoints, graphs=changed(tmp_path, SILENT)) as run:
             yield run, etcd
     finally:
         await asyncio.gather(*(member.kill() for member in etcd.members))
@@ -47,9 +48,10 @@ async def test_f26_etcd_away_stops_nothing_and_its_return_is_no_mass_failure(tmp
         await run.answered(40)
         assert len(run.replies) > served
         etcd.members[0].signal(signal.SIGCONT)
-        await etcd.members[0].wait_ready(10)
+        await etcd.members[0].wait_ready(60)
         await run.answered(100)
         await run.redundant()
+        await run.stalled(PROBED_S)
         assert await run.epochs() == before, "no failover"
         target = await run.kill("first", "primary")
         await run.until(lambda topology: topology.find("first").primary not in (None, target.id))
@@ -65,9 +67,10 @@ async def test_f26_etcd_killed_and_started_again(tmp_path: Path) -> None:
         await etcd.members[0].kill()
         await run.answered(200)
         await etcd.members[0].start()
-        await etcd.members[0].wait_ready(10)
+        await etcd.members[0].wait_ready(60)
         await run.answered(100)
         await run.redundant()
+        await run.stalled(PROBED_S)
         assert await run.epochs() == before
     run.verify()
 
@@ -79,6 +82,7 @@ async def test_f27_a_lost_etcd_leader_and_then_a_lost_primary(tmp_path: Path, fa
         before = await run.epochs()
         etcd.members[0].signal(fault)  # the first started is the leader as a rule; a follower is the smaller fault
         await run.answered(100)
+        await run.stalled(PROBED_S)
         assert await run.epochs() == before, "no spurious failover"
         await run.kill("first", "primary")
         await run.answered(40)
@@ -138,7 +142,8 @@ async def test_f29_managers_that_die_while_a_recovery_runs(tmp_path: Path) -> No
 
 
 async def test_f29_two_managers_at_once_commit_one_recovery(tmp_path: Path) -> None:
-    async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
+    graphs = changed(tmp_path, SILENT)
+    async with run_graph("line.yaml", tmp_path, graphs=graphs) as run, run.load(clients=4):
         for operator in ("first", "last"):
             await run.answered(20)
             before = (await run.epochs())[operator]

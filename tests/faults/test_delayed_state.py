@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import GraphRun, run_on_hosts
+from tests.faults.harness import PATIENT, GraphRun, changed, run_on_hosts
 from tests.faults.hosts import Hosts, available
 
 pytestmark = [
@@ -20,11 +20,19 @@ async def undelivered(run: GraphRun, hosts: Hosts, hurt: tuple[str, ...] = ()) -
     target, backup = await run.find("first", "primary"), await run.find("first", "backup")
     also = [await run.find("last", role) for role in hurt]
     with hosts.cuts((target.id, backup.id)):
+        for _ in range(2):  # who has answered since has read what had come before the cut
+            while not await answers(run, backup.id):
+                await run.stalled(0.01)
         while not tainted(run, applied_by(run, backup.id)):  # what came before the cut may be applied after it
             await run.stalled(0.01)
         for victim in (target, *also):
             run.strike(victim)
         await run.answered(40)
+
+
+async def answers(run: GraphRun, instance: str) -> bool:
+    """Whether it says how far it is when it is asked now."""
+    return any(item.id == instance and item.version is not None for item in (await run.view()).instances)
 
 
 def applied_by(run: GraphRun, backup: str) -> int:
@@ -40,7 +48,7 @@ def tainted(run: GraphRun, applied: int) -> bool:
 
 
 async def test_f6_f8_downstream_of_an_undelivered_state_takes_the_new_values(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path) as (run, hosts):
+    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as (run, hosts):
         async with run.load(clients=4):
             await run.answered(40)
             before = await run.epochs()
@@ -56,7 +64,7 @@ async def test_f6_f8_downstream_of_an_undelivered_state_takes_the_new_values(tmp
 
 
 async def test_f7_without_a_backup_the_downstream_primary_rolls_back(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path) as (run, hosts), run.load(clients=4):
+    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as (run, hosts), run.load(clients=4):
         await run.answered(40)
         before = await run.epochs()
         primary = await run.find("last", "primary")

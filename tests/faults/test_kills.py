@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 from hams_wire import records
-from tests.faults.harness import changed, run_graph
+from tests.faults.harness import PATIENT, REDUNDANT_S, changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
-
-PATIENT = ("spec:\n", "spec:\n  recovery: {suspectAfter: 60s}\n")
-"""With it nobody is suspected for being silent: what is left is the end of a connection, what a proxy says itself, and a lease that runs out."""
 
 LEASE = "its lease has expired"
 
@@ -36,11 +33,13 @@ async def test_f3_managers_know_at_once_and_wait_for_no_lease(tmp_path: Path, pr
     async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run, run.load(clients=4):
         for operator, role in (("first", "primary"), ("stamp", "active")):
             await run.answered(20)
+            target = await run.find(operator, role)
             before = await run.epochs()
             since = await run.moment()
-            target = await run.kill(operator, role, process)
-            await run.answered(20)
-            assert await run.replaced_before_its_lease_ended(since, target.id)
+            async with run.leases_kept(since, target.id):
+                run.strike(target, process)
+                await run.answered(20)
+                assert await run.replaced_before_its_lease_ended(since, target.id)
             if operator in before:
                 reason = (await run.told(operator, before[operator] + 1)).reason
                 assert reason.startswith(f"{target.id}: "), reason
@@ -74,23 +73,24 @@ async def test_f9_both_sides_of_a_fan_out_see_one_value(tmp_path: Path) -> None:
     [
         (("first", "primary"), ("last", "primary")),
         (("stamp", "active"), ("first", "primary")),
-        (("frontend", "frontend"), ("last", "primary")),
+        (("F/0", "primary"), ("last", "primary")),
         (("manager", "manager"), ("first", "primary")),
         (("middle", "active"), ("last", "primary")),
     ],
-    ids=lambda pair: "-and-".join(operator for operator, _ in pair),
+    ids=lambda pair: "-and-".join(operator.replace("F/0", "frontend") for operator, _ in pair),
 )
 async def test_f10_neighbours_that_die_together_are_as_single_failures(tmp_path: Path, pair: tuple[tuple[str, str], ...]) -> None:
     async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
         await run.answered(60)
         targets = [await run.find(operator, role) for operator, role in pair]
         since = await run.moment()
-        for target in targets:
-            run.strike(target)
-        await run.answered(60)
-        for target in targets:
-            if target.role != "manager":
-                assert await run.replaced_before_its_lease_ended(since, target.id), f"{target.id} had to wait for a lease"
+        leading = [target.id for target in targets if target.role != "manager"]
+        async with run.leases_kept(since, *leading):
+            for target in targets:
+                run.strike(target)
+            await run.answered(60)
+            for instance in leading:
+                assert await run.replaced_before_its_lease_ended(since, instance), f"{instance} had to wait for a lease"
         await run.redundant()
         await run.answered(20)
     run.verify()
@@ -102,13 +102,14 @@ async def test_who_takes_the_place_of_a_dead_one_gets_no_request_before_its_mode
     monkeypatch.setenv("HAMS_TEST_GATE", str(gate))
     async with run_graph("gated.yaml", tmp_path) as run, run.load(clients=4):
         await run.answered(40)
+        target = await run.find("gated", "active")
         gate.unlink()
-        await run.kill("gated", "active", "both")
-        async with asyncio.timeout(60):
+        run.strike(target)
+        async with asyncio.timeout(REDUNDANT_S):
             while not any(entry.key.startswith(records.warming_key(run.supervisor.uid, "")) for entry in (await run.moment()).entries):
                 await run.answered(20)
-        await run.answered(400)
-        await run.kill("gated", "standby", "model")  # while it loads: the next one is given nothing to answer for
+        await run.answered(100)
+        run.strike(await run.find("gated", "standby", whole=False), "model")  # while it loads: the next one is given nothing to answer for
         await run.answered(100)
         gate.touch()
         await run.redundant()

@@ -12,7 +12,7 @@ import pytest
 from hams_operator.local.supervisor import Launch, Supervisor
 from hams_protocol.graph import Graph
 from tests.faults.forwarder import Forwarder, Rules
-from tests.faults.harness import GraphRun, changed, free_ports, run_graph
+from tests.faults.harness import REDUNDANT_S, GraphRun, changed, free_ports, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(600)]
 
@@ -120,12 +120,12 @@ async def test_f5_a_primary_serves_on_while_a_joiner_is_stuck_within_its_copy(tm
         network.cut_within_copy = "first"
         await run.kill("first", "backup")
         joiner = (await run.until(lambda topology: bool(topology.find("first").joining))).find("first").joining[0]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(REDUNDANT_S):
             while not network.forwarders[joiner].is_cut:
                 await run.stalled(0.01)
         network.cut_within_copy = ""
         await run.answered(40)
-        assert joiner in (await run.supervisor.topology()).find("first").joining, "all these were answered while the copy was under way"
+        assert joiner in (await run.topology()).find("first").joining, "all these were answered while the copy was under way"
         assert not run.lines("apply", joiner)
         run.strike(next(item for item in (await run.view()).instances if item.id == joiner))
         await run.redundant()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import REDUNDANT_S, GraphRun, run_on_hosts
+from tests.faults.harness import PATIENT, PROBED_S, REDUNDANT_S, SILENT, GraphRun, changed, run_on_hosts
 from tests.faults.hosts import available
 
 pytestmark = [
@@ -20,7 +20,7 @@ FLAPS = 30 if os.environ.get("HAMS_FAULTS_FULL") else 4
 
 
 async def epoch(run: GraphRun, operator: str) -> int:
-    return (await run.supervisor.topology()).find(operator).epoch
+    return (await run.topology()).find(operator).epoch
 
 
 async def primary_other_than(run: GraphRun, operator: str, instance: str) -> None:
@@ -29,22 +29,23 @@ async def primary_other_than(run: GraphRun, operator: str, instance: str) -> Non
 
 
 async def test_f16_f17_f18_the_host_of_a_primary_is_gone_and_returns(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path) as (run, hosts), run.load(clients=4):
+    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as (run, hosts), run.load(clients=4):
         for operator in ("first", "last"):
             await run.answered(40)
             target = await run.find(operator, "primary")
             before = await epoch(run, operator)
             since = await run.moment()
-            hosts.isolate(target.id)
-            await primary_other_than(run, operator, target.id)
-            await run.answered(40)
-            assert await run.replaced_before_its_lease_ended(since, target.id)
+            async with run.leases_kept(since, target.id):
+                hosts.isolate(target.id)
+                await primary_other_than(run, operator, target.id)
+                await run.answered(40)
+                assert await run.replaced_before_its_lease_ended(since, target.id)
             reason = (await run.told(operator, before + 1)).reason
             assert reason.startswith(f"{target.id}: silent for "), f"the heartbeats tell, no lease and no connection: {reason}"
             hosts.rejoin(target.id)
             await run.answered(40)
             await run.redundant()
-            assert target.id in (await run.supervisor.topology()).revoked
+            assert target.id in (await run.topology()).revoked
             async with asyncio.timeout(REDUNDANT_S):  # it hears of that by itself, and its process comes back under another id
                 while target.id in {item.id for item in (await run.view()).instances}:
                     await run.answered(1)
@@ -53,23 +54,23 @@ async def test_f16_f17_f18_the_host_of_a_primary_is_gone_and_returns(tmp_path: P
 
 
 async def test_f18_a_primary_cut_from_etcd_serves_on(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path) as (run, hosts), run.load(clients=4):
+    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as (run, hosts), run.load(clients=4):
         await run.answered(40)
         target = await run.find("first", "primary")
         with hosts.cuts((target.id, "etcd")):
-            await run.answered(300)
-            async with asyncio.timeout(30):  # its lease runs out meanwhile
+            async with asyncio.timeout(REDUNDANT_S):  # its lease runs out
                 while target.id in await run.registered():
                     await run.answered(1)
-            await run.answered(100)
-            assert (await run.supervisor.topology()).find("first").primary == target.id, "a failover for nothing"
+            await run.stalled(PROBED_S)
+            await run.answered(40)
+            assert (await run.topology()).find("first").primary == target.id, "a failover for nothing"
         await run.answered(40)
         await run.redundant()
     run.verify()
 
 
 async def test_f18_a_primary_cut_from_its_backup_goes_on_without_it(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path) as (run, hosts), run.load(clients=4):
+    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as (run, hosts), run.load(clients=4):
         await run.answered(40)
         target, backup = await run.find("first", "primary"), await run.find("first", "backup")
         before = await epoch(run, "first")
@@ -96,7 +97,7 @@ async def test_f18_a_primary_cut_from_downstream_alone(tmp_path: Path) -> None:
 
 
 async def test_f19_a_primary_that_speaks_and_does_not_hear(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path) as (run, hosts), run.load(clients=4):
+    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as (run, hosts), run.load(clients=4):
         await run.answered(40)
         target = await run.find("first", "primary")
         before = await epoch(run, "first")

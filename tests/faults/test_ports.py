@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import GraphRun, run_graph
+from tests.faults.harness import SILENT, GraphRun, changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
 
@@ -67,7 +67,7 @@ def resident_bytes(pid: int) -> int:
 
 async def test_f36_garbage_at_every_port_for_strangers_changes_nothing(tmp_path: Path) -> None:
     rng = random.Random(36)
-    async with run_graph("line.yaml", tmp_path) as run:
+    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as run:
         http = int(run.supervisor.url.rsplit(":", 1)[1])
         grpc = int(run.supervisor.grpc.rsplit(":", 1)[1])
         view = await run.view()

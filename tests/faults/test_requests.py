@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 
 from hams_sidecar.endpoint.limits import head_s_max
-from tests.faults.harness import GraphRun, Reply, changed, run_graph
+from tests.faults.harness import PATIENT, SILENT, GraphRun, Reply, changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
 
 FULL = bool(os.environ.get("HAMS_FAULTS_FULL"))
 
 
-DEATHS_MAX = 3
-"""Once in company, then `maxAttempts` times alone."""
+DEATHS_MAX = 4
+"""Once in company (twice, if the word of the first came late), then `maxAttempts` times alone."""
 
 
 async def primaries(run: GraphRun) -> dict[str, str | None]:
-    return {item.name: item.primary for item in (await run.supervisor.topology()).sets}
+    return {item.name: item.primary for item in (await run.topology()).sets}
 
 
 @pytest.mark.parametrize(("x", "operator"), [(-13.0, "stamp"), (-23.0, "first")], ids=["stateless", "stateful"])
 async def test_f4_a_request_that_kills_its_model_becomes_an_error(tmp_path: Path, x: float, operator: str) -> None:
-    async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
+    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run, run.load(clients=4):
         await run.answered(40)
         before = await run.epochs()
         poison = await run.ask(x, key="poison")
@@ -44,7 +44,7 @@ async def test_f4_a_request_that_kills_its_model_becomes_an_error(tmp_path: Path
 
 @pytest.mark.parametrize(("x", "operator"), [(-45.0, "odd"), (-24.0, "tally")], ids=["stateless", "stateful"])
 async def test_f32_a_request_for_which_a_model_finds_no_memory_is_refused_alone(tmp_path: Path, x: float, operator: str) -> None:
-    async with run_graph("odd.yaml", tmp_path) as run, run.load(clients=4):
+    async with run_graph("odd.yaml", tmp_path, graphs=changed(tmp_path, PATIENT, file="odd.yaml")) as run, run.load(clients=4):
         await run.answered(20)
         before = {item.id: item.model_pid for item in (await run.view()).instances}
         reply = await run.ask(x, key="greedy")
@@ -57,7 +57,8 @@ async def test_f32_a_request_for_which_a_model_finds_no_memory_is_refused_alone(
 
 
 async def test_f25_a_model_that_holds_its_interpreter_is_not_taken_for_dead(tmp_path: Path) -> None:
-    graphs = changed(tmp_path, ('"nonce.models:Tally", config: {stateBytes: 65536}', '"nonce.models:Busy", config: {busyS: 1.5}'))
+    busy = ('"nonce.models:Tally", config: {stateBytes: 65536}', '"nonce.models:Busy", config: {busyS: 4}')
+    graphs = changed(tmp_path, busy, SILENT)
     async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
         before = await primaries(run)
         async with run.load(clients=4):
@@ -107,7 +108,7 @@ POST_HEAD = b"POST /v2/models/line/infer HTTP/1.1\r\nhost: test\r\ncontent-lengt
 
 
 async def test_f38_slow_and_reconnecting_clients_cost_the_others_nothing(tmp_path: Path) -> None:
-    async with run_graph("line.yaml", tmp_path) as run:
+    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as run:
         before = await primaries(run)
         port = int(run.supervisor.url.rsplit(":", 1)[1])
         async with run.load(clients=4):

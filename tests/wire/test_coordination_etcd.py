@@ -144,17 +144,17 @@ async def test_certificates_of_both_sides_are_checked_and_renewed_ones_are_used(
     nameless = EtcdCoordination(endpoint, Tls(authority), call_s=0.3)
     write(bad, (tmp_path / "other.crt", tmp_path / "other.key"))
     bad.cert_pem.write_to_path(tmp_path / "other-ca.crt")
-    stranger = EtcdCoordination(endpoint, Tls(authority, tmp_path / "other.crt", tmp_path / "other.key"), call_s=0.3)
+    stranger = EtcdCoordination(endpoint, Tls(authority, tmp_path / "other.crt", tmp_path / "other.key"))
     suspicious = EtcdCoordination(endpoint, Tls(tmp_path / "other-ca.crt", certificate, key), call_s=0.3)
     try:
-        await client.wait_ready(10)
+        await client.wait_ready(60)
         await client.compare_and_swap("k", ABSENT, b"")
         for refused in (nameless, stranger, suspicious):
             with pytest.raises(Lost):
                 await refused.get("k")
         shutil.copy(certificate, tmp_path / "other.crt")
         shutil.copy(key, tmp_path / "other.key")
-        await stranger.wait_ready(10)
+        await stranger.wait_ready(60)
         assert await stranger.get("k") is not None
     finally:
         for each in (client, nameless, stranger, suspicious):

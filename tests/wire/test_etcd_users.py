@@ -34,8 +34,10 @@ class Locked:
         self.authority = authority
         self._stack = stack
 
-    def client(self, name: str | None, signer: Authority | None = None, at: datetime.datetime | None = None) -> EtcdCoordination:
-        """Under the common name `name`; None: without a certificate."""
+    def client(
+        self, name: str | None, signer: Authority | None = None, at: datetime.datetime | None = None, call_s: float = 20.0
+    ) -> EtcdCoordination:
+        """Under the common name `name`; None: without a certificate. `call_s`: short for who gets no answer at all."""
         if name is None:
             tls = Tls(self.folder / "ca.crt")
         else:
@@ -43,7 +45,7 @@ class Locked:
             for suffix, data in zip(("crt", "key"), pem, strict=True):
                 (self.folder / f"{name}.{suffix}").write_bytes(data)
             tls = Tls(self.folder / "ca.crt", self.folder / f"{name}.crt", self.folder / f"{name}.key")
-        made = EtcdCoordination(self.endpoint, tls, call_s=1.0)
+        made = EtcdCoordination(self.endpoint, tls, call_s=call_s)
         self._stack.push_async_callback(made.close)
         return made
 
@@ -65,7 +67,7 @@ async def locked(tmp_path: Path) -> AsyncIterator[Locked]:
         stack.push_async_callback(etcd.kill)
         found = Locked(tmp_path, authority, f"https://localhost:{ports[0].client}", stack)
         root = found.client("root")
-        await root.wait_ready(10)
+        await root.wait_ready(60)
         for _ in range(2):  # what is there already does no harm
             await lock(root)
             await allow(root, "ours", records.all_of("ours"))
@@ -75,10 +77,10 @@ async def locked(tmp_path: Path) -> AsyncIterator[Locked]:
 
 async def test_a_graph_does_with_its_own_keys_what_it_likes(locked: Locked) -> None:
     ours = locked.client("ours")
-    await ours.wait_ready(5)
+    await ours.wait_ready(60)
     revision = await ours.compare_and_swap(f"{OURS}topology", ABSENT, b"1")
     watch = ours.watch(OURS, await ours.get_prefix(OURS))
-    registration = await ours.register(f"{OURS}members/a", b"here", 2)
+    registration = await ours.register(f"{OURS}members/a", b"here", 30)
     await ours.transact((Compare(f"{OURS}topology", revision),), (Write(f"{OURS}topology", b"2"), Delete(f"{OURS}members/b")))
     await anext(watch)
     await registration.stop(AccessDenied("over"))
@@ -90,7 +92,7 @@ async def test_a_graph_neither_reads_nor_writes_another_ones_keys(locked: Locked
     ours, theirs = locked.client("ours"), locked.client("theirs")
     await ours.compare_and_swap(f"{OURS}topology", ABSENT, b"mine")
     await theirs.compare_and_swap(f"{THEIRS}topology", ABSENT, b"yours")
-    held = await theirs.register(f"{THEIRS}members/a", b"here", 2)
+    held = await theirs.register(f"{THEIRS}members/a", b"here", 30)
     lease = (await theirs.get_prefix(f"{THEIRS}members/")).entries[0].lease
     for attempt in (
         ours.get(f"{THEIRS}topology"),
@@ -124,12 +126,12 @@ async def test_a_graph_neither_reads_nor_writes_another_ones_keys(locked: Locked
 async def test_who_is_no_user_gets_nothing(locked: Locked) -> None:
     for name, kind in ((None, Lost), ("nobody", CoordinationError), ("", CoordinationError)):
         with pytest.raises(kind):
-            await locked.client(name).get(f"{OURS}topology")
+            await locked.client(name, call_s=1.0).get(f"{OURS}topology")
     foreign = fresh_authority("etcd", certified.now(), 30)
     with pytest.raises(Lost):
-        await locked.client("ours", foreign).get(f"{OURS}topology")
+        await locked.client("ours", foreign, call_s=1.0).get(f"{OURS}topology")
     with pytest.raises(Lost):
-        await locked.client("ours", at=certified.now() - datetime.timedelta(days=8)).get(f"{OURS}topology")
+        await locked.client("ours", at=certified.now() - datetime.timedelta(days=8), call_s=1.0).get(f"{OURS}topology")
 
 
 async def test_a_graph_that_is_forgotten_has_no_rights_any_more(locked: Locked) -> None:

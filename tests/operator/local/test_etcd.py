@@ -94,7 +94,7 @@ class TestReal:
             assert not list((tmp_path / "etcd").glob("*.log"))
             before = member.log.stat().st_size
             cut(member.log, 100)
-            assert member.log.stat().st_size == 0
+            assert member.log.stat().st_size < before
             assert (logs / "etcd-0.log.1").stat().st_size == 100 < before
         said = member.log.read_bytes()  # of its end
         assert said.startswith(b"{"), "no hole where the log was cut"

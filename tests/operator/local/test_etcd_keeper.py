@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.faults.harness import run_graph
+from tests.faults.harness import PROBED_S, SILENT, changed, run_graph
 
 from hams_operator import limits
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd
@@ -167,7 +167,7 @@ class TestReal:
         await client.close()
 
     async def test_a_killed_etcd_and_then_a_killed_primary_cost_no_state(self, tmp_path: Path) -> None:
-        async with run_graph("line.yaml", tmp_path) as run, run.load(clients=2):
+        async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as run, run.load(clients=2):
             await run.answered(20)
             before = await run.epochs()
             (member,) = run.supervisor._etcd.members
@@ -175,6 +175,7 @@ class TestReal:
             await member.wait()
             await run.answered(20)
             await run.redundant()
+            await run.stalled(PROBED_S)
             assert await run.epochs() == before, "no failover"
             target = await run.kill("first", "primary")
             await run.until(lambda topology: topology.find("first").primary not in (None, target.id))

@@ -74,7 +74,7 @@ async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(ser
         assert (await watched.read()).status == health_pb2.HealthCheckResponse.SERVING
         early = asyncio.create_task(client.post(INFER, json=ONE_ROW))
         await port.arrived.acquire()
-        drained = asyncio.create_task(running.endpoint.drain(propagation_s=0.3, drain_s=10))
+        drained = asyncio.create_task(running.endpoint.drain(propagation_s=3, drain_s=60))
         assert (await watched.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         ready = await client.get("/v2/health/ready")
         assert ready.status_code == 503
@@ -94,7 +94,8 @@ async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(ser
         await running.connect()
 
 
-async def test_connections_that_wait_to_be_accepted_are_still_served(serve) -> None:
+async def test_connections_that_wait_to_be_accepted_are_still_served(serve, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "last_request_s_max", 60.0)
     running = await serve()
     sockets = [socket.socket() for _ in range(20)]
     for waiting in sockets:

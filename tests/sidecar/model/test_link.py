@@ -239,23 +239,23 @@ async def test_a_model_that_hangs_in_a_run_is_killed(hosts: Any) -> None:
 
 
 async def test_a_model_that_waits_for_its_proxy_does_not_hang(hosts: Any) -> None:
-    host = await hosts(stateful=True, options={"run_s_max": 0.1, "ping_interval_s": 0.02})
+    host = await hosts(stateful=True, options={"run_s_max": 1.0, "ping_interval_s": 0.02})
     await host.ready("Sum")
     number = host.begin(host.x((1, 1)))
     await host.next(UpdateWanted)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(host.events.get(), 0.4)
+        await asyncio.wait_for(host.events.get(), 2.0)
     host.link.perform(EnterUpdate(number))
     await host.next(BatchDone)
 
 
 async def test_a_stopped_model_is_silent_and_then_dead(hosts: Any, eventually: Any) -> None:
-    host = await hosts(stateful=False, options={"pong_wait_s": 0.5, "ping_interval_s": 0.05})
+    host = await hosts(stateful=False, options={"pong_wait_s": 3.0, "ping_interval_s": 0.05})
     await host.ready("Echo")
     host.processes[0].send_signal(signal.SIGSTOP)
     await eventually(lambda: host.link.health is not ModelHealth.READY)
     assert host.link.health is ModelHealth.SILENT
-    assert "has not answered for 0.5 s" in (await host.next(ModelDied)).reason
+    assert "has not answered for 3 s" in (await host.next(ModelDied)).reason
     assert await host.ended(host.processes[0]) == -signal.SIGKILL
 
 
