@@ -9,8 +9,9 @@ import logging
 
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
+from hams_sidecar import limits
 from hams_wire import records
-from hams_wire.errors import CoordinationError
+from hams_wire.errors import CoordinationError, NoSpace, Unknown
 from hams_wire.node import Node
 
 log = logging.getLogger("hams.frontend")
@@ -34,9 +35,17 @@ class Drained:
         def holds() -> bool:
             return all(member.of != FRONTEND or name in self._said or name == node.instance for name, member in node.members.items())
 
-        try:
-            await node.tell(records.drained_key(self._uid, node.instance), b"")
-        except CoordinationError as error:
-            log.warning("clients that wait at other frontends may get no answer: %s", error)
-            return
-        await node.until(holds, *events, timeout_s=timeout_s)
+        if await self._say(node):
+            await node.until(holds, *events, timeout_s=timeout_s)
+
+    async def _say(self, node: Node) -> bool:
+        """Whether it is said. What may have been said is said once more: it is the same."""
+        for _ in range(limits.drained_tries_max):
+            try:
+                await node.tell(records.drained_key(self._uid, node.instance), b"")
+                return True
+            except CoordinationError as error:
+                log.warning("clients that wait at other frontends may get no answer: %s", error)
+                if isinstance(error, NoSpace) or not isinstance(error, Unknown):
+                    break
+        return False

@@ -43,6 +43,9 @@ passing_max = 64
 visit_pause_s = 0.1
 """A visit that failed, or a question that nobody could answer yet, is tried again after this long."""
 
+drained_tries_max = 3
+"""A frontend of a deleted graph says so often that no client waits at it, if it does not hear whether that was written."""
+
 replies_told_max = 1000
 replies_told_bytes = 2 << 20
 """Kept replies in one message, and about how many bytes of them: the words among them fit into the head of a message (`visit_head_bytes_max`)."""

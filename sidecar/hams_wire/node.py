@@ -210,7 +210,7 @@ class Node:
             await self.until_stopped(self._told, *events, timeout_s=left_s)
 
     async def tell(self, key: str, value: bytes) -> None:
-        """Write into etcd what only people look at. Raises CoordinationError; who asks again overwrites, so an unknown outcome does no harm."""
+        """Write into etcd what nobody compares with. Raises CoordinationError; who asks again overwrites, so an unknown outcome does no harm."""
         await self._coordination.transact((), (Write(key, value),))
 
     async def read(self, key: str) -> bytes | None:

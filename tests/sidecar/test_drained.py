@@ -8,6 +8,7 @@ from hams_protocol.effects import Effect
 from hams_protocol.events import Event
 from hams_protocol.graph import FRONTEND, FrontendSpec, Graph, GraphData, Mode, RecoverySpec
 from hams_protocol.knowledge import Knowledge
+from hams_sidecar import limits
 from hams_sidecar.drained import Drained
 from hams_wire.coordination.memory import MemoryStore
 from hams_wire.node import Node
@@ -92,3 +93,19 @@ async def test_who_cannot_say_it_leaves_at_once() -> None:
         store.full = True
         await one.leave()
         store.full = False
+
+
+async def test_what_may_not_have_been_said_is_said_again() -> None:
+    async with three(MemoryStore()) as (one, two, _):
+        one.client.lose_request(2)
+        first = one.leave()
+        assert await two.heard.get() == "drained/f-1"
+        assert not first.done()
+        await two.leave()
+        await first
+
+
+async def test_who_never_hears_that_it_is_said_leaves() -> None:
+    async with three(MemoryStore()) as (one, *_):
+        one.client.lose_request(limits.drained_tries_max)
+        await one.leave()

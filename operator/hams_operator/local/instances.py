@@ -238,6 +238,8 @@ class Instances:
                 cast = await self._observer.cast()
             except CoordinationError:  # nobody can register without etcd
                 missing_since.clear()
+                for place in self._left:
+                    place.missing_s = self._now()
                 continue
             members, revoked = cast.registered, cast.revoked
             registered.update(members, cast.warming)
@@ -267,19 +269,19 @@ class Instances:
         asked to end, and hands over."""
         now = self._now()
         goes_by = current(pod.instance, pod.proxy_pid, cast.registered, cast.revoked)
-        if goes_by in cast.registered and goes_by not in cast.revoked:
-            place.seen_s = now
-            if not pod.ending and goes_by not in cast.alone and now - place.left_s > limits.hung_kept_s:
+        if goes_by in cast.registered and goes_by not in cast.revoked and not pod.ending:
+            place.missing_s = now
+            if goes_by not in cast.alone and now - place.left_s > limits.hung_kept_s:
                 log.warning("%s (pid %d) is back, and another one has its place: it is asked to end", goes_by, pod.proxy_pid)
                 pod.ending = True
                 send(pod.proxy_pid, signal.SIGTERM)
-        elif now - place.left_s > limits.hung_kept_s and now - place.seen_s > limits.hung_missing_s:
+        elif now - place.missing_s > limits.hung_kept_s:
             send(pod.model_pid, signal.SIGKILL)
             send(pod.proxy_pid, signal.SIGKILL)
 
     def _leave(self, place: Place, pod: Pod) -> None:
         log.warning("%s (pid %d) hangs: the graph has given it up and it does not end; a fresh instance takes its place", pod.instance, pod.proxy_pid)
-        aside = Place(place.of, place.number, pod, left=True, left_s=self._now())
+        aside = Place(place.of, place.number, pod, left=True, left_s=self._now(), missing_s=self._now())
         self._left.append(aside)
         for pid in (pod.proxy_pid, pod.model_pid):
             if pid in self._by_pid:

@@ -114,8 +114,20 @@ def current(name: InstanceId, pid: int, registered: Mapping[InstanceId, int], re
     return next((other for other, of in registered.items() if of == pid and other not in revoked), name)
 
 
+def _alone(topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]) -> frozenset[InstanceId]:
+    """Who has a state that nobody else has who is there: as a member of its set, or as one that has come back with it."""
+    found: set[InstanceId] = set()
+    for item in topology.sets:
+        members = set(item.members)
+        here = members.difference(topology.revoked).intersection(registered)
+        holders = here | {name for name, record in registered.items() if record.kept in members}
+        if len(holders) == 1:
+            found |= holders
+    return frozenset(found)
+
+
 class Cast(msgspec.Struct, frozen=True):
-    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked` for ever; who leads a set `alone`."""
+    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked` for ever; who has a state `alone`."""
 
     registered: dict[InstanceId, int]
     warming: frozenset[InstanceId]
@@ -162,9 +174,8 @@ class Observer:
         topology = records.decode_topology(names["topology"]) if "topology" in names else Topology()
         members = {name.removeprefix("members/"): value for name, value in names.items() if name.startswith("members/")}
         warming = frozenset(name.removeprefix(records.WARMING) for name in names if name.startswith(records.WARMING))
-        alone = frozenset(item.primary for item in topology.sets if item.primary is not None and not item.in_sync)
-        registered = {name: records.decode_member(name, value)[1].pid for name, value in members.items()}
-        return Cast(registered, warming, frozenset(topology.revoked), alone)
+        registered = {name: records.decode_member(name, value)[1] for name, value in members.items()}
+        return Cast({name: record.pid for name, record in registered.items()}, warming, frozenset(topology.revoked), _alone(topology, registered))
 
     async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
         """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises CoordinationError the first time."""

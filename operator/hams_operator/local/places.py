@@ -49,8 +49,10 @@ class Ends:
 
 @dataclass(slots=True)
 class Place:
-    """One instance wanted: who fills it now, and how often that ended young. `left`: its instance hangs, another place has taken over; `seen_s`: when
-    it was last registered since."""
+    """One instance wanted: who fills it now, and how often that ended young.
+
+    `left`: its instance hangs, and another place has taken over. `missing_s`: since when that one is not registered, or asked to end.
+    """
 
     of: str
     number: int
@@ -60,7 +62,7 @@ class Place:
     ends: Ends = field(default_factory=Ends)
     left: bool = False
     left_s: float = 0.0
-    seen_s: float = float("-inf")
+    missing_s: float = 0.0
 
 
 def pause_after(pause_s: float, young: bool, calm_s: float) -> float:

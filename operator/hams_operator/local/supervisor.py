@@ -211,10 +211,13 @@ class Supervisor(Instances):
             self._http_port, self._grpc_port = free_ports(2)
 
     def _avoid_etcd(self) -> None:
-        """Nothing listens at the ports that were chosen yet, so an etcd of our own may have been given one of them: then others are chosen."""
+        """Nothing listens at our ports yet, so an etcd of our own may have been given one of them: then others are chosen. Raises CannotStart if
+        they were asked for."""
         members = () if self._etcd is None else self._etcd.members
         taken = {port for member in members for port in (member.ports.client, member.ports.peer)}
-        while not self._ports_asked and not taken.isdisjoint((self._http_port, self._grpc_port)):
+        while shared := taken.intersection((self._http_port, self._grpc_port)):
+            if self._ports_asked:
+                raise CannotStart(f"port {shared.pop()} was free, and has been given to etcd meanwhile. Try again, or choose another one with --port")
             self._choose_ports()
 
     def _begin_history(self) -> None:

@@ -18,11 +18,13 @@ from hams_operator.graph import load
 from hams_operator.local.etcd import Ports
 from hams_operator.local.instances import Instances
 from hams_operator.local.nursery import Nursery, NurseryLost
-from hams_operator.local.observe import Cast
+from hams_operator.local.observe import Cast, _alone
 from hams_operator.local.places import Place, Pod, pause_after
 from hams_operator.local.processes import alive, send
-from hams_operator.local.supervisor import Supervisor
+from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph, GraphData
+from hams_protocol.topology import ReplicaSet, Topology
+from hams_wire.records import MemberRecord
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "graph.yaml"
 
@@ -335,10 +337,10 @@ async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_kil
 
     assert look(gone) == look(back) == [], "it has some time"
     assert look(structs.replace(back, alone=frozenset({goes_by})), limits.hung_kept_s) == [], "it has the only copy of a state"
-    assert look(gone) == [], "its registration may be on its way back"
+    assert look(gone, limits.hung_kept_s) == [], "its registration may be on its way back"
     assert look(back) == [(41, signal.SIGTERM)]
     assert look(back) == look(gone) == [], "once, and it may be ending"
-    assert look(gone, limits.hung_missing_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
+    assert look(back, limits.hung_kept_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
 
 
 async def test_ports_that_its_own_etcd_was_given_meanwhile_are_not_used(tmp_path, monkeypatch):
@@ -352,3 +354,28 @@ async def test_ports_that_its_own_etcd_was_given_meanwhile_are_not_used(tmp_path
     assert (made.url, made.grpc) == ("http://127.0.0.1:7005", "127.0.0.1:7006")
     made._avoid_etcd()
     assert made.url == "http://127.0.0.1:7005"
+
+
+async def test_a_port_that_was_asked_for_and_that_its_own_etcd_was_given_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HAMS_HOME", str(tmp_path))
+    made = Supervisor(load(DIGITS), DIGITS, 7001, None, None)
+    made._etcd = SimpleNamespace(members=[SimpleNamespace(ports=Ports(7002, 7003))])
+    with pytest.raises(CannotStart, match="port 7002"):
+        made._avoid_etcd()
+
+
+@pytest.mark.parametrize(
+    ("members", "revoked", "alone"),
+    [
+        ({"a": None, "b": None}, (), ()),
+        ({"a": None, "c": None}, (), ("a",)),
+        ({"a-1": "a", "c": None}, ("a",), ("a-1",)),
+        ({"a-1": "a", "b": None}, ("a",), ()),
+        ({"a": None, "c": None}, ("a",), ()),
+    ],
+    ids=["two members", "the other is gone", "back under a fresh id", "back, and the other is there", "over"],
+)
+def test_who_has_a_state_that_nobody_else_has(members, revoked, alone):
+    topology = Topology(sets=(ReplicaSet("learner", 1, "a", ("b",)),), revoked=revoked)
+    registered = {name: MemberRecord("learner", "", kept) for name, kept in members.items()}
+    assert _alone(topology, registered) == frozenset(alone)
