@@ -37,7 +37,7 @@ class Frontend:
         self.drained = Drained("uid")
         self.heard: asyncio.Queue[str] = asyncio.Queue()
         self.client = store.client()
-        self.node = Node(Silent(), name, of, "uid", self.client, HeapFactory(), lambda effect: None, noted=self._noted)  # type: ignore[arg-type]
+        self.node = Node(Silent(), name, of, "uid", self.client, HeapFactory(), lambda effect: None, noted=self._noted)
 
     def _noted(self, name: str, value: bytes | None, revision: int) -> None:
         self.drained.noted(name, value)
