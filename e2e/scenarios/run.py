@@ -254,7 +254,7 @@ class GraphRun(Hits):
             found = self.pods().get(pod)
             return found is None or "deletionTimestamp" in found["metadata"]
 
-        until(answered(gone), within_s, f"end of {pod}", POD_LOOK_S)
+        until(if_known(gone), within_s, f"end of {pod}", POD_LOOK_S)
 
     def spare_pods(self) -> list[str]:
         """Pods whose end loses no state: of every set to which they belong another member is in sync, and lives."""
@@ -335,14 +335,26 @@ class GraphRun(Hits):
         """Of every reply, sorted."""
         return sorted(1000 * (reply["answered"] - reply["asked"]) for reply in self.replies)
 
-    def handed_over(self) -> bool:
-        """Whether nobody was taken for dead, as an instance may be that gets no CPU: then roles have moved by handoffs alone. Raises AssertionError
-        if all were that were asked to end."""
+    def deleted_pods(self) -> set[str]:
+        """Those that were asked to end by `delete`."""
+        return {what.removeprefix("delete ") for _, what in self.faults if what.startswith("delete ")}
+
+    def handed_over(self, asked: set[str]) -> bool:
+        """Whether nobody was taken for dead, as an instance may be that gets no CPU: then roles have moved by handoffs alone.
+
+        `asked`: the pods that were asked to end. Raises AssertionError if all of them were taken for dead.
+        """
         revoked = self.known()["revoked"]
-        hit = {what.removeprefix("delete ") for _, what in self.faults if what.startswith("delete ")}
-        dead = {pod_of(instance, list(hit)) for instance in revoked}
-        assert not hit or hit - dead, f"nobody handed over: {sorted(hit)}, taken for dead: {revoked}"
+        dead = {pod_of(instance, list(asked)) for instance in revoked}
+        assert asked - dead, f"nobody handed over: of {sorted(asked)}, taken for dead: {revoked}"
         return not revoked
+
+    def members_on(self, node: str) -> set[str]:
+        """Pods on a node that are in a set: each has something to hand over."""
+        pods = self.pods()
+        members = {name for found in self.known()["sets"].values() for name in (found["primary"], *found["inSync"]) if name}
+        there = {pod_of(name, list(pods)) for name in members}
+        return {pod for pod in there if pod is not None and pods[pod]["spec"]["nodeName"] == node}
 
     def executed_again(self, of: str) -> int:
         """How often an operator executed a request that had been executed before, by its history."""
@@ -453,7 +465,7 @@ def graph_on(
         gone(cluster, name, run.gone_s, lambda: not run.pods())
 
 
-def answered(look: Callable[[], bool]) -> Callable[[], bool]:
+def if_known(look: Callable[[], bool]) -> Callable[[], bool]:
     """A look by kubectl, to be repeated: what the API server does not answer is not so yet."""
 
     def again() -> bool:
@@ -468,7 +480,7 @@ def answered(look: Callable[[], bool]) -> Callable[[], bool]:
 def gone(cluster: Cluster, name: str, within_s: float, look: Callable[[], bool]) -> None:
     """Wait until it is. Raises NotInTime, which says what is left, and what holds it."""
     try:
-        until(answered(look), within_s, f"end of {name}", 0.2)
+        until(if_known(look), within_s, f"end of {name}", 0.2)
     except NotInTime as error:
         columns = "KIND:.kind,NAME:.metadata.name,GOES:.metadata.deletionTimestamp,GRACE:.metadata.deletionGracePeriodSeconds,BY:.metadata.finalizers"
         kinds = "deployments,replicasets,pods,servicegraphs"

@@ -247,7 +247,7 @@ hung_unborn_s = 20.0
 """One that was never seen registered after this long hangs: it came and went between two looks, or never got that far."""
 
 hung_kept_s = 30.0
-"""An instance that hangs is killed after this long; one that is back by then is asked to end."""
+"""An instance that hangs is killed after this long in a stretch; one that is back is asked to end then, unless it has a state alone."""
 
 # ---- ports ----
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from hams_protocol.effects import Effect
 from hams_protocol.events import Event
 from hams_protocol.graph import FRONTEND, FrontendSpec, Graph, GraphData, Mode, RecoverySpec
@@ -65,8 +67,10 @@ async def three(store: MemoryStore) -> AsyncIterator[list[Frontend]]:
             await item.node.close(leave=True)
 
 
-async def test_who_has_answered_its_clients_stays_until_the_others_have() -> None:
+@pytest.mark.parametrize("lost", [0, limits.drained_tries_max - 1], ids=["said", "said again, as it may not have been"])
+async def test_who_has_answered_its_clients_stays_until_the_others_have(lost: int) -> None:
     async with three(MemoryStore()) as (one, two, _):
+        one.client.lose_request(lost)
         first = one.leave()
         assert await two.heard.get() == "drained/f-1"
         assert not first.done()
@@ -93,16 +97,6 @@ async def test_who_cannot_say_it_leaves_at_once() -> None:
         store.full = True
         await one.leave()
         store.full = False
-
-
-async def test_what_may_not_have_been_said_is_said_again() -> None:
-    async with three(MemoryStore()) as (one, two, _):
-        one.client.lose_request(2)
-        first = one.leave()
-        assert await two.heard.get() == "drained/f-1"
-        assert not first.done()
-        await two.leave()
-        await first
 
 
 async def test_who_never_hears_that_it_is_said_leaves() -> None:

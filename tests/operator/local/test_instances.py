@@ -24,6 +24,7 @@ from hams_operator.local.processes import alive, send
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph, GraphData
 from hams_protocol.topology import ReplicaSet, Topology
+from hams_wire.errors import Lost
 from hams_wire.records import MemberRecord
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "graph.yaml"
@@ -341,6 +342,25 @@ async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_kil
     assert look(back) == [(41, signal.SIGTERM)]
     assert look(back) == look(gone) == [], "once, and it may be ending"
     assert look(back, limits.hung_kept_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
+
+
+async def test_nobody_is_called_missing_while_etcd_is_away(instances, monkeypatch):
+    monkeypatch.setattr(limits, "hung_look_s", 0.0)
+    monkeypatch.setattr(instances, "_now", lambda: 1000.0)
+    looked = asyncio.Event()
+
+    class Away:
+        async def cast(self):
+            if place.missing_s:
+                looked.set()
+            raise Lost("etcd is away")
+
+    place = Place("learner", 0, Pod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
+    instances._left.append(place)
+    instances._observer = Away()
+    instances._spawn_task(instances._watch_hung())
+    await asyncio.wait_for(looked.wait(), 60)
+    assert place.missing_s == 1000.0
 
 
 async def test_ports_that_its_own_etcd_was_given_meanwhile_are_not_used(tmp_path, monkeypatch):
