@@ -3,7 +3,7 @@
 
 PYTHON    ?= python3
 BIN       := .venv/bin
-PROJECTS  := pyproject.toml model-sdk/pyproject.toml requirements.lock tools/venv.py
+PROJECTS  := pyproject.toml model-sdk/pyproject.toml requirements.lock tools/venv.py tools/lock.py
 SOURCES   := sidecar operator model-sdk
 LINTED    := $(wildcard $(SOURCES) tests e2e images tools benchmarks examples)
 
@@ -20,7 +20,7 @@ PUSH      ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup check check-format check-lint check-types check-imports check-chart compile test test-faults test-fast sim sim-mutants bench bench-ci demo e2e images chart lock clean
+.PHONY: help setup check check-format check-lint check-types check-imports check-chart compile test test-faults test-fast fuzz sim sim-mutants bench bench-ci demo e2e images chart wheels check-wheels lock clean
 
 help: ## this list
 	@echo "HAMS: graphs of models as one service that never forgets. The doors:"; echo
@@ -35,7 +35,8 @@ help: ## this list
 	@$(PYTHON) tools/venv.py torch
 
 setup: .venv/.core .venv/.torch ## make .venv with everything: runtime, tools, torch for the demo (versions from requirements.lock)
-	@echo "setup: .venv is ready"
+	@echo "setup: .venv is ready; next: . .venv/bin/activate && hams --help"
+	@echo "setup: make compile turns the core into machine code (optional; a C compiler, two to three minutes), which takes a third off each request"
 
 # ---- quality ----
 
@@ -66,6 +67,9 @@ test-faults: setup ## the tests that start real processes and kill them
 test-fast: .venv/.core ## as `make test`, but without torch and etcd: for the inner loop
 	$(BIN)/pytest -m "not process and not etcd" $(T)
 
+fuzz: setup ## 100,000 cases of every fuzzer, where the tests run a few hundred (make fuzz T=tests/fuzz/test_peer_frames.py for one)
+	HAMS_FUZZ_CASES=100000 $(BIN)/pytest $(or $(T),tests/fuzz)
+
 compile: .venv/.core ## turn the protocol core into machine code, if there is a C compiler: nothing else changes, all takes about two thirds of the time
 	$(BIN)/python tools/compile.py
 
@@ -95,7 +99,7 @@ bench-ci: .venv/.core ## the short form of `make bench` that CI runs
 e2e: .venv/.core compile ## scenarios of the fault catalogue on a cluster made for them (root; CLUSTER=existing uses the current context; FULL=1: full length)
 	$(BIN)/python -m e2e.whole --builder $(BUILDER) --registry $(REGISTRY) $(E2E)
 
-images: .venv/.core ## the container images, with docker, podman, buildah, or a builder of our own (BUILDER=, REGISTRY=, PUSH=1)
+images: .venv/.core compile ## the container images, with docker, podman, buildah, or a builder of our own (BUILDER=, REGISTRY=, PUSH=1)
 	$(BIN)/python -m images.build --builder $(BUILDER) --registry $(REGISTRY) $(if $(PUSH),--push)
 
 chart: .venv/.core ## check the Helm chart and package it into out/ (builds helm if there is none)
@@ -103,6 +107,15 @@ chart: .venv/.core ## check the Helm chart and package it into out/ (builds helm
 	$(BIN)/pytest -q tests/chart
 	@mkdir -p out
 	$$($(BIN)/python -m e2e.cluster helm) package charts/hams --destination out
+
+# ---- wheels ----
+
+wheels: .venv/.core ## both wheels into dist/; after `make compile` also one for this platform, with the core as machine code
+	@$(BIN)/python tools/wheels.py
+
+check-wheels: .venv/.core ## install the wheels as a stranger does, with the newest versions allowed, and run a graph from them
+	@$(BIN)/python tools/wheels.py
+	@$(BIN)/python tools/check_wheels.py
 
 # ---- upkeep ----
 

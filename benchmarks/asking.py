@@ -31,6 +31,10 @@ class Log:
         times = [begin, *sorted(at for _, at in self.answered if begin <= at <= end), end]
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
+    def slowest_s(self, begin: float, end: float) -> float:
+        """The longest that a single request took which waited at some time within a window: a gap ends with anybody's reply."""
+        return max((at - asked for asked, at in self.answered if at > begin and asked < end), default=0.0)
+
     def first_after(self, moment: float) -> float:
         """When the first reply after a moment came."""
         return min((at for _, at in self.answered if at > moment), default=float("inf"))
@@ -41,7 +45,10 @@ async def asking(port: int, graph: str, nbytes: int, clients: int) -> AsyncItera
     """`clients` closed-loop clients for as long as the block lasts; what they began is answered before it ends."""
     log = Log()
     stop = asyncio.Event()
-    tasks = [asyncio.create_task(_client(port, graph, nbytes, f"b{number}", log, stop)) for number in range(clients)]
+    tasks = [
+        asyncio.create_task(_client(port, graph, nbytes, f"b{number}", log, stop))
+        for number in range(clients)
+    ]
     try:
         yield log
     finally:
@@ -79,7 +86,9 @@ async def _client(port: int, graph: str, nbytes: int, name: str, log: Log, stop:
         streams[1].transport.abort()
 
 
-async def _once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[int, dict[str, int]]:
+async def _once(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> tuple[int, dict[str, int]]:
     writer.write(request)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = int(head.split(b"\r\ncontent-length:", 1)[1].split(b"\r\n", 1)[0])

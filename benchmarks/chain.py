@@ -44,7 +44,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser("hams bench chain", description=__doc__)
     add_options(parser)
-    parser.add_argument("--short", action="store_true", help="a few seconds in all: does it run, and is it in the right range?")
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="a few seconds in all: does it run, and is it in the right range?",
+    )
     parser.add_argument("--seconds", type=float, default=5.0, help="per cell")
     options = parser.parse_args(arguments)
     seconds = 1.0 if options.short else options.seconds
@@ -90,10 +94,14 @@ def settled(conditions: Iterable[Condition]) -> bool:
     """Whether nothing is missing that will come."""
     found = {item.type: item for item in conditions}
     redundant = found["Redundant"]
-    return found["Ready"].status == "True" and (redundant.status == "True" or redundant.reason == NOT_ASKED_FOR)
+    return found["Ready"].status == "True" and (
+        redundant.status == "True" or redundant.reason == NOT_ASKED_FOR
+    )
 
 
-async def _cells(name: str, port: int, graph: str, seconds: float, cells: Cells, frontends: int | None) -> list[dict[str, object]]:
+async def _cells(
+    name: str, port: int, graph: str, seconds: float, cells: Cells, frontends: int | None
+) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for nbytes, clients in cells:
         request = infer_request(graph, nbytes) if graph else post("/infer", bytes(nbytes), {})
@@ -109,7 +117,9 @@ async def _cells(name: str, port: int, graph: str, seconds: float, cells: Cells,
                 "p50_ms": round(1000 * percentile(took, 0.5), 3),
                 "p99_ms": round(1000 * percentile(took, 0.99), 3),
                 "per_s": round(len(took) / seconds, 1),
-                "machine_busy": round((cpu_s() - busy) / (min(seconds, 1.0) + seconds) / (os.cpu_count() or 1), 2),
+                "machine_busy": round(
+                    (cpu_s() - busy) / (min(seconds, 1.0) + seconds) / (os.cpu_count() or 1), 2
+                ),
             }
         )
     return rows
@@ -150,7 +160,9 @@ def _floor(ready: int) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     os.write(ready, listener.getsockname()[1].to_bytes(4, "little"))
     asyncio.set_event_loop_policy(None)
-    server = uvicorn.Server(uvicorn.Config(app, loop="uvloop", http="httptools", log_level="warning", access_log=False))
+    server = uvicorn.Server(
+        uvicorn.Config(app, loop="uvloop", http="httptools", log_level="warning", access_log=False)
+    )
     server.run(sockets=[listener])
 
 
@@ -161,7 +173,9 @@ def step(x: np.ndarray) -> np.ndarray:
 
 def cpu_s() -> float:
     """Busy CPU seconds of the whole machine so far."""
-    user, nice, system, *_ = (int(item) for item in Path("/proc/stat").read_text().splitlines()[0].split()[1:])
+    user, nice, system, *_ = (
+        int(item) for item in Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    )
     return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
@@ -188,18 +202,28 @@ def plot(result: Result, path: Path) -> None:
     rows = rows_of(result)
     cells = list(dict.fromkeys((row["bytes"], row["clients"]) for row in rows))
     found = {(title(row), row["bytes"], row["clients"]): row["per_s"] for row in rows}
-    groups = {name: [found.get((name, *cell), math.nan) for cell in cells] for name in dict.fromkeys(title(row) for row in rows)}
-    labels = [f"{'4 KiB' if nbytes == 4096 else '1 MiB'}, {clients} client{'s' if clients > 1 else ''}" for nbytes, clients in cells]
+    groups = {
+        name: [found.get((name, *cell), math.nan) for cell in cells]
+        for name in dict.fromkeys(title(row) for row in rows)
+    }
+    labels = [
+        f"{'4 KiB' if nbytes == 4096 else '1 MiB'}, {clients} client{'s' if clients > 1 else ''}"
+        for nbytes, clients in cells
+    ]
     bars(labels, groups, "requests/s", path, logarithmic=True)
 
 
 def print_table(result: Result) -> None:
     """For people."""
     rows = rows_of(result)
-    print(f"{'chain':10} {'frontends':>9} {'bytes':>8} {'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'req/s':>9} {'busy':>5}")
+    print(
+        f"{'chain':10} {'frontends':>9} {'bytes':>8} {'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'req/s':>9} {'busy':>5}"
+    )
     for row in rows:
         cell = f"{row['chain']:10} {row['frontends'] or '-':>9} {row['bytes']:8} {row['clients']:7}"
-        print(f"{cell} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['per_s']:9.0f} {row['machine_busy']:5.2f}")
+        print(
+            f"{cell} {row['p50_ms']:8.2f} {row['p99_ms']:8.2f} {row['per_s']:9.0f} {row['machine_busy']:5.2f}"
+        )
 
 
 if __name__ == "__main__":

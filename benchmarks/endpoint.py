@@ -80,7 +80,12 @@ def request_for(server: str, size: int) -> list[bytes]:
         path, head, extra = "/infer", b"", ""
     else:
         path = "/v2/models/bench/infer"
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1, size // 4], "parameters": {"binary_data_size": size}}
+        tensor = {
+            "name": "x",
+            "datatype": "FP32",
+            "shape": [1, size // 4],
+            "parameters": {"binary_data_size": size},
+        }
         head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
         extra = f"inference-header-content-length: {len(head)}\r\n"
     lines = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/octet-stream\r\n{extra}content-length: {len(head) + size}\r\n\r\n"
@@ -90,7 +95,10 @@ def request_for(server: str, size: int) -> list[bytes]:
 async def measure_http(port: int, server: str, size: int, clients: int, seconds: float) -> list[float]:
     """Seconds of each request, the first ones included."""
     loop = asyncio.get_running_loop()
-    made = [await loop.create_connection(lambda: Connection(request_for(server, size)), "127.0.0.1", port) for _ in range(clients)]
+    made = [
+        await loop.create_connection(lambda: Connection(request_for(server, size)), "127.0.0.1", port)
+        for _ in range(clients)
+    ]
     await asyncio.sleep(seconds)
     took = [took for _, client in made for took in client.took]
     for transport, _ in made:
@@ -141,7 +149,10 @@ async def serve(server: str, ready: int, profile: bool) -> None:
         return
     endpoint = Endpoint(Nothing(), bench_graph(), Metrics("frontend"), Address("127.0.0.1", 0, 0))
     await endpoint.start()
-    os.write(ready, str(endpoint.address.grpc_port if server == "endpoint-grpc" else endpoint.address.http_port).encode())
+    os.write(
+        ready,
+        str(endpoint.address.grpc_port if server == "endpoint-grpc" else endpoint.address.http_port).encode(),
+    )
     if profile:
         profiler.enable()
     await stopped.wait()
@@ -166,7 +177,9 @@ def bench_graph() -> g.GraphData:
         False,
     )
     reply = (g.ReplyTensor("x", (("echo", "x"),)),)
-    return g.GraphData("bench", "uid", g.Mode.NONE, g.FrontendSpec(), 1, g.RecoverySpec(), (spec,), reply, (operator,))
+    return g.GraphData(
+        "bench", "uid", g.Mode.NONE, g.FrontendSpec(), 1, g.RecoverySpec(), (spec,), reply, (operator,)
+    )
 
 
 async def serve_floor(ready: int, stopped: asyncio.Event) -> None:
@@ -178,7 +191,11 @@ async def serve_floor(ready: int, stopped: asyncio.Event) -> None:
         return Response(await request.body(), media_type="application/octet-stream")
 
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, http="httptools", loop="none", access_log=False, log_level="warning", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, http="httptools", loop="none", access_log=False, log_level="warning", lifespan="off"
+        )
+    )
     serving = asyncio.create_task(server._serve([listener]))
     os.write(ready, str(listener.getsockname()[1]).encode())
     await stopped.wait()
@@ -200,7 +217,15 @@ def run(seconds: float, profile: bool) -> dict[str, object]:
         if profile and server == "fastapi":
             continue
         reader, writer = os.pipe()
-        command = [sys.executable, __file__, "--serve", server, "--ready", str(writer), *(["--profile"] if profile else [])]
+        command = [
+            sys.executable,
+            __file__,
+            "--serve",
+            server,
+            "--ready",
+            str(writer),
+            *(["--profile"] if profile else []),
+        ]
         process = subprocess.Popen(command, pass_fds=[writer])
         os.close(writer)
         port = int(os.read(reader, 16))
@@ -231,7 +256,11 @@ def run(seconds: float, profile: bool) -> dict[str, object]:
             process.send_signal(signal.SIGTERM)
             process.wait()
     names = ("fastapi", "uvicorn", "uvloop", "httptools", "grpcio", "msgspec")
-    facts = {"python": platform.python_version(), "cpus": os.cpu_count(), **{name: version(name) for name in names}}
+    facts = {
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        **{name: version(name) for name in names},
+    }
     return {"benchmark": "endpoint", "machine": facts, "seconds": seconds, "rows": rows}
 
 

@@ -40,9 +40,18 @@ PASS = """  - name: {name}
 """
 
 
-def stateful(name: str, source: str, config: str = "{stateBytes: 4096}", backups: int = 1, model: str = "Count", max_rows: int = 64) -> str:
+def stateful(
+    name: str,
+    source: str,
+    config: str = "{stateBytes: 4096}",
+    backups: int = 1,
+    model: str = "Count",
+    max_rows: int = 64,
+) -> str:
     """One stateful operator."""
-    return COUNT.format(name=name, source=source, config=config, backups=backups, model=model, max_rows=max_rows)
+    return COUNT.format(
+        name=name, source=source, config=config, backups=backups, model=model, max_rows=max_rows
+    )
 
 
 def stateless(name: str, source: str) -> str:
@@ -64,7 +73,9 @@ def one_frontend(file: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def graph_file(name: str, operators: list[str], outputs: dict[str, str], mode: str = "NonStop") -> Iterator[Path]:
+def graph_file(
+    name: str, operators: list[str], outputs: dict[str, str], mode: str = "NonStop"
+) -> Iterator[Path]:
     """A graph file in a folder of its own, beside the models it names."""
     lines = "\n".join(f"  - {{name: {tensor}, from: {source}}}" for tensor, source in outputs.items())
     with tempfile.TemporaryDirectory(prefix="hams-bench-") as folder:

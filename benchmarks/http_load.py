@@ -11,14 +11,28 @@ import numpy as np
 
 def infer_request(graph: str, nbytes: int, key: str | None = None) -> bytes:
     """One POST infer with a single FP32 tensor `x` of one row, binary both ways."""
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, nbytes // 4], "parameters": {"binary_data_size": nbytes}}
+    tensor = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [1, nbytes // 4],
+        "parameters": {"binary_data_size": nbytes},
+    }
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-    return post(f"/v2/models/{graph}/infer", head + bytes(nbytes), {"inference-header-content-length": str(len(head)), **_key(key)})
+    return post(
+        f"/v2/models/{graph}/infer",
+        head + bytes(nbytes),
+        {"inference-header-content-length": str(len(head)), **_key(key)},
+    )
 
 
 def post(path: str, body: bytes, headers: dict[str, str]) -> bytes:
     """A whole HTTP/1.1 request."""
-    lines = [f"POST {path} HTTP/1.1", "host: bench", "content-type: application/octet-stream", f"content-length: {len(body)}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "host: bench",
+        "content-type: application/octet-stream",
+        f"content-length: {len(body)}",
+    ]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
@@ -91,10 +105,14 @@ class Client(asyncio.Protocol):
         self.transport.write(self.request)
 
 
-async def closed_loop(port: int, request: bytes, clients: int, seconds: float, warm_up_s: float) -> list[float]:
+async def closed_loop(
+    port: int, request: bytes, clients: int, seconds: float, warm_up_s: float
+) -> list[float]:
     """Seconds of each request answered within the window. Raises RuntimeError if a client failed."""
     loop = asyncio.get_running_loop()
-    made = [(await loop.create_connection(lambda: Client(request), "127.0.0.1", port))[1] for _ in range(clients)]
+    made = [
+        (await loop.create_connection(lambda: Client(request), "127.0.0.1", port))[1] for _ in range(clients)
+    ]
     await asyncio.sleep(warm_up_s)
     begin = time.perf_counter()
     await asyncio.sleep(seconds)

@@ -36,7 +36,8 @@ def judged(history: Path, counts: Mapping[str, Sequence[int]]) -> dict[str, obje
     wrong = {name: said for name, values in counts.items() if (said := odd(values))}
     return {
         "ok": report.ok and not wrong,
-        "violations": [f"{item.invariant}: {item.message}" for item in report.violations] + [f"history: {item.message}" for item in report.problems],
+        "violations": [f"{item.invariant}: {item.message}" for item in report.violations]
+        + [f"history: {item.message}" for item in report.problems],
         "wrong_counts": wrong,
         "not_checked": [f"{item.check}: {item.why}" for item in report.skips],
         "history_lines": len(report.history.lines),

@@ -34,7 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("hams bench links", description=__doc__)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--seconds", type=float, default=3.0, help="per cell")
-    parser.add_argument("--echo", nargs="?", type=Path, const=None, default=False, metavar="DIR", help="be the other end")
+    parser.add_argument(
+        "--echo", nargs="?", type=Path, const=None, default=False, metavar="DIR", help="be the other end"
+    )
     options = parser.parse_args(arguments)
     if options.echo is not False:
         uvloop.run(echo(options.echo))
@@ -46,7 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
         certified(Path(folder))
         for nbytes in SIZES:
             for secured in (False, True):
-                rows.append({"bytes": nbytes, "tls": secured, **cell(nbytes, Path(folder) if secured else None, options.seconds)})
+                rows.append(
+                    {
+                        "bytes": nbytes,
+                        "tls": secured,
+                        **cell(nbytes, Path(folder) if secured else None, options.seconds),
+                    }
+                )
     result = {"bench": "links", "machine": machine(), "rows": rows}
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     for row in rows:
         name = "mutual TLS" if row["tls"] else "in the clear"
-        sys.stdout.write(f"| {row['bytes']} | {name} | {row['cpu_us']:.0f} | {row['round_trip_us']:.0f} | {row['connect_ms']:.1f} |\n")
+        sys.stdout.write(
+            f"| {row['bytes']} | {name} | {row['cpu_us']:.0f} | {row['round_trip_us']:.0f} | {row['connect_ms']:.1f} |\n"
+        )
     return 0
 
 
@@ -94,7 +104,14 @@ class End:
         self.got: asyncio.Queue[Message] = asyncio.Queue()
         self.answer = False
         self.network = PeerNetwork(
-            name, "g", "tcp:127.0.0.1:0", HeapFactory(), self._message, lambda _: self.up.set(), lambda _: None, tls=certificates
+            name,
+            "g",
+            "tcp:127.0.0.1:0",
+            HeapFactory(),
+            self._message,
+            lambda _: self.up.set(),
+            lambda _: None,
+            tls=certificates,
         )
 
     def _message(self, sender: InstanceId, message: Message) -> None:
@@ -125,7 +142,9 @@ async def ask(nbytes: int, folder: Path | None, seconds: float, address: str, ot
     connected = time.perf_counter() - began
     payload: Any = None
     if nbytes:
-        payload = HeapPayload((TensorInfo("x", "UINT8", (1, nbytes), 0, nbytes),), memoryview(bytearray(nbytes)))
+        payload = HeapPayload(
+            (TensorInfo("x", "UINT8", (1, nbytes), 0, nbytes),), memoryview(bytearray(nbytes))
+        )
     while True:  # until the other end has dialled back
         end.network.send("echo", Heartbeat(1))
         try:
@@ -139,14 +158,24 @@ async def ask(nbytes: int, folder: Path | None, seconds: float, address: str, ot
     before, deadline = _cpu_s(other), time.perf_counter() + seconds
     while time.perf_counter() < deadline:
         number += 1
-        message = Deliver("b", 1, Token(RequestId(0, number), (), "a", Kind.VALUE, f"v{number}", (), ("b",), Meta(), payload=payload))
+        message = Deliver(
+            "b",
+            1,
+            Token(
+                RequestId(0, number), (), "a", Kind.VALUE, f"v{number}", (), ("b",), Meta(), payload=payload
+            ),
+        )
         at = time.perf_counter()
         end.network.send("echo", message)
         await end.got.get()
         trips.append(time.perf_counter() - at)
     spent = _cpu_s(other) - before
     await end.network.close()
-    return {"cpu_us": 1e6 * spent / (2 * number), "round_trip_us": 1e6 * sorted(trips)[len(trips) // 2], "connect_ms": 1e3 * connected}
+    return {
+        "cpu_us": 1e6 * spent / (2 * number),
+        "round_trip_us": 1e6 * sorted(trips)[len(trips) // 2],
+        "connect_ms": 1e3 * connected,
+    }
 
 
 def _cpu_s(other: int) -> float:

@@ -55,12 +55,18 @@ async def measure(requests: int) -> Result:
                         await log.news.wait()
                     rows.append({"requests": len(log.answered), **await _sample(supervisor)})
                     victim = next(
-                        item for item in (await supervisor.view()).instances if item.role == "primary" and item.operator == "bc"[number % 2]
+                        item
+                        for item in (await supervisor.view()).instances
+                        if item.role == "primary" and item.operator == "bc"[number % 2]
                     )
                     assert victim.proxy_pid is not None
                     os.kill(victim.proxy_pid, signal.SIGKILL)
                     await redundant(supervisor)
-            ended = {"requests": len(log.answered), "failed": log.failed, "wrong_counts": odd(log.numbers["count"])}
+            ended = {
+                "requests": len(log.answered),
+                "failed": log.failed,
+                "wrong_counts": odd(log.numbers["count"]),
+            }
             return {"bench": "memory", "machine": machine(), **ended, "rows": rows}
         finally:
             await supervisor.stop()
@@ -82,7 +88,11 @@ async def _sample(supervisor: Supervisor) -> dict[str, float]:
 
 def _memory(pid: int) -> tuple[float, float]:
     """Resident memory without shared memory files, and those: MiB."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Rss"))
+    fields = dict(
+        line.split(":", 1)
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("Rss")
+    )
     kib = {name: int(value.split()[0]) for name, value in fields.items()}
     return (kib["RssAnon"] + kib["RssFile"]) / 1024, kib["RssShmem"] / 1024
 
@@ -91,15 +101,25 @@ def plot(result: Result, path: Path) -> None:
     """The largest process of each kind over the requests; a primary was killed at every point."""
     rows = rows_of(result)
     series = {kind: [row[kind] for row in rows] for kind in KINDS}
-    lines([row["requests"] for row in rows], series, "requests, a primary killed at every point", "largest of each kind, MiB", path)
+    lines(
+        [row["requests"] for row in rows],
+        series,
+        "requests, a primary killed at every point",
+        "largest of each kind, MiB",
+        path,
+    )
 
 
 def print_table(result: Result) -> None:
     """For people."""
     rows = rows_of(result)
-    print(f"{'requests':>9} {'proxy':>7} {'frontend':>9} {'manager':>8} {'model':>7} {'payloads':>9}  largest of each kind, MiB")
+    print(
+        f"{'requests':>9} {'proxy':>7} {'frontend':>9} {'manager':>8} {'model':>7} {'payloads':>9}  largest of each kind, MiB"
+    )
     for row in rows:
-        print(f"{row['requests']:9} {row['proxy']:7.1f} {row['frontend']:9.1f} {row['manager']:8.1f} {row['model']:7.1f} {row['payloads']:9.1f}")
+        print(
+            f"{row['requests']:9} {row['proxy']:7.1f} {row['frontend']:9.1f} {row['manager']:8.1f} {row['model']:7.1f} {row['payloads']:9.1f}"
+        )
     print(f"failed: {result['failed']}; lost or doubled: {result['wrong_counts'] or 'nothing'}")
 
 

@@ -82,7 +82,19 @@ def graph(floats: int, stateful: bool) -> Graph:
         ModelSpec("model_link:Copy", config),
         stateful,
     )
-    return Graph(GraphData("g", "u", Mode.NON_STOP, FrontendSpec(), 1, RecoverySpec(), (spec,), (ReplyTensor("y", (("op", "y"),)),), (operator,)))
+    return Graph(
+        GraphData(
+            "g",
+            "u",
+            Mode.NON_STOP,
+            FrontendSpec(),
+            1,
+            RecoverySpec(),
+            (spec,),
+            (ReplyTensor("y", (("op", "y"),)),),
+            (operator,),
+        )
+    )
 
 
 async def measure(rounds: int, once: Callable[[int], Awaitable[None]]) -> dict[str, float]:
@@ -98,7 +110,9 @@ async def measure(rounds: int, once: Callable[[int], Awaitable[None]]) -> dict[s
     return {"p5_us": round(float(p5), 1), "p50_us": round(float(p50), 1), "p99_us": round(float(p99), 1)}
 
 
-async def bench(directory: Path, label: str, floats: int, stateful: bool, rounds: int) -> dict[str, dict[str, float]]:
+async def bench(
+    directory: Path, label: str, floats: int, stateful: bool, rounds: int
+) -> dict[str, dict[str, float]]:
     """One model process; what it was asked, and how long that took."""
     arena = Arena(1 << 28, path=directory / "arena")
     events: asyncio.Queue[Any] = asyncio.Queue()
@@ -115,13 +129,17 @@ async def bench(directory: Path, label: str, floats: int, stateful: bool, rounds
         "--path",
         str(Path(__file__).parent),
     ]
-    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "PYTHONPATH": str(ROOT / "model-sdk")})
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, "PYTHONPATH": str(ROOT / "model-sdk")}
+    )
     assert isinstance(await events.get(), ModelReady)
     row = np.random.default_rng(0).random((1, floats), dtype=np.float32)
 
     async def run(number: int) -> None:
         payload = pack(arena, [("x", "FP32", row)])  # the receive from the network stands here
-        link.perform(StartBatch(number, (BatchUnit(UnitId(RequestId(0, number), ()), Meta(), ((FRONTEND, payload),)),)))
+        link.perform(
+            StartBatch(number, (BatchUnit(UnitId(RequestId(0, number), ()), Meta(), ((FRONTEND, payload),)),))
+        )
         if stateful:
             assert isinstance(await events.get(), UpdateWanted)
             link.perform(EnterUpdate(number))
@@ -158,7 +176,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     results = uvloop.run(everything(options.rounds))
-    machine = {"cpus": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version(), "numpy": np.__version__}
+    machine = {
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
     report = json.dumps({"machine": machine, "rounds": options.rounds, "results": results}, indent=2)
     print(report)
     if options.out is not None:

@@ -54,9 +54,17 @@ async def measure(sizes: tuple[int, ...], seconds: float) -> Result:
                 base = {key: float(str(row[key])) for key in ("per_s", "p50_ms")}
             row["throughput_loss_percent"] = round(100 * (1 - float(str(row["per_s"])) / base["per_s"]), 2)
             row["latency_added_ms"] = round(float(str(row["p50_ms"])) - base["p50_ms"], 2)
-            row["latency_bound_ms"] = None if mode == "None" else round(bound_ms(base["p50_ms"], size, rate), 2)
+            row["latency_bound_ms"] = (
+                None if mode == "None" else round(bound_ms(base["p50_ms"], size, rate), 2)
+            )
             rows.append(row)
-    return {"bench": "overhead", "machine": machine(), "wait_s": WAIT_S, "stream_GB_s": round(rate, 3), "rows": rows}
+    return {
+        "bench": "overhead",
+        "machine": machine(),
+        "wait_s": WAIT_S,
+        "stream_GB_s": round(rate, 3),
+        "rows": rows,
+    }
 
 
 def bound_ms(none_ms: float, state_mb: float, rate_gb_s: float) -> float:
@@ -98,13 +106,17 @@ def plot(result: Result, path: Path) -> None:
 def print_table(result: Result) -> None:
     """For people."""
     rows = rows_of(result)
-    print(f"{'mode':8} {'state MB':>8} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} {'bound ms':>8} {'p99 ms':>8}")
+    print(
+        f"{'mode':8} {'state MB':>8} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} {'bound ms':>8} {'p99 ms':>8}"
+    )
     for row in rows:
         print(
             f"{row['mode']:8} {row['state_mb']:8} {row['per_s']:8.2f} {row['throughput_loss_percent']:7.2f} {row['p50_ms']:8.2f} "
             f"{row['latency_added_ms']:8.2f} {_bound(row):>8} {row['p99_ms']:8.2f}"
         )
-    print(f"bound: p50 of None + state / {result['stream_GB_s']} GB/s, the stream of this run, + {ALLOWED_MS} ms; > where p50 is beyond it")
+    print(
+        f"bound: p50 of None + state / {result['stream_GB_s']} GB/s, the stream of this run, + {ALLOWED_MS} ms; > where p50 is beyond it"
+    )
 
 
 def _bound(row: dict[str, Any]) -> str:

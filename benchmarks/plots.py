@@ -16,7 +16,9 @@ def cumulative(series: Mapping[str, Sequence[float]], unit: str, path: Path) -> 
     for name, values in series.items():
         if values:
             ordered = sorted(values)
-            axes.step(ordered, [(n + 1) / len(ordered) for n in range(len(ordered))], where="post", label=name)
+            axes.step(
+                ordered, [(n + 1) / len(ordered) for n in range(len(ordered))], where="post", label=name
+            )
     axes.set_xscale("log")
     axes.set_xlabel(unit)
     axes.set_ylabel("share of kills")
@@ -26,7 +28,9 @@ def cumulative(series: Mapping[str, Sequence[float]], unit: str, path: Path) -> 
     plt.close(figure)
 
 
-def lines(x: Sequence[float], series: Mapping[str, Sequence[float]], across: str, unit: str, path: Path) -> None:
+def lines(
+    x: Sequence[float], series: Mapping[str, Sequence[float]], across: str, unit: str, path: Path
+) -> None:
     """A line for each name over the same `x`; the other axis begins at zero, so that what looks flat is flat."""
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for name, values in series.items():
@@ -40,13 +44,22 @@ def lines(x: Sequence[float], series: Mapping[str, Sequence[float]], across: str
     plt.close(figure)
 
 
-def bars(labels: Sequence[str], groups: Mapping[str, Sequence[float]], unit: str, path: Path, *, logarithmic: bool = False) -> None:
+def bars(
+    labels: Sequence[str],
+    groups: Mapping[str, Sequence[float]],
+    unit: str,
+    path: Path,
+    *,
+    logarithmic: bool = False,
+) -> None:
     """Groups of bars side by side; `logarithmic` where the values span decades."""
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     width = 0.8 / max(len(groups), 1)
     for number, (name, values) in enumerate(groups.items()):
         axes.bar([index + number * width for index in range(len(labels))], values, width, label=name)
-    axes.set_xticks([index + 0.4 - width / 2 for index in range(len(labels))], labels, rotation=20, ha="right", fontsize=8)
+    axes.set_xticks(
+        [index + 0.4 - width / 2 for index in range(len(labels))], labels, rotation=20, ha="right", fontsize=8
+    )
     axes.set_ylabel(unit)
     if logarithmic:
         axes.set_yscale("log")

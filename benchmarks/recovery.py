@@ -91,14 +91,24 @@ def main(arguments: list[str] | None = None) -> int:
 async def measure(cells: list[Cell], kills: int, clients: int) -> Result:
     """All cells, each with a graph of its own."""
     rows = [await measure_cell(cell, kills, clients) for cell in cells]
-    return {"bench": "recovery", "machine": machine(), "kills_per_cell": kills, "clients": clients, "rows": rows}
+    return {
+        "bench": "recovery",
+        "machine": machine(),
+        "kills_per_cell": kills,
+        "clients": clients,
+        "rows": rows,
+    }
 
 
 async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object]:
     """a (stateless, one standby) -> b -> c, both stateful; for a rollback c has no backup and goes back in place."""
     touched = 0 if cell.read_only else 4096
     config = f"{{stateBytes: {cell.state_bytes}, touchedBytes: {touched}, readOnly: {str(cell.read_only).lower()}, stamp: true}}"
-    operators = [stateless("a", "request"), stateful("b", "a", config), stateful("c", "b", backups=0 if cell.rollback else 1)]
+    operators = [
+        stateless("a", "request"),
+        stateful("b", "a", config),
+        stateful("c", "b", backups=0 if cell.rollback else 1),
+    ]
     history = Path(tempfile.mkdtemp(prefix="hams-history-", dir="/dev/shm"))
     try:
         with graph_file("recovery", operators, {"x": "c.x", "count": "c.count"}) as path:
@@ -110,15 +120,22 @@ async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object
                 await complete(history)
             finally:
                 await supervisor.stop()
-        counts = {"c": log.numbers["count"]} if cell.read_only else {"b": log.numbers["x"], "c": log.numbers["count"]}
+        counts = (
+            {"c": log.numbers["count"]}
+            if cell.read_only
+            else {"b": log.numbers["x"], "c": log.numbers["count"]}
+        )
         return row | await asyncio.to_thread(judged, history, counts)
     finally:
         shutil.rmtree(history, ignore_errors=True)
 
 
-async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, history: Path) -> tuple[dict[str, object], Log]:
+async def _loop(
+    cell: Cell, supervisor: Supervisor, kills: int, clients: int, history: Path
+) -> tuple[dict[str, object], Log]:
     port = int(supervisor.url.rsplit(":", 1)[1])
     gaps: list[float] = []
+    slowest: list[float] = []
     splits: list[dict[str, float]] = []
     quiet: list[float] = []
     kills_at: list[int] = []
@@ -138,7 +155,9 @@ async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, hi
                 kills_at.append(struck_ns)
                 await _answers(log, 50)
                 await redundant(supervisor)
-                gaps.append(log.longest_gap_s(moment, min(loop.time(), moment + AROUND_S)))
+                around = min(loop.time(), moment + AROUND_S)
+                gaps.append(log.longest_gap_s(moment, around))
+                slowest.append(log.slowest_s(moment, around))
                 splits.append(watcher.split(moment, log, history))
     finally:
         await watcher.close()
@@ -152,6 +171,8 @@ async def _loop(cell: Cell, supervisor: Supervisor, kills: int, clients: int, hi
         "gap_p99_ms": _ms(percentile(gaps, 0.99)),
         "gap_without_kills_ms": _ms(base),
         "gap_beyond_quiet_median_ms": _ms(percentile([gap - base for gap in gaps], 0.5)),
+        "slowest_median_ms": _ms(percentile(slowest, 0.5)),
+        "slowest_max_ms": _ms(max(slowest, default=0.0)),
         "gaps_ms": [_ms(gap) for gap in gaps],
         "kills_at": kills_at,
     }
@@ -183,13 +204,19 @@ def _targets(cell: Cell, view: View) -> list[int] | None:
     """Pids to kill; None if one of the targets is not to be seen now."""
     pids: list[int | None] = []
     for operator, role, process in cell.targets:
-        found = [item for item in view.instances if (item.operator or item.role) == operator and item.role == role]
+        found = [
+            item for item in view.instances if (item.operator or item.role) == operator and item.role == role
+        ]
         if operator == "manager":
             found = [item for item in found if item.leader]
         if not found:
             return None
         target = random.choice(found)
-        pids += {"model": [target.model_pid], "proxy": [target.proxy_pid], "both": [target.model_pid, target.proxy_pid]}[process]
+        pids += {
+            "model": [target.model_pid],
+            "proxy": [target.proxy_pid],
+            "both": [target.model_pid, target.proxy_pid],
+        }[process]
     return [pid for pid in pids if pid]
 
 
@@ -213,7 +240,9 @@ class TopologyLog:
             async with self._coordination.watch(key, snapshot) as watch:
                 async for event in watch:
                     if isinstance(event, Put):
-                        self._seen.append((asyncio.get_running_loop().time(), records.decode_topology(event.entry.value)))
+                        self._seen.append(
+                            (asyncio.get_running_loop().time(), records.decode_topology(event.entry.value))
+                        )
 
         self._task = asyncio.create_task(follow())
 
@@ -246,7 +275,11 @@ class TopologyLog:
 def _moved(before: Topology, after: Topology) -> bool:
     """Whether a set or slot has another epoch."""
     sets = any(after.find(item.name).epoch > item.epoch for item in before.sets)
-    return sets or any(new.epoch > old.epoch for table in before.tables for old, new in zip(table.slots, after.table(table.op).slots, strict=False))
+    return sets or any(
+        new.epoch > old.epoch
+        for table in before.tables
+        for old, new in zip(table.slots, after.table(table.op).slots, strict=False)
+    )
 
 
 def _first_exec(history: Path, moment: float) -> float | None:
@@ -278,15 +311,21 @@ def print_table(result: Result) -> None:
     rows = rows_of(result)
     steps = ("detect", "decide", "promote", "resend")
     print(
-        f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'beyond':>7} "
+        f"{'killed':22} {'kills':>5} {'median':>8} {'p99':>8} {'quiet':>7} {'beyond':>7} {'slowest':>8} "
         + " ".join(f"{step:>7}" for step in steps)
         + f" {'failed':>6} lost or doubled"
     )
     for row in rows:
         gaps = f"{row['gap_median_ms']:8.1f} {row['gap_p99_ms']:8.1f} {row['gap_without_kills_ms']:7.1f} {row['gap_beyond_quiet_median_ms']:7.1f}"
+        gaps += f" {row['slowest_max_ms']:8.1f}"
         split = " ".join(f"{row[f'{step}_ms']:7.1f}" for step in steps)
-        print(f"{row['cell']:22} {row['kills']:5} {gaps} {split} {row['failed']:6} {'nothing' if row['ok'] else 'SOMETHING'}")
-        for line in (*row["violations"], *(f"counts of {name}: {said}" for name, said in row["wrong_counts"].items())):
+        print(
+            f"{row['cell']:22} {row['kills']:5} {gaps} {split} {row['failed']:6} {'nothing' if row['ok'] else 'SOMETHING'}"
+        )
+        for line in (
+            *row["violations"],
+            *(f"counts of {name}: {said}" for name, said in row["wrong_counts"].items()),
+        ):
             print(f"    {line}")
 
 

@@ -11,11 +11,27 @@ Result = dict[str, object]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """`--out` and `--output`, which every measurement has."""
-    parser.add_argument("--out", type=Path, default=None, metavar="FILE.json", help="write the measurement there, and a plot of it to FILE.svg")
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="print a table, or the JSON that --out writes and nothing else")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        metavar="FILE.json",
+        help="write the measurement there, and a plot of it to FILE.svg",
+    )
+    parser.add_argument(
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="print a table, or the JSON that --out writes and nothing else",
+    )
 
 
-def deliver(result: Result, options: argparse.Namespace, table: Callable[[Result], None], plot: Callable[[Result, Path], None]) -> None:
+def deliver(
+    result: Result,
+    options: argparse.Namespace,
+    table: Callable[[Result], None],
+    plot: Callable[[Result, Path], None],
+) -> None:
     """Write and print what was measured. Raises OSError if the file cannot be written; it has been printed then."""
     text = json.dumps(result, indent=1)
     if options.output == "json":

@@ -29,7 +29,18 @@ from benchmarks.plots import bars
 from benchmarks.report import Result, add_options, deliver
 from hams_protocol.deps import Dep
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import Deliver, Durable, Kind, Message, Meta, Payload, Probe, StateRecord, Suspect, Token
+from hams_protocol.messages import (
+    Deliver,
+    Durable,
+    Kind,
+    Message,
+    Meta,
+    Payload,
+    Probe,
+    StateRecord,
+    Suspect,
+    Token,
+)
 from hams_sidecar.arena import Arena, Buffer
 from hams_sidecar.limits import unmap_bytes_min
 from hams_sidecar.payload import Payload as ArenaPayload
@@ -78,7 +89,23 @@ def token(n: int, payload: Payload | None) -> Deliver:
     """A token as an operator of a chain sends it; its value id carries the time of sending."""
     meta = Meta((("top_k", 3),), "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", 1.5, 0)
     deps = (Dep("embed", 1, n), Dep("rank", 1, n))
-    return Deliver("rank", 3, Token(RequestId(0, n), (), "embed", Kind.VALUE, str(time.monotonic_ns()), deps, ("rank",), meta, (), None, payload))
+    return Deliver(
+        "rank",
+        3,
+        Token(
+            RequestId(0, n),
+            (),
+            "embed",
+            Kind.VALUE,
+            str(time.monotonic_ns()),
+            deps,
+            ("rank",),
+            meta,
+            (),
+            None,
+            payload,
+        ),
+    )
 
 
 # ---- the other process ----
@@ -156,7 +183,11 @@ def raw(family: int, rounds: int) -> dict[str, float]:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         found = {}
         memory = memoryview(bytearray(RECORD_BYTES))
-        for name, size, count in (("4KiB", 4096, rounds), ("1MiB", 1 << 20, rounds // 5), ("record", RECORD_BYTES, 8)):
+        for name, size, count in (
+            ("4KiB", 4096, rounds),
+            ("1MiB", 1 << 20, rounds // 5),
+            ("record", RECORD_BYTES, 8),
+        ):
             here.send((size, count))
             times = []
             for _ in range(count):
@@ -330,9 +361,16 @@ def plot(result: Result, path: Path) -> None:
     """GB/s one way for each size."""
     rates = records(result)
     groups = {
-        name: [*(size / us / 1e3 for size, us in zip(SIZES.values(), times, strict=True)), rates[name]] for name, times in one_way_us(result).items()
+        name: [*(size / us / 1e3 for size, us in zip(SIZES.values(), times, strict=True)), rates[name]]
+        for name, times in one_way_us(result).items()
     }
-    bars(["4 KiB", "1 MiB", "state of 100 MB"], groups, f"GB/s one way, one at a time ({result['links']})", path, logarithmic=True)
+    bars(
+        ["4 KiB", "1 MiB", "state of 100 MB"],
+        groups,
+        f"GB/s one way, one at a time ({result['links']})",
+        path,
+        logarithmic=True,
+    )
 
 
 def print_table(result: Result) -> None:
@@ -342,9 +380,18 @@ def print_table(result: Result) -> None:
     print(f"{result['links']:12} {'4 KiB us':>9} {'1 MiB us':>9} {'record GB/s':>12}")
     for name, (small, large) in one_way_us(result).items():
         print(f"{name:12} {small:9.1f} {large:9.1f} {rates[name]:12.2f}")
-    print(f"record of raw: {100 * found['record_of_raw']:.0f} %; a notice overtakes a record in {found['peers']['notice_past_record_p50_us']:.0f} us")
-    cpu = (found["peers"][name] for name in ("4KiB_and_answer_cpu_us", "1MiB_and_answer_cpu_us", "4KiB_stream_cpu_us"))
-    print("processor time of both per token, us: 4 KiB and its answer {:.0f}, 1 MiB {:.0f}, 4 KiB in a stream {:.0f}".format(*cpu))
+    print(
+        f"record of raw: {100 * found['record_of_raw']:.0f} %; a notice overtakes a record in {found['peers']['notice_past_record_p50_us']:.0f} us"
+    )
+    cpu = (
+        found["peers"][name]
+        for name in ("4KiB_and_answer_cpu_us", "1MiB_and_answer_cpu_us", "4KiB_stream_cpu_us")
+    )
+    print(
+        "processor time of both per token, us: 4 KiB and its answer {:.0f}, 1 MiB {:.0f}, 4 KiB in a stream {:.0f}".format(
+            *cpu
+        )
+    )
 
 
 if __name__ == "__main__":

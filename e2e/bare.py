@@ -82,8 +82,16 @@ class Bare:
         authority = certificates.make_control_plane(folders.pki, folders.state)
         self._server = f"https://127.0.0.1:{api_port}"
         authority.kubeconfig("admin", folders.kubeconfig, self._server)
-        self._begin("etcd of the API server", components.etcd(folders, folders.state / "etcd", etcd_port, peer_port))
-        self._begin("API server", (*components.apiserver(folders, node_address(0), api_port, etcd_port), "--bind-address=127.0.0.1"))
+        self._begin(
+            "etcd of the API server", components.etcd(folders, folders.state / "etcd", etcd_port, peer_port)
+        )
+        self._begin(
+            "API server",
+            (
+                *components.apiserver(folders, node_address(0), api_port, etcd_port),
+                "--bind-address=127.0.0.1",
+            ),
+        )
         configuration = configuration_of()
         await config.load_kube_config(config_file=str(folders.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
         self.kube = KubeClient(ApiClient(configuration))
@@ -117,13 +125,23 @@ class Bare:
         """A process that ends with this one; what it says goes to a file."""
         log = self.stack.enter_context((self.folders.state / f"{name}.log").open("wb"))
         started = subprocess.Popen(
-            leashed(*words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **(environment or {})}, cwd=self.folders.state
+            leashed(*words),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **(environment or {})},
+            cwd=self.folders.state,
         )
         self.stack.callback(_end, started)
         self.processes[name] = Process(name, started.pid)
 
     def _environment(self) -> dict[str, str]:
-        found = {"POD_NAME": "controller-0", "POD_NAMESPACE": SYSTEM, "HAMS_HEALTH_PORT": str(self._health_port), "HAMS_METRICS_SECRET": METRICS}
+        found = {
+            "POD_NAME": "controller-0",
+            "POD_NAMESPACE": SYSTEM,
+            "HAMS_HEALTH_PORT": str(self._health_port),
+            "HAMS_METRICS_SECRET": METRICS,
+        }
         found["KUBECONFIG"] = str(self._account())
         if self.clear:
             return found | {"HAMS_TLS": "false", "HAMS_ETCD": f"http://127.0.0.1:{self._hams_port}"}
@@ -145,7 +163,9 @@ class Bare:
 
     def _account(self) -> Path:
         """A kubeconfig with the token of the controller's account."""
-        token = self._kubectl("create", "token", f"{RELEASE}-controller", "--namespace", SYSTEM, "--duration=24h").strip()
+        token = self._kubectl(
+            "create", "token", f"{RELEASE}-controller", "--namespace", SYSTEM, "--duration=24h"
+        ).strip()
         found = yaml.safe_load(self.folders.kubeconfig.read_text())
         found["users"][0]["user"] = {"token": token}
         file = self.folders.state / "controller.kubeconfig"
@@ -166,8 +186,18 @@ class Bare:
         for name, file in files.items():
             file.write_bytes(base64.b64decode(secret["data"][name]))
         secured = [word.replace("http:", "https:") if "client-urls" in word else word for word in words]
-        more = (f"--cert-file={files['tls.crt']}", f"--key-file={files['tls.key']}", f"--trusted-ca-file={files['ca.crt']}")
-        return (*secured, *more, "--client-cert-auth", "--tls-min-version=TLS1.3", "--enable-grpc-gateway=false")
+        more = (
+            f"--cert-file={files['tls.crt']}",
+            f"--key-file={files['tls.key']}",
+            f"--trusted-ca-file={files['ca.crt']}",
+        )
+        return (
+            *secured,
+            *more,
+            "--client-cert-auth",
+            "--tls-min-version=TLS1.3",
+            "--enable-grpc-gateway=false",
+        )
 
     async def _answers(self) -> bool:
         try:
@@ -177,7 +207,9 @@ class Bare:
 
     async def _leads(self) -> bool:
         if self.processes["controller"].ended:
-            raise NotInTime(f"the controller has ended: {(self.folders.state / 'controller.log').read_text()[-2000:]}")
+            raise NotInTime(
+                f"the controller has ended: {(self.folders.state / 'controller.log').read_text()[-2000:]}"
+            )
         try:
             found = await self.metrics()
         except (OSError, aiohttp.ClientError):

@@ -47,7 +47,13 @@ async def measure(bare: Bare, options: argparse.Namespace) -> dict[str, object]:
         rest = await _at_rest(bare, options.rest)
     finally:
         await bare.close()
-    return {"graph": options.graph.parent.name, "graphs": len(names), "secured": not bare.clear, **found, "at_rest": rest}
+    return {
+        "graph": options.graph.parent.name,
+        "graphs": len(names),
+        "secured": not bare.clear,
+        **found,
+        "at_rest": rest,
+    }
 
 
 async def _run(bare: Bare, graph: Json, names: list[str]) -> dict[str, object]:
@@ -75,7 +81,9 @@ async def _run(bare: Bare, graph: Json, names: list[str]) -> dict[str, object]:
         "controller_mb": memory,
         "controller_requests_per_graph": round(sent / number, 2),
         "controller_looks_per_graph": round(looks / number, 2),
-        "answered_per_graph": {name: round(value / number, 2) for name, value in answered.most_common() if value >= number / 2},
+        "answered_per_graph": {
+            name: round(value / number, 2) for name, value in answered.most_common() if value >= number / 2
+        },
         "objects_per_graph": objects,
     }
 
@@ -136,7 +144,12 @@ async def _answered(kube: KubeClient) -> dict[str, int]:
     found: Counter[str] = Counter()
     async for line in kube.lines("/metrics", {}):
         if line.startswith(COUNTER + "{"):
-            labels = {name: value.strip('"') for name, value in (part.split("=", 1) for part in line[len(COUNTER) + 1 : line.index("}")].split(","))}
+            labels = {
+                name: value.strip('"')
+                for name, value in (
+                    part.split("=", 1) for part in line[len(COUNTER) + 1 : line.index("}")].split(",")
+                )
+            }
             resource = "/".join(filter(None, (labels["resource"], labels["subresource"])))
             found[f"{labels['verb']} {resource}"] += int(float(line.rsplit(" ", 1)[1]))
     return found
@@ -168,9 +181,16 @@ def main(words: list[str]) -> int:
     """Returns 0, or 1 if something failed."""
     parser = argparse.ArgumentParser(prog="python -m e2e.many", description=__doc__)
     parser.add_argument("--graphs", type=int, default=1000)
-    parser.add_argument("--graph", type=Path, default=ROOT / "examples/digits/graph.yaml", help="the file of which each is a copy under another name")
+    parser.add_argument(
+        "--graph",
+        type=Path,
+        default=ROOT / "examples/digits/graph.yaml",
+        help="the file of which each is a copy under another name",
+    )
     parser.add_argument("--clear", action="store_true", help="without certificates (`tls.enabled: false`)")
-    parser.add_argument("--rest", type=float, default=30.0, metavar="S", help="how long the rest is looked at")
+    parser.add_argument(
+        "--rest", type=float, default=30.0, metavar="S", help="how long the rest is looked at"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--keep", type=Path, help="a new folder for logs and data, which stays")
     options = parser.parse_args(words)

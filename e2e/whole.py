@@ -72,7 +72,12 @@ class Stages:
     def table(self) -> str:
         """All of them."""
         load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-        return "\n".join([*self._lines, f"{time.monotonic() - self._began:6.0f} s  all; load average at the end {load} on {os.cpu_count()} cores"])
+        return "\n".join(
+            [
+                *self._lines,
+                f"{time.monotonic() - self._began:6.0f} s  all; load average at the end {load} on {os.cpu_count()} cores",
+            ]
+        )
 
 
 class Child:
@@ -109,7 +114,21 @@ def build(stages: Stages, own: bool, registry: str, builder: str) -> None:
 
     Raises NoTime, NotPossible, CommandFailed.
     """
-    children = [Child(sys.executable, "-m", "images.build", "--builder", builder, "--registry", registry, "--example", "chain", "--thin", "digits")]
+    children = [
+        Child(
+            sys.executable,
+            "-m",
+            "images.build",
+            "--builder",
+            builder,
+            "--registry",
+            registry,
+            "--example",
+            "chain",
+            "--thin",
+            "digits",
+        )
+    ]
     if own:
         children.append(Child(sys.executable, "-m", "e2e.cluster", "build"))
     try:
@@ -128,7 +147,9 @@ def scenarios(stages: Stages, short: bool, words: list[str]) -> int:
     """pytest's exit code. Raises NoTime after it has been ended."""
     environment = dict(os.environ)
     if stages.end is not None:
-        environment["HAMS_E2E_END"] = str(stages.end - LEAVE_S)  # the clock is the machine's, not the process's
+        environment["HAMS_E2E_END"] = str(
+            stages.end - LEAVE_S
+        )  # the clock is the machine's, not the process's
     options = [] if not short else [f"e2e/scenarios/{_file_of(name)}::{name}" for name in SHORT]
     limit = ["--timeout", str(SCENARIO_SHORT_S)] if short else []
     common = ["-m", "pytest", "-p", "no:cacheprovider", *limit, f"--junitxml={OUT / 'scenarios.xml'}"]
@@ -208,10 +229,14 @@ def interrupted(number: int, frame: object) -> None:
 
 def main(words: list[str]) -> int:
     """Returns 0; 1 when something failed, or nothing could be run and that was not allowed for."""
-    parser = argparse.ArgumentParser(prog="python -m e2e.whole", description="Scenarios of the fault catalogue on a cluster made for them.")
+    parser = argparse.ArgumentParser(
+        prog="python -m e2e.whole", description="Scenarios of the fault catalogue on a cluster made for them."
+    )
     parser.add_argument("--short", action="store_true", help="the few scenarios that CI runs")
     parser.add_argument("--limit", type=float, metavar="S", help="end after so many seconds")
-    parser.add_argument("--where-possible", action="store_true", help="no failure where no cluster can be made")
+    parser.add_argument(
+        "--where-possible", action="store_true", help="no failure where no cluster can be made"
+    )
     parser.add_argument("--registry", default="hams.local")
     parser.add_argument("--builder", default="auto")
     options, rest = parser.parse_known_args(words)

@@ -38,7 +38,10 @@ def version() -> str:
 def engine() -> str:
     """The first builder that answers; `local` when none does."""
     for name in ENGINES:
-        if shutil.which(name) and subprocess.run([name, "info"], capture_output=True, check=False).returncode == 0:
+        if (
+            shutil.which(name)
+            and subprocess.run([name, "info"], capture_output=True, check=False).returncode == 0
+        ):
             return name
     return "local"
 
@@ -59,8 +62,21 @@ def push(name: str, image: str) -> None:
 
 def plan(examples: Sequence[str], model: str) -> list[tuple[str, str, dict[str, str], int]]:
     """Image, Dockerfile, build arguments, and its place in the order of loading."""
-    own: list[tuple[str, str, dict[str, str], int]] = [(f"hams-{name}", f"{name}.Dockerfile", {}, 1) for name in ("sidecar", "controller", "model")]
-    return [*own, *((f"hams-example-{name}", "example.Dockerfile", {"EXAMPLE": name, "MODEL": model}, 2) for name in examples)]
+    own: list[tuple[str, str, dict[str, str], int]] = [
+        (f"hams-{name}", f"{name}.Dockerfile", {}, 1) for name in ("sidecar", "controller", "model")
+    ]
+    return [
+        *own,
+        *(
+            (
+                f"hams-example-{name}",
+                "code.Dockerfile",
+                {"CODE": f"examples/{name}", "WHEELS": f"example-{name}", "MODEL": model},
+                2,
+            )
+            for name in examples
+        ),
+    ]
 
 
 def main(words: list[str]) -> int:
@@ -68,7 +84,13 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m images.build", description="Build every image.")
     parser.add_argument("--builder", choices=["auto", *ENGINES, "local"], default="auto")
     parser.add_argument("--registry", default="hams.local")
-    parser.add_argument("--example", action="append", choices=sorted(wheels.EXAMPLES), default=[], help=f"default: {' '.join(DEFAULT_EXAMPLES)}")
+    parser.add_argument(
+        "--example",
+        action="append",
+        choices=sorted(wheels.EXAMPLES),
+        default=[],
+        help=f"default: {' '.join(DEFAULT_EXAMPLES)}",
+    )
     parser.add_argument(
         "--thin",
         action="append",
@@ -76,7 +98,9 @@ def main(words: list[str]) -> int:
         default=[],
         help="an example without the libraries that only it needs: they are mounted where it runs",
     )
-    parser.add_argument("--push", action="store_true", help="push them to the registry, with the builder that built them")
+    parser.add_argument(
+        "--push", action="store_true", help="push them to the registry, with the builder that built them"
+    )
     options = parser.parse_args(words)
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT.parent / "images.lock").open("w") as lock:
@@ -88,12 +112,18 @@ def build(options: argparse.Namespace) -> int:
     """What was asked for. Returns the exit code."""
     builder = engine() if options.builder == "auto" else options.builder
     if options.push and builder == "local":
-        print("images: the local builder pushes nothing: --push needs docker, podman or buildah, and found none of them running", file=sys.stderr)
+        print(
+            "images: the local builder pushes nothing: --push needs docker, podman or buildah, and found none of them running",
+            file=sys.stderr,
+        )
         return 1
     examples = list(dict.fromkeys([*(options.example or DEFAULT_EXAMPLES), *options.thin]))
     tag = version()
     images = plan(examples, f"{options.registry}/hams-model:{tag}")
-    status = wheels.main([image.removeprefix("hams-") for image, _, _, _ in images], [f"example-{name}" for name in options.thin])
+    status = wheels.main(
+        [image.removeprefix("hams-") for image, _, _, _ in images],
+        [f"example-{name}" for name in options.thin],
+    )
     if status:
         return status
     try:
@@ -104,13 +134,17 @@ def build(options: argparse.Namespace) -> int:
                 push(builder, f"{options.registry}/{image}:{tag}")
             return 0
         folders = Folders.default()
-        local = LocalBuilder(ROOT, folders.cache / "images", ROOT / "out" / "layers", OUT, options.registry, tag)
+        local = LocalBuilder(
+            ROOT, folders.cache / "images", ROOT / "out" / "layers", OUT, options.registry, tag
+        )
         local.base()
         for image, file, given, order in images:
             local.build(image, ROOT / "images" / file, given, order)
         _etcd(local, folders)
         for name in local.drop_unfit():
-            print(f"images: removed {name} of an earlier run: it stands on layers that are no longer built; ask for it again if you want it")
+            print(
+                f"images: removed {name} of an earlier run: it stands on layers that are no longer built; ask for it again if you want it"
+            )
     except (BuildFailed, BadDockerfile, CommandFailed, subprocess.CalledProcessError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1

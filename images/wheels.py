@@ -16,11 +16,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "sidecar"))
 
+sys.path.insert(0, str(ROOT / "tools"))
+
+import lock  # noqa: E402
+
 import hams_compiled  # noqa: E402
 
 OUT = ROOT / "out" / "wheels"
 LOCK = ROOT / "requirements.lock"
-TARGET = ["--python-version", "3.11", "--implementation", "cp", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64"]
+TARGET = [
+    "--python-version",
+    "3.11",
+    "--implementation",
+    "cp",
+    "--platform",
+    "manylinux_2_28_x86_64",
+    "--platform",
+    "manylinux2014_x86_64",
+]
 TARGET += ["--platform", "manylinux_2_17_x86_64", "--only-binary", ":all:"]
 
 PYTHON = "cpython-311"
@@ -42,17 +55,52 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 def pip(*words: str | Path) -> None:
     """Raises CalledProcessError."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *(str(word) for word in words)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--quiet",
+        *(str(word) for word in words),
+    ]
     subprocess.run(command, check=True, cwd=ROOT)
+
+
+class NotLocked(Exception):
+    """The index served a file whose digest is not in the lock; the text says which."""
+
+
+def download(folder: Path, *wanted: str) -> None:
+    """Fetch wheels of the lock's versions for the images' Python, and compare each with the lock before anything is
+    installed. Our own wheels, which were built here, are left out. Raises CalledProcessError, NotLocked."""
+    note = folder / "constraints.txt"
+    note.write_text(lock.constraints())
+    pip("download", *TARGET, "--constraint", note, "--dest", folder, *wanted)
+    note.unlink()
+    known = {item.name: item.digests for item in lock.entries(LOCK.read_text(encoding="utf-8"))}
+    for path in sorted(folder.glob("*.whl")):
+        name = path.name.partition("-")[0].lower().replace("_", "-").replace(".", "-")
+        if name in ("hams", "hams-sdk"):
+            continue
+        if hashlib.sha256(path.read_bytes()).hexdigest() not in known.get(name, ()):
+            path.unlink()
+            raise NotLocked(f"{path.name}: expected a file whose digest is in {LOCK.name}, found another one")
 
 
 def sources(project: str) -> str:
     """What a project's wheel is made from, as one hash."""
     folders = {".": ["sidecar", "operator", "examples/digits"], "./model-sdk": ["model-sdk"]}[project]
-    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    files = sorted(
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
     found = hashlib.sha256()
     for path in [ROOT / "pyproject.toml", LOCK, Path(__file__), *files]:
-        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        found.update(
+            str(path.relative_to(ROOT)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
+        )
     return found.hexdigest()
 
 
@@ -86,7 +134,7 @@ def make(image: str, thin: bool = False) -> None:
         return
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, project)
     own = next(folder.glob("hams*.whl"))
-    pip("download", *TARGET, "--constraint", LOCK, "--dest", folder, f"{own}[{extra}]" if extra else own)
+    download(folder, f"{own}[{extra}]" if extra else str(own))
     if image in COMPILED:
         _add_compiled(folder / "compiled", compiled)
     (folder / "made-from").write_text(key)
@@ -107,7 +155,7 @@ def _make_example(image: str, needs: tuple[str, ...]) -> None:
     if fresh(folder, key := hashlib.sha256(repr(needs).encode() + LOCK.read_bytes()).hexdigest()):
         return
     if needs:
-        pip("download", *TARGET, "--constraint", LOCK, "--dest", folder, *needs)
+        download(folder, *needs)
         for path in folder.glob("numpy-*.whl"):  # the base has it
             path.unlink()
     (folder / "made-from").write_text(key)
@@ -117,13 +165,18 @@ def main(images: list[str], thin: Sequence[str] = ()) -> int:
     """Returns 0; 1 when pip failed; 2 on a wrong call."""
     known = [*OWN, *(f"example-{name}" for name in EXAMPLES)]
     if not images or any(image not in known for image in images):
-        print(f"usage: images/wheels.py IMAGE...; images: {', '.join(known)}; found: {images}", file=sys.stderr)
+        print(
+            f"usage: images/wheels.py IMAGE...; images: {', '.join(known)}; found: {images}", file=sys.stderr
+        )
         return 2
     try:
         for image in images:
             make(image, image in thin)
     except subprocess.CalledProcessError as error:
         print(f"wheels: pip failed with exit code {error.returncode}, see above", file=sys.stderr)
+        return 1
+    except NotLocked as error:
+        print(f"wheels: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -18,17 +18,29 @@ case "$*" in *"{held}"*) trap "" INT; sleep 1000 & echo $! > pid; wait;; *"{fail
 PYTHON = 'echo "python3 $*" >> opened\n{check}\n[ "$3" != build ] || exec sleep 1000\n'
 
 
-def copy(folder: Path, held: str = "nothing", fails: str = "nothing", check: str = ":", setup: str = ":") -> subprocess.Popen[str]:
+def copy(
+    folder: Path, held: str = "nothing", fails: str = "nothing", check: str = ":", setup: str = ":"
+) -> subprocess.Popen[str]:
     """Started, in a process group of its own as CI does."""
     (folder / ".ci").mkdir()
     shutil.copy2(ROOT / ".ci" / "run", folder / ".ci" / "run")
     (folder / "bin").mkdir()
-    for name, text in (("make", MAKE.format(held=held, fails=fails, setup=setup)), ("python3", PYTHON.format(check=check))):
+    for name, text in (
+        ("make", MAKE.format(held=held, fails=fails, setup=setup)),
+        ("python3", PYTHON.format(check=check)),
+    ):
         (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}")
         (folder / "bin" / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
     words = ["bash", str(folder / ".ci" / "run")]
-    return subprocess.Popen(words, env=environment, start_new_session=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        words,
+        env=environment,
+        start_new_session=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def alive(pid: int) -> bool:
@@ -50,7 +62,9 @@ def started(tmp_path: Path) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("held", ["test", "e2e"])
-def test_whoever_cancels_it_ends_the_stage_too(tmp_path: Path, started: list[int], held: str, number: int) -> None:
+def test_whoever_cancels_it_ends_the_stage_too(
+    tmp_path: Path, started: list[int], held: str, number: int
+) -> None:
     script = copy(tmp_path, f" {held}")
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         assert script.poll() is None, script.communicate()[0]

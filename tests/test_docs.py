@@ -55,13 +55,20 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
         there = (page.parent / name).resolve() if name else page
         assert there.exists(), f"{page.name}: no {target}"
         if anchor:
-            assert anchor in anchors(there), f"{page.name}: {there.name} has no heading for #{anchor}; it has {sorted(anchors(there))}"
+            assert anchor in anchors(there), (
+                f"{page.name}: {there.name} has no heading for #{anchor}; it has {sorted(anchors(there))}"
+            )
 
 
 def commands(page: Path) -> Iterator[list[str]]:
     """Every `hams ...` of a page, in shell fences and in the running text, as words."""
     text = page.read_text(encoding="utf-8")
-    lines = [line for language, body in FENCE.findall(text) if language in ("sh", "console") for line in body.replace("\\\n", " ").splitlines()]
+    lines = [
+        line
+        for language, body in FENCE.findall(text)
+        if language in ("sh", "console")
+        for line in body.replace("\\\n", " ").splitlines()
+    ]
     for line in lines:
         for part in re.split(r"&&|\||;", line.removeprefix("$ ")):
             found = re.match(r"\s*hams (.*)", part)
@@ -81,9 +88,14 @@ def options_of(*words: str) -> frozenset[str]:
 
 def command_of(words: list[str]) -> list[str]:
     """The words that name the command itself."""
-    if words[0] in ("history", "chaos"):
+    if words[0] in ("history", "chaos", "image"):
         return words[:2]
-    named = words[0] == "bench" and len(words) > 1 and not words[1].startswith("-") and words[1] not in PLACEHOLDERS
+    named = (
+        words[0] == "bench"
+        and len(words) > 1
+        and not words[1].startswith("-")
+        and words[1] not in PLACEHOLDERS
+    )
     return words[:2] if named else words[:1]
 
 
@@ -97,7 +109,9 @@ def test_commands_exist_with_their_options(page: Path) -> None:
         known = options_of(*command_of(words))
         for word in words[1:]:
             if word.startswith("-") and not re.fullmatch(r"-\d+", word):
-                assert word.partition("=")[0] in known, f"{page.name}: hams {' '.join(words)}: no option {word}; there are {sorted(known)}"
+                assert word.partition("=")[0] in known, (
+                    f"{page.name}: hams {' '.join(words)}: no option {word}; there are {sorted(known)}"
+                )
 
 
 def test_the_commands_of_the_pages_are_found_at_all() -> None:
@@ -105,7 +119,9 @@ def test_the_commands_of_the_pages_are_found_at_all() -> None:
 
 
 def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("configuration_reference", ROOT / "tools" / "configuration.py")
+    spec = importlib.util.spec_from_file_location(
+        "configuration_reference", ROOT / "tools" / "configuration.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -132,10 +148,16 @@ def test_fields_named_with_their_section_exist(page: Path) -> None:
         for section, field in itertools.pairwise(parts):
             sections.setdefault(section, set()).add(field)
     for section, field in re.findall(
-        r"`(frontend|managers|recovery|stateful|batch|standby|model|feedback|checkpoint)\.([a-z]\w*)", prose(page.read_text())
+        r"`(frontend|managers|recovery|stateful|batch|standby|model|feedback|checkpoint)\.([a-z]\w*)",
+        prose(page.read_text()),
     ):
-        if page.name not in ("models.md", "api.md") or section not in ("batch", "model"):  # `batch.units` there is the SDK's
-            assert field in sections[section] | {"py"}, f"{page.name}: no field {section}.{field}; there are {sorted(sections[section])}"
+        if page.name not in ("models.md", "api.md") or section not in (
+            "batch",
+            "model",
+        ):  # `batch.units` there is the SDK's
+            assert field in sections[section] | {"py"}, (
+                f"{page.name}: no field {section}.{field}; there are {sorted(sections[section])}"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
@@ -148,19 +170,44 @@ def test_whole_graphs_in_the_pages_are_valid(page: Path) -> None:
 def test_troubleshooting_names_every_reason_and_event_that_there_is() -> None:
     """Each from the code that emits it."""
     control = ROOT / "operator" / "hams_operator"
-    sources = "\n".join((control / name).read_text() for name in ("plan/status.py", "plan/news.py", "controller/reconcile.py"))
+    sources = "\n".join(
+        (control / name).read_text() for name in ("plan/status.py", "plan/news.py", "controller/reconcile.py")
+    )
     words = set(re.findall(r'"([A-Z][a-z]+(?:[A-Z][a-z]+)*)"', sources))
-    other = {"True", "False", "Unknown", "Normal", "Warning", "Progressing", "Event", "Deployment", "Pod", "Z"}  # statuses, types, kinds
+    other = {
+        "True",
+        "False",
+        "Unknown",
+        "Normal",
+        "Warning",
+        "Progressing",
+        "Event",
+        "Deployment",
+        "Pod",
+        "Z",
+    }  # statuses, types, kinds
     reasons = words - other - set(KINDS)
-    assert {"NoPrimary", "StateLost", "Promoted", "ReProtected", "Unprotected", "NameTaken", "Ending"} <= reasons
+    assert {
+        "NoPrimary",
+        "StateLost",
+        "Promoted",
+        "ReProtected",
+        "Unprotected",
+        "NameTaken",
+        "Ending",
+    } <= reasons
     text = (ROOT / "docs" / "troubleshooting.md").read_text()
     assert not [word for word in sorted(reasons) if not re.search(rf"\b{word}\b", text)]
 
 
-@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "picture", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda path: path.name
+)
 def test_pictures_are_used_and_say_what_they_show(picture: Path) -> None:
     text = picture.read_text(encoding="utf-8")
     assert "<title" in text
     assert "<desc" in text
     assert "prefers-color-scheme: dark" in text
-    assert any(picture.name in page.read_text(encoding="utf-8") for page in PAGES), f"no page shows {picture.name}"
+    assert any(picture.name in page.read_text(encoding="utf-8") for page in PAGES), (
+        f"no page shows {picture.name}"
+    )

@@ -30,7 +30,10 @@ def project(folder: str) -> dict[str, Any]:
 
 
 def names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[\[<>=!~; ]", requirement, maxsplit=1)[0].lower().replace("_", "-") for requirement in requirements}
+    return {
+        re.split(r"[\[<>=!~; ]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+        for requirement in requirements
+    }
 
 
 def declared() -> set[str]:
@@ -53,14 +56,23 @@ def test_the_model_sdk_depends_on_numpy_only() -> None:
 
 
 def test_every_declared_dependency_is_locked() -> None:
-    locked = {line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
-    aside = names(project(".")["optional-dependencies"]["minilm"])  # `make setup` installs what the lock holds, and this only who asks for it
+    locked = {
+        line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line
+    }
+    aside = names(
+        project(".")["optional-dependencies"]["minilm"]
+    )  # `make setup` installs what the lock holds, and this only who asks for it
     assert declared() - aside - locked == set(), "run `make lock`"
 
 
-def test_the_lock_names_versions_and_no_place() -> None:
-    lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if line and not line.startswith("#")]
-    assert [line for line in lines if not re.fullmatch(r"[a-z0-9.-]+==[A-Za-z0-9.+!-]+", line)] == []
+def test_the_lock_names_versions_digests_and_no_place() -> None:
+    lines = [
+        line
+        for line in (ROOT / "requirements.lock").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    form = r"[a-z0-9.-]+==[A-Za-z0-9.+!-]+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?"
+    assert [line for line in lines if not re.fullmatch(form, line)] == []
 
 
 def test_every_declared_dependency_has_its_line_in_the_docs() -> None:
@@ -112,7 +124,19 @@ def test_the_core_imports_the_standard_library_and_itself_only() -> None:
     assert foreign == set()
 
 
-INPUT_OUTPUT = {"asyncio", "grpc", "kopf", "kubernetes", "os", "random", "socket", "subprocess", "threading", "time", "hams_wire"}
+INPUT_OUTPUT = {
+    "asyncio",
+    "grpc",
+    "kopf",
+    "kubernetes",
+    "os",
+    "random",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+    "hams_wire",
+}
 KUBERNETES = {"kopf", "kubernetes"}
 
 
@@ -125,7 +149,11 @@ def test_no_part_of_the_control_plane_reaches_beyond_its_task(folder: str, forbi
     sources = sorted((ROOT / "operator" / "hams_operator" / folder).rglob("*.py"))
     if not sources:
         pytest.skip(f"hams_operator/{folder} has not landed")
-    reached = {f"{path.name}: {root}" for path in sources for root in imported_roots(ast.parse(path.read_text())) & forbidden}
+    reached = {
+        f"{path.name}: {root}"
+        for path in sources
+        for root in imported_roots(ast.parse(path.read_text())) & forbidden
+    }
     assert reached == set()
 
 
@@ -141,7 +169,9 @@ def test_the_model_sdk_imports_numpy_and_optionally_torch_only() -> None:
 
 
 def test_the_import_walk_sees_imports_inside_functions() -> None:
-    assert imported_roots(ast.parse("import os.path\ndef f():\n    from numpy.linalg import det\nfrom . import x")) == {"os", "numpy"}
+    assert imported_roots(
+        ast.parse("import os.path\ndef f():\n    from numpy.linalg import det\nfrom . import x")
+    ) == {"os", "numpy"}
 
 
 @functools.cache
@@ -159,10 +189,19 @@ def names_read() -> frozenset[str]:
 
 
 @pytest.mark.parametrize(
-    "package", ["sidecar/hams_protocol", "sidecar/hams_wire", "sidecar/hams_sidecar", "operator/hams_operator", "model-sdk/hams_sdk"]
+    "package",
+    [
+        "sidecar/hams_protocol",
+        "sidecar/hams_wire",
+        "sidecar/hams_sidecar",
+        "operator/hams_operator",
+        "model-sdk/hams_sdk",
+    ],
 )
 def test_every_bound_binds(package: str) -> None:
     read = names_read()
-    declared_here = re.findall(r"^(\w+)(?:: [^=]+)? = ", (ROOT / package / "limits.py").read_text(), re.MULTILINE)
+    declared_here = re.findall(
+        r"^(\w+)(?:: [^=]+)? = ", (ROOT / package / "limits.py").read_text(), re.MULTILINE
+    )
     assert declared_here
     assert set(declared_here) - read == set(), "used by nothing"

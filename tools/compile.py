@@ -38,14 +38,22 @@ def compiler() -> list[str] | None:
     for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
         if name and shutil.which(name.split()[0]):
             return name.split()
-    if subprocess.run([sys.executable, "-c", "import ziglang"], capture_output=True, check=False).returncode == 0:
+    if (
+        subprocess.run([sys.executable, "-c", "import ziglang"], capture_output=True, check=False).returncode
+        == 0
+    ):
         return [sys.executable, "-m", "ziglang", "cc"]
     return None
 
 
 def _made_by(optimise: str) -> str:
     """What besides the sources decides what comes out, as one hash: this tool, how classes are written out, mypyc, how hard the compiler tries."""
-    parts = [Path(__file__).read_bytes(), Path(native.__file__).read_bytes(), version("mypy").encode(), optimise.encode()]
+    parts = [
+        Path(__file__).read_bytes(),
+        Path(native.__file__).read_bytes(),
+        version("mypy").encode(),
+        optimise.encode(),
+    ]
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
@@ -57,12 +65,25 @@ def build(target: Path, cc: list[str], optimise: str) -> bool:
             copy = work / path.relative_to(SIDECAR)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(native.plain(path.read_text(encoding="utf-8")), encoding="utf-8")
-        names = [str(path.relative_to(SIDECAR)) for path in hams_compiled.sources(SIDECAR) if path.name not in LEFT_OUT]
+        names = [
+            str(path.relative_to(SIDECAR))
+            for path in hams_compiled.sources(SIDECAR)
+            if path.name not in LEFT_OUT
+        ]
         (work / "mypy.ini").write_text("[mypy]\n")  # types are judged by `make check`
         call = f"mypycify(['--config-file', 'mypy.ini', *{names!r}], opt_level={optimise!r}, debug_level='0')"
-        setup = ["from mypyc.build import mypycify", "from setuptools import setup", f"setup(name='hams-compiled', packages=[], ext_modules={call})"]
+        setup = [
+            "from mypyc.build import mypycify",
+            "from setuptools import setup",
+            f"setup(name='hams-compiled', packages=[], ext_modules={call})",
+        ]
         (work / "setup.py").write_text("\n".join(setup))
-        environment = {**os.environ, "CC": " ".join(cc), "LDSHARED": " ".join([*cc, "-shared"]), "HAMS_PURE": "1"}
+        environment = {
+            **os.environ,
+            "CC": " ".join(cc),
+            "LDSHARED": " ".join([*cc, "-shared"]),
+            "HAMS_PURE": "1",
+        }
         done = subprocess.run(
             [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
             cwd=work,
@@ -96,19 +117,30 @@ def main() -> int:
             print(f"compile: nothing to do, {target.name} is there")
             return 0
         cc = compiler()
-        missing = "C compiler" if cc is None else None if (Path(sysconfig.get_path("include")) / "Python.h").exists() else "Python.h"
+        missing = (
+            "C compiler"
+            if cc is None
+            else None
+            if (Path(sysconfig.get_path("include")) / "Python.h").exists()
+            else "Python.h"
+        )
         if cc is None or missing is not None:
-            print(f"compile: no {missing} here, so the core runs as Python: it works the same, and takes about twice the time")
+            print(
+                f"compile: no {missing} here, so the core runs as Python: it works the same, and takes about twice the time"
+            )
             return 0
         began = time.monotonic()
         if target.exists():  # made by another compiler, or not to its end
             shutil.rmtree(target)
         if not build(target, cc, optimise):
             return 1
-        others = sorted((path for path in home.iterdir() if path.is_dir() and path != target), key=lambda path: path.stat().st_mtime)
+        others = sorted(
+            (path for path in home.iterdir() if path.is_dir() and path != target),
+            key=lambda path: path.stat().st_mtime,
+        )
         for old in others[: -KEPT_MAX + 1]:
             shutil.rmtree(old)
-        PTH.write_text("import importlib.util as found; found.find_spec('hams_compiled') and __import__('hams_compiled').activate()\n")
+        shutil.copyfile(ROOT / "tools" / "hams_compiled.pth", PTH)
         print(f"compile: the core, {target.name} in {time.monotonic() - began:.0f} s")
     return 0
 

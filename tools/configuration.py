@@ -24,7 +24,9 @@ def main(arguments: list[str]) -> int:
     fresh = page(text)
     if arguments == ["--check"]:
         if fresh != text:
-            sys.stderr.write(f"{PAGE.name} is not what the typed model says; run: .venv/bin/python tools/configuration.py\n")
+            sys.stderr.write(
+                f"{PAGE.name} is not what the typed model says; run: .venv/bin/python tools/configuration.py\n"
+            )
         return 0 if fresh == text else 1
     PAGE.write_text(fresh, encoding="utf-8")
     return 0
@@ -51,8 +53,18 @@ def paths() -> list[str]:
 
 def _table(path: str, cls: type) -> list[str]:
     about = (cls.__doc__ or "").strip()
-    lines = [f"### `{path}`", "", about, "", "| field | value | default | what it means |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{key}` | {value} | {default} | {meaning} |" for key, value, default, meaning in _rows(path, cls, deep=False)]
+    lines = [
+        f"### `{path}`",
+        "",
+        about,
+        "",
+        "| field | value | default | what it means |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| `{key}` | {value} | {default} | {meaning} |"
+        for key, value, default, meaning in _rows(path, cls, deep=False)
+    ]
     lines.append("")
     for given in fields.given_fields(cls).values():
         below = _below(given.rule)
@@ -93,7 +105,9 @@ def _value(rule: object) -> str:
         case fields.Flag():
             return "`true` or `false`"
         case fields.Choice():
-            return ", ".join(f"`{option.value}`" for option in rule.options if option.value not in rule.remarks)
+            return ", ".join(
+                f"`{option.value}`" for option in rule.options if option.value not in rule.remarks
+            )
         case fields.Json():
             return "mapping" + (f" of {', '.join(f'`{key}`' for key in rule.keys)}" if rule.keys else "")
         case fields.Pairs():

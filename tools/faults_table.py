@@ -68,6 +68,8 @@ CATALOGUE = (
     ("F39", "SP", "one idempotency key on two frontends; another payload under it"),
     ("F40", "S", "a thousand graphs lose their leases together"),
     ("F41", "SP", "many requests with failovers between: memory flat"),
+    ("F42", "SP", "starvation: everybody waits for CPU, nobody dies"),
+    ("F43", "SP", "primaries die whole, and their replacements come late"),
 )
 ROW = re.compile(r"^test_((?:f\d+_)+)", re.IGNORECASE)
 COLLECTED = re.compile(r"^(?P<file>\S+)\.py::(?P<name>.+)$", re.MULTILINE)
@@ -147,7 +149,9 @@ def collect() -> set[Test]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *FOLDERS]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise BadResults(f"{' '.join(command)} ended with {answer.returncode}: {answer.stdout[-1000:]}{answer.stderr[-1000:]}")
+        raise BadResults(
+            f"{' '.join(command)} ended with {answer.returncode}: {answer.stdout[-1000:]}{answer.stderr[-1000:]}"
+        )
     return collected(answer.stdout, " ".join(command))
 
 
@@ -196,7 +200,11 @@ def cases_of(path: Path) -> list[tuple[ElementTree.Element, str]]:
         root = ElementTree.parse(path).getroot()
     except (OSError, ElementTree.ParseError) as error:
         raise BadResults(f"{path}: expected the JUnit XML of pytest: {error}") from None
-    return [(case, suite.get("timestamp", "")[:10]) for suite in root.iter("testsuite") for case in suite.iter("testcase")]
+    return [
+        (case, suite.get("timestamp", "")[:10])
+        for suite in root.iter("testsuite")
+        for case in suite.iter("testcase")
+    ]
 
 
 def read_sim(path: Path, into: Cells) -> None:
@@ -206,7 +214,9 @@ def read_sim(path: Path, into: Cells) -> None:
         histories, failures = int(answer["histories"]), len(answer["failures"])
         histories_per_s = float(answer.get("histories_per_s", 0))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadResults(f"{path}: expected the JSON of `hams sim --output json`: {type(error).__name__} {error}") from None
+        raise BadResults(
+            f"{path}: expected the JSON of `hams sim --output json`: {type(error).__name__} {error}"
+        ) from None
     if path.stem not in {name for name, levels, _ in CATALOGUE if "S" in levels}:
         raise BadResults(f"{path}: expected a file named after a row that is simulated, such as F8.json")
     if not histories:
@@ -252,15 +262,29 @@ def table(found: Cells, commit: str = "") -> str:
 def main() -> int:
     """0 if written, 2 if a result file is bad."""
     parser = argparse.ArgumentParser(description="Write docs/faults.md from the results of test runs.")
-    parser.add_argument("--junit", type=Path, nargs="*", default=[], help="JUnit XML of pytest: tests/faults, e2e/scenarios")
-    parser.add_argument("--sim", type=Path, nargs="*", default=[], help="JSON of hams sim --fault ID, each file named ID.json")
-    parser.add_argument("--collected", type=Path, help="what `pytest --collect-only -q` says of the sources' tests (default: it is asked)")
-    parser.add_argument("--commit", default="", help="of the newest of these results, for the head of the page")
+    parser.add_argument(
+        "--junit", type=Path, nargs="*", default=[], help="JUnit XML of pytest: tests/faults, e2e/scenarios"
+    )
+    parser.add_argument(
+        "--sim", type=Path, nargs="*", default=[], help="JSON of hams sim --fault ID, each file named ID.json"
+    )
+    parser.add_argument(
+        "--collected",
+        type=Path,
+        help="what `pytest --collect-only -q` says of the sources' tests (default: it is asked)",
+    )
+    parser.add_argument(
+        "--commit", default="", help="of the newest of these results, for the head of the page"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     found: Cells = {}
     try:
-        tests = collected(options.collected.read_text(), str(options.collected)) if options.collected else collect()
+        tests = (
+            collected(options.collected.read_text(), str(options.collected))
+            if options.collected
+            else collect()
+        )
         count_sources(tests, found)
         gone = read_junit(options.junit, found, tests)
         for path in options.sim:

@@ -1,44 +1,112 @@
-"""Writes `requirements.lock` anew: the newest versions that both projects allow, every extra together, resolved but not installed.
+"""`requirements.lock`: what it says, and how it is written anew.
 
-The lock is a pip constraints file of names and versions only: no index address, no path, so that any mirror may serve it.
-Runs with the pip of `.venv`; nothing in `.venv` changes. Review the difference before committing it.
+It holds each version that `make setup` installs, with the digests of every file that the index has of it: whatever a mirror
+serves, nothing else is installed. It has sections, one for each step of tools/venv.py, and names neither an index nor a path.
+
+`python3 tools/lock.py` writes it from the newest versions that both projects allow, every extra together, by `uv pip
+compile`; `uv` lives in a temporary environment. Review the difference before committing it.
 """
 
-import json
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OWN = {"hams", "hams-sdk"}
+LOCK = ROOT / "requirements.lock"
 HEADER = """\
-# Every version that `make setup` installs (pip constraints). Written by `make lock`; do not edit by hand.
+# Every version that `make setup` installs, with the digests of its files. Written by `make lock`; do not edit by hand.
 # Resolved for CPython 3.11 on Linux x86_64; pyproject.toml holds the lower bounds for everyone else.
 """
+SECTIONS = {
+    "core": ["hatchling", "editables", "-e ./model-sdk", "-e .[dev]"],
+    "torch": ["-e ./model-sdk[torch]", "-e .[dev,examples]"],
+}
+"""What each section is resolved from. A section lacks what one before it has."""
+
+_MARK = "# ---- {} ----\n"
+_ENTRY = re.compile(
+    r"^([a-z0-9][a-z0-9._-]*)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n", re.MULTILINE
+)
 
 
-def resolve() -> list[tuple[str, str]]:
-    """The names and versions pip would install for both projects with every extra; raises CalledProcessError when they do not fit together."""
+class Entry:
+    """One package: its version, and the digests of the files that may be installed."""
+
+    def __init__(self, name: str, version: str, digests: frozenset[str], text: str) -> None:
+        self.name = name
+        self.version = version
+        self.digests = digests
+        self.text = text
+
+
+def entries(text: str) -> Iterator[Entry]:
+    """The packages in a text of this form."""
+    for match in _ENTRY.finditer(text):
+        yield Entry(match[1], match[2], frozenset(re.findall("[0-9a-f]{64}", match[3])), match[0])
+
+
+def section(name: str) -> str:
+    """The packages of one section, as a requirements file of pip. Raises ValueError if there is no such section."""
+    _, mark, rest = LOCK.read_text(encoding="utf-8").partition(_MARK.format(name))
+    if not mark:
+        raise ValueError(f"{LOCK.name}: expected a section {name!r}, found none; write it with: make lock")
+    return re.split(r"^# ---- ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def constraints() -> str:
+    """All versions without digests, as pip's constraints: with digests pip would ask for some of our own wheels, too."""
+    return "".join(f"{item.name}=={item.version}\n" for item in entries(LOCK.read_text(encoding="utf-8")))
+
+
+def resolve() -> dict[str, str]:
+    """Each section's packages. Raises CalledProcessError when the projects do not fit together."""
+    found: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        wanted = ["hatchling", "editables", "-e", "./model-sdk[torch]", "-e", ".[dev,examples,operator]"]
-        pip = [str(ROOT / ".venv" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        subprocess.run([*pip, "--dry-run", "--ignore-installed", "--report", str(report), *wanted], check=True, cwd=ROOT)
-        found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
-    return sorted((str(item["name"]).lower().replace("_", "-"), str(item["version"])) for item in found)
+        home = Path(folder)
+        subprocess.run(
+            [sys.executable, "-P", "-m", "venv", str(home / "venv")], check=True
+        )  # -P: not venv.py here
+        pip = [str(home / "venv" / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        subprocess.run([*pip, "install", "uv"], check=True)
+        uv = [str(home / "venv" / "bin" / "uv"), "pip", "compile", "--quiet", "--no-config", "--native-tls"]
+        uv += ["--generate-hashes", "--no-annotate", "--no-header", "--upgrade"]
+        uv += ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]
+        known: dict[str, Entry] = {}
+        wanted: list[str] = []
+        for name, more in SECTIONS.items():
+            wanted += more
+            (home / "known.txt").write_text(
+                "".join(f"{item.name}=={item.version}\n" for item in known.values())
+            )
+            done = subprocess.run(
+                [*uv, "--constraint", str(home / "known.txt"), "-"],
+                input="\n".join(wanted) + "\n",
+                check=True,
+                cwd=ROOT,
+                text=True,
+                stdout=subprocess.PIPE,
+            )
+            new = {item.name: item for item in entries(done.stdout) if item.name not in known}
+            found[name] = "".join(item.text for item in new.values())
+            known |= new
+    return found
 
 
 def main() -> int:
-    """Writes the lock; returns 1 and leaves the old one when pip finds no solution."""
+    """Writes the lock; returns 1 and leaves the old one when there is no solution."""
     try:
-        versions = resolve()
+        found = resolve()
     except subprocess.CalledProcessError as error:
-        print(f"lock: pip found no set of versions (exit code {error.returncode}); requirements.lock is unchanged", file=sys.stderr)
+        print(
+            f"lock: no set of versions was found (exit code {error.returncode}), see above; {LOCK.name} is unchanged",
+            file=sys.stderr,
+        )
         return 1
-    lines = [f"{name}=={version}\n" for name, version in versions if name not in OWN]
-    (ROOT / "requirements.lock").write_text(HEADER + "".join(lines))
-    print(f"lock: {len(lines)} versions")
+    LOCK.write_text(HEADER + "".join(_MARK.format(name) + text for name, text in found.items()))
+    print(f"lock: {', '.join(f'{name} {len(list(entries(text)))} packages' for name, text in found.items())}")
     return 0
 
 

@@ -10,22 +10,38 @@ import ast
 
 def plain(source: str) -> str:
     """The source of a module, with its `@frozen` classes written out. `replace` of those is known to mypy as one of dataclasses only."""
-    source = source.replace("from dataclasses import replace\n", "from hams_protocol.frozen import replaced as replace\n")
+    source = source.replace(
+        "from dataclasses import replace\n", "from hams_protocol.frozen import replaced as replace\n"
+    )
     module = ast.parse(source)
     body: list[ast.stmt] = []
     found = False
     for statement in module.body:
         body.append(statement)
-        if isinstance(statement, ast.ClassDef) and any(isinstance(item, ast.Name) and item.id == "frozen" for item in statement.decorator_list):
+        if isinstance(statement, ast.ClassDef) and any(
+            isinstance(item, ast.Name) and item.id == "frozen" for item in statement.decorator_list
+        ):
             found = True
             body.append(_write_out(statement))
-        elif isinstance(statement, ast.ClassDef) and any(isinstance(item, ast.Name) and item.id == "NamedTuple" for item in statement.bases):
+        elif isinstance(statement, ast.ClassDef) and any(
+            isinstance(item, ast.Name) and item.id == "NamedTuple" for item in statement.bases
+        ):
             found = True
-            body.append(_marked(statement.name, [item for item in statement.body if isinstance(item, ast.AnnAssign)], "annotated"))
+            body.append(
+                _marked(
+                    statement.name,
+                    [item for item in statement.body if isinstance(item, ast.AnnAssign)],
+                    "annotated",
+                )
+            )
     if not found:
         return source
     after = next(number for number, item in enumerate(body) if isinstance(item, ast.Import | ast.ImportFrom))
-    module.body = [*body[:after], *ast.parse("from typing import Final\nfrom hams_protocol.frozen import annotated, marked").body, *body[after:]]
+    module.body = [
+        *body[:after],
+        *ast.parse("from typing import Final\nfrom hams_protocol.frozen import annotated, marked").body,
+        *body[after:],
+    ]
     return ast.unparse(module)
 
 
@@ -35,7 +51,8 @@ def _write_out(cls: ast.ClassDef) -> ast.stmt:
     names = [item.target.id for item in fields if isinstance(item.target, ast.Name)]
     assert len(names) == len(fields), f"{cls.name}: a field that is not a name"
     arguments = ", ".join(
-        f"{name}: {ast.unparse(item.annotation)}" + (f" = {ast.unparse(item.value)}" if item.value is not None else "")
+        f"{name}: {ast.unparse(item.annotation)}"
+        + (f" = {ast.unparse(item.value)}" if item.value is not None else "")
         for name, item in zip(names, fields, strict=True)
     )
     same = " and ".join(f"self.{name} == other.{name}" for name in names) or "True"
@@ -65,6 +82,12 @@ def __repr__(self) -> str:
 
 
 def _marked(name: str, fields: list[ast.AnnAssign], by: str) -> ast.stmt:
-    """The statement that tells what the fields of a class are: mypyc keeps no annotations that could be looked at."""
-    listed = "".join(f"({ast.unparse(item.target)!r}, {ast.unparse(item.annotation)!r}, {item.value is not None}), " for item in fields)
+    """The statement that tells what the fields of a class are, and their defaults: mypyc keeps none that could be looked at, and a codec fills in
+    what a neighbouring version does not send.
+    """
+    listed = "".join(
+        f"({ast.unparse(item.target)!r}, {ast.unparse(item.annotation)!r}"
+        + (f", {ast.unparse(item.value)}), " if item.value is not None else "), ")
+        for item in fields
+    )
     return ast.parse(f"{by}({name}, ({listed}))").body[0]

@@ -14,13 +14,21 @@ from e2e.cluster.machine import IMPOSSIBLE
 
 def parser() -> argparse.ArgumentParser:
     """The commands."""
-    top = argparse.ArgumentParser(prog="python -m e2e.cluster", description="A real Kubernetes of one to three nodes on this machine.")
+    top = argparse.ArgumentParser(
+        prog="python -m e2e.cluster", description="A real Kubernetes of one to three nodes on this machine."
+    )
     commands = top.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="bring what is not there: Debian packages, Kubernetes, helm")
     commands.add_parser("check", help="whether a cluster can be made here; says why not")
     up = commands.add_parser("up", help="start; those of `make images` are in every node")
     up.add_argument("--nodes", type=int, default=3)
-    up.add_argument("--image", type=Path, action="append", default=[], help="an image archive, besides those of `make images`")
+    up.add_argument(
+        "--image",
+        type=Path,
+        action="append",
+        default=[],
+        help="an image archive, besides those of `make images`",
+    )
     commands.add_parser("down", help="end everything; the cache stays")
     commands.add_parser("status", help="what runs")
     load = commands.add_parser("load", help="import image archives into every node")
@@ -43,7 +51,9 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
     """Do what was asked."""
     match options.command:
         case "build":
-            binaries.build_helm(cluster.folders.bin)  # first: the tests of the chart want it, and it takes a tenth of the time
+            binaries.build_helm(
+                cluster.folders.bin
+            )  # first: the tests of the chart want it, and it takes a tenth of the time
             cluster.build()
         case "check":
             machine.prepare()
@@ -59,7 +69,11 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
         case "load":
             cluster.load([path.resolve() for path in options.archive])
         case "exec":
-            words = [word for word in options.words if word != "--"] if options.words[:1] == ["--"] else options.words
+            words = (
+                [word for word in options.words if word != "--"]
+                if options.words[:1] == ["--"]
+                else options.words
+            )
             command = cluster.command_in(options.node, *words)
             os.execvpe(command[0], command, cluster.environment())
         case "stop":

@@ -45,7 +45,17 @@ def bake(folder: Path, archives: Sequence[Path]) -> Path:
         f'version = 2\nroot = "{root}"\nstate = "{runtime}"\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\n  address = "{runtime}/s"\n'
     )
     with (folder / "log").open("wb") as log:
-        words = ["setpriv", "--pdeathsig", "KILL", "unshare", "-m", "-n", "containerd", "--config", str(settings)]
+        words = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "-m",
+            "-n",
+            "containerd",
+            "--config",
+            str(settings),
+        ]
         daemon = subprocess.Popen(words, stdout=log, stderr=log)
     try:
         client = ["ctr", "--address", f"{runtime}/s", "-n", "k8s.io"]

@@ -16,11 +16,21 @@ from e2e.cluster import machine
 from e2e.cluster.commands import CommandFailed, run
 from e2e.cluster.layout import TOOLS
 
-LINKS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
+LINKS = (
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kube-proxy",
+    "kubelet",
+    "kubectl",
+)
 PROGRAMS = {"kube": "kubebox", "coredns": "coredns", "etcd": "image/etcd", "etcdctl": "image/etcdctl"}
 """Go package in tools/, and its program. Those under `image` go into the image `hams-etcd`."""
 HELM_FLAGS = "-s -w -X helm.sh/helm/v3/internal/version.version=v3.19.0"
-HELM_FLAGS += " -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34"
+HELM_FLAGS += (
+    " -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34"
+)
 """Without a version of Kubernetes, `helm template` takes 1.20 for it."""
 
 
@@ -32,7 +42,11 @@ def stamp() -> str:
 
 def version() -> str:
     """The version of Kubernetes that tools/go.mod names."""
-    return next(line.split()[1] for line in (TOOLS / "go.mod").read_text().splitlines() if "k8s.io/kubernetes v" in line)
+    return next(
+        line.split()[1]
+        for line in (TOOLS / "go.mod").read_text().splitlines()
+        if "k8s.io/kubernetes v" in line
+    )
 
 
 def linker_flags() -> str:
@@ -47,7 +61,9 @@ def linker_flags() -> str:
         "buildDate": "2026-01-01T00:00:00Z",
     }
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    return "-s -w " + " ".join(f"-X {package}.{key}={value}" for package in packages for key, value in facts.items())
+    return "-s -w " + " ".join(
+        f"-X {package}.{key}={value}" for package in packages for key, value in facts.items()
+    )
 
 
 def build(folder: Path) -> None:
@@ -70,10 +86,23 @@ def _build(folder: Path) -> None:
     try:
         run("go", "list", "-deps", *(f"./{package}" for package in PROGRAMS), cwd=TOOLS, env=environment)
     except CommandFailed as error:
-        raise machine.NotPossible(f"the modules of Kubernetes cannot be fetched here: {str(error)[-500:]}") from None
+        raise machine.NotPossible(
+            f"the modules of Kubernetes cannot be fetched here: {str(error)[-500:]}"
+        ) from None
     for package, program in PROGRAMS.items():
         started = time.monotonic()
-        run("go", "build", "-trimpath", "-ldflags", linker_flags(), "-o", folder / program, f"./{package}", cwd=TOOLS, env=environment)
+        run(
+            "go",
+            "build",
+            "-trimpath",
+            "-ldflags",
+            linker_flags(),
+            "-o",
+            folder / program,
+            f"./{package}",
+            cwd=TOOLS,
+            env=environment,
+        )
         print(f"go build {program}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     for name in LINKS:
         (folder / name).unlink(missing_ok=True)
@@ -84,7 +113,9 @@ def build_helm(folder: Path) -> Path:
     """helm, from its own module (its requirements would pull Kubernetes' apart), or the one on PATH. Raises CommandFailed."""
     built = folder / "helm"
     module = TOOLS / "helm"
-    wanted = hashlib.sha256(HELM_FLAGS.encode() + (module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()).hexdigest()
+    wanted = hashlib.sha256(
+        HELM_FLAGS.encode() + (module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()
+    ).hexdigest()
     note = folder / "helm.stamp"
     if built.exists() and note.exists() and note.read_text() == wanted:
         return built
@@ -95,7 +126,18 @@ def build_helm(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false"}
-    run("go", "build", "-trimpath", "-ldflags", HELM_FLAGS, "-o", built, "helm.sh/helm/v3/cmd/helm", cwd=module, env=environment)
+    run(
+        "go",
+        "build",
+        "-trimpath",
+        "-ldflags",
+        HELM_FLAGS,
+        "-o",
+        built,
+        "helm.sh/helm/v3/cmd/helm",
+        cwd=module,
+        env=environment,
+    )
     print(f"go build helm: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     note.write_text(wanted)
     return built

@@ -22,9 +22,28 @@ class Authority:
     def make_authority(self, name: str) -> None:
         """A self-signed authority."""
         self.make_key(name)
-        usage = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature"]
+        usage = [
+            "-addext",
+            "basicConstraints=critical,CA:TRUE",
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
+        ]
         certificate = self.folder / f"{name}.crt"
-        run("openssl", "req", "-x509", "-new", "-key", self._key(name), "-days", DAYS, "-subj", f"/CN={name}", *usage, "-out", certificate)
+        run(
+            "openssl",
+            "req",
+            "-x509",
+            "-new",
+            "-key",
+            self._key(name),
+            "-days",
+            DAYS,
+            "-subj",
+            f"/CN={name}",
+            *usage,
+            "-out",
+            certificate,
+        )
 
     def make_key(self, name: str) -> None:
         """A private key."""
@@ -43,19 +62,44 @@ class Authority:
         settings = self.folder / f"{name}.ext"
         settings.write_text(extensions)
         request = run("openssl", "req", "-new", "-key", self._key(name), "-subj", subject).encode()
-        signer: list[str | Path] = ["-CA", self.folder / f"{by}.crt", "-CAkey", self._key(by), "-CAcreateserial"]
+        signer: list[str | Path] = [
+            "-CA",
+            self.folder / f"{by}.crt",
+            "-CAkey",
+            self._key(by),
+            "-CAcreateserial",
+        ]
         certificate = self.folder / f"{name}.crt"
-        run("openssl", "x509", "-req", *signer, "-days", DAYS, "-extfile", settings, "-out", certificate, stdin=request)
+        run(
+            "openssl",
+            "x509",
+            "-req",
+            *signer,
+            "-days",
+            DAYS,
+            "-extfile",
+            settings,
+            "-out",
+            certificate,
+            stdin=request,
+        )
 
     def kubeconfig(self, name: str, file: Path, server: str) -> None:
         """A kubeconfig with everything inside, readable by its owner only."""
-        certificate, key, authority = (base64.b64encode(path.read_bytes()).decode() for path in (self._crt(name), self._key(name), self._crt("ca")))
+        certificate, key, authority = (
+            base64.b64encode(path.read_bytes()).decode()
+            for path in (self._crt(name), self._key(name), self._crt("ca"))
+        )
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "hams-e2e",
-            "clusters": [{"name": "hams-e2e", "cluster": {"server": server, "certificate-authority-data": authority}}],
-            "users": [{"name": name, "user": {"client-certificate-data": certificate, "client-key-data": key}}],
+            "clusters": [
+                {"name": "hams-e2e", "cluster": {"server": server, "certificate-authority-data": authority}}
+            ],
+            "users": [
+                {"name": name, "user": {"client-certificate-data": certificate, "client-key-data": key}}
+            ],
             "contexts": [{"name": "hams-e2e", "context": {"cluster": "hams-e2e", "user": name}}],
         }
         file.write_text(json.dumps(content, indent=1))
@@ -70,7 +114,11 @@ class Authority:
 
 def verifies(folder: Path, name: str, by: str = "ca") -> bool:
     """Whether a certificate is one of its authority's."""
-    done = subprocess.run(["openssl", "verify", "-CAfile", folder / f"{by}.crt", folder / f"{name}.crt"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["openssl", "verify", "-CAfile", folder / f"{by}.crt", folder / f"{name}.crt"],
+        capture_output=True,
+        check=False,
+    )
     return done.returncode == 0
 
 
@@ -79,8 +127,14 @@ def make_control_plane(folder: Path, state: Path) -> Authority:
     authority = Authority(folder)
     authority.make_authority("ca")
     authority.make_authority("front-proxy-ca")
-    services = ",".join(f"DNS:kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
-    authority.make("apiserver", "kube-apiserver", names=f"{services},DNS:localhost,IP:127.0.0.1,IP:{API_SERVICE},IP:{node_address(0)}")
+    services = ",".join(
+        f"DNS:kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local")
+    )
+    authority.make(
+        "apiserver",
+        "kube-apiserver",
+        names=f"{services},DNS:localhost,IP:127.0.0.1,IP:{API_SERVICE},IP:{node_address(0)}",
+    )
     authority.make("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
     authority.make("front-proxy-client", "front-proxy-client", by="front-proxy-ca")
     authority.make("admin", "admin", "system:masters")
@@ -92,7 +146,9 @@ def make_control_plane(folder: Path, state: Path) -> Authority:
     authority.make_public("sa")
     for name in ("admin", "kcm", "scheduler", "coredns"):
         authority.kubeconfig(name, state / f"{name}.kubeconfig", f"https://127.0.0.1:{API_PORT}")
-    authority.kubeconfig("kube-proxy", state / "kube-proxy.kubeconfig", f"https://{node_address(0)}:{API_PORT}")
+    authority.kubeconfig(
+        "kube-proxy", state / "kube-proxy.kubeconfig", f"https://{node_address(0)}:{API_PORT}"
+    )
     if not verifies(folder, "admin"):
         raise CommandFailed(f"certificates in {folder} do not verify")
     return authority
@@ -101,5 +157,7 @@ def make_control_plane(folder: Path, state: Path) -> Authority:
 def make_node(authority: Authority, number: int, file: Path) -> None:
     """A node's certificate, as client and as server of its kubelet, and its kubeconfig."""
     name = node_name(number)
-    authority.make(name, f"system:node:{name}", "system:nodes", f"DNS:{name},IP:{node_address(number)},IP:127.0.0.1")
+    authority.make(
+        name, f"system:node:{name}", "system:nodes", f"DNS:{name},IP:{node_address(number)},IP:127.0.0.1"
+    )
     authority.kubeconfig(name, file, f"https://{node_address(0)}:{API_PORT}")

@@ -19,7 +19,12 @@ FOLDER = ROOT / "out" / "e2e" / "cluster"
 """What scenarios leave of a cluster that is not ours: logs, recorded runs."""
 KIND_NAME = "hams-e2e"
 AGENT_POD = "hams-e2e-agent"
-AGENT_SOURCES = ("e2e/__init__.py", "e2e/scenarios/__init__.py", "e2e/scenarios/agent.py", "e2e/scenarios/clients.py")
+AGENT_SOURCES = (
+    "e2e/__init__.py",
+    "e2e/scenarios/__init__.py",
+    "e2e/scenarios/agent.py",
+    "e2e/scenarios/clients.py",
+)
 
 
 class ExistingCluster(Cluster):
@@ -96,8 +101,13 @@ class ExistingCluster(Cluster):
                 "volumes": [{"name": "files", "configMap": {"name": AGENT_POD, "items": items}}],
             },
         }
-        objects = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": AGENT_POD}, "data": data}, pod]
-        self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+        objects = [
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": AGENT_POD}, "data": data},
+            pod,
+        ]
+        self.kubectl(
+            "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+        )
         self.kubectl("wait", "--for=condition=Ready", f"pod/{AGENT_POD}", "--timeout=60s")
 
     # -- what only the own cluster can -------------------------------------------------------------------------------------------
@@ -137,11 +147,17 @@ class KindCluster(ExistingCluster):
         if not 1 <= nodes <= NODES_MAX:
             raise NotPossible(f"a cluster has 1 to {NODES_MAX} nodes; asked for {nodes}")
         roles = ["control-plane", *("worker" for _ in range(nodes - 1))]
-        config = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": [{"role": role} for role in roles]}
+        config = {
+            "kind": "Cluster",
+            "apiVersion": "kind.x-k8s.io/v1alpha4",
+            "nodes": [{"role": role} for role in roles],
+        }
         file = self.folders.state / "kind.yaml"
         file.write_text(json.dumps(config))
         run("kind", "create", "cluster", "--name", KIND_NAME, "--config", file, "--wait", "120s")
-        found = run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", "reference=hams.local/*").split()
+        found = run(
+            "docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", "reference=hams.local/*"
+        ).split()
         run("kind", "load", "docker-image", "--name", KIND_NAME, *found)
 
     def running(self) -> list[int]:

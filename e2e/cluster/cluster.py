@@ -95,7 +95,12 @@ class Cluster:
         until(lambda: self.kubectl_succeeds("get", "node", *names), 60, "nodes registered", 0.1)
         self.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "node", *names)
         mark(f"{nodes} nodes Ready")
-        until(lambda: self.kubectl_succeeds("get", "serviceaccount", "default"), 30, "default service account", 0.1)
+        until(
+            lambda: self.kubectl_succeeds("get", "serviceaccount", "default"),
+            30,
+            "default service account",
+            0.1,
+        )
         mark("default service account")
 
     def down(self) -> None:
@@ -128,7 +133,9 @@ class Cluster:
         if number:
             network.attach(self.folders, number)
             return
-        run(*entered(pid, ["-n"], "ip", "route", "add", SERVICE_NETWORK, "dev", "nodes"))  # Services need some route in node 0 as well
+        run(
+            *entered(pid, ["-n"], "ip", "route", "add", SERVICE_NETWORK, "dev", "nodes")
+        )  # Services need some route in node 0 as well
         for other in self.running():
             if other:
                 network.attach(self.folders, other)
@@ -138,7 +145,11 @@ class Cluster:
 
     def environment(self) -> dict[str, str]:
         """For programs that talk to the cluster: KUBECONFIG, and kubectl on PATH."""
-        return {**os.environ, "KUBECONFIG": str(self.folders.kubeconfig), "PATH": f"{self.folders.bin}:{os.environ.get('PATH', '')}"}
+        return {
+            **os.environ,
+            "KUBECONFIG": str(self.folders.kubeconfig),
+            "PATH": f"{self.folders.bin}:{os.environ.get('PATH', '')}",
+        }
 
     def kubectl(self, *words: Word, stdin: str = "") -> str:
         """What kubectl printed. Raises CommandFailed."""
@@ -221,7 +232,9 @@ class Cluster:
 
     def _link(self, number: int, up: bool) -> None:
         if number == 0:
-            raise NotPossible("node 0 holds the bridge and the control plane: it cannot be cut off; take another")
+            raise NotPossible(
+                "node 0 holds the bridge and the control plane: it cannot be cut off; take another"
+            )
         network.set_link(self.folders, number, up)
 
 

@@ -18,7 +18,9 @@ class NotInTime(RuntimeError):
     """What was waited for did not come."""
 
 
-def run(*words: Word, stdin: bytes | None = None, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+def run(
+    *words: Word, stdin: bytes | None = None, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> str:
     """What the program printed. Raises CommandFailed."""
     command = [str(word) for word in words]
     done = subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=cwd, env=env)
@@ -32,7 +34,15 @@ def succeeds(*words: Word, env: dict[str, str] | None = None) -> bool:
     """Whether the program ends with 0. What it says is dropped."""
     command = [str(word) for word in words]
     return (
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, env=env).returncode == 0
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            env=env,
+        ).returncode
+        == 0
     )
 
 

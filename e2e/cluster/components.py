@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster.layout import API_PORT, SERVICE_NETWORK, Folders, node_address, node_name
+from e2e.cluster.layout import (
+    API_PORT,
+    SERVICE_NETWORK,
+    Folders,
+    kubernetes_timers,
+    node_address,
+    node_name,
+)
 
 API = "api"
 """Wait until the API server says it is ready."""
@@ -68,8 +75,8 @@ def apiserver(folders: Folders, address: str, port: int = API_PORT, etcd_port: i
         proxy_client_cert_file=pki / "front-proxy-client.crt",
         proxy_client_key_file=pki / "front-proxy-client.key",
         # 300 by default: pods of a dead node move after 5 s
-        default_not_ready_toleration_seconds=5,
-        default_unreachable_toleration_seconds=5,
+        default_not_ready_toleration_seconds=300 if kubernetes_timers() else 5,
+        default_unreachable_toleration_seconds=300 if kubernetes_timers() else 5,
         v=1,
     )
 
@@ -88,8 +95,8 @@ def _control_plane(folders: Folders) -> list[Component]:
         root_ca_file=pki / "ca.crt",
         cluster_signing_cert_file=pki / "ca.crt",
         cluster_signing_key_file=pki / "ca.key",
-        node_monitor_period="1s",
-        node_monitor_grace_period="10s",
+        node_monitor_period="5s" if kubernetes_timers() else "1s",
+        node_monitor_grace_period="40s" if kubernetes_timers() else "10s",
         horizontal_pod_autoscaler_sync_period="2s",
         kube_api_qps=200,
         kube_api_burst=400,
@@ -110,7 +117,11 @@ def _control_plane(folders: Folders) -> list[Component]:
         Component("kube-controller-manager", manager, (API,)),
         Component("kube-scheduler", scheduler, (API,)),
         # only after its role exists, or it gives up watching
-        Component("coredns", (str(folders.bin / "coredns"), "-conf", str(state / "Corefile")), (f"file:{state}/dns-objects",)),
+        Component(
+            "coredns",
+            (str(folders.bin / "coredns"), "-conf", str(state / "Corefile")),
+            (f"file:{state}/dns-objects",),
+        ),
     ]
 
 
@@ -126,7 +137,10 @@ def _node(folders: Folders, number: int) -> list[Component]:
     )
     proxy = _flags(folders.bin / "kube-proxy", config=conf / "kube-proxy.yaml", v=1)
     return [
-        Component("containerd", ("/usr/bin/containerd", "--config", str(conf / "containerd.toml"), "--log-level=info")),
+        Component(
+            "containerd",
+            ("/usr/bin/containerd", "--config", str(conf / "containerd.toml"), "--log-level=info"),
+        ),
         Component("kubelet", kubelet, ("unix:/run/containerd/containerd.sock", API)),
         Component("kube-proxy", proxy, (API,)),
     ]

@@ -24,7 +24,15 @@ def start(folders: Folders) -> None:
     with (folders.state / "door.log").open("ab") as log:
         words = [sys.executable, "-m", "e2e.cluster.door", str(pid)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=ROOT, env=environment)
+        child = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=ROOT,
+            env=environment,
+        )
     child.returncode = 0  # nobody waits for it: it lives until `stop`
     node.write_pid(_file(folders), child.pid)
 

@@ -43,7 +43,17 @@ def pod_network(number: int) -> str:
 def cache_folder() -> Path:
     """What is kept between clusters: binaries, images. HAMS_E2E_CACHE names another."""
     named = os.environ.get("HAMS_E2E_CACHE")
-    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hams-e2e"
+    return (
+        Path(named)
+        if named
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hams-e2e"
+    )
+
+
+def kubernetes_timers() -> bool:
+    """Whether a lost node is noticed as late as on any other cluster: after 40 s, and its pods leave it 300 s later. HAMS_E2E_TIMERS=kubernetes
+    asks for that, when the cluster is started."""
+    return os.environ.get("HAMS_E2E_TIMERS") == "kubernetes"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,11 @@ def _path() -> str:
 
 def missing() -> list[str]:
     """The Debian packages whose programs are not here."""
-    absent = (name for name in PACKAGES if not (Path(name).exists() if name.startswith("/") else shutil.which(name, path=_path())))
+    absent = (
+        name
+        for name in PACKAGES
+        if not (Path(name).exists() if name.startswith("/") else shutil.which(name, path=_path()))
+    )
     return list(dict.fromkeys(" ".join(PACKAGES[name] for name in absent).split()))
 
 
@@ -67,8 +71,14 @@ def install() -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # --no-remove: another container runtime is never taken away for this one.
     words = ["apt-get", "install", "--yes", "--quiet", "--no-remove", "--no-install-recommends", *wanted]
-    for attempt in (words, ["apt-get", "update", "--quiet"], words):  # lists of packages may be old, or not be there
-        done = subprocess.run(attempt, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    for attempt in (
+        words,
+        ["apt-get", "update", "--quiet"],
+        words,
+    ):  # lists of packages may be old, or not be there
+        done = subprocess.run(
+            attempt, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
         if done.returncode == 0 and attempt is words:
             break
     else:
@@ -81,19 +91,32 @@ def check_go() -> None:
     """Raises NotPossible without a Go that builds Kubernetes."""
     needed = ".".join(str(part) for part in GO_MIN)
     if shutil.which("go") is None:
-        raise NotPossible(f"Kubernetes is built from its sources here: install Go {needed} or newer, https://go.dev/dl")
+        raise NotPossible(
+            f"Kubernetes is built from its sources here: install Go {needed} or newer, https://go.dev/dl"
+        )
     said = run("go", "env", "GOVERSION").strip()
     found = re.match(r"go(\d+)\.(\d+)", said)
     if found is None or (int(found[1]), int(found[2])) < GO_MIN:
-        raise NotPossible(f"Kubernetes is built from its sources here: Go {needed} or newer is needed, found {said or 'no version'}")
+        raise NotPossible(
+            f"Kubernetes is built from its sources here: Go {needed} or newer is needed, found {said or 'no version'}"
+        )
 
 
 def check_kernel() -> None:
     """Raises NotPossible where nodes cannot be made: not root, no namespaces, no control groups, no overlays. Needs the packages."""
     if os.geteuid() != 0:
-        raise NotPossible("nodes are made of namespaces and control groups: run as root, or set CLUSTER=kind or CLUSTER=existing")
+        raise NotPossible(
+            "nodes are made of namespaces and control groups: run as root, or set CLUSTER=kind or CLUSTER=existing"
+        )
     words = ["unshare", "-m", "-n", "-p", "-u", "-i", "-f", "sh", "-ec", NODE]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env={**os.environ, "PATH": _path()})
+    done = subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": _path()},
+    )
     if done.returncode:
         raise NotPossible(f"a node cannot be made here: {done.stderr.strip()[-300:]}")
     lines = Path("/proc/mounts").read_text().splitlines()
@@ -116,7 +139,9 @@ def _check_overlay(folder: Path) -> None:
     options = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
     try:
         if not succeeds("unshare", "-m", "mount", "-t", "overlay", "overlay", "-o", options, folder / "root"):
-            raise NotPossible(f"no overlays can be mounted in {folder.parent}: name a folder on another file system in HAMS_E2E_CACHE")
+            raise NotPossible(
+                f"no overlays can be mounted in {folder.parent}: name a folder on another file system in HAMS_E2E_CACHE"
+            )
     finally:
         shutil.rmtree(folder)
 

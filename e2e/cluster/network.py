@@ -5,7 +5,15 @@ import time
 from pathlib import Path
 
 from e2e.cluster.commands import entered, run, succeeds, until
-from e2e.cluster.layout import CGROUP, CPU_SHARES, SERVICE_NETWORK, Folders, node_address, node_name, pod_network
+from e2e.cluster.layout import (
+    CGROUP,
+    CPU_SHARES,
+    SERVICE_NETWORK,
+    Folders,
+    node_address,
+    node_name,
+    pod_network,
+)
 from e2e.cluster.node import node_pid
 
 CGROUP_TRIES_MAX = 50
@@ -19,8 +27,28 @@ def attach(folders: Folders, number: int) -> None:
     assert own is not None, f"node {number} runs"
     # A dead node's network, and with it our end of the old link, goes a moment later than its processes.
     succeeds(*entered(own, ["-n"], "ip", "link", "del", "eth0"))
-    until(lambda: not succeeds(*entered(first, ["-n"], "ip", "link", "show", f"n{number}")), 10, f"end of the old link n{number}")
-    run(*entered(first, ["-n"], "ip", "link", "add", f"n{number}", "type", "veth", "peer", "name", "eth0", "netns", own))
+    until(
+        lambda: not succeeds(*entered(first, ["-n"], "ip", "link", "show", f"n{number}")),
+        10,
+        f"end of the old link n{number}",
+    )
+    run(
+        *entered(
+            first,
+            ["-n"],
+            "ip",
+            "link",
+            "add",
+            f"n{number}",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            own,
+        )
+    )
     run(*entered(first, ["-n"], "ip", "link", "set", f"n{number}", "master", "nodes", "up"))
     run(*entered(own, ["-n"], "ip", "addr", "add", f"{node_address(number)}/24", "dev", "eth0"))
     run(*entered(own, ["-n"], "ip", "link", "set", "eth0", "up"))
@@ -29,8 +57,16 @@ def attach(folders: Folders, number: int) -> None:
     for other in folders.nodes():
         pid = node_pid(folders, other)
         if other != number and pid is not None:
-            run(*entered(own, ["-n"], "ip", "route", "replace", pod_network(other), "via", node_address(other)))
-            run(*entered(pid, ["-n"], "ip", "route", "replace", pod_network(number), "via", node_address(number)))
+            run(
+                *entered(
+                    own, ["-n"], "ip", "route", "replace", pod_network(other), "via", node_address(other)
+                )
+            )
+            run(
+                *entered(
+                    pid, ["-n"], "ip", "route", "replace", pod_network(number), "via", node_address(number)
+                )
+            )
 
 
 def set_link(folders: Folders, number: int, up: bool) -> None:
@@ -42,7 +78,20 @@ def set_link(folders: Folders, number: int, up: bool) -> None:
 
 def deafen(pid: int, address: str, deaf: bool) -> None:
     """Have the network of a process drop what comes from an address, or take it again. Raises CommandFailed."""
-    run(*entered(pid, ["-n"], "iptables", "--wait", "--insert" if deaf else "--delete", "INPUT", "--source", address, "--jump", "DROP"))
+    run(
+        *entered(
+            pid,
+            ["-n"],
+            "iptables",
+            "--wait",
+            "--insert" if deaf else "--delete",
+            "INPUT",
+            "--source",
+            address,
+            "--jump",
+            "DROP",
+        )
+    )
 
 
 def hierarchies() -> list[Path]:

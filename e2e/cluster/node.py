@@ -21,14 +21,24 @@ from e2e.cluster.commands import run, until
 from e2e.cluster.components import API, Component, components
 from e2e.cluster.layout import API_PORT, HISTORY, ROOT, Folders, node_address, node_name
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
+    0x20000,
+    0x4000000,
+    0x8000000,
+    0x20000000,
+    0x40000000,
+)
 MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
 RESTART_PAUSE_S = 0.5
 LOOK_S = 0.05
 GO_GARBAGE_PERCENT = "60"
 """GOGC of the components: less memory for a little more time."""
 BRIDGE = "02:00:00:00:00:01"
-SYSCTLS = {"net/ipv4/ip_forward": 1, "net/bridge/bridge-nf-call-iptables": 1, "net/ipv4/conf/all/rp_filter": 0}
+SYSCTLS = {
+    "net/ipv4/ip_forward": 1,
+    "net/bridge/bridge-nf-call-iptables": 1,
+    "net/ipv4/conf/all/rp_filter": 0,
+}
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -49,7 +59,13 @@ def enter_network(pid: int) -> None:
         os.close(handle)
 
 
-def mount(source: str | Path | None, target: str | Path, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
+def mount(
+    source: str | Path | None,
+    target: str | Path,
+    kind: str | None = None,
+    flags: int = 0,
+    data: str | None = None,
+) -> None:
     """mount(2)."""
     words = [None if word is None else str(word).encode() for word in (source, target, kind)]
     check(_LIBC.mount(*words, flags, None if data is None else data.encode()))
@@ -117,9 +133,19 @@ def start(folders: Folders, number: int) -> int:
             os.dup2(os.open(os.devnull, os.O_RDWR), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # locks and pipes of whoever started the cluster are not the node's
+            os.closerange(
+                3, os.sysconf("SC_OPEN_MAX")
+            )  # locks and pipes of whoever started the cluster are not the node's
             os.chdir(ROOT)
-            words = [sys.executable, "-u", "-m", "e2e.cluster.node", str(folders.state), str(folders.cache), str(number)]
+            words = [
+                sys.executable,
+                "-u",
+                "-m",
+                "e2e.cluster.node",
+                str(folders.state),
+                str(folders.cache),
+                str(number),
+            ]
             os.execve(words[0], words, {**os.environ, "PYTHONPATH": str(ROOT)})
         except OSError as error:
             os.write(2, f"node {number}: {error}\n".encode())
@@ -215,7 +241,11 @@ def supervise(folders: Folders, number: int) -> None:
     running: dict[str, int] = {}
     ended: dict[str, float] = {}
     met: set[str] = set()
-    environment = {"PATH": f"{folders.bin}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "GOGC": GO_GARBAGE_PERCENT}
+    environment = {
+        "PATH": f"{folders.bin}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "GOGC": GO_GARBAGE_PERCENT,
+    }
     while True:
         for component in wanted:
             name = component.name
@@ -226,7 +256,14 @@ def supervise(folders: Folders, number: int) -> None:
             if not met.issuperset(component.after):
                 continue
             with (folder / "log" / f"{name}.log").open("ab") as log:
-                child = subprocess.Popen(component.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/")
+                child = subprocess.Popen(
+                    component.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    cwd="/",
+                )
             child.returncode = 0  # `_reap` waits for it, not this object
             running[name] = child.pid
             print(f"{time.time():.3f} start {name} pid {child.pid}")

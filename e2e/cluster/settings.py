@@ -8,7 +8,16 @@ import json
 
 from e2e.cluster import certificates
 from e2e.cluster.certificates import Authority
-from e2e.cluster.layout import CGROUP, DNS_SERVICE, PAUSE_IMAGE, Folders, node_address, node_name, pod_network
+from e2e.cluster.layout import (
+    CGROUP,
+    DNS_SERVICE,
+    PAUSE_IMAGE,
+    Folders,
+    kubernetes_timers,
+    node_address,
+    node_name,
+    pod_network,
+)
 
 CONTAINERD = """\
 version = 2
@@ -64,10 +73,10 @@ evictionHard: {{memory.available: 100Mi, nodefs.available: 0%, nodefs.inodesFree
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 imageMinimumGCAge: 24h
-# a lost node is noticed in seconds
-nodeStatusUpdateFrequency: 2s
+# a lost node is noticed in seconds, or as late as anywhere
+nodeStatusUpdateFrequency: {status_s}s
 nodeStatusReportFrequency: 10s
-nodeLeaseDurationSeconds: 8
+nodeLeaseDurationSeconds: {lease_s}
 syncFrequency: 10s
 configMapAndSecretChangeDetectionStrategy: Watch
 kubeAPIQPS: 100
@@ -178,5 +187,15 @@ def write_node(folders: Folders, authority: Authority, number: int) -> None:
     (conf / "resolv.conf").write_text("# no upstream: the cluster has no way out\n")
     (conf / "cni/10-bridge.conflist").write_text(cni(number))
     (conf / "containerd.toml").write_text(CONTAINERD.format(pause=PAUSE_IMAGE, conf=conf))
-    (conf / "kubelet.yaml").write_text(KUBELET.format(pki=folders.pki, name=name, cgroup=CGROUP, dns=DNS_SERVICE, conf=conf))
+    (conf / "kubelet.yaml").write_text(
+        KUBELET.format(
+            pki=folders.pki,
+            name=name,
+            cgroup=CGROUP,
+            dns=DNS_SERVICE,
+            conf=conf,
+            status_s=10 if kubernetes_timers() else 2,
+            lease_s=40 if kubernetes_timers() else 8,
+        )
+    )
     (conf / "kube-proxy.yaml").write_text(KUBE_PROXY.format(name=name, state=folders.state))

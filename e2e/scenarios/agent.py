@@ -41,7 +41,9 @@ class Agent:
                 self._number += 1
                 history = Path(order["history"]) if order["history"] else None
                 name = f"client-{self._number}-{int(time.time())}"
-                self._clients = Clients(order["url"], order["graph"], history, order["inputs"], tuple(order["tensors"]), name)
+                self._clients = Clients(
+                    order["url"], order["graph"], history, order["inputs"], tuple(order["tensors"]), name
+                )
                 self._clients.start(order["clients"], order["keep"])
                 return None
             case "answered":
@@ -49,7 +51,11 @@ class Agent:
             case "end":
                 assert self._clients is not None, "load first"
                 await self._clients.stop()
-                return {"done": self._clients.done, "unanswered": self._clients.unanswered, "troubles": self._clients.troubles}
+                return {
+                    "done": self._clients.done,
+                    "unanswered": self._clients.unanswered,
+                    "troubles": self._clients.troubles,
+                }
         raise KeyError(order["do"])
 
     async def close(self) -> None:
@@ -60,11 +66,18 @@ class Agent:
 
     async def _look(self, etcd: str, keys: Path, uid: str) -> object:
         """The topology: primaries, backups, owners of slots; and who is registered as what."""
-        if self._coordination is None:  # kept: to connect with certificates for every look would take time from the clients in this process
-            self._coordination = EtcdCoordination(etcd, Tls(keys / "ca.crt", keys / "client.crt", keys / "client.key", ETCD_NAME))
+        if (
+            self._coordination is None
+        ):  # kept: to connect with certificates for every look would take time from the clients in this process
+            self._coordination = EtcdCoordination(
+                etcd, Tls(keys / "ca.crt", keys / "client.crt", keys / "client.key", ETCD_NAME)
+            )
         prefix = records.prefix_of(uid)
         try:
-            entries = {entry.key.removeprefix(prefix): entry.value for entry in (await self._coordination.get_prefix(prefix)).entries}
+            entries = {
+                entry.key.removeprefix(prefix): entry.value
+                for entry in (await self._coordination.get_prefix(prefix)).entries
+            }
         except CoordinationError as error:
             await self.close()  # whom it is connected with may be gone
             return {"error": str(error)}
@@ -79,7 +92,13 @@ class Agent:
         return {
             "generation": topology.generation,
             "sets": {
-                item.name: {"epoch": item.epoch, "primary": item.primary, "inSync": list(item.in_sync), "lost": item.lost} for item in topology.sets
+                item.name: {
+                    "epoch": item.epoch,
+                    "primary": item.primary,
+                    "inSync": list(item.in_sync),
+                    "lost": item.lost,
+                }
+                for item in topology.sets
             },
             "tables": {item.op: [slot.instance for slot in item.slots] for item in topology.tables},
             "revoked": list(topology.revoked),
@@ -91,7 +110,9 @@ async def main() -> None:
     """Until standard input ends."""
     agent = Agent()
     reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
     while line := await reader.readline():
         answer = await agent.do(json.loads(line))
         sys.stdout.write(json.dumps(answer) + "\n")

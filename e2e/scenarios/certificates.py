@@ -45,11 +45,20 @@ def by_hand(cluster: Cluster, namespace: str, release: str, place: Place) -> dic
     held = secret(cluster, namespace, f"{release}-etcd-ca")
     own, user = fresh_authority(place.name, now, limits.leaf_days), user_of(place.graph_uid())
     certificate, key = issue(own, Subject(uris=(identity_of(place),)), now, limits.leaf_days)
-    etcd_certificate, etcd_key = issue(Authority(held["ca.crt"], held["ca.key"]), Subject(user, serves=False), now, limits.leaf_days)
+    etcd_certificate, etcd_key = issue(
+        Authority(held["ca.crt"], held["ca.key"]), Subject(user, serves=False), now, limits.leaf_days
+    )
     member = f"{release}-etcd-0"
     for words in (
         ("role", "add", user),
-        ("role", "grant-permission", user, "readwrite", "--prefix=true", records.prefix_of(place.graph_uid())),
+        (
+            "role",
+            "grant-permission",
+            user,
+            "readwrite",
+            "--prefix=true",
+            records.prefix_of(place.graph_uid()),
+        ),
         ("user", "add", user, "--no-password"),
         ("user", "grant-role", user, user),
     ):

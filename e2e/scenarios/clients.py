@@ -25,7 +25,9 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Clients:
     """Closed-loop clients of one graph; `done` holds key, asked, answered (seconds, monotonic), status, attempts and the tensors asked for."""
 
-    def __init__(self, url: str, graph: str, history: Path | None, inputs: object, tensors: tuple[str, ...], name: str) -> None:
+    def __init__(
+        self, url: str, graph: str, history: Path | None, inputs: object, tensors: tuple[str, ...], name: str
+    ) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._graph = graph
@@ -62,7 +64,9 @@ class Clients:
             if streams is not None:
                 streams[1].close()
 
-    async def _request(self, key: str, writer: HistoryWriter | None, streams: Streams | None, keep: bool) -> Streams | None:
+    async def _request(
+        self, key: str, writer: HistoryWriter | None, streams: Streams | None, keep: bool
+    ) -> Streams | None:
         if writer is not None:
             writer.write(CallLine(client=key, key=key, digest=None))
         began, attempts = time.monotonic(), 0
@@ -70,8 +74,12 @@ class Clients:
             attempts += 1
             try:
                 if streams is None:
-                    streams = await asyncio.wait_for(asyncio.open_connection(self._host, self._port), CONNECT_S)
-                status, answer, stays = await asyncio.wait_for(self._exchange(streams, key, self._body), ATTEMPT_S)
+                    streams = await asyncio.wait_for(
+                        asyncio.open_connection(self._host, self._port), CONNECT_S
+                    )
+                status, answer, stays = await asyncio.wait_for(
+                    self._exchange(streams, key, self._body), ATTEMPT_S
+                )
                 if not (keep and stays):
                     streams[1].close()
                     streams = None
@@ -90,9 +98,26 @@ class Clients:
                 return streams
             await asyncio.sleep(AGAIN_S)
         if writer is not None:
-            writer.write(RetLine(client=key, key=key, status="ok" if status == 200 else "conflict" if status == 409 else "error"))
-        found = {item["name"]: item["data"][0] for item in answer.get("outputs", ()) if item["name"] in self._tensors}
-        reply = {"key": key, "asked": began, "answered": time.monotonic(), "status": status, "attempts": attempts, "tensors": found}
+            writer.write(
+                RetLine(
+                    client=key,
+                    key=key,
+                    status="ok" if status == 200 else "conflict" if status == 409 else "error",
+                )
+            )
+        found = {
+            item["name"]: item["data"][0]
+            for item in answer.get("outputs", ())
+            if item["name"] in self._tensors
+        }
+        reply = {
+            "key": key,
+            "asked": began,
+            "answered": time.monotonic(),
+            "status": status,
+            "attempts": attempts,
+            "tensors": found,
+        }
         if status != 200:
             reply["error"] = answer.get("error")
         self.done.append(reply)
@@ -101,7 +126,9 @@ class Clients:
     async def _exchange(self, streams: Streams, key: str, body: bytes) -> tuple[int, dict[str, Any], bool]:
         reader, writer = streams
         head = f"POST /v2/models/{self._graph}/infer HTTP/1.1\r\nhost: {self._host}\r\nidempotency-key: {key}\r\n"
-        writer.write(f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        writer.write(
+            f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+        )
         answer = await reader.readuntil(b"\r\n\r\n")
         status = int(answer.split(b" ", 2)[1])
         length = int(answer.lower().split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])

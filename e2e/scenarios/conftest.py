@@ -100,6 +100,11 @@ def chain(installation: Installation, request: pytest.FixtureRequest) -> Iterato
 @pytest.fixture
 def mixed(installation: Installation, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[GraphRun]:
     """One operator with state between two without; of the first one, `a`, there are two."""
-    file = variant(tmp_path, "mixed", lambda spec: operator(spec, "a").update(replicas=2), of=CHAIN.with_name("mixed.yaml"))
+    file = variant(
+        tmp_path,
+        "mixed",
+        lambda spec: operator(spec, "a").update(replicas=2),
+        of=CHAIN.with_name("mixed.yaml"),
+    )
     with judged(installation, file, request.node.name) as run:
         yield run

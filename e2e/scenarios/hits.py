@@ -44,7 +44,11 @@ class Hits:
     def pods_of(self, operator: str) -> list[str]:
         """See `Run`."""
         label = "hams.dev/role" if operator in ("frontend", "manager") else "hams.dev/operator"
-        living = {name: item["metadata"] for name, item in self.pods().items() if "deletionTimestamp" not in item["metadata"]}
+        living = {
+            name: item["metadata"]
+            for name, item in self.pods().items()
+            if "deletionTimestamp" not in item["metadata"]
+        }
         return [name for name, metadata in living.items() if metadata["labels"].get(label) == operator]
 
     def epoch_of(self, operator: str) -> int:
@@ -72,7 +76,12 @@ class Hits:
     def drain(self, node: str) -> None:
         """See `Run`."""
         self.note(f"drain {node}")
-        words = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s", f"--pod-selector=hams.dev/graph={self.name}")
+        words = (
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+            "--timeout=300s",
+            f"--pod-selector=hams.dev/graph={self.name}",
+        )
         self.cluster.kubectl("drain", node, *words)
 
     def undrain(self, node: str) -> None:
@@ -91,7 +100,12 @@ class Hits:
         """See `Run`."""
         self.note("stop the controllers")
         self.cluster.kubectl("scale", "-n", NAMESPACE, CONTROLLER, "--replicas=0")
-        until(lambda: not self.cluster.kubectl("get", "pods", "-n", NAMESPACE, "-l", CONTROLLERS, "-o", "name"), 90, "end of the controllers", 0.2)
+        until(
+            lambda: not self.cluster.kubectl("get", "pods", "-n", NAMESPACE, "-l", CONTROLLERS, "-o", "name"),
+            90,
+            "end of the controllers",
+            0.2,
+        )
 
     def start_controllers(self) -> None:
         """See `Run`."""
@@ -103,9 +117,13 @@ class Hits:
     def lose_etcd_member(self) -> None:
         """See `Run`."""
         if not self.cluster.recorded:
-            raise NotPossible("only CLUSTER=own gives etcd volumes: a member that is deleted would be lost for good")
+            raise NotPossible(
+                "only CLUSTER=own gives etcd volumes: a member that is deleted would be lost for good"
+            )
         self.note(f"force delete {RELEASE}-etcd-0")
-        self.cluster.kubectl("delete", "pod", "-n", NAMESPACE, f"{RELEASE}-etcd-0", "--force", "--grace-period=0")
+        self.cluster.kubectl(
+            "delete", "pod", "-n", NAMESPACE, f"{RELEASE}-etcd-0", "--force", "--grace-period=0"
+        )
 
     def etcd_whole(self, within_s: float = 120.0) -> None:
         """See `Run`."""
@@ -121,7 +139,9 @@ class Hits:
             return
         number = list(self.operators).index(operator)
         patch = [{"op": "replace", "path": f"/spec/operators/{number}/model/image", "value": image}]
-        self.cluster.kubectl("patch", "servicegraph", self.name, "-n", GRAPHS_IN, "--type=json", "-p", json.dumps(patch))
+        self.cluster.kubectl(
+            "patch", "servicegraph", self.name, "-n", GRAPHS_IN, "--type=json", "-p", json.dumps(patch)
+        )
 
     def change_sidecars(self, image: str) -> None:
         """Have the controller give every graph other proxies, frontends and managers, as an upgrade of the chart does."""
@@ -135,7 +155,9 @@ class Hits:
 
     def deployments(self) -> list[dict[str, Any]]:
         """Those of this graph."""
-        found = self.cluster.kubectl("get", "deployments", "-n", GRAPHS_IN, "-l", f"hams.dev/graph={self.name}", "-o", "json")
+        found = self.cluster.kubectl(
+            "get", "deployments", "-n", GRAPHS_IN, "-l", f"hams.dev/graph={self.name}", "-o", "json"
+        )
         return list(json.loads(found)["items"])
 
     def replaced(self, operator: str, within_s: float = REPLACED_S) -> None:
@@ -145,14 +167,23 @@ class Hits:
             item = self.resource()
             seen = item.get("status", {}).get("observedGeneration", 0) >= item["metadata"]["generation"]
             image = next(op["model"]["image"] for op in item["spec"]["operators"] if op["name"] == operator)
-            mine = [found for found in self.deployments() if found["metadata"]["labels"].get("hams.dev/operator") == operator]
+            mine = [
+                found
+                for found in self.deployments()
+                if found["metadata"]["labels"].get("hams.dev/operator") == operator
+            ]
             return seen and all(rolled_out(found, image) for found in mine)
 
         until(look, within_s, f"new pods of {operator}", 0.2)
 
     def images_of(self, operator: str) -> list[str]:
         """Those that an operator's Deployment asks for."""
-        return [image for item in self.deployments() if item["metadata"]["labels"].get("hams.dev/operator") == operator for image in images_in(item)]
+        return [
+            image
+            for item in self.deployments()
+            if item["metadata"]["labels"].get("hams.dev/operator") == operator
+            for image in images_in(item)
+        ]
 
     def all_replaced(self, image: str, within_s: float = REPLACED_S) -> None:
         """Until every pod of the graph has proxies, frontends and managers of this image, and is Ready."""
@@ -172,7 +203,9 @@ def images_in(deployment: dict[str, Any]) -> list[str]:
 def objects_of(cluster: "Cluster", name: str) -> set[str]:
     """Everything that belongs to a graph but pods and what Kubernetes makes of Services."""
     kinds = "deployments,services,configmaps,poddisruptionbudgets,networkpolicies"
-    return set(cluster.kubectl("get", kinds, "-n", GRAPHS_IN, "-l", f"hams.dev/graph={name}", "-o", "name").split())
+    return set(
+        cluster.kubectl("get", kinds, "-n", GRAPHS_IN, "-l", f"hams.dev/graph={name}", "-o", "name").split()
+    )
 
 
 def also_called(cluster: "Cluster", image: str, other: str) -> None:
@@ -189,7 +222,19 @@ def status_code(cluster: "Cluster", name: str) -> int:
     """What a client gets that asks once. A connection that is refused counts as 503: there is nobody to say it."""
     address = cluster.kubectl("get", "service", name, "-n", GRAPHS_IN, "-o", "jsonpath={.spec.clusterIP}")
     body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]})
-    words = ("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "40", "-d", body, f"http://{address}:8080/v2/models/{name}/infer")
+    words = (
+        "curl",
+        "-s",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "--max-time",
+        "40",
+        "-d",
+        body,
+        f"http://{address}:8080/v2/models/{name}/infer",
+    )
     try:
         return int(run(*cluster.command_in(0, *words)).strip() or 0)
     except CommandFailed:

@@ -35,7 +35,9 @@ class Installation:
 
     def install(self) -> None:
         """Install and wait until controller and etcd are Ready. Raises CommandFailed, NotInTime."""
-        own: dict[str, object] = {"image": ""} if self.cluster.recorded else {}  # nothing can be pulled here: the local builder's
+        own: dict[str, object] = (
+            {"image": ""} if self.cluster.recorded else {}
+        )  # nothing can be pulled here: the local builder's
         few = {"requests": {"cpu": "20m", "memory": "64Mi"}}
         persistence: dict[str, object] = {"enabled": False}
         if self.cluster.recorded:
@@ -45,12 +47,15 @@ class Installation:
             "image": {"registry": os.environ.get("REGISTRY", "hams.local")},
             "history": {"hostPath": HISTORY if self.cluster.recorded else ""},
             "etcd": {**own, "persistence": persistence, "resources": few},
-            "controller": {"resources": few},
+            "controller": {"resources": few, "watchNamespaces": ["*"]},
+            "templates": {"pod": ["*"]},  # models of the tests find their libraries in a folder of the node
         }
         file = self.cluster.folders.state / "values.json"
         file.write_text(json.dumps(values))
         self._helm("upgrade", "--install", RELEASE, CHART, "--create-namespace", "--values", file)
-        self.cluster.kubectl("wait", "--for=condition=Established", "crd/servicegraphs.hams.dev", "--timeout=30s")
+        self.cluster.kubectl(
+            "wait", "--for=condition=Established", "crd/servicegraphs.hams.dev", "--timeout=30s"
+        )
         self._rolled_out()
 
     def test(self) -> str:
@@ -67,7 +72,9 @@ class Installation:
         """Where processes in a node's network reach etcd. Asked once: the API server may be away later."""
         if self._etcd:
             return self._etcd
-        address = self.cluster.kubectl("get", "service", "-n", NAMESPACE, f"{RELEASE}-etcd", "-o", "jsonpath={.spec.clusterIP}")
+        address = self.cluster.kubectl(
+            "get", "service", "-n", NAMESPACE, f"{RELEASE}-etcd", "-o", "jsonpath={.spec.clusterIP}"
+        )
         self._etcd = f"https://{address}:2379"
         return self._etcd
 
@@ -85,7 +92,13 @@ class Installation:
         """
         before = json.loads(self._helm("status", RELEASE, "--output", "json"))["version"]
         try:
-            self._helm("upgrade", RELEASE, CHART, "--reset-then-reuse-values", *(f"--set={path}={value}" for path, value in values.items()))
+            self._helm(
+                "upgrade",
+                RELEASE,
+                CHART,
+                "--reset-then-reuse-values",
+                *(f"--set={path}={value}" for path, value in values.items()),
+            )
             yield
         finally:
             self._helm("rollback", RELEASE, before)
@@ -101,7 +114,12 @@ class Installation:
 
     def _volumes(self) -> None:
         """A folder each: the cluster makes no volumes by itself. They can be mounted from every node, as all nodes see the machine's disk."""
-        self.cluster.kubectl("apply", "-f", "-", stdin=_objects({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))
+        self.cluster.kubectl(
+            "apply",
+            "-f",
+            "-",
+            stdin=_objects({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+        )
         volumes = []
         for number in range(ETCD_MEMBERS):
             folder = self.cluster.folders.state / f"etcd-{number}"
@@ -126,7 +144,10 @@ class Installation:
 
 def inner_etcd() -> str:
     """Where pods reach etcd: each member by its own name, as the chart tells the controller."""
-    return ",".join(f"https://{RELEASE}-etcd-{number}.{RELEASE}-etcd-peers.{NAMESPACE}.svc:2379" for number in range(ETCD_MEMBERS))
+    return ",".join(
+        f"https://{RELEASE}-etcd-{number}.{RELEASE}-etcd-peers.{NAMESPACE}.svc:2379"
+        for number in range(ETCD_MEMBERS)
+    )
 
 
 def helm(cluster: Cluster) -> Path:
@@ -154,9 +175,16 @@ def check_images(cluster: Cluster) -> None:
         )
 
 
-def ready(cluster: Cluster, selector: str, count: int, namespace: str = "default", within_s: float = 120) -> None:
+def ready(
+    cluster: Cluster, selector: str, count: int, namespace: str = "default", within_s: float = 120
+) -> None:
     """Until so many pods are Ready. Raises NotInTime."""
-    until(lambda: len(ready_pods(cluster, selector, namespace)) >= count, within_s, f"{count} pods of {selector} Ready", 0.1)
+    until(
+        lambda: len(ready_pods(cluster, selector, namespace)) >= count,
+        within_s,
+        f"{count} pods of {selector} Ready",
+        0.1,
+    )
 
 
 def ready_pods(cluster: Cluster, selector: str, namespace: str = "default") -> list[str]:
@@ -166,7 +194,10 @@ def ready_pods(cluster: Cluster, selector: str, namespace: str = "default") -> l
         item["metadata"]["name"]
         for item in items
         if "deletionTimestamp" not in item["metadata"]
-        and any(condition["type"] == "Ready" and condition["status"] == "True" for condition in item.get("status", {}).get("conditions", ()))
+        and any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in item.get("status", {}).get("conditions", ())
+        )
     ]
 
 

@@ -9,6 +9,7 @@ import time
 
 from e2e.cluster.layout import ROOT
 from e2e.scenarios.run import GraphRun
+from hams_operator.chaos.report import slowest_ms as slowest_around
 
 FILE = ROOT / "out" / "e2e" / "numbers.jsonl"
 DEADLINE_S = 30.0
@@ -24,24 +25,41 @@ def gaps_ms(run: GraphRun) -> list[float]:
     found = []
     struck_at = [struck for struck, _ in run.faults]
     for struck, following in itertools.zip_longest(struck_at, struck_at[1:], fillvalue=math.inf):
-        near = [later - earlier for earlier, later in pairs if struck < later and earlier < min(struck + AFTER_S, following)]
+        near = [
+            later - earlier
+            for earlier, later in pairs
+            if struck < later and earlier < min(struck + AFTER_S, following)
+        ]
         found.append(round(1000 * max(near, default=0.0), 1))
     return found
 
 
+def slowest_ms(run: GraphRun) -> list[float]:
+    """Per fault, the longest that a single request took which was in flight then, or was sent soon after and before the next fault."""
+    replied = [float(reply["answered"]) for reply in run.replies]
+    latencies = [float(reply["answered"]) - float(reply["asked"]) for reply in run.replies]
+    return slowest_around(replied, latencies, [struck for struck, _ in run.faults])
+
+
 def _percentiles(values: list[float]) -> dict[str, float]:
     """Of sorted values."""
-    return {name: round(values[min(len(values) - 1, int(at * len(values)))], 1) for name, at in (("p50", 0.5), ("p99", 0.99)) if values}
+    return {
+        name: round(values[min(len(values) - 1, int(at * len(values)))], 1)
+        for name, at in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+        if values
+    }
 
 
 def report(run: GraphRun, scenario: str, **more: object) -> float:
     """Write one line; the share of requests that were answered in time."""
     latencies = run.latencies_ms()
     first = min((struck for struck, _ in run.faults), default=math.inf)
-    calm = sorted(1000 * (reply["answered"] - reply["asked"]) for reply in run.replies if reply["answered"] < first)
+    calm = sorted(
+        1000 * (reply["answered"] - reply["asked"]) for reply in run.replies if reply["answered"] < first
+    )
     in_time = sum(1 for value in latencies if value <= 1000 * DEADLINE_S)
     share = in_time / max(1, len(latencies) + len(run.unanswered))
-    gaps = gaps_ms(run)
+    gaps, slowest = gaps_ms(run), slowest_ms(run)
     line = {
         "scenario": scenario,
         "at": int(time.time()),
@@ -54,6 +72,7 @@ def report(run: GraphRun, scenario: str, **more: object) -> float:
         "latencyMs": _percentiles(latencies),
         "calmMs": _percentiles(calm),
         "gapMs": {"median": round(statistics.median(gaps), 1), "max": max(gaps), "all": gaps} if gaps else {},
+        "slowestMs": {"max": max(slowest), "all": slowest} if slowest else {},
         "troubles": run.troubles,
         **more,
     }

@@ -139,7 +139,9 @@ class GraphRun(Hits):
 
     def resource(self) -> dict[str, Any]:
         """The ServiceGraph as the API server has it."""
-        found: dict[str, Any] = json.loads(self.cluster.kubectl("get", "servicegraph", self.name, "-n", NAMESPACE, "-o", "json"))
+        found: dict[str, Any] = json.loads(
+            self.cluster.kubectl("get", "servicegraph", self.name, "-n", NAMESPACE, "-o", "json")
+        )
         return found
 
     def condition(self, kind: str) -> dict[str, str]:
@@ -149,12 +151,18 @@ class GraphRun(Hits):
 
     def pods(self) -> dict[str, dict[str, Any]]:
         """Its pods by name."""
-        items = json.loads(self.cluster.kubectl("get", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={self.name}", "-o", "json"))["items"]
+        items = json.loads(
+            self.cluster.kubectl(
+                "get", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={self.name}", "-o", "json"
+            )
+        )["items"]
         return {item["metadata"]["name"]: item for item in items}
 
     def topology(self) -> dict[str, Any]:
         """Roles by instance, from etcd; or `error`, why they could not be read just now. See `known`."""
-        found: dict[str, Any] = self.agent.ask("look", etcd=self.installation.etcd(), keys=str(self.installation.etcd_keys()), uid=self.uid)
+        found: dict[str, Any] = self.agent.ask(
+            "look", etcd=self.installation.etcd(), keys=str(self.installation.etcd_keys()), uid=self.uid
+        )
         return found
 
     def known(self) -> dict[str, Any]:
@@ -198,7 +206,11 @@ class GraphRun(Hits):
         gone = set(topology["revoked"])
         for name, backups in self.wanted.items():
             found = topology["sets"].get(name, {"primary": None, "inSync": []})
-            if found["primary"] is None or found["primary"] in gone or len(set(found["inSync"]) - gone) < backups:
+            if (
+                found["primary"] is None
+                or found["primary"] in gone
+                or len(set(found["inSync"]) - gone) < backups
+            ):
                 return f"{name}: {found}"
         for name, owners in topology["tables"].items():
             if None in owners or gone.intersection(owners) or len(set(owners)) < len(owners):
@@ -210,7 +222,9 @@ class GraphRun(Hits):
         pods = self.pods()
         for pod, item in pods.items():
             conditions = item.get("status", {}).get("conditions", ())
-            if "deletionTimestamp" in item["metadata"] or not any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
+            if "deletionTimestamp" in item["metadata"] or not any(
+                one["type"] == "Ready" and one["status"] == "True" for one in conditions
+            ):
                 return f"pod {pod} is not Ready"
         sets = [topology["sets"][name] for name in self.wanted]
         of_sets = [name for found in sets for name in (found["primary"], *found["inSync"])]
@@ -266,12 +280,19 @@ class GraphRun(Hits):
             name
             for name, item in pods.items()
             if "deletionTimestamp" not in item["metadata"]
-            and any(one["type"] == "Ready" and one["status"] == "True" for one in item.get("status", {}).get("conditions", ()))
+            and any(
+                one["type"] == "Ready" and one["status"] == "True"
+                for one in item.get("status", {}).get("conditions", ())
+            )
         ]
         gone = set(topology["revoked"])
         needed: set[str] = set()
         for found in topology["sets"].values():
-            holders = [pod_of(name, well) for name in (found["primary"], *found["inSync"]) if name and name not in gone]
+            holders = [
+                pod_of(name, well)
+                for name in (found["primary"], *found["inSync"])
+                if name and name not in gone
+            ]
             living = {pod for pod in holders if pod is not None}
             if len(living) < 2:
                 needed |= living
@@ -352,7 +373,12 @@ class GraphRun(Hits):
     def members_on(self, node: str) -> set[str]:
         """Pods on a node that are in a set: each has something to hand over."""
         pods = self.pods()
-        members = {name for found in self.known()["sets"].values() for name in (found["primary"], *found["inSync"]) if name}
+        members = {
+            name
+            for found in self.known()["sets"].values()
+            for name in (found["primary"], *found["inSync"])
+            if name
+        }
         there = {pod_of(name, list(pods)) for name in members}
         return {pod for pod in there if pod is not None and pods[pod]["spec"]["nodeName"] == node}
 
@@ -378,7 +404,9 @@ class GraphRun(Hits):
 
     def recorded(self) -> list[Path]:
         """Files of the history: those of this graph's pods, and those of clients and harness. Other graphs record beside it."""
-        return sorted([*self.history.glob("*.jsonl"), *self.installation.history.glob(f"{self.name}-*.jsonl")])
+        return sorted(
+            [*self.history.glob("*.jsonl"), *self.installation.history.glob(f"{self.name}-*.jsonl")]
+        )
 
     def gather(self) -> None:
         """Bring what pods have recorded into the run's own folder, where the checker and people look."""
@@ -389,7 +417,9 @@ class GraphRun(Hits):
     def verify(self) -> None:
         """One reply per key, nothing failed, counts exactly 1..n, and a history without violation."""
         assert self.replies, "there was no load"
-        assert not self.unanswered, f"{len(self.unanswered)} requests were never answered; troubles {self.troubles}"
+        assert not self.unanswered, (
+            f"{len(self.unanswered)} requests were never answered; troubles {self.troubles}"
+        )
         failed = [reply for reply in self.replies if reply["status"] != 200]
         assert not failed, f"{len(failed)} of {len(self.replies)} requests failed, the first: {failed[0]}"
         assert len({reply["key"] for reply in self.replies}) == len(self.replies)
@@ -402,8 +432,12 @@ class GraphRun(Hits):
 
     def verify_history(self) -> None:
         """What is asked of a run that lost a state: everybody got a reply, and the history has no violation but what it reports."""
-        assert not self.unanswered, f"{len(self.unanswered)} requests were never answered; troubles {self.troubles}"
-        assert not self.failed(), f"{len(self.failed())} of {len(self.replies)} requests failed, the first: {self.failed()[0]}"
+        assert not self.unanswered, (
+            f"{len(self.unanswered)} requests were never answered; troubles {self.troubles}"
+        )
+        assert not self.failed(), (
+            f"{len(self.failed())} of {len(self.replies)} requests failed, the first: {self.failed()[0]}"
+        )
         if self.cluster.recorded:
             self.gather()
             report = check_directory(self.history)
@@ -412,7 +446,12 @@ class GraphRun(Hits):
 
 @contextlib.contextmanager
 def graph_on(
-    installation: Installation, file: Path, tensor: str = "count", inputs: Sequence[dict[str, Any]] = ONE, *, controller: bool = True
+    installation: Installation,
+    file: Path,
+    tensor: str = "count",
+    inputs: Sequence[dict[str, Any]] = ONE,
+    *,
+    controller: bool = True,
 ) -> Iterator[GraphRun]:
     """A graph under a fresh name, applied and redundant, its history recorded; deleted afterwards. Its file names its images.
 
@@ -435,7 +474,9 @@ def graph_on(
         settings = Settings(etcd=inner_etcd(), history=HISTORY if cluster.recorded else "")
         items = list(desired(compiled, encode_spec(compiled).decode(), place, settings, "by-hand"))
         items.insert(0, by_hand(cluster, SYSTEM, RELEASE, place))
-        cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        cluster.kubectl(
+            "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        )
         uid = place.graph_uid()
     graph = load_graph(file, uid=uid)
     wanted = {op.name: op.backups for op in graph.data.operators if op.stateful}
@@ -445,7 +486,14 @@ def graph_on(
     run = GraphRun(installation, name, uid, own, tensor, wanted, agent, inputs)
     try:
         if controller:
-            cluster.kubectl("wait", "--for=condition=Ready", f"servicegraph/{name}", "-n", NAMESPACE, f"--timeout={READY_S:.0f}s")
+            cluster.kubectl(
+                "wait",
+                "--for=condition=Ready",
+                f"servicegraph/{name}",
+                "-n",
+                NAMESPACE,
+                f"--timeout={READY_S:.0f}s",
+            )
             run.ready_s = time.monotonic() - began
         run.redundant()
         yield run
@@ -461,7 +509,9 @@ def graph_on(
             kinds = "deployment,service,configmap,secret,poddisruptionbudget,networkpolicy"
             cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--wait=true")
         # Nobody is left to whom states could be handed over, and pods would wait for somebody until their grace is over.
-        cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--force", "--grace-period=0")
+        cluster.kubectl(
+            "delete", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--force", "--grace-period=0"
+        )
         gone(cluster, name, run.gone_s, lambda: not run.pods())
 
 
@@ -490,7 +540,9 @@ def gone(cluster: Cluster, name: str, within_s: float, look: Callable[[], bool])
 
 def deployments(cluster: Cluster, name: str) -> list[str]:
     """Those of a graph."""
-    return cluster.kubectl("get", "deployments", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "-o", "name").split()
+    return cluster.kubectl(
+        "get", "deployments", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "-o", "name"
+    ).split()
 
 
 def settle(run: GraphRun, within_s: float = 60) -> None:
@@ -514,7 +566,11 @@ def _header(folder: Path, operators: tuple[Any, ...], uid: str) -> None:
         for op in operators
     }
     writer = history.HistoryWriter(folder, history.HEADER_NAME)
-    writer.write(history.GraphLine(id=uid, operators=entries, want={op.name: op.backups for op in operators if op.stateful}))
+    writer.write(
+        history.GraphLine(
+            id=uid, operators=entries, want={op.name: op.backups for op in operators if op.stateful}
+        )
+    )
     writer.close()
 
 

@@ -27,8 +27,14 @@ async def attempt(kind: str, host: str, port: int, folder: Path | None, said: st
             context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     try:
         async with asyncio.timeout(PATIENCE_S):
-            reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="any" if context else None)
-            writer.write(handshake.frame(handshake.Hello("any", "stranger", "any", "tcp:127.0.0.1:9", 1, 1)) if said == "hello" else said.encode())
+            reader, writer = await asyncio.open_connection(
+                host, port, ssl=context, server_hostname="any" if context else None
+            )
+            writer.write(
+                handshake.frame(handshake.Hello("any", "stranger", "any", "tcp:127.0.0.1:9", 1, 1))
+                if said == "hello"
+                else said.encode()
+            )
             found = await reader.read(4096)
             writer.close()
     except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
@@ -40,7 +46,13 @@ async def main() -> None:
     """See the module."""
     orders: list[dict[str, Any]] = json.loads(sys.stdin.readline())
     answers = [
-        await attempt(item["kind"], item["host"], item["port"], Path(item["folder"]) if item.get("folder") else None, item.get("said", "hello"))
+        await attempt(
+            item["kind"],
+            item["host"],
+            item["port"],
+            Path(item["folder"]) if item.get("folder") else None,
+            item.get("said", "hello"),
+        )
         for item in orders
     ]
     sys.stdout.write(json.dumps(answers) + "\n")

@@ -49,12 +49,16 @@ def test_F11_F12_a_pod_without_state_is_deleted(mixed: GraphRun, force: bool) ->
 
 
 @pytest.mark.parametrize("force", [False, True], ids=["gracefully", "by-force"])
-def test_F11_F12_the_controllers_are_deleted(chain: GraphRun, installation: Installation, force: bool) -> None:
+def test_F11_F12_the_controllers_are_deleted(
+    chain: GraphRun, installation: Installation, force: bool
+) -> None:
     """Nothing that answers requests notices."""
     how = ["--force", "--grace-period=0"] if force else []
     with chain.load():
         chain.note("delete the controllers")
-        installation.cluster.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=controller", *how)
+        installation.cluster.kubectl(
+            "delete", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=controller", *how
+        )
         chain.answered(50)
         ready(installation.cluster, "app.kubernetes.io/component=controller", 2, NAMESPACE)
     report(chain, f"{'F12' if force else 'F11'} controller")

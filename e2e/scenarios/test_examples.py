@@ -27,8 +27,15 @@ def borrowed(library: str) -> dict[str, object]:
     if found is None or found.origin is None:
         raise NotPossible(f"{library} is not installed here: make setup")
     place = "/opt/borrowed"
-    model = {"name": "model", "env": [{"name": "PYTHONPATH", "value": place}], "volumeMounts": [{"name": "borrowed", "mountPath": place}]}
-    volume = {"name": "borrowed", "hostPath": {"path": str(Path(found.origin).parents[1]), "type": "Directory"}}
+    model = {
+        "name": "model",
+        "env": [{"name": "PYTHONPATH", "value": place}],
+        "volumeMounts": [{"name": "borrowed", "mountPath": place}],
+    }
+    volume = {
+        "name": "borrowed",
+        "hostPath": {"path": str(Path(found.origin).parents[1]), "type": "Directory"},
+    }
     return {"spec": {"containers": [model], "volumes": [volume]}}
 
 

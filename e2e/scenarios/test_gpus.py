@@ -34,7 +34,9 @@ def graph(installation: Installation, tmp_path: Path) -> Iterator[Cluster]:
 
     def change(spec: dict[str, object]) -> None:
         limits = {"limits": {GPU: 1}}
-        operator(spec, "b")["podTemplate"] = {"spec": {"containers": [{"name": "model", "resources": limits}]}}
+        operator(spec, "b")["podTemplate"] = {
+            "spec": {"containers": [{"name": "model", "resources": limits}]}
+        }
 
     cluster = installation.cluster
     file = variant(tmp_path, NAME, change)
@@ -44,26 +46,42 @@ def graph(installation: Installation, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.kubectl("delete", "servicegraph", NAME, "-n", "default", "--wait=false")
-        cluster.kubectl("delete", "pods", "-n", "default", "-l", f"hams.dev/graph={NAME}", "--force", "--grace-period=0")
-        until(lambda: not cluster.kubectl("get", "servicegraph", "-n", "default", "-o", "name").count(NAME), 120, "end of the graph", 0.2)
+        cluster.kubectl(
+            "delete", "pods", "-n", "default", "-l", f"hams.dev/graph={NAME}", "--force", "--grace-period=0"
+        )
+        until(
+            lambda: not cluster.kubectl("get", "servicegraph", "-n", "default", "-o", "name").count(NAME),
+            120,
+            "end of the graph",
+            0.2,
+        )
         for node in NODES:
             advertise(cluster, node, 0)
 
 
 def condition(cluster: Cluster, kind: str) -> dict[str, str]:
     item = json.loads(cluster.kubectl("get", "servicegraph", NAME, "-n", "default", "-o", "json"))
-    return next((found for found in item.get("status", {}).get("conditions", ()) if found["type"] == kind), {})
+    return next(
+        (found for found in item.get("status", {}).get("conditions", ()) if found["type"] == kind), {}
+    )
 
 
 def pods(cluster: Cluster) -> list[dict[str, object]]:
     found: list[dict[str, object]] = json.loads(
-        cluster.kubectl("get", "pods", "-n", "default", "-l", f"hams.dev/graph={NAME},hams.dev/operator=b", "-o", "json")
+        cluster.kubectl(
+            "get", "pods", "-n", "default", "-l", f"hams.dev/graph={NAME},hams.dev/operator=b", "-o", "json"
+        )
     )["items"]
     return found
 
 
 def test_a_graph_waits_for_gpus_says_so_and_runs_where_they_are(graph: Cluster) -> None:
-    until(lambda: condition(graph, "Ready").get("reason") == "Unschedulable", 60, "the status to say that no node fits", 0.2)
+    until(
+        lambda: condition(graph, "Ready").get("reason") == "Unschedulable",
+        60,
+        "the status to say that no node fits",
+        0.2,
+    )
     message = condition(graph, "Ready")["message"]
     assert "is pending" in message
     assert f"Insufficient {GPU}" in message
@@ -73,5 +91,7 @@ def test_a_graph_waits_for_gpus_says_so_and_runs_where_they_are(graph: Cluster) 
         advertise(graph, node, 1)
     until(lambda: condition(graph, "Redundant").get("status") == "True", 120, "a graph with GPUs", 0.2)
     print(json.dumps({"scenario": "GPU", "redundantAfterS": round(time.monotonic() - began, 1)}))
-    assert sorted(item["spec"]["nodeName"] for item in pods(graph)) == list(NODES), "one GPU each, so one pod each"  # type: ignore[index]
+    assert sorted(item["spec"]["nodeName"] for item in pods(graph)) == list(NODES), (
+        "one GPU each, so one pod each"
+    )  # type: ignore[index]
     assert condition(graph, "Ready")["status"] == "True"

@@ -45,19 +45,29 @@ def losses(run: GraphRun) -> set[str]:
 
 
 def told(run: GraphRun, operator: str) -> object:
-    return next(item for item in run.resource()["status"]["operators"] if item["name"] == operator).get("lastLoss")
+    return next(item for item in run.resource()["status"]["operators"] if item["name"] == operator).get(
+        "lastLoss"
+    )
 
 
-def test_F13_a_lost_state_stops_the_graph_until_a_person_decides(installation: Installation, tmp_path: Path) -> None:
+def test_F13_a_lost_state_stops_the_graph_until_a_person_decides(
+    installation: Installation, tmp_path: Path
+) -> None:
     with lossy(installation, tmp_path, "Stop") as run:
         with run.load():
             run.answered(40)
         crash_all(run, "b")
         message = reason(run, "Ready", "StateLost")
-        until(lambda: status_code(run.cluster, run.name) == 503, REFUSED_S, "a refusal by a frontend that has heard of the loss")
+        until(
+            lambda: status_code(run.cluster, run.name) == 503,
+            REFUSED_S,
+            "a refusal by a frontend that has heard of the loss",
+        )
         asked = message.rpartition("hams.dev/restart-lost: ")[2].rstrip(")")
         assert asked.startswith("b@")
-        run.cluster.kubectl("annotate", "servicegraph", run.name, "-n", "default", f"hams.dev/restart-lost={asked}")
+        run.cluster.kubectl(
+            "annotate", "servicegraph", run.name, "-n", "default", f"hams.dev/restart-lost={asked}"
+        )
         run.until(lambda topology: not topology["sets"]["b"]["lost"])
         run.redundant()
         with run.load():
@@ -67,7 +77,9 @@ def test_F13_a_lost_state_stops_the_graph_until_a_person_decides(installation: I
     report(run, "F13 Stop")
 
 
-def test_F13_a_lost_state_begins_again_where_the_policy_says_so(installation: Installation, tmp_path: Path) -> None:
+def test_F13_a_lost_state_begins_again_where_the_policy_says_so(
+    installation: Installation, tmp_path: Path
+) -> None:
     with lossy(installation, tmp_path, "Restart") as run:
         with run.load():
             run.answered(40)
@@ -79,7 +91,9 @@ def test_F13_a_lost_state_begins_again_where_the_policy_says_so(installation: In
     report(run, "F13 Restart")
 
 
-def test_F33_a_promoted_backup_dies_before_another_is_in_sync(installation: Installation, tmp_path: Path) -> None:
+def test_F33_a_promoted_backup_dies_before_another_is_in_sync(
+    installation: Installation, tmp_path: Path
+) -> None:
     """A fresh backup may just have made it: then nothing is lost. If not, it is said."""
     with lossy(installation, tmp_path, "Restart") as run:
         with run.load():

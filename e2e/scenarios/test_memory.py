@@ -30,7 +30,9 @@ def limited(installation: Installation, tmp_path: Path, request: pytest.FixtureR
     """The chain, whose operator b has little memory."""
 
     def change(spec: dict[str, object]) -> None:
-        containers = [{"name": name, "resources": {"limits": {"memory": limit}}} for name, limit in LIMIT.items()]
+        containers = [
+            {"name": name, "resources": {"limits": {"memory": limit}}} for name, limit in LIMIT.items()
+        ]
         operator(spec, "b")["podTemplate"] = {"spec": {"containers": containers}}
 
     run = None
@@ -47,10 +49,19 @@ def limited(installation: Installation, tmp_path: Path, request: pytest.FixtureR
 def killed_for_memory(run: GraphRun, pod: str, container: str) -> bool:
     """Whether Kubernetes says so of the container's life before."""
     item = run.pods().get(pod, {"status": {}})
-    statuses = [*item["status"].get("containerStatuses", ()), *item["status"].get("initContainerStatuses", ())]
+    statuses = [
+        *item["status"].get("containerStatuses", ()),
+        *item["status"].get("initContainerStatuses", ()),
+    ]
     for status in statuses:
-        ended = [state["terminated"] for state in (status.get("state", {}), status.get("lastState", {})) if "terminated" in state]
-        if status["name"] == container and any(one.get("reason") == "OOMKilled" or one.get("exitCode") == 137 for one in ended):
+        ended = [
+            state["terminated"]
+            for state in (status.get("state", {}), status.get("lastState", {}))
+            if "terminated" in state
+        ]
+        if status["name"] == container and any(
+            one.get("reason") == "OOMKilled" or one.get("exitCode") == 137 for one in ended
+        ):
             return True
     return False
 
@@ -64,7 +75,12 @@ def test_F32_a_container_runs_out_of_memory(limited: GraphRun, container: str) -
             limited.cluster.kubectl("exec", pod, "-n", "default", "-c", container, "--", "python3", "-c", HOG)
         except CommandFailed as error:
             print(json.dumps({"hog": str(error)[-200:]}))  # it is killed, or its container is
-        until(lambda: pod not in limited.pods() or killed_for_memory(limited, pod, container), 30, f"end of {container} for memory", 0.1)
+        until(
+            lambda: pod not in limited.pods() or killed_for_memory(limited, pod, container),
+            30,
+            f"end of {container} for memory",
+            0.1,
+        )
         limited.answered(40)
         limited.redundant()
     report(limited, f"F32 {container}")

@@ -1,8 +1,13 @@
 """F15, F16, F17: a node is drained, dies, is cut off and returns, under load."""
 
+import time
+
+from e2e.cluster.cluster import NotPossible
+from e2e.cluster.layout import kubernetes_timers
 from e2e.scenarios.report import report
-from e2e.scenarios.run import GraphRun
+from e2e.scenarios.run import LOOK_S, GraphRun
 from hams_operator.chaos.scenarios import Aim, drained
+from hams_operator.plan.pods_seen import pod_of
 
 
 def node_of_primary(run: GraphRun, operator: str) -> str:
@@ -48,7 +53,9 @@ def test_F16_F17_a_node_is_cut_off_and_returns(chain: GraphRun) -> None:
         found = chain.known()["sets"]["b"]
     report(chain, "F16")
     assert not chain.failed()
-    assert cut_off not in (found["primary"], *found["inSync"]), "who was cut off comes back as somebody else, or not at all"
+    assert cut_off not in (found["primary"], *found["inSync"]), (
+        "who was cut off comes back as somebody else, or not at all"
+    )
 
 
 def test_F16_F17_a_node_dies_and_returns(chain: GraphRun) -> None:
@@ -64,3 +71,50 @@ def test_F16_F17_a_node_dies_and_returns(chain: GraphRun) -> None:
         chain.redundant(within_s=180)
     report(chain, "F16 node dies")
     assert not chain.failed()
+
+
+TWO_COPIES_S = 60.0
+"""States of a node that died have two copies again: Kubernetes itself would begin to replace its pods after 340 s."""
+
+
+def test_F16_states_have_two_copies_again_before_kubernetes_gives_up_a_node(chain: GraphRun) -> None:
+    """With Kubernetes' own timers: it notices a dead node after 40 s, and binds pods to it until then."""
+    if not kubernetes_timers():
+        raise NotPossible("needs a cluster that was started with HAMS_E2E_TIMERS=kubernetes")
+    node = node_of_primary(chain, "b")
+    number = int(node.removeprefix("node"))
+    there = chain.members_on(node)
+    with chain.load():
+        chain.note(f"kill {node}")
+        began_s = time.monotonic()
+        chain.cluster.stop(number)
+        try:
+            took_s = whole_without(chain, there, began_s)
+        finally:
+            chain.cluster.start(number)
+        chain.redundant(within_s=180)
+    report(chain, "F16 node dies, Kubernetes' own timers", twoCopiesS=round(took_s, 1))
+    assert not chain.failed()
+
+
+def whole_without(run: GraphRun, pods: set[str], began_s: float) -> float:
+    """How long it takes until every state has its copies, none of them in one of these pods. Raises AssertionError with what is missing."""
+    missing = ""
+    while (took_s := time.monotonic() - began_s) < TWO_COPIES_S:
+        topology = run.topology()
+        missing = run.why_not_redundant(topology)
+        if not missing:
+            held = [name for item in topology["sets"].values() for name in (item["primary"], *item["inSync"])]
+            missing = ", ".join(str(name) for name in held if pod_of(str(name), pods))
+        if not missing:
+            return took_s
+        time.sleep(LOOK_S)
+    nodes = {
+        name: (
+            item["spec"].get("nodeName"),
+            item["status"].get("phase"),
+            "deletionTimestamp" in item["metadata"],
+        )
+        for name, item in run.pods().items()
+    }
+    raise AssertionError(f"no two copies within {TWO_COPIES_S:g} s: {missing}; pods: {nodes}")

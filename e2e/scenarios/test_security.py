@@ -24,7 +24,9 @@ GET = "GET {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 def strangers_find(run: GraphRun, orders: list[dict[str, Any]]) -> list[str]:
     """What came of each attempt."""
     words = run.cluster.command_in(0, sys.executable, "-m", "e2e.scenarios.stranger")
-    done = subprocess.run(words, input=json.dumps(orders) + "\n", capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        words, input=json.dumps(orders) + "\n", capture_output=True, text=True, check=True, cwd=ROOT
+    )
     found: list[str] = json.loads(done.stdout)
     return found
 
@@ -37,34 +39,75 @@ def files(run: GraphRun, name: str, folder: Path) -> Path:
     return folder
 
 
-def test_strangers_find_every_door_closed_but_the_inference_endpoints(chain: GraphRun, installation: Installation, tmp_path: Path) -> None:
+def test_strangers_find_every_door_closed_but_the_inference_endpoints(
+    chain: GraphRun, installation: Installation, tmp_path: Path
+) -> None:
     own = files(chain, chain.name, tmp_path / "own")
-    etcd = {"kind": "tls", "host": installation.etcd().removeprefix("https://").rpartition(":")[0], "port": 2379}
+    etcd = {
+        "kind": "tls",
+        "host": installation.etcd().removeprefix("https://").rpartition(":")[0],
+        "port": 2379,
+    }
     attempts: list[tuple[str, dict[str, Any]]] = [
         ("etcd without a certificate", {**etcd, "said": GET.format("/version")}),
         ("etcd in the clear", {**etcd, "kind": "plain", "said": GET.format("/version")}),
-        ("etcd's members by a graph's certificate of peers", {**etcd, "folder": str(own), "said": GET.format("/version")}),
+        (
+            "etcd's members by a graph's certificate of peers",
+            {**etcd, "folder": str(own), "said": GET.format("/version")},
+        ),
     ]
     for name, pod in chain.pods().items():
         host = pod["status"]["podIP"]
         for port in (PEER_PORT, PROBE_PORT):
             attempts.append((f"{name} {port} in the clear", {"kind": "plain", "host": host, "port": port}))
-            attempts.append((f"{name} {port} without a certificate", {"kind": "tls", "host": host, "port": port}))
+            attempts.append(
+                (f"{name} {port} without a certificate", {"kind": "tls", "host": host, "port": port})
+            )
         for path in ("/livez", "/metrics"):
-            attempts.append((f"{name} {path} without a token", {"kind": "plain", "host": host, "port": PROBE_PORT, "said": GET.format(path)}))
+            attempts.append(
+                (
+                    f"{name} {path} without a token",
+                    {"kind": "plain", "host": host, "port": PROBE_PORT, "said": GET.format(path)},
+                )
+            )
         for port in (2379, 2380, 2381, 22, 80, 443, 8000, 9090):
             attempts.append((f"{name} {port}", {"kind": "plain", "host": host, "port": port}))
         if "frontend" in name:
-            attempts.append((f"open: {name}", {"kind": "plain", "host": host, "port": HTTP_PORT, "said": GET.format("/v2/health/live")}))
+            attempts.append(
+                (
+                    f"open: {name}",
+                    {"kind": "plain", "host": host, "port": HTTP_PORT, "said": GET.format("/v2/health/live")},
+                )
+            )
         else:
-            attempts += [(f"{name} {port}", {"kind": "plain", "host": host, "port": port}) for port in (HTTP_PORT, GRPC_PORT)]
+            attempts += [
+                (f"{name} {port}", {"kind": "plain", "host": host, "port": port})
+                for port in (HTTP_PORT, GRPC_PORT)
+            ]
     with chain.load():
-        found = dict(zip((what for what, _ in attempts), strangers_find(chain, [order for _, order in attempts]), strict=True))
+        found = dict(
+            zip(
+                (what for what, _ in attempts),
+                strangers_find(chain, [order for _, order in attempts]),
+                strict=True,
+            )
+        )
         chain.answered(50)
     open_ones = {what: answer for what, answer in found.items() if "200 OK" in answer}
     assert set(open_ones) == {what for what in found if what.startswith("open: ")}, open_ones
-    closed = ("SSLError", "ConnectionRefusedError", "ConnectionResetError", "\x15", "HTTP/1.1 401", "HTTP/1.0 400")
-    unexpected = {what: answer for what, answer in found.items() if what not in open_ones and answer and not answer.startswith(closed)}
+    closed = (
+        "SSLError",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "\x15",
+        "HTTP/1.1 401",
+        "HTTP/1.0 400",
+    )
+    unexpected = {
+        what: answer
+        for what, answer in found.items()
+        if what not in open_ones and answer and not answer.startswith(closed)
+    }
     assert not unexpected
     assert all(found[what].startswith("HTTP/1.1 401") for what in found if what.endswith("without a token"))
 
@@ -82,7 +125,9 @@ def test_a_graphs_user_of_etcd_sees_its_own_keys_only(chain: GraphRun) -> None:
     allowed = [line.strip() for line in role.splitlines() if line.strip().startswith("[")]
     first, end = records.all_of(chain.uid)
     assert allowed
-    assert all(line.startswith(f"[{first}, {end})") for line in allowed), role  # once for reading, once for writing
+    assert all(line.startswith(f"[{first}, {end})") for line in allowed), (
+        role
+    )  # once for reading, once for writing
 
 
 def test_what_a_graph_had_in_etcd_and_beside_the_controller_goes_with_it(installation: Installation) -> None:
@@ -93,5 +138,7 @@ def test_what_a_graph_had_in_etcd_and_beside_the_controller_goes_with_it(install
         assert secret(run.cluster, SYSTEM, f"graph-{uid}")["ca.key"]
     gone = lambda: not installation.cluster.kubectl_succeeds("get", "secret", "-n", SYSTEM, f"graph-{uid}")  # noqa: E731
     until(gone, 90, "end of the graph's authority", 0.2)
-    users = installation.cluster.kubectl("exec", "-n", SYSTEM, f"{RELEASE}-etcd-0", "--", *ETCDCTL, "user", "list").split()
+    users = installation.cluster.kubectl(
+        "exec", "-n", SYSTEM, f"{RELEASE}-etcd-0", "--", *ETCDCTL, "user", "list"
+    ).split()
     assert user_of(uid) not in users

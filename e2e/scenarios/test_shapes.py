@@ -43,7 +43,14 @@ def apply(run: GraphRun, folder: Path, document: dict[str, Any]) -> None:
 
 def shape_of(run: GraphRun) -> str:
     """How the names of the newest shape end: `-r1` at the first attempt."""
-    return max((f"-r{found[1]}" for name in deployments(run.cluster, run.name) if (found := re.search(r"-r(\d+)$", name))), default="")
+    return max(
+        (
+            f"-r{found[1]}"
+            for name in deployments(run.cluster, run.name)
+            if (found := re.search(r"-r(\d+)$", name))
+        ),
+        default="",
+    )
 
 
 def only(run: GraphRun) -> bool:
@@ -52,7 +59,9 @@ def only(run: GraphRun) -> bool:
     return bool(newest) and all(name.endswith(newest) for name in deployments(run.cluster, run.name))
 
 
-def test_an_operator_is_added_under_load_and_the_counts_go_on(installation: Installation, tmp_path: Path) -> None:
+def test_an_operator_is_added_under_load_and_the_counts_go_on(
+    installation: Installation, tmp_path: Path
+) -> None:
     with graph_on(installation, variant(tmp_path, "short", short)) as run:
         run.settles = False  # the checker follows no request from one shape to the next
         document = yaml.safe_load((run.history / "graph.yaml").read_text())
@@ -69,6 +78,8 @@ def test_an_operator_is_added_under_load_and_the_counts_go_on(installation: Inst
         assert not run.failed(), run.failed()[0]
         counts = sorted(int(reply["tensors"]["count"]) for reply in run.replies)
         assert counts == list(range(1, len(counts) + 1)), "each once, over both shapes"
-        assert not {"status 429", "status 503", "status 504"} & set(run.troubles), f"nobody was turned away: {run.troubles}"
+        assert not {"status 429", "status 503", "status 504"} & set(run.troubles), (
+            f"nobody was turned away: {run.troubles}"
+        )
         with pytest.raises(CommandFailed, match="the state of d"):
             apply(run, tmp_path, document)

@@ -11,7 +11,14 @@ SLOW_S = 0.3
 
 def applied_by(run: GraphRun, instance: str, operator: str) -> int:
     """The newest version that a backup has applied."""
-    return max((int(line["version"]) for line in run.lines("apply") if line["i"] == instance and line["op"] == operator), default=-1)
+    return max(
+        (
+            int(line["version"])
+            for line in run.lines("apply")
+            if line["i"] == instance and line["op"] == operator
+        ),
+        default=-1,
+    )
 
 
 def goes_on_undelivered(run: GraphRun, backup: str) -> bool:
@@ -30,11 +37,23 @@ def test_F1_a_primary_dies_with_a_state_that_its_backup_never_got(chain: GraphRu
     with chain.load():
         with chain.cluster.deaf(pods[backup]["metadata"]["uid"], pods[primary]["status"]["podIP"]):
             chain.note(f"{backup} hears nothing of {primary}")
-            until(lambda: goes_on_undelivered(chain, instance), UNDELIVERED_S, "an output that left before its state", 0.05)
+            until(
+                lambda: goes_on_undelivered(chain, instance),
+                UNDELIVERED_S,
+                "an output that left before its state",
+                0.05,
+            )
             chain.stalled(SLOW_S)
-            until(lambda: goes_on_undelivered(chain, instance), UNDELIVERED_S, "an output that left before its state", 0.05)
+            until(
+                lambda: goes_on_undelivered(chain, instance),
+                UNDELIVERED_S,
+                "an output that left before its state",
+                0.05,
+            )
             chain.note(f"kill the processes of {primary}")
-            chain.cluster.kill_pods(pods[primary]["metadata"]["uid"])  # at once: after some seconds it goes on without its backup
+            chain.cluster.kill_pods(
+                pods[primary]["metadata"]["uid"]
+            )  # at once: after some seconds it goes on without its backup
             chain.moved("a", before["a"])
         chain.answered(50)
         chain.redundant()

@@ -7,7 +7,12 @@ from e2e.scenarios.hits import also_called, objects_of, reason
 from e2e.scenarios.install import NAMESPACE, RELEASE, Installation
 from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun
-from hams_operator.chaos.scenarios import Aim, controllers_killed_in_a_change, model_upgraded, upgraded_in_a_failover
+from hams_operator.chaos.scenarios import (
+    Aim,
+    controllers_killed_in_a_change,
+    model_upgraded,
+    upgraded_in_a_failover,
+)
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -49,14 +54,20 @@ def test_F34_a_primary_dies_while_its_operator_is_upgraded(chain: GraphRun) -> N
     assert not chain.failed()
 
 
-def test_F34_the_chart_is_upgraded_in_a_failover_and_rolled_back(chain: GraphRun, installation: Installation) -> None:
+def test_F34_the_chart_is_upgraded_in_a_failover_and_rolled_back(
+    chain: GraphRun, installation: Installation
+) -> None:
     """By helm: controllers are replaced, and these replace all pods of the graph; a primary dies as soon as its operator's turn has come."""
     image = chain.sidecar_image()
     following = f"{image}-next"
     for name in ("hams-sidecar", "hams-controller"):
-        also_called(chain.cluster, image.replace("hams-sidecar", name), following.replace("hams-sidecar", name))
+        also_called(
+            chain.cluster, image.replace("hams-sidecar", name), following.replace("hams-sidecar", name)
+        )
     path = "jsonpath={.spec.template.spec.containers[0].image}"
-    etcd = chain.cluster.kubectl("get", "-n", NAMESPACE, f"statefulset/{RELEASE}-etcd", "-o", path)  # not etcd's turn: F27 is another row
+    etcd = chain.cluster.kubectl(
+        "get", "-n", NAMESPACE, f"statefulset/{RELEASE}-etcd", "-o", path
+    )  # not etcd's turn: F27 is another row
     with chain.load():
         with installation.upgraded(**{"image.tag": following.rpartition(":")[2], "etcd.image": etcd}):
             until(lambda: following in chain.images_of("b"), 120, "an upgrade of b", 0.2)

@@ -9,14 +9,32 @@ import subprocess
 from pathlib import Path
 
 from images.local import stages
-from images.local.oci import BadArchive, Config, Image, Layer, digest_of, files_layer, layers_of, pack, write_archive
+from images.local.oci import (
+    BadArchive,
+    Config,
+    Image,
+    Layer,
+    digest_of,
+    files_layer,
+    layers_of,
+    pack,
+    write_archive,
+)
 
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 """What Dockerfiles ask for; here Debian's own Python 3.11 stands in for it."""
 PACKAGES = "python3,python3-venv,ca-certificates"
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
-JUNK = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/log")
+JUNK = (
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/info",
+    "var/log",
+)
 FORMAT = 2
 """Of what `write_archive` writes: another one is written anew."""
 PAUSE = """\
@@ -49,7 +67,12 @@ class LocalBuilder:
         image = Image((self._debian(),), Config(command=("python3",), environment={"PATH": stages.PATH}))
         self._known[BASE] = image
         self._write("0-base", f"{self._registry}/base:{SUITE}", image, ())
-        self._write("0-pause", f"{self._registry}/pause:1", Image((self._pause(),), Config(entrypoint=("/pause",))), ())
+        self._write(
+            "0-pause",
+            f"{self._registry}/pause:1",
+            Image((self._pause(),), Config(entrypoint=("/pause",))),
+            (),
+        )
 
     def build(self, image: str, file: Path, given: dict[str, str], order: int) -> None:
         """One Dockerfile into one archive; layers of images that it stands on are left out. Raises BuildFailed, BadDockerfile, KeyError."""
@@ -57,6 +80,12 @@ class LocalBuilder:
         made = stages.build(file, self._root, given, self._work / image, self._known.__getitem__)
         self._known[self.name(image)] = made
         self._write(f"{order}-{image}", self.name(image), made, before)
+
+    def build_whole(self, name: str, file: str, dockerfile: Path, given: dict[str, str]) -> Path:
+        """One Dockerfile into an archive of its own that leaves nothing out; its path. Raises as `build`."""
+        made = stages.build(dockerfile, self._root, given, self._work / file, self._known.__getitem__)
+        self._write(f"3-{file}", name, made, ())
+        return self._out / f"3-{file}.tar"
 
     def drop_unfit(self) -> list[str]:
         """Remove archives of earlier runs that nothing can load any more: they leave out layers which no archive holds now. Their names."""
@@ -79,7 +108,11 @@ class LocalBuilder:
         """Only what changed: a new file makes the cluster import everything anew."""
         target, note = self._out / f"{file}.tar", self._out / f"{file}.key"
         self._kept.add(target)
-        key = hashlib.sha256(repr((FORMAT, name, image.config, [layer.digest for layer in image.layers], sorted(omit))).encode()).hexdigest()
+        key = hashlib.sha256(
+            repr(
+                (FORMAT, name, image.config, [layer.digest for layer in image.layers], sorted(omit))
+            ).encode()
+        ).hexdigest()
         if target.exists() and note.exists() and note.read_text() == key:
             return
         write_archive(target, name, image, omit)
@@ -90,11 +123,22 @@ class LocalBuilder:
         if archive.exists():
             return Layer(folder, archive, digest_of(archive))
         if shutil.which("debootstrap") is None:
-            raise stages.BuildFailed("the local builder makes its base with debootstrap: apt-get install --no-install-recommends debootstrap")
+            raise stages.BuildFailed(
+                "the local builder makes its base with debootstrap: apt-get install --no-install-recommends debootstrap"
+            )
         part = self._cache / "base.part"
         shutil.rmtree(part, ignore_errors=True)
         # In mounts of its own: what it mounts is gone with it, even if it is killed.
-        words = ["unshare", "-m", "debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(part), MIRROR]
+        words = [
+            "unshare",
+            "-m",
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={PACKAGES}",
+            SUITE,
+            str(part),
+            MIRROR,
+        ]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         for junk in JUNK:
             shutil.rmtree(part / junk, ignore_errors=True)
@@ -109,6 +153,12 @@ class LocalBuilder:
         folder, source = self._cache / "pause", self._cache / "pause.c"
         if not (folder / "pause").exists():
             source.write_text(PAUSE)
-            subprocess.run(["gcc", "-Os", "-static", "-s", "-o", str(self._cache / "pause.bin"), str(source)], check=True)
-            return files_layer(folder, self._cache / "pause.tar", [("pause", (self._cache / "pause.bin").read_bytes(), 0o755)])
+            subprocess.run(
+                ["gcc", "-Os", "-static", "-s", "-o", str(self._cache / "pause.bin"), str(source)], check=True
+            )
+            return files_layer(
+                folder,
+                self._cache / "pause.tar",
+                [("pause", (self._cache / "pause.bin").read_bytes(), 0o755)],
+            )
         return Layer(folder, self._cache / "pause.tar", digest_of(self._cache / "pause.tar"))

@@ -86,20 +86,31 @@ def _step(instruction: str, rest: str, arguments: dict[str, str], number: int) -
     match instruction:
         case "RUN":
             if rest.startswith(("[", "--")):
-                raise BadDockerfile(f"line {number}: RUN in shell form without options only; found: RUN {rest}")
+                raise BadDockerfile(
+                    f"line {number}: RUN in shell form without options only; found: RUN {rest}"
+                )
             return Run(rest, dict(arguments))
         case "COPY":
             words = shlex.split(_expand(rest, arguments, number))
-            options = {name: value for name, _, value in (word.removeprefix("--").partition("=") for word in words if word.startswith("--"))}
+            options = {
+                name: value
+                for name, _, value in (
+                    word.removeprefix("--").partition("=") for word in words if word.startswith("--")
+                )
+            }
             paths = [word for word in words if not word.startswith("--")]
             if set(options) - {"from", "chown"} or len(paths) < 2:
-                raise BadDockerfile(f"line {number}: COPY [--from=STAGE] [--chown=UID:GID] SOURCE... TARGET; found: COPY {rest}")
+                raise BadDockerfile(
+                    f"line {number}: COPY [--from=STAGE] [--chown=UID:GID] SOURCE... TARGET; found: COPY {rest}"
+                )
             return Copy(tuple(paths[:-1]), paths[-1], options.get("from", ""), options.get("chown", ""))
         case "ENTRYPOINT" | "CMD":
             try:
                 words = json.loads(rest)
             except json.JSONDecodeError:
-                raise BadDockerfile(f"line {number}: {instruction} in JSON form only; found: {rest}") from None
+                raise BadDockerfile(
+                    f"line {number}: {instruction} in JSON form only; found: {rest}"
+                ) from None
             return Set(instruction, tuple(str(word) for word in words))
         case "ENV":
             words = shlex.split(_expand(rest, arguments, number))

@@ -73,7 +73,18 @@ def digest_of(file: Path) -> str:
 
 def pack(folder: Path, archive: Path) -> Layer:
     """Make a layer of a folder: sorted, owners by number, times no later than EPOCH."""
-    words = ["tar", "--sort=name", "--numeric-owner", f"--mtime={EPOCH}", "--clamp-mtime", "-C", str(folder), "-cf", str(archive), "."]
+    words = [
+        "tar",
+        "--sort=name",
+        "--numeric-owner",
+        f"--mtime={EPOCH}",
+        "--clamp-mtime",
+        "-C",
+        str(folder),
+        "-cf",
+        str(archive),
+        ".",
+    ]
     subprocess.run(words, check=True)
     return Layer(folder, archive, digest_of(archive))
 
@@ -81,7 +92,11 @@ def pack(folder: Path, archive: Path) -> Layer:
 def write_archive(file: Path, name: str, image: Image, omit: Collection[str] = ()) -> None:
     """Write the image under its full name. `omit`: digests of layers that its reader already has."""
     layers = [
-        {"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": layer.digest, "size": layer.archive.stat().st_size}
+        {
+            "mediaType": "application/vnd.oci.image.layer.v1.tar",
+            "digest": layer.digest,
+            "size": layer.archive.stat().st_size,
+        }
         for layer in image.layers
     ]
     config = _json(
@@ -91,14 +106,20 @@ def write_archive(file: Path, name: str, image: Image, omit: Collection[str] = (
             "created": EPOCH,
             "config": image.config.document(),
             "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in image.layers]},
-            "history": [{"created": EPOCH, "created_by": "images/local"} for _ in image.layers],  # buildah counts them before it builds on top
+            "history": [
+                {"created": EPOCH, "created_by": "images/local"} for _ in image.layers
+            ],  # buildah counts them before it builds on top
         }
     )
     manifest = _json(
         {
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": _digest(config), "size": len(config)},
+            "config": {
+                "mediaType": "application/vnd.oci.image.config.v1+json",
+                "digest": _digest(config),
+                "size": len(config),
+            },
             "layers": layers,
         }
     )
@@ -130,7 +151,11 @@ def layers_of(file: Path) -> tuple[set[str], set[str]]:
     """
     try:
         with tarfile.open(file) as archive:
-            there = {name.replace("blobs/sha256/", "sha256:") for name in archive.getnames() if name.startswith("blobs/sha256/")}
+            there = {
+                name.replace("blobs/sha256/", "sha256:")
+                for name in archive.getnames()
+                if name.startswith("blobs/sha256/")
+            }
             (entry,) = _read(archive, "index.json")["manifests"]
             return {layer["digest"] for layer in _read(archive, _blob(entry["digest"]))["layers"]}, there
     except (tarfile.TarError, KeyError, TypeError, ValueError, EOFError) as error:

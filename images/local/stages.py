@@ -25,7 +25,9 @@ class BuildFailed(RuntimeError):
     """A step did not succeed; says which."""
 
 
-def build(file: Path, context: Path, given: Mapping[str, str], work: Path, find: Callable[[str], Image]) -> Image:
+def build(
+    file: Path, context: Path, given: Mapping[str, str], work: Path, find: Callable[[str], Image]
+) -> Image:
     """Build the last stage of a Dockerfile. `find` knows the images that FROM names; `work` is emptied first and holds the layers afterwards.
 
     What was built from the same before is taken as it is. Raises BuildFailed, BadDockerfile, KeyError.
@@ -38,7 +40,9 @@ def build(file: Path, context: Path, given: Mapping[str, str], work: Path, find:
     done: dict[str, Image] = {}
     for position, stage in enumerate(stages):
         base = done.get(stage.base) or find(stage.base)
-        done[stage.name] = _stage(stage, base, context, work / str(position), done, position == len(stages) - 1, reuse)
+        done[stage.name] = _stage(
+            stage, base, context, work / str(position), done, position == len(stages) - 1, reuse
+        )
     note.write_text(key)
     return done[stages[-1].name]
 
@@ -55,11 +59,16 @@ def _made_from(stages: list[Stage], context: Path, find: Callable[[str], Image])
                 top = context / source
                 for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
                     if path.is_file() and "__pycache__" not in path.parts:
-                        found.update(f"{path.relative_to(context)} {path.stat().st_mode}".encode() + hashlib.sha256(path.read_bytes()).digest())
+                        found.update(
+                            f"{path.relative_to(context)} {path.stat().st_mode}".encode()
+                            + hashlib.sha256(path.read_bytes()).digest()
+                        )
     return found.hexdigest()
 
 
-def _stage(stage: Stage, base: Image, context: Path, work: Path, others: Mapping[str, Image], last: bool, reuse: bool) -> Image:
+def _stage(
+    stage: Stage, base: Image, context: Path, work: Path, others: Mapping[str, Image], last: bool, reuse: bool
+) -> Image:
     config = base.config
     written = work / "layer"
     acts = []
@@ -71,8 +80,21 @@ def _stage(stage: Stage, base: Image, context: Path, work: Path, others: Mapping
                 chain = [str(layer.folder) for layer in others[step.stage].layers] if step.stage else []
                 acts.append({"copy": asdict(step), "chain": chain, "folder": config.folder})
             case Run():
-                environment = {"PATH": PATH, "HOME": "/tmp", "LC_ALL": "C.UTF-8", **config.environment, **step.arguments}
-                acts.append({"run": step.script, "environment": environment, "folder": config.folder or "/", "user": config.user})
+                environment = {
+                    "PATH": PATH,
+                    "HOME": "/tmp",
+                    "LC_ALL": "C.UTF-8",
+                    **config.environment,
+                    **step.arguments,
+                }
+                acts.append(
+                    {
+                        "run": step.script,
+                        "environment": environment,
+                        "folder": config.folder or "/",
+                        "user": config.user,
+                    }
+                )
     if config.folder and config.folder != base.config.folder:
         acts.append({"mkdir": config.folder})
     if not acts:
@@ -85,12 +107,16 @@ def _stage(stage: Stage, base: Image, context: Path, work: Path, others: Mapping
     (work / "plan.json").write_text(json.dumps(plan))
     root = Path(__file__).resolve().parents[2]
     words = ["unshare", "-m", "-n", "-p", "-f", sys.executable, "-m", "images.local.stages", str(work)]
-    status = subprocess.run(words, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=False).returncode
+    status = subprocess.run(
+        words, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=False
+    ).returncode
     if status:
         raise BuildFailed(f"a step of stage {stage.name} failed, see above")
     gone = [path for path in written.rglob("*") if path.is_char_device()]
     if gone and last:
-        raise BuildFailed(f"stage {stage.name} removes files of its base ({gone[0].relative_to(written)}): the local builder keeps no such layers")
+        raise BuildFailed(
+            f"stage {stage.name} removes files of its base ({gone[0].relative_to(written)}): the local builder keeps no such layers"
+        )
     if not last:
         return Image((*base.layers, Layer(written, work / "layer.tar", "")), config)
     layer = pack(written, work / "layer.tar")
@@ -101,7 +127,9 @@ def _stage(stage: Stage, base: Image, context: Path, work: Path, others: Mapping
 def _configured(config: Config, step: Set) -> Config:
     match step.what:
         case "ENV":
-            return replace(config, environment={**config.environment, **dict(word.split("=", 1) for word in step.words)})
+            return replace(
+                config, environment={**config.environment, **dict(word.split("=", 1) for word in step.words)}
+            )
         case "USER":
             return replace(config, user=step.words[0])
         case "WORKDIR":
@@ -120,7 +148,9 @@ def _overlay(lower: list[str], target: Path, upper: Path | None, work: Path) -> 
     target.mkdir(parents=True, exist_ok=True)
     empty = work / "empty"
     empty.mkdir(exist_ok=True)
-    options = "lowerdir=" + ":".join([*reversed(lower), *([] if lower and (upper or len(lower) > 1) else [str(empty)])])
+    options = "lowerdir=" + ":".join(
+        [*reversed(lower), *([] if lower and (upper or len(lower) > 1) else [str(empty)])]
+    )
     if upper is not None:
         scratch = work / "scratch"
         scratch.mkdir(exist_ok=True)

@@ -32,7 +32,13 @@ class Batch:
 
     __slots__ = ("_arrays", "_bf16", "errors", "refused", "rows", "units")
 
-    def __init__(self, arrays: Mapping[str, Array | None], units: list[Unit], rows: int, bf16: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, Array | None],
+        units: list[Unit],
+        rows: int,
+        bf16: frozenset[str] = frozenset(),
+    ) -> None:
         self._arrays = arrays
         self._bf16 = bf16
         self.units = units

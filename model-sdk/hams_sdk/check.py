@@ -4,9 +4,14 @@ Runs the model on batches of several sizes (the author's data, or made up from t
 outputs are as declared; no state is written before the boundary; the state, captured and loaded into a fresh process, goes on with the
 same next outputs. If it does not, the attributes that differ are named: state that `initialize` did not return. A model that is not
 deterministic is told apart by running it twice from the same state; its captured bytes are compared instead.
+
+Last, batches raise in one line of the model after another and are undone as a proxy undoes them: the next outputs must be
+those of a process that never saw such a batch.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import statistics
@@ -14,34 +19,42 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
 
 import numpy as np
 
 from hams_sdk.datatypes import NUMPY, Array
 from hams_sdk.engine import Engine, UnitInput, load_model
-from hams_sdk.errors import UsageError, describe
-from hams_sdk.fingerprint import fingerprint
+from hams_sdk.errors import ModelFault, UsageError, describe
+from hams_sdk.fingerprint import GRADIENT, fingerprint
 from hams_sdk.graphfile import read_operator
 from hams_sdk.replay import image_of, operator_json, outputs_of, run_all, save_batches
+from hams_sdk.sample import made_up, row_of
 from hams_sdk.specs import OperatorSpec, TensorSpec
 from hams_sdk.state import leaf_digests
 
 FIRST = ((1,), (3,), (2, 1), (1, 1, 1), (8,))
 """Rows of the units of the batches before the capture, and of those after it."""
 NEXT = ((1,), (2, 1), (4,))
-VARIABLE = 3
-"""Size given to a variable dimension of made-up data."""
 NAMES_MAX = 8
+RAISES_MAX = 16
+"""Lines of a run in which an exception is tried."""
+RAISES_S = 20.0
+"""Time after which no further line is tried."""
+UNKNOWN = 3
+"""Exit status: the model raised on made-up data, which proves neither that it fits nor that it does not."""
 
 
 class Report:
-    """Lines of the report; `failed` if one says so."""
+    """Lines of the report; `failed` if one says so, `unknown` if the data may be to blame for that."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.failed = False
+        self.unknown = False
 
     def ok(self, text: str) -> None:
         """Something that was proved."""
@@ -58,14 +71,23 @@ class Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command. 0: the model fits, 1: it does not, 2: usage."""
-    parser = argparse.ArgumentParser(prog="hams-model check", description="Prove that a model fits its operator.")
+    """The command. 0: the model fits, 1: it does not, 2: usage, 3: unknown, as it raised on made-up data."""
+    parser = argparse.ArgumentParser(
+        prog="hams-model check", description="Prove that a model fits its operator."
+    )
     parser.add_argument("entrypoint", metavar="module:Class")
     parser.add_argument("--graph", required=True, type=Path, help="ServiceGraph file")
     parser.add_argument("--operator", help="which operator, if several run this model")
-    parser.add_argument("--data", type=Path, help=".npz with an array (rows, ...) per input; else data is made up")
     parser.add_argument(
-        "--path", metavar="DIR", action="append", help="folder to put first on the module path (default: that of the graph file, then .)"
+        "--data",
+        type=Path,
+        help=".npz with an array (rows, ...) per input; else the row of model.warmUp, else data is made up",
+    )
+    parser.add_argument(
+        "--path",
+        metavar="DIR",
+        action="append",
+        help="folder to put first on the module path (default: that of the graph file, then .)",
     )
     options = parser.parse_args(arguments)
     path = options.path or [str(options.graph.resolve().parent), os.getcwd()]
@@ -77,8 +99,10 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"hams-model check: {error}\n")
         return 2
     lines = [f'{options.entrypoint} as operator "{spec.name}" of {options.graph}', *report.lines]
-    sys.stdout.write("\n".join([*lines, "the model does not fit" if report.failed else "the model fits"]) + "\n")
-    return 1 if report.failed else 0
+    sys.stdout.write(
+        "\n".join([*lines, "the model does not fit" if report.failed else "the model fits"]) + "\n"
+    )
+    return (UNKNOWN if report.unknown else 1) if report.failed else 0
 
 
 def check(entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str]) -> Report:
@@ -112,9 +136,12 @@ def check(entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str
     report.ok(f"capture took {_ms(seconds)} for {len(image):,} bytes")
     now = fingerprint(model)
     with tempfile.TemporaryDirectory(prefix="hams-model-check-") as folder:
-        replays = [_replay(Path(folder), name, entrypoint, spec, image, after, path) for name in ("one", "two")]
+        replays = [
+            _replay(Path(folder), name, entrypoint, spec, image, after, path) for name in ("one", "two")
+        ]
     ours = outputs_of(spec, run_all(engine, after))
-    _compare(report, image, ours, replays, before, now)
+    if _compare(report, image, ours, replays, before, now):
+        _raise_and_undo(report, engine, image, after, ours)
     return report
 
 
@@ -132,12 +159,19 @@ def _run(report: Report, engine: Engine, batches: list[list[UnitInput]], made_up
         result = engine.run(batch, gate)
         times.append(time.perf_counter() - started)
         if result.units is None:
-            hint = "; with made-up data this may be no fault of the model: give --data" if made_up else ""
+            report.unknown = made_up and not result.broke_contract
+            hint = (
+                "; with made-up data this may be no fault of the model: give --data, or model.warmUp.row in the graph"
+                if report.unknown
+                else ""
+            )
             report.fail(f"run on {' + '.join(str(unit.rows) for unit in batch)} rows: {result.message}{hint}")
             return False
         if not result.updated:
             early.update(_differing(before, leaf_digests(memoryview(image_of(engine)))))
-    report.ok(f"outputs are as declared over {len(batches)} batches; a run took {_ms(statistics.median(times))} (median)")
+    report.ok(
+        f"outputs are as declared over {len(batches)} batches; a run took {_ms(statistics.median(times))} (median)"
+    )
     if early:
         report.fail(f"state is written outside `with update:`: {_list(early)}")
     elif engine.spec.stateful:
@@ -145,7 +179,9 @@ def _run(report: Report, engine: Engine, batches: list[list[UnitInput]], made_up
     return True
 
 
-def _stateless(report: Report, engine: Engine, entrypoint: str, after: list[list[UnitInput]], path: list[str]) -> None:
+def _stateless(
+    report: Report, engine: Engine, entrypoint: str, after: list[list[UnitInput]], path: list[str]
+) -> None:
     with tempfile.TemporaryDirectory(prefix="hams-model-check-") as folder:
         theirs = _replay(Path(folder), "one", entrypoint, engine.spec, bytearray(), after, path)
     if theirs.error is not None:
@@ -153,7 +189,9 @@ def _stateless(report: Report, engine: Engine, entrypoint: str, after: list[list
     elif _same(outputs_of(engine.spec, run_all(engine, after)), theirs.outputs[0]):
         report.ok("a fresh process gives the same outputs")
     else:
-        report.note("a fresh process gives other outputs: the model is not deterministic, or keeps state and should be `stateful`")
+        report.note(
+            "a fresh process gives other outputs: the model is not deterministic, or keeps state and should be `stateful`"
+        )
 
 
 class _Replay:
@@ -171,17 +209,30 @@ class _Replay:
 
 
 def _replay(
-    parent: Path, name: str, entrypoint: str, spec: OperatorSpec, image: bytearray, batches: list[list[UnitInput]], path: list[str]
+    parent: Path,
+    name: str,
+    entrypoint: str,
+    spec: OperatorSpec,
+    image: bytearray,
+    batches: list[list[UnitInput]],
+    path: list[str],
 ) -> _Replay:
     """Have a fresh process load `image` and go on."""
     folder = parent / name
     folder.mkdir()
     (folder / "image").write_bytes(image)
     index = save_batches(folder / "inputs.npz", spec, batches)
-    (folder / "plan.json").write_text(json.dumps({"entrypoint": entrypoint, "operator": operator_json(spec), "batches": index, "path": path}))
+    (folder / "plan.json").write_text(
+        json.dumps(
+            {"entrypoint": entrypoint, "operator": operator_json(spec), "batches": index, "path": path}
+        )
+    )
     command = [sys.executable, "-P", "-m", "hams_sdk.replay", str(folder)]
     root = str(Path(__file__).resolve().parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+    }
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -189,32 +240,129 @@ def _replay(
     return _Replay(folder)
 
 
-def _compare(report: Report, image: bytearray, ours: dict[str, Array], replays: list[_Replay], before: dict[str, str], now: dict[str, str]) -> None:
+def _compare(
+    report: Report,
+    image: bytearray,
+    ours: dict[str, Array],
+    replays: list[_Replay],
+    before: dict[str, str],
+    now: dict[str, str],
+) -> bool:
+    """Whether the model is deterministic and a fresh process went on as this one."""
     one, two = replays
     for replay in replays:
         if replay.error is not None:
             report.fail(f"restore in a fresh process: {replay.error}")
-            return
+            return False
     wrong = _differing(leaf_digests(memoryview(image)), leaf_digests(memoryview(one.image)))
     if wrong:
         report.fail(f"restored into a fresh process and captured again, the state differs: {_list(wrong)}")
-        return
+        return False
     report.ok(f"restore took {_ms(one.load_s)}; captured again, every byte is the same")
     if _same(ours, one.outputs[0]) and _same(ours, two.outputs[0]):
         report.ok("a fresh process with the restored state gives the same next outputs")
-        return
+        return True
     changed = {path for path, digest in now.items() if before.get(path) != digest}
     differing = {path for path, digest in now.items() if one.fingerprint.get(path) != digest}
     chance = {path for path in changed if path.startswith("the global generator")}
     forgotten = {path for path in differing if not path.startswith("the global generator")}
     repeatable = _same(one.outputs[0], two.outputs[0]) or _same(one.outputs[0], one.outputs[1])
     if repeatable and not (chance and not forgotten):
-        named = f": {_list(forgotten & changed or forgotten)}" if forgotten else ", and no attribute of the model tells which"
-        report.fail(f"a fresh process with the restored state gives other outputs; state that initialize did not return{named}")
-        return
-    suspects = f"; not restored: {_list(forgotten & changed)}" if forgotten & changed else ""
+        suspects = (forgotten & changed or forgotten) | (chance & differing)
+        # Gradients differ wherever a state was loaded; most models zero them before they count.
+        suspects = {path for path in suspects if not path.endswith(GRADIENT)} or suspects
+        named = f": {_list(suspects)}" if suspects else ", and no attribute of the model tells which"
+        report.fail(
+            f"a fresh process with the restored state gives other outputs; state that initialize did not return{named}"
+        )
+        return False
+    lost = f"; not restored: {_list(forgotten & changed)}" if forgotten & changed else ""
     why = f" ({_list(chance)} is used)" if chance else ""
-    report.note(f"the model is not deterministic{why}: outputs could not be compared, the captured bytes were{suspects}")
+    report.note(
+        f"the model is not deterministic{why}: outputs could not be compared, the captured bytes were{lost}"
+    )
+    return False
+
+
+class _Injected(Exception):
+    """Raised in a line of the model by the check."""
+
+
+class _Raising:
+    """Raises in the `at`-th line of the model that is reached while it is active; counts them, and remembers where that was.
+
+    A line counts when it is reached first. The end of a `with` is reported as its first line once more, and there an
+    exception would skip `__exit__`, which no exception of the model's own can do.
+    """
+
+    def __init__(self, module: str, at: int) -> None:
+        self._module = module
+        self._at = at
+        self.where = ""
+        self._reached: set[tuple[CodeType, int]] = set()
+
+    @property
+    def lines(self) -> int:
+        """How many lines of the model were reached."""
+        return len(self._reached)
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_globals.get("__name__") != self._module:
+            return None
+        line = (frame.f_code, frame.f_lineno)
+        if event == "line" and line not in self._reached:
+            self._reached.add(line)
+            if self.lines == self._at:
+                self.where = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
+                raise _Injected("an exception that hams-model check put there")
+        return self._trace
+
+
+def _raise_and_undo(
+    report: Report, engine: Engine, image: bytearray, after: list[list[UnitInput]], clean: dict[str, Array]
+) -> None:
+    """Batches that raise leave nothing behind: what is no part of an image (gradients, attributes) included."""
+    module = type(engine.model).__module__
+    counting = _Raising(module, at=0)
+    engine.load(memoryview(image))
+    with counting:
+        engine.run(after[0], _open)
+    step = max(1, -(-counting.lines // RAISES_MAX))
+    tried = 0
+    started = time.perf_counter()
+    # The last line comes first: most of what a run leaves behind is there by then.
+    for at in range(counting.lines, 0, -step):
+        if time.perf_counter() - started > RAISES_S:
+            break
+        engine.load(memoryview(image))
+        before = fingerprint(engine.model)
+        raising = _Raising(module, at)
+        with raising, contextlib.redirect_stderr(io.StringIO()):
+            result = engine.run(after[0], _open)
+        if result.units is not None:
+            continue  # the model caught it, and went on
+        if result.updated:
+            engine.load(memoryview(image))
+        left = _differing(before, fingerprint(engine.model))
+        tried += 1
+        if not _same(clean, outputs_of(engine.spec, run_all(engine, after))):
+            named = f"; it left behind: {_list(left)}" if left else ""
+            report.fail(
+                f"after a batch that raised in {raising.where}, the next outputs are others than without it{named}"
+            )
+            return
+    report.ok(f"a batch that raises leaves nothing behind ({tried} of {counting.lines} lines tried)")
+
+
+def _open() -> None:
+    """A gate that admits every batch."""
 
 
 class _Data:
@@ -222,12 +370,14 @@ class _Data:
 
     def __init__(self, spec: OperatorSpec, path: Path | None) -> None:
         self.spec = spec
-        self.made_up = path is None
+        self.made_up = path is None and not spec.warm_up
         self._arrays: dict[str, Array] = {}
         self._at = 0
         self._units = 0
         self._random = np.random.default_rng(0)
         if path is None:
+            if spec.warm_up:
+                self._given(spec.warm_up)
             return
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -237,12 +387,25 @@ class _Data:
         for item in spec.inputs:
             self._examine(path, item)
 
+    def _given(self, row: Mapping[str, Any]) -> None:
+        """The row of the graph file, over and over. Raises UsageError."""
+        try:
+            arrays = row_of(self.spec, row)
+        except ModelFault as error:
+            raise UsageError(str(error)) from error
+        for item, array in zip(self.spec.inputs, arrays, strict=True):
+            if array is not None:
+                self._arrays[item.name] = array
+
     def batch(self, rows: Sequence[int], *, optional: bool) -> list[UnitInput]:
         """Units of so many rows each. `optional`: with the optional inputs (where there are data for them)."""
         units: list[UnitInput] = []
         for count in rows:
             self._units += 1
-            arrays = [None if item.optional and (not optional or not self._has(item)) else self._rows(item, count) for item in self.spec.inputs]
+            arrays = [
+                None if item.optional and (not optional or not self._has(item)) else self._rows(item, count)
+                for item in self.spec.inputs
+            ]
             units.append(UnitInput(f"0/{self._units}", count, arrays, {}))
             self._at += count
         return units
@@ -254,31 +417,29 @@ class _Data:
         array = self._arrays.get(item.name)
         if array is None:
             if not item.optional:
-                raise UsageError(f'{path}: no array "{item.name}"; there are {", ".join(self._arrays) or "none"}')
+                raise UsageError(
+                    f'{path}: no array "{item.name}"; there are {", ".join(self._arrays) or "none"}'
+                )
             return
         if item.datatype == "BYTES":
-            text = [element.encode() if isinstance(element, str) else bytes(element) for element in array.ravel().tolist()]
+            text = [
+                element.encode() if isinstance(element, str) else bytes(element)
+                for element in array.ravel().tolist()
+            ]
             array = np.array([*text, None], dtype=object)[:-1].reshape(array.shape)
         elif array.dtype != NUMPY[item.datatype]:
             raise UsageError(f'{path}: array "{item.name}" is {array.dtype}, expected {item.datatype}')
         if array.ndim == 0 or not len(array) or not item.fits(array.shape[1:]):
-            raise UsageError(f'{path}: array "{item.name}" has shape {list(array.shape)}, expected {["rows", *item.shape]}')
+            raise UsageError(
+                f'{path}: array "{item.name}" has shape {list(array.shape)}, expected {["rows", *item.shape]}'
+            )
         self._arrays[item.name] = array
 
     def _rows(self, item: TensorSpec, count: int) -> Array:
         if not self.made_up:
             array = self._arrays[item.name]
             return np.ascontiguousarray(array[np.arange(self._at, self._at + count) % len(array)])
-        shape = (count, *(VARIABLE if size == -1 else size for size in item.shape))
-        if item.datatype == "BYTES":
-            words = [b"word%d" % number for number in self._random.integers(0, 100, int(np.prod(shape)))]
-            return np.array([*words, None], dtype=object)[:-1].reshape(shape)
-        dtype = NUMPY[item.datatype]
-        if item.datatype == "BF16":
-            return self._random.integers(0x3F00, 0x3F80, shape, dtype=np.uint16)
-        if dtype.kind == "f":
-            return self._random.random(shape).astype(dtype)
-        return self._random.integers(0, 2, shape).astype(dtype)
+        return made_up(item, count, self._random)
 
 
 def _differing(left: dict[str, str], right: dict[str, str]) -> set[str]:
@@ -286,7 +447,9 @@ def _differing(left: dict[str, str], right: dict[str, str]) -> set[str]:
 
 
 def _same(left: dict[str, Array], right: dict[str, Array]) -> bool:
-    return left.keys() == right.keys() and all(np.array_equal(array, right[name]) for name, array in left.items())
+    return left.keys() == right.keys() and all(
+        np.array_equal(array, right[name]) for name, array in left.items()
+    )
 
 
 def _ms(seconds: float) -> str:

@@ -84,4 +84,6 @@ def _aligned(nbytes: int) -> int:
 
 
 def _as_tensor(memory: memoryview, leaf: Any) -> Any:
-    return torch_module().from_numpy(np.frombuffer(memory, dtype=np.uint8)).view(leaf.dtype).reshape(leaf.shape)
+    return (
+        torch_module().from_numpy(np.frombuffer(memory, dtype=np.uint8)).view(leaf.dtype).reshape(leaf.shape)
+    )

@@ -80,10 +80,16 @@ def as_array(name: str, value: object, datatype: str) -> Array:
         if found != datatype:
             raise ModelFault(f'output "{name}": expected {datatype}, got {found}')
         tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
-        array: Array = tensor.view(torch_module().int16).numpy().view(np.uint16) if datatype == "BF16" else tensor.numpy()
+        array: Array = (
+            tensor.view(torch_module().int16).numpy().view(np.uint16)
+            if datatype == "BF16"
+            else tensor.numpy()
+        )
         return array
     if not isinstance(value, np.ndarray | np.generic):
-        raise ModelFault(f'output "{name}": expected an array or tensor of {datatype}, got {type(value).__name__}')
+        raise ModelFault(
+            f'output "{name}": expected an array or tensor of {datatype}, got {type(value).__name__}'
+        )
     array = np.asarray(value)
     if array.dtype == NUMPY.get(datatype):
         return array
@@ -91,10 +97,14 @@ def as_array(name: str, value: object, datatype: str) -> Array:
         if array.dtype.kind == "S":
             return array.astype(object)
         if array.dtype.kind != "O":
-            raise ModelFault(f'output "{name}": expected BYTES (an object array of bytes), got {NAMES.get(array.dtype, array.dtype)}')
+            raise ModelFault(
+                f'output "{name}": expected BYTES (an object array of bytes), got {NAMES.get(array.dtype, array.dtype)}'
+            )
         for index, element in enumerate(array.ravel()):
             if not isinstance(element, bytes):
-                raise ModelFault(f'output "{name}": element {index} is {type(element).__name__}, expected bytes')
+                raise ModelFault(
+                    f'output "{name}": element {index} is {type(element).__name__}, expected bytes'
+                )
         return array
     raise ModelFault(f'output "{name}": expected {datatype}, got {NAMES.get(array.dtype, array.dtype)}')
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from hams_sdk import cuda
+from hams_sdk import cuda, sample
 from hams_sdk.batch import Batch, Scalar, Unit
 from hams_sdk.datatypes import Array, all_finite, as_array, encode_bytes
-from hams_sdk.errors import Abandoned, ModelFault, StateFault, UsageError, describe
+from hams_sdk.errors import Abandoned, ModelFault, NotFinite, StateFault, UsageError, describe
+from hams_sdk.limits import WARM_UP_STATE_NBYTES_MAX
 from hams_sdk.model import Model, Outputs
 from hams_sdk.specs import OperatorSpec
 from hams_sdk.state import Capture, Space, State
@@ -50,12 +51,25 @@ class UnitOutput:
 
 @dataclass(slots=True)
 class RunResult:
-    """What became of a batch. `units` is None if it failed or was abandoned; then `message` says why. `updated`: the update stage was entered."""
+    """What became of a batch. `units` is None if it failed or was abandoned; then `message` says why.
+
+    `updated`: the update stage was entered. `broke_contract`: it failed since the outputs are not as declared.
+    """
 
     units: list[UnitOutput] | None
     updated: bool
     message: str = ""
     abandoned: bool = False
+    broke_contract: bool = False
+
+
+def _broke_contract(error: Exception) -> bool:
+    """Whether the outputs are wrong whatever the inputs were."""
+    return isinstance(error, ModelFault) and not isinstance(error, NotFinite)
+
+
+def _pass() -> None:
+    """The gate of a run that nobody has to admit."""
 
 
 class _Boundary:
@@ -80,7 +94,9 @@ class _Boundary:
         self._lock.acquire()
         self.entered = True
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._lock.release()
 
 
@@ -103,36 +119,91 @@ class Engine:
 
     def initialize(self) -> None:
         """Call the model's `initialize`. Raises what it raises, and StateFault."""
-        self.state = State(self.model.initialize(dict(self.spec.config)))
+        holders = self.model.initialize(dict(self.spec.config))
+        if holders is None and self.spec.stateful:
+            # Without this the operator would be ready and redundant, and forget everything at the first failover.
+            raise StateFault(
+                f'operator "{self.spec.name}" is stateful, but initialize returned None: return a dict of everything '
+                'that run changes, such as {"weights": self.weights}; return {} if only the outputs are to be kept '
+                "at a backup; or remove `stateful` from the graph"
+            )
+        self.state = State(holders)
         if self.state.layout and not self.spec.stateful:
-            raise StateFault(f'operator "{self.spec.name}" is stateless, but initialize returned state; declare it `stateful`, or return None')
+            raise StateFault(
+                f'operator "{self.spec.name}" is stateless, but initialize returned state; declare it `stateful`, or return None'
+            )
         self._mark = cuda.mark()
 
     def run(self, units: Sequence[UnitInput], gate: Gate) -> RunResult:
         """Run the model on a batch. Never raises for what the model does, other than to end the process."""
         boundary = _Boundary(gate, self._lock)
-        run: Any = self.model.run
         try:
-            batch = self._batch(units)
-            if self._with_update:
-                returned = run(batch, boundary)
-            elif self.spec.stateful:
-                with boundary:
-                    returned = run(batch)
-            else:
-                returned = run(batch)
-            if boundary.abandoned:  # the model swallowed the exception
-                raise Abandoned
-            outputs = self._outputs(batch, returned)
+            outputs = self._execute(self._batch(units), boundary)
         except Abandoned:
+            self.state.discard_gradients()
             return RunResult(None, False, "abandoned", abandoned=True)
         except Exception as error:  # noqa: BLE001 - model code may raise anything; it becomes the batch's error
             traceback.print_exc()
-            return RunResult(None, boundary.entered, describe(error))
+            # Gradients may stem from the compute stage: then no image is loaded that would undo them.
+            self.state.discard_gradients()
+            return RunResult(None, boundary.entered, describe(error), broke_contract=_broke_contract(error))
         finally:
             if boundary.entered:
                 self._mark = cuda.mark()
         return RunResult(outputs, boundary.entered)
+
+    def _execute(self, batch: Batch, boundary: _Boundary) -> list[UnitOutput]:
+        """Run the model on `batch`. Raises what it raises, Abandoned, and ModelFault for outputs not as declared."""
+        run: Any = self.model.run
+        if self._with_update:
+            returned = run(batch, boundary)
+        elif self.spec.stateful:
+            with boundary:
+                returned = run(batch)
+        else:
+            returned = run(batch)
+        if boundary.abandoned:  # the model swallowed the exception
+            raise Abandoned
+        return self._outputs(batch, returned)
+
+    def warm_up(self) -> str | None:
+        """Run the model on one row and undo that, unless the graph switched it off; returns why it proved nothing, or None.
+
+        The row is the graph's own, or made up. Raises ModelFault if the outputs are not as declared, which every request
+        would meet, and for whatever is wrong with a row of the graph's own. What the model itself raises on a made-up row
+        proves nothing: real rows may keep rules that no declaration tells.
+        """
+        row = self.spec.warm_up
+        if row is None:
+            return None
+        if self.state.estimate_nbytes > WARM_UP_STATE_NBYTES_MAX:
+            return f"no warm-up: undoing it takes a copy of the state, which is larger than {WARM_UP_STATE_NBYTES_MAX:,} bytes"
+        unit = UnitInput("warm-up", 1, sample.row_of(self.spec, row), {})
+        image = bytearray()
+
+        def space(nbytes: int) -> memoryview:
+            image.extend(bytes(nbytes))
+            return memoryview(image)
+
+        generators = sample.Generators()
+        self.capture(space)
+        boundary = _Boundary(_pass, self._lock)
+        try:
+            outputs = self._execute(self._batch([unit]), boundary)
+        except Exception as error:
+            if _broke_contract(error):
+                raise ModelFault(f"warm-up, before any request: {error}") from error
+            if row:
+                raise ModelFault(f"warm-up with the row of model.warmUp: {describe(error)}") from error
+            return (
+                f"warm-up with a made-up row raised {describe(error)}; model.warmUp.row gives it a real one"
+            )
+        finally:
+            self.load(memoryview(image))
+            generators.restore()
+        if outputs[0].error is not None and row:
+            raise ModelFault(f"warm-up with the row of model.warmUp failed: {outputs[0].error}")
+        return None
 
     def capture(self, space: Space) -> Capture:
         """Copy the state into memory from `space`. On the capture thread. Raises StateFault and what holders raise."""
@@ -170,19 +241,25 @@ class Engine:
             routes, returned = returned.routes, returned.tensors
         dead = set(batch.errors) | batch.refused
         found = [
-            UnitOutput(error=batch.errors.get(index), refused=index in batch.refused and index not in batch.errors)
+            UnitOutput(
+                error=batch.errors.get(index), refused=index in batch.refused and index not in batch.errors
+            )
             for index in range(len(batch.units))
         ]
         if returned is None and (len(dead) == len(found) or not self.spec.outputs):
             returned = {}
         elif not isinstance(returned, Mapping):
-            raise ModelFault(f"run returned a {type(returned).__name__}, expected a dict of outputs or hams_sdk.Outputs")
+            raise ModelFault(
+                f"run returned a {type(returned).__name__}, expected a dict of outputs or hams_sdk.Outputs"
+            )
         if len(dead) < len(found):
             self._place(batch, returned, dead, found)
         self._route(batch, routes, found)
         return found
 
-    def _place(self, batch: Batch, returned: Mapping[str, Any], dead: set[int], found: list[UnitOutput]) -> None:
+    def _place(
+        self, batch: Batch, returned: Mapping[str, Any], dead: set[int], found: list[UnitOutput]
+    ) -> None:
         """Cut the outputs into units. Raises ModelFault where they are not what was declared."""
         declared = {spec.name for spec in self.spec.outputs}
         if set(returned) != declared:
@@ -190,30 +267,42 @@ class Engine:
         for spec in self.spec.outputs:
             array = as_array(spec.name, returned[spec.name], spec.datatype)
             if array.ndim == 0 or array.shape[0] != batch.rows or not spec.fits(array.shape[1:]):
-                raise ModelFault(f'output "{spec.name}": expected {spec.describe(batch.rows)}, got {list(array.shape)}')
+                raise ModelFault(
+                    f'output "{spec.name}": expected {spec.describe(batch.rows)}, got {list(array.shape)}'
+                )
             finite = all_finite(array, spec.datatype) if spec.finite else None
             for unit, output in zip(batch.units, found, strict=True):
                 if unit.index in dead:
                     continue
                 if finite is not None and not finite[unit.rows].all():
                     row = int(np.argmin(finite[unit.rows]))
-                    raise ModelFault(f'output "{spec.name}" of request {unit.id}: row {row} is not finite (NaN or infinity)')
+                    raise NotFinite(
+                        f'output "{spec.name}" of request {unit.id}: row {row} is not finite (NaN or infinity)'
+                    )
                 part = array[unit.rows]
-                output.tensors.append((part.shape, encode_bytes(part.ravel()) if spec.datatype == "BYTES" else part))
+                output.tensors.append(
+                    (part.shape, encode_bytes(part.ravel()) if spec.datatype == "BYTES" else part)
+                )
 
     def _route(self, batch: Batch, routes: Any, found: list[UnitOutput]) -> None:
         if routes is None:
             return
         if isinstance(routes, str) or not isinstance(routes, Sequence) or len(routes) != len(found):
-            raise ModelFault(f"routes: expected one entry for each of {len(found)} units, got {_count(routes)}")
+            raise ModelFault(
+                f"routes: expected one entry for each of {len(found)} units, got {_count(routes)}"
+            )
         for unit, route, output in zip(batch.units, routes, found, strict=True):
             if route is None:
                 continue
             if isinstance(route, str) or not isinstance(route, Sequence):
-                raise ModelFault(f"route of request {unit.id}: expected None or a list of successors, got {route!r}")
+                raise ModelFault(
+                    f"route of request {unit.id}: expected None or a list of successors, got {route!r}"
+                )
             unknown = [name for name in route if name not in self.spec.successors]
             if unknown:
-                raise ModelFault(f"route of request {unit.id}: no successor {unknown[0]!r}; successors are {_names(self.spec.successors)}")
+                raise ModelFault(
+                    f"route of request {unit.id}: no successor {unknown[0]!r}; successors are {_names(self.spec.successors)}"
+                )
             output.route = list(route)
 
 
@@ -246,4 +335,8 @@ def _names(names: Any) -> str:
 
 
 def _count(value: Any) -> str:
-    return str(len(value)) if isinstance(value, Sequence) and not isinstance(value, str) else type(value).__name__
+    return (
+        str(len(value))
+        if isinstance(value, Sequence) and not isinstance(value, str)
+        else type(value).__name__
+    )

@@ -2,6 +2,7 @@
 
 HamsModelError
   ModelFault      the model's: wrong outputs, a second `with update:`; the batch is undone, its message becomes the units' error
+    NotFinite     of it: a NaN or infinity in an output declared `finite`
   StateFault      the model's: state that cannot be captured or does not fit the image to load
   ContractBroken  the proxy's (or whoever speaks on its socket): a frame against proto/model.md; the process ends
   UsageError      the operator's: bad entrypoint, bad options, no proxy; the process ends with status 2
@@ -16,6 +17,10 @@ class HamsModelError(Exception):
 
 class ModelFault(HamsModelError):
     """The model broke its side of the contract in a run."""
+
+
+class NotFinite(ModelFault):
+    """A NaN or infinity in an output declared `finite`."""
 
 
 class StateFault(HamsModelError):

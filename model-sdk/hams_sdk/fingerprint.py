@@ -14,6 +14,8 @@ from hams_sdk.datatypes import is_tensor, torch_module
 
 DEPTH_MAX = 10
 LEAVES_MAX = 20_000
+GRADIENT = " (gradient)"
+"""Ends the path of a gradient that is not zero."""
 
 
 def fingerprint(value: Any) -> dict[str, str]:
@@ -23,11 +25,17 @@ def fingerprint(value: Any) -> dict[str, str]:
         found[path] = hashlib.sha256(data).hexdigest()[:16]
         if len(found) == LEAVES_MAX:
             break
-    found["the global generator of random"] = hashlib.sha256(repr(random.getstate()).encode()).hexdigest()[:16]
-    found["the global generator of numpy.random"] = hashlib.sha256(repr(np.random.get_state()).encode()).hexdigest()[:16]
+    found["the global generator of random"] = hashlib.sha256(repr(random.getstate()).encode()).hexdigest()[
+        :16
+    ]
+    found["the global generator of numpy.random"] = hashlib.sha256(
+        repr(np.random.get_state()).encode()
+    ).hexdigest()[:16]
     torch = torch_module()
     if torch is not None:
-        found["the global generator of torch"] = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()[:16]
+        found["the global generator of torch"] = hashlib.sha256(
+            torch.get_rng_state().numpy().tobytes()
+        ).hexdigest()[:16]
     return found
 
 
@@ -35,6 +43,9 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[s
     data = _leaf(value)
     if data is not None:
         yield path, data
+        # None and zeros are the same to an optimizer.
+        if is_tensor(value) and value.is_leaf and value.grad is not None and bool(value.grad.any()):
+            yield path + GRADIENT, _leaf(value.grad) or b""
         return
     if depth == DEPTH_MAX or id(value) in seen:
         return
@@ -50,10 +61,14 @@ def _leaf(value: Any) -> bytes | None:
         return bytes(value)
     if isinstance(value, np.ndarray):
         array: np.ndarray[Any, np.dtype[Any]] = value
-        return str(array.dtype).encode() + (repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())
+        return str(array.dtype).encode() + (
+            repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+        )
     if is_tensor(value):
         tensor: Any = value.detach().cpu().contiguous()
-        contents: bytes = tensor.reshape(-1).view(torch_module().uint8).numpy().tobytes() if tensor.numel() else b""
+        contents: bytes = (
+            tensor.reshape(-1).view(torch_module().uint8).numpy().tobytes() if tensor.numel() else b""
+        )
         return str(tensor.dtype).encode() + contents
     if isinstance(value, random.Random):
         return repr(value.getstate()).encode()

@@ -34,7 +34,9 @@ def _parse(path: Path) -> Any:
     try:
         import yaml  # noqa: PLC0415 - the SDK needs numpy only
     except ImportError as error:
-        raise UsageError(f"{path}: reading YAML needs PyYAML (pip install hams-sdk[check]); or give a .json file") from error
+        raise UsageError(
+            f"{path}: reading YAML needs PyYAML (pip install hams-sdk[check]); or give a .json file"
+        ) from error
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -44,9 +46,15 @@ def _parse(path: Path) -> Any:
 def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> OperatorSpec:
     operators = {str(item["name"]): item for item in spec["operators"]}
     if name is None:
-        fitting = [key for key, item in operators.items() if item.get("model", {}).get("entrypoint") == entrypoint]
+        fitting = [
+            key for key, item in operators.items() if item.get("model", {}).get("entrypoint") == entrypoint
+        ]
         if len(fitting) != 1:
-            found = f"operators {', '.join(fitting)} all" if fitting else f"no operator (there are {', '.join(operators)})"
+            found = (
+                f"operators {', '.join(fitting)} all"
+                if fitting
+                else f"no operator (there are {', '.join(operators)})"
+            )
             raise UsageError(f"{found} run {entrypoint}; say which with --operator")
         name = fitting[0]
     if name not in operators:
@@ -59,14 +67,32 @@ def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> Operato
     for index, item in enumerate(chosen.get("inputs", [])):
         for tensor in _input(f"operator {name}: inputs[{index}]", item, sources):
             inputs.setdefault(tensor.name, tensor)
-    successors = {key for key, item in operators.items() for entry in item.get("inputs", []) if _source(entry).partition(".")[0] == name}
-    replies = [source for item in spec.get("outputs", []) for source in (item["from"] if isinstance(item["from"], list) else [item["from"]])]
+    successors = {
+        key
+        for key, item in operators.items()
+        for entry in item.get("inputs", [])
+        if _source(entry).partition(".")[0] == name
+    }
+    replies = [
+        source
+        for item in spec.get("outputs", [])
+        for source in (item["from"] if isinstance(item["from"], list) else [item["from"]])
+    ]
     if any(str(source).partition(".")[0] == name for source in replies):
         successors.add("reply")
     if chosen.get("feedback"):
         successors.add("request")
     config = chosen.get("model", {}).get("config") or {}
-    return OperatorSpec(name, tuple(inputs.values()), tuple(sources[name].values()), frozenset(successors), "stateful" in chosen, config)
+    warm_up = chosen.get("model", {}).get("warmUp") or {}
+    return OperatorSpec(
+        name,
+        tuple(inputs.values()),
+        tuple(sources[name].values()),
+        frozenset(successors),
+        "stateful" in chosen,
+        config,
+        dict(warm_up.get("row") or {}) if warm_up.get("enabled", True) else None,
+    )
 
 
 def _tensors(where: str, items: Any) -> dict[str, TensorSpec]:
@@ -76,7 +102,9 @@ def _tensors(where: str, items: Any) -> dict[str, TensorSpec]:
         if datatype != "BYTES" and datatype not in NUMPY:
             raise UsageError(f"{where}[{index}]: unknown datatype {datatype!r}")
         shape = tuple(int(size) for size in item.get("shape", []))
-        found[str(item["name"])] = TensorSpec(str(item["name"]), datatype, shape, bool(item.get("optional")), bool(item.get("finite")))
+        found[str(item["name"])] = TensorSpec(
+            str(item["name"]), datatype, shape, bool(item.get("optional")), bool(item.get("finite"))
+        )
     return found
 
 
@@ -91,6 +119,12 @@ def _input(where: str, item: Any, sources: Mapping[str, Mapping[str, TensorSpec]
         raise UsageError(f"{where}: nothing is called {_source(item)!r}")
     chosen = [sources[upstream][tensor]] if tensor else list(sources[upstream].values())
     return [
-        TensorSpec(str(long.get("as", spec.name)), spec.datatype, spec.shape, spec.optional or bool(long.get("optional")), spec.finite)
+        TensorSpec(
+            str(long.get("as", spec.name)),
+            spec.datatype,
+            spec.shape,
+            spec.optional or bool(long.get("optional")),
+            spec.finite,
+        )
         for spec in chosen
     ]

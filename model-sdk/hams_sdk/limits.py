@@ -15,5 +15,8 @@ CONNECT_RETRY_S = 0.02
 TREE_DEPTH_MAX = 64
 """Nesting of a `state_dict`."""
 
+WARM_UP_STATE_NBYTES_MAX = 256 << 20
+"""A state that is copied, so that a warm-up can be undone; a model with a larger one is not warmed up."""
+
 LAYOUT_DIFFERENCES_MAX = 3
 """Differences named when a state does not fit."""

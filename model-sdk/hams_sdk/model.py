@@ -17,7 +17,9 @@ class Update(Protocol):
     def __enter__(self) -> None:
         """Wait until the previous version has been captured. Raises a private BaseException if this batch must not take effect."""
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """End of the update stage."""
 
 
@@ -30,7 +32,9 @@ class Outputs:
 
     __slots__ = ("routes", "tensors")
 
-    def __init__(self, tensors: Mapping[str, Any], routes: Sequence[Sequence[str] | None] | None = None) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Any], routes: Sequence[Sequence[str] | None] | None = None
+    ) -> None:
         self.tensors = tensors
         self.routes = routes
 

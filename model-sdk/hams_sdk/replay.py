@@ -32,9 +32,15 @@ def save_batches(path: Path, spec: OperatorSpec, batches: list[BatchInputs]) -> 
             for item, array in zip(spec.inputs, unit.arrays, strict=True):
                 shapes.append(None if array is None else list(array.shape))
                 if array is not None:
-                    raw = np.frombuffer(encode_bytes(array.ravel().tolist()), dtype=np.uint8) if item.datatype == "BYTES" else array
+                    raw = (
+                        np.frombuffer(encode_bytes(array.ravel().tolist()), dtype=np.uint8)
+                        if item.datatype == "BYTES"
+                        else array
+                    )
                     arrays[f"{number}/{place}/{item.name}"] = raw
-            index[-1].append({"id": unit.id, "rows": unit.rows, "shapes": shapes, "parameters": dict(unit.parameters)})
+            index[-1].append(
+                {"id": unit.id, "rows": unit.rows, "shapes": shapes, "parameters": dict(unit.parameters)}
+            )
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes no names that are no identifiers
     return index
@@ -54,7 +60,13 @@ def load_batches(path: Path, spec: OperatorSpec, index: list[list[dict[str, Any]
                     if shape is None:
                         found.append(None)
                     else:
-                        found.append(read_tensor(memoryview(arrays[f"{number}/{place}/{item.name}"]).cast("B"), item.datatype, tuple(shape)))
+                        found.append(
+                            read_tensor(
+                                memoryview(arrays[f"{number}/{place}/{item.name}"]).cast("B"),
+                                item.datatype,
+                                tuple(shape),
+                            )
+                        )
                 units.append(UnitInput(unit["id"], unit["rows"], found, unit["parameters"]))
             batches.append(units)
     return batches
@@ -83,7 +95,10 @@ def run_all(engine: Engine, batches: list[BatchInputs]) -> list[list[UnitOutput]
         result = engine.run(batch, lambda: None)
         if result.units is not None:
             for unit in result.units:
-                unit.tensors = [(shape, content if isinstance(content, bytes) else content.copy()) for shape, content in unit.tensors]
+                unit.tensors = [
+                    (shape, content if isinstance(content, bytes) else content.copy())
+                    for shape, content in unit.tensors
+                ]
         results.append(result.units if result.units is not None else result.message)
     return results
 
@@ -129,7 +144,12 @@ def main(folder: Path) -> None:
 
 def operator_json(spec: OperatorSpec) -> dict[str, Any]:
     """The JSON that `OperatorSpec.parse` reads."""
-    return {**asdict(spec), "successors": sorted(spec.successors), "config": dict(spec.config)}
+    return {
+        **asdict(spec),
+        "successors": sorted(spec.successors),
+        "config": dict(spec.config),
+        "warm_up": None,
+    }
 
 
 if __name__ == "__main__":

@@ -66,11 +66,32 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="hams-model serve", description="Serve a model to its proxy.")
     found.add_argument("entrypoint", metavar="module:Class")
     found.add_argument("--socket", required=True, help="Unix socket on which the proxy listens")
-    found.add_argument("--arena", metavar="DIR", help="folder of the shared memory files, where it is not the one that the proxy names")
-    found.add_argument("--config", metavar="JSON", help="configuration for initialize, instead of the proxy's")
-    found.add_argument("--path", metavar="DIR", action="append", help="folder to put first on the module path (repeatable; default: the current one)")
-    found.add_argument("--on-sigterm", choices=["serve", "exit"], default="serve", help="serve on until the proxy lets go (default), or exit at once")
-    found.add_argument("--connect-wait-s", type=float, default=CONNECT_WAIT_S, help="how long to wait for the socket to appear")
+    found.add_argument(
+        "--arena",
+        metavar="DIR",
+        help="folder of the shared memory files, where it is not the one that the proxy names",
+    )
+    found.add_argument(
+        "--config", metavar="JSON", help="configuration for initialize, instead of the proxy's"
+    )
+    found.add_argument(
+        "--path",
+        metavar="DIR",
+        action="append",
+        help="folder to put first on the module path (repeatable; default: the current one)",
+    )
+    found.add_argument(
+        "--on-sigterm",
+        choices=["serve", "exit"],
+        default="serve",
+        help="serve on until the proxy lets go (default), or exit at once",
+    )
+    found.add_argument(
+        "--connect-wait-s",
+        type=float,
+        default=CONNECT_WAIT_S,
+        help="how long to wait for the socket to appear",
+    )
     return found
 
 
@@ -104,6 +125,9 @@ class _Server:
             self._busy_since = time.monotonic()
             engine = Engine(load_model(self._options.entrypoint), spec)
             engine.initialize()
+            unknown = engine.warm_up()
+            if unknown is not None:
+                sys.stderr.write(f"hams-model: {unknown}\n")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - importing and initialising run the model's code, which may raise anything
             traceback.print_exc()
             self._status = 1
@@ -111,7 +135,12 @@ class _Server:
             return 1
         self._start(self._captures, self._open("capture"), engine, regions)
         layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in engine.state.layout]
-        run.send(Kind.READY, signature=engine.state.signature, layout=layout, estimate_nbytes=engine.state.estimate_nbytes)
+        run.send(
+            Kind.READY,
+            signature=engine.state.signature,
+            layout=layout,
+            estimate_nbytes=engine.state.estimate_nbytes,
+        )
         self._busy_since = None
         gc.collect()
         gc.freeze()  # what the model has made by now stays: no collection has to look through it again
@@ -139,7 +168,9 @@ class _Server:
                 return Channel(self._options.socket)
             except (FileNotFoundError, ConnectionRefusedError) as error:
                 if time.monotonic() > deadline:
-                    raise UsageError(f"no proxy on {self._options.socket} after {self._options.connect_wait_s:.0f} s: {error.strerror}") from error
+                    raise UsageError(
+                        f"no proxy on {self._options.socket} after {self._options.connect_wait_s:.0f} s: {error.strerror}"
+                    ) from error
             except OSError as error:
                 raise UsageError(f"--socket {self._options.socket}: {error.strerror or error}") from error
             time.sleep(CONNECT_RETRY_S)  # nothing tells when a path appears
@@ -150,7 +181,12 @@ class _Server:
         return channel
 
     def _start(self, target: Any, *arguments: Any) -> None:
-        threading.Thread(target=self._guarded, args=(target, *arguments), name=f"hams-{target.__name__.strip('_')}", daemon=True).start()
+        threading.Thread(
+            target=self._guarded,
+            args=(target, *arguments),
+            name=f"hams-{target.__name__.strip('_')}",
+            daemon=True,
+        ).start()
 
     def _guarded(self, target: Any, *arguments: Any) -> NoReturn:
         """Run a channel's loop; its end is the end of the process, whatever the main thread is doing."""
@@ -169,7 +205,9 @@ class _Server:
     def _health(self, channel: Channel) -> None:
         while (frame := channel.expect(Kind.PING)) is not None:
             since = self._busy_since
-            channel.send(Kind.PONG, n=frame[1]["n"], busy_s=0.0 if since is None else time.monotonic() - since)
+            channel.send(
+                Kind.PONG, n=frame[1]["n"], busy_s=0.0 if since is None else time.monotonic() - since
+            )
 
     def _captures(self, channel: Channel, engine: Engine, regions: Regions) -> None:
         while (frame := channel.expect(Kind.CAPTURE)) is not None:
@@ -190,7 +228,9 @@ class _Server:
                 traceback.print_exc()
                 channel.send(Kind.CAPTURE_FAILED, version=version, message=describe(error))
                 continue
-            channel.send(Kind.CAPTURED, version=version, nbytes=took.nbytes, tensors=took.tensors, seconds=took.seconds)
+            channel.send(
+                Kind.CAPTURED, version=version, nbytes=took.nbytes, tensors=took.tensors, seconds=took.seconds
+            )
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._options.on_sigterm == "exit" or not self._connected:
@@ -220,16 +260,27 @@ class _Runs:
 
     def _run(self, frame: dict[str, Any]) -> None:
         number: int = frame["batch"]
-        units = [UnitInput(unit["id"], unit["rows"], self._arrays(unit["tensors"]), unit.get("parameters", {})) for unit in frame["units"]]
+        units = [
+            UnitInput(unit["id"], unit["rows"], self._arrays(unit["tensors"]), unit.get("parameters", {}))
+            for unit in frame["units"]
+        ]
         result = self._engine.run(units, _pass if frame.get("enter") else lambda: self._gate(number))
         del units
         if result.units is None:
-            self._channel.send(Kind.FAILED, batch=number, message=result.message, updated=result.updated, abandoned=result.abandoned)
+            self._channel.send(
+                Kind.FAILED,
+                batch=number,
+                message=result.message,
+                updated=result.updated,
+                abandoned=result.abandoned,
+            )
             return
         try:
             placed = self._write(number, result.units, [unit["space"] for unit in frame["units"]])
         except StateFault as error:
-            self._channel.send(Kind.FAILED, batch=number, message=str(error), updated=result.updated, abandoned=False)
+            self._channel.send(
+                Kind.FAILED, batch=number, message=str(error), updated=result.updated, abandoned=False
+            )
             return
         self._channel.send(Kind.DONE, batch=number, updated=result.updated, units=placed)
 
@@ -259,7 +310,9 @@ class _Runs:
         plans = [_plan(unit) for unit in units]
         short = [index for index, (_, total) in enumerate(plans) if total > spaces[index][2]]
         if short:
-            self._channel.send(Kind.WANT_SPACE, id=number, sizes=[plans[index][1] for index in short], units=short)
+            self._channel.send(
+                Kind.WANT_SPACE, id=number, sizes=[plans[index][1] for index in short], units=short
+            )
             for index, place in zip(short, _granted(self._channel), strict=True):
                 spaces[index] = place
         described: list[dict[str, Any]] = []
@@ -274,8 +327,12 @@ class _Runs:
                     target[:] = content
                 else:
                     np.copyto(np.frombuffer(target, dtype=content.dtype).reshape(shape), content)
-            tensors = [[at, nbytes, shape] for (shape, _), (at, nbytes) in zip(unit.tensors, places, strict=True)]
-            described.append({"tensors": tensors} if unit.route is None else {"tensors": tensors, "route": unit.route})
+            tensors = [
+                [at, nbytes, shape] for (shape, _), (at, nbytes) in zip(unit.tensors, places, strict=True)
+            ]
+            described.append(
+                {"tensors": tensors} if unit.route is None else {"tensors": tensors, "route": unit.route}
+            )
         return described
 
     def _load(self, frame: dict[str, Any]) -> None:

@@ -20,7 +20,9 @@ class TensorSpec:
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Whether the shape of one row is allowed."""
-        return len(shape) == len(self.shape) and all(want in (-1, got) for want, got in zip(self.shape, shape, strict=True))
+        return len(shape) == len(self.shape) and all(
+            want in (-1, got) for want, got in zip(self.shape, shape, strict=True)
+        )
 
     def describe(self, rows: int) -> str:
         """Datatype and shape for messages."""
@@ -30,7 +32,11 @@ class TensorSpec:
     def parse(cls, data: Mapping[str, Any]) -> "TensorSpec":
         """From the JSON form of proto/model.md. Raises ContractBroken."""
         spec = cls(
-            str(data["name"]), str(data["datatype"]), tuple(int(n) for n in data["shape"]), bool(data.get("optional")), bool(data.get("finite"))
+            str(data["name"]),
+            str(data["datatype"]),
+            tuple(int(n) for n in data["shape"]),
+            bool(data.get("optional")),
+            bool(data.get("finite")),
         )
         if spec.datatype != "BYTES" and spec.datatype not in NUMPY:
             raise ContractBroken(f'tensor "{spec.name}": unknown datatype {spec.datatype!r}')
@@ -39,7 +45,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSpec:
-    """One operator. `successors`: the names that a route may hold, `reply` and `request` included where they apply."""
+    """One operator. `successors`: the names that a route may hold, `reply` and `request` included where they apply.
+
+    `warm_up`: None if the model is not run before it is ready; else one row by input name, {} for a made-up one.
+    """
 
     name: str
     inputs: tuple[TensorSpec, ...]
@@ -47,6 +56,7 @@ class OperatorSpec:
     successors: frozenset[str] = frozenset()
     stateful: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
+    warm_up: Mapping[str, Any] | None = None
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> "OperatorSpec":
@@ -59,6 +69,7 @@ class OperatorSpec:
                 frozenset(data["successors"]),
                 bool(data["stateful"]),
                 dict(data["config"]),
+                None if data.get("warm_up") is None else dict(data["warm_up"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ContractBroken(f"setup frame: {error!r}") from error

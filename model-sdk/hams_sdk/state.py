@@ -11,7 +11,7 @@ import hashlib
 import json
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,9 @@ class State:
     def __init__(self, holders: Mapping[str, Any] | None) -> None:
         """Raises StateFault for holders that cannot be captured or restored in place."""
         if holders is not None and not isinstance(holders, Mapping):
-            raise StateFault(f"initialize returned a {type(holders).__name__}, expected a dict of state or None")
+            raise StateFault(
+                f"initialize returned a {type(holders).__name__}, expected a dict of state or None"
+            )
         self._holders = dict(holders or {})
         for name, holder in self._holders.items():
             _check_holder(name, holder)
@@ -69,7 +71,11 @@ class State:
             if not isinstance(holder, Opaque):
                 first = len(writer.leaves)
                 writer.encode(_read(holder), name)
-                entries += [LayoutEntry(path, _dtype_name(leaf), _shape(leaf)) for path, leaf in writer.leaves[first:] if not isinstance(leaf, bytes)]
+                entries += [
+                    LayoutEntry(path, _dtype_name(leaf), _shape(leaf))
+                    for path, leaf in writer.leaves[first:]
+                    if not isinstance(leaf, bytes)
+                ]
         self.layout = tuple(entries)
         self.signature = hashlib.sha256("\n".join(map(str, self.layout)).encode()).hexdigest()[:32]
         self.estimate_nbytes = sum(_nbytes(leaf) for _, leaf in writer.leaves) + 4096
@@ -87,7 +93,10 @@ class State:
             placed.append([path, _dtype_name(leaf), list(_shape(leaf)), at, nbytes])
             at += (nbytes + ALIGN - 1) & ~(ALIGN - 1)
         layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in self.layout]
-        header = json.dumps({"signature": self.signature, "layout": layout, "trees": trees, "leaves": placed}, separators=(",", ":")).encode()
+        header = json.dumps(
+            {"signature": self.signature, "layout": layout, "trees": trees, "leaves": placed},
+            separators=(",", ":"),
+        ).encode()
         start = (_HEAD.size + len(header) + ALIGN - 1) & ~(ALIGN - 1)
         memory = space(start + at)
         _HEAD.pack_into(memory, 0, MAGIC, len(header))
@@ -105,11 +114,33 @@ class State:
         )
         return Capture(start + at, len(placed), time.perf_counter() - started)
 
+    def discard_gradients(self) -> None:
+        """Set `.grad` of every tensor, parameter and optimized parameter of the state to None.
+
+        A batch that raised after `backward()` leaves gradients behind. They are no part of an image, so loading one
+        does not remove them, and the next step would learn from a request that took no effect.
+        """
+        torch = torch_module()
+        if torch is None:
+            return
+        for holder in self._holders.values():
+            for tensor in _with_gradient(holder):
+                tensor.grad = None
+
     def load(self, data: memoryview) -> None:
-        """Make the state that of an image, in place. Raises StateFault; then nothing was written, unless a holder itself raised."""
+        """Make the state that of an image, in place, without gradients.
+
+        Raises StateFault; then nothing was written, unless a holder itself raised.
+        """
         header, start = read_header(data)
         if header["signature"] != self.signature:
-            raise StateFault(_difference([LayoutEntry(path, dtype, tuple(shape)) for path, dtype, shape in header["layout"]], self.layout))
+            raise StateFault(
+                _difference(
+                    [LayoutEntry(path, dtype, tuple(shape)) for path, dtype, shape in header["layout"]],
+                    self.layout,
+                )
+            )
+        self._check_image(header, data[start:])
         places = header["leaves"]
 
         def view(index: int) -> Any:
@@ -122,7 +153,9 @@ class State:
 
         for name, holder in self._holders.items():
             if _is_module(holder) and "_extra_state" not in json.dumps(header["trees"][name]):
-                holder.load_state_dict(tree.decode(header["trees"][name], view))  # copies; holders in general may keep what they are given
+                holder.load_state_dict(
+                    tree.decode(header["trees"][name], view)
+                )  # copies; holders in general may keep what they are given
                 if not _aliases(holder, data):
                     continue
             in_place = isinstance(holder, np.ndarray) or is_tensor(holder)
@@ -136,7 +169,41 @@ class State:
                     holder.copy_(value)
             else:
                 holder.load_state_dict(value)
+        self.discard_gradients()
         cuda.synchronize()
+
+    def _check_image(self, header: dict[str, Any], data: memoryview) -> None:
+        """Decode every holder's tree without writing any: half a state is none. Raises StateFault."""
+        places = header["leaves"]
+        if set(header["trees"]) != set(self._holders):
+            raise StateFault(
+                f"expected the state of {sorted(self._holders)}, the image holds {sorted(header['trees'])}"
+            )
+
+        def view(index: int) -> Any:
+            _, dtype, shape, at, nbytes = places[index]
+            return _leaf(data[at : at + nbytes], dtype, tuple(shape))
+
+        for name, holder in self._holders.items():
+            try:
+                value = tree.decode(header["trees"][name], view)
+            except _MALFORMED as error:
+                raise StateFault(f'state "{name}": the image cannot be read: {error!r}') from None
+            if isinstance(holder, Opaque):
+                fits = isinstance(value, bytes)
+            elif isinstance(holder, np.ndarray):
+                fits = isinstance(value, np.ndarray) and (value.dtype, value.shape) == (
+                    holder.dtype,
+                    holder.shape,
+                )
+            elif is_tensor(holder):
+                fits = is_tensor(value) and (value.dtype, value.shape) == (holder.dtype, holder.shape)
+            else:
+                continue
+            if not fits:
+                raise StateFault(
+                    f'state "{name}": expected what fits a {_kind(holder)}, the image holds another value'
+                )
 
 
 def read_header(data: memoryview) -> tuple[dict[str, Any], int]:
@@ -146,14 +213,60 @@ def read_header(data: memoryview) -> tuple[dict[str, Any], int]:
     magic, length = _HEAD.unpack_from(data, 0)
     if magic != MAGIC or length > len(data) - _HEAD.size:
         raise StateFault("not a state image, or one of another version of the SDK")
-    header: dict[str, Any] = json.loads(bytes(data[_HEAD.size : _HEAD.size + length]))
-    return header, (_HEAD.size + length + ALIGN - 1) & ~(ALIGN - 1)
+    start = (_HEAD.size + length + ALIGN - 1) & ~(ALIGN - 1)
+    try:
+        header: dict[str, Any] = json.loads(bytes(data[_HEAD.size : _HEAD.size + length]))
+        _check_header(header, len(data) - start)
+    except _MALFORMED as error:
+        raise StateFault(f"not a state image: its header cannot be read: {error!r}") from None
+    return header, start
+
+
+def _check_header(header: object, nbytes: int) -> None:
+    """Everything that is read of a header later has its type, and every leaf lies within the `nbytes` behind it. Raises one of `_MALFORMED`."""
+    if (
+        not isinstance(header, dict)
+        or not isinstance(header["signature"], str)
+        or not isinstance(header["trees"], dict)
+    ):
+        raise TypeError("expected an object with a signature and trees")
+    for path, dtype, shape in header["layout"]:
+        if not (isinstance(path, str) and isinstance(dtype, str)):
+            raise TypeError("expected texts in the layout")
+        _check_shape(shape)
+    for path, dtype, shape, at, size in header["leaves"]:
+        if not (isinstance(path, str) and isinstance(dtype, str)):
+            raise TypeError("expected texts in the leaves")
+        _check_shape(shape)
+        if not (type(at) is int and type(size) is int and at >= 0 and size >= 0 and at + size <= nbytes):
+            raise ValueError(f"leaf {path!r} lies outside of the image")
+
+
+def _check_shape(shape: object) -> None:
+    if not isinstance(shape, list) or not all(type(item) is int and 0 <= item < 1 << 63 for item in shape):
+        raise TypeError("expected a shape of dimensions from 0 on")
+
+
+_MALFORMED = (
+    KeyError,
+    IndexError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    StateFault,
+)
+"""What reading an image raises that this SDK did not write."""
 
 
 def leaf_digests(data: memoryview) -> dict[str, str]:
     """A digest of every leaf of an image, and of each holder's tree (under its name), by path: what `hams-model check` compares."""
     header, start = read_header(data)
-    found = {name: hashlib.sha256(json.dumps(value).encode()).hexdigest() for name, value in header["trees"].items()}
+    found = {
+        name: hashlib.sha256(json.dumps(value).encode()).hexdigest()
+        for name, value in header["trees"].items()
+    }
     for path, dtype, shape, at, nbytes in header["leaves"]:
         digest = hashlib.sha256(f"{dtype}{shape}".encode())
         digest.update(data[start + at : start + at + nbytes])
@@ -166,10 +279,16 @@ def _check_holder(name: object, holder: Any) -> None:
         raise StateFault(f"names of state are strings, got {name!r}")
     if isinstance(holder, np.ndarray):
         if holder.dtype.kind in "OV":
-            raise StateFault(f'state "{name}": an array of {holder.dtype} cannot be captured; use hams_sdk.Opaque')
+            raise StateFault(
+                f'state "{name}": an array of {holder.dtype} cannot be captured; use hams_sdk.Opaque'
+            )
         if not holder.flags.writeable:
             raise StateFault(f'state "{name}" is a read-only array: it could not be restored in place')
-    elif not (isinstance(holder, Opaque) or is_tensor(holder) or (hasattr(holder, "state_dict") and hasattr(holder, "load_state_dict"))):
+    elif not (
+        isinstance(holder, Opaque)
+        or is_tensor(holder)
+        or (hasattr(holder, "state_dict") and hasattr(holder, "load_state_dict"))
+    ):
         raise StateFault(
             f'state "{name}" is a {type(holder).__qualname__}: expected a tensor, an array, something with state_dict and load_state_dict, '
             "or hams_sdk.Opaque(get, set)"
@@ -232,6 +351,19 @@ def _leaf(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
     return torch.from_numpy(np.frombuffer(data, dtype=np.uint8)).view(kind).reshape(shape)
 
 
+def _with_gradient(holder: Any) -> Iterator[Any]:
+    """The tensors of a holder that may have a gradient: of a module, of an optimizer (or what wraps one), or itself."""
+    if is_tensor(holder):
+        yield holder
+    elif _is_module(holder):
+        yield from holder.parameters()
+    else:
+        # Optimizers are told by what torch documents of them, as wrappers of one (accelerate, apex) are no subclasses.
+        groups = getattr(holder, "param_groups", None)
+        for group in groups if isinstance(groups, list) else ():
+            yield from group.get("params", ())
+
+
 def _is_module(holder: Any) -> bool:
     torch = torch_module()
     return torch is not None and isinstance(holder, torch.nn.Module)
@@ -240,7 +372,10 @@ def _is_module(holder: Any) -> bool:
 def _aliases(module: Any, data: memoryview) -> bool:
     """Whether a parameter or buffer of `module` lies in `data` itself, as a module that overrides loading may leave it."""
     first = np.frombuffer(data, dtype=np.uint8).ctypes.data
-    return any(is_tensor(value) and first <= value.data_ptr() < first + len(data) for value in module.state_dict().values())
+    return any(
+        is_tensor(value) and first <= value.data_ptr() < first + len(data)
+        for value in module.state_dict().values()
+    )
 
 
 def _difference(theirs: list[LayoutEntry], ours: tuple[LayoutEntry, ...]) -> str:
@@ -250,7 +385,11 @@ def _difference(theirs: list[LayoutEntry], ours: tuple[LayoutEntry, ...]) -> str
         if there.get(path) != here.get(path):
             found.append(f"{path}: image has {_brief(there.get(path))}, this model {_brief(here.get(path))}")
     more = f" and {len(found) - LAYOUT_DIFFERENCES_MAX} more" if len(found) > LAYOUT_DIFFERENCES_MAX else ""
-    return "state layout mismatch: " + "; ".join(found[:LAYOUT_DIFFERENCES_MAX] or ["other order of state"]) + more
+    return (
+        "state layout mismatch: "
+        + "; ".join(found[:LAYOUT_DIFFERENCES_MAX] or ["other order of state"])
+        + more
+    )
 
 
 def _brief(entry: LayoutEntry | None) -> str:

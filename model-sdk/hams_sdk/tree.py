@@ -30,7 +30,11 @@ class Writer:
         if value is None or type(value) in (bool, int, float, str):
             return value
         if is_tensor(value) or isinstance(value, np.ndarray | np.generic):
-            return {"leaf": self._add(path, value), "scalar": True} if isinstance(value, np.generic) else {"leaf": self._add(path, value)}
+            return (
+                {"leaf": self._add(path, value), "scalar": True}
+                if isinstance(value, np.generic)
+                else {"leaf": self._add(path, value)}
+            )
         if isinstance(value, bytes | bytearray):
             return {"leaf": self._add(path, bytes(value))}
         if depth == TREE_DEPTH_MAX:
@@ -39,12 +43,18 @@ class Writer:
             return [self.encode(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]
         for tag, kind in _SEQUENCES.items():
             if type(value) is kind:
-                return {tag: [self.encode(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]}
+                return {
+                    tag: [self.encode(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]
+                }
         for tag, kind in _MAPPINGS.items():
             if type(value) is kind:
                 return {
                     tag: [
-                        [self.encode(key, f"{path} (key)", depth + 1), self.encode(item, f"{path}/{key}", depth + 1)] for key, item in value.items()
+                        [
+                            self.encode(key, f"{path} (key)", depth + 1),
+                            self.encode(item, f"{path}/{key}", depth + 1),
+                        ]
+                        for key, item in value.items()
                     ]
                 }
         torch = torch_module()
@@ -54,7 +64,9 @@ class Writer:
             return {"dtype": str(value).removeprefix("torch.")}
         if torch is not None and isinstance(value, torch.device):
             return {"device": str(value)}
-        raise StateFault(f'state "{path}" holds a {type(value).__module__}.{type(value).__qualname__}, which cannot be captured; use hams_sdk.Opaque')
+        raise StateFault(
+            f'state "{path}" holds a {type(value).__module__}.{type(value).__qualname__}, which cannot be captured; use hams_sdk.Opaque'
+        )
 
     def _add(self, path: str, leaf: Leaf) -> int:
         self.leaves.append((path, leaf))
@@ -77,11 +89,24 @@ def decode(tree: Json, leaf: Callable[[int], Leaf]) -> Any:
         pairs = ((decode(key, leaf), decode(item, leaf)) for key, item in content)
         return _MAPPINGS[tag](dict(pairs)) if tag == "counter" else _MAPPINGS[tag](pairs)
     if tag == "dtype":
-        return getattr(torch_module(), content)
+        torch = torch_module()
+        found = getattr(torch, content)
+        if not isinstance(found, torch.dtype):
+            raise StateFault(f"state image of another format: {content!r} is no dtype")
+        return found
     if tag == "device":
         return torch_module().device(content)
     raise StateFault(f"state image of another format: unknown tag {tag!r}")
 
 
-_SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
-_MAPPINGS: dict[str, Callable[[Any], Any]] = {"dict": dict, "ordered": collections.OrderedDict, "counter": collections.Counter}
+_SEQUENCES: dict[str, Callable[[Any], Any]] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": collections.deque,
+}
+_MAPPINGS: dict[str, Callable[[Any], Any]] = {
+    "dict": dict,
+    "ordered": collections.OrderedDict,
+    "counter": collections.Counter,
+}

@@ -5,11 +5,20 @@
 graph_file_bytes_max = 1 << 20
 """Size of a graph file; Kubernetes stores objects up to about 1.5 MB."""
 
+graph_spec_bytes_max = 256 << 10
+"""Size of a ServiceGraph's `spec` as compact JSON: what is larger is refused before anything of it is read."""
+
+graph_problems_max = 100
+"""Problems reported of one graph: validation ends with the last of them."""
+
 graph_file_values_max = 100_000
 """Values a graph file may unfold to, aliases followed: the bound against files that explode."""
 
 graph_file_depth_max = 64
-"""Levels of nesting in a graph file."""
+"""Levels of nesting in a graph, in a file or an object."""
+
+graph_number_chars_max = 64
+"""Characters of one number in a graph file."""
 
 name_chars_max = 63
 """Length of a graph's or operator's name: a DNS label (RFC 1123)."""
@@ -22,6 +31,24 @@ list_items_max = 256
 
 operators_max = 64
 """Operators of one graph."""
+
+operator_tensors_max = 1024
+"""Tensors that one operator takes, an upstream without a tensor counted with all of its outputs."""
+
+guess_chars_max = 64
+"""A longer word is no slip of a known one: comparing two words costs the product of their lengths."""
+
+guess_words_max = 64
+"""Known words that a misspelt one is compared with."""
+
+guess_compared_max = 4
+"""Of them, the nearest by their letters alone that are compared letter by letter."""
+
+stand_in_chars_max = 1024
+"""Of text that is too long, what further checks and messages see; or as much as the field allows."""
+
+path_chars_max = 256
+"""Length of a place in a message."""
 
 lanes_max = 64
 """Executions of one operator for one request; nested Interleaves multiply them."""
@@ -63,6 +90,10 @@ request_timeout_max_s = 3600.0
 suspect_after_min_s = 0.06
 suspect_after_max_s = 60.0
 """Bounds of `recovery.suspectAfter`: at least two heartbeats must have been missed."""
+
+evict_after_min_s = 1.0
+evict_after_max_s = 86_400.0
+"""Bounds of `recovery.evictAfter`; Kubernetes counts whole seconds."""
 
 in_flight_max = 32_768
 """Largest `frontend.maxInFlight`, per shard."""
@@ -118,7 +149,28 @@ process_start_s = 20.0
 """A fork by the warmed process, or its end, takes no longer than this."""
 
 logs_kept_max = 200
-"""Log files kept of one graph."""
+"""Log files kept of one run of a graph."""
+
+runs_logged_max = 5
+"""Earlier runs of a graph whose logs are kept."""
+
+disk_room_bytes_min = 64 << 20
+"""A filesystem with less room than this is called full in `hams status`: the next log or checkpoint may not fit."""
+
+pipe_columns = 10_000
+"""A table that is written to no terminal is never cut: whoever reads it may look for a whole name."""
+
+metrics_answer_s = 2.0
+"""A process that has not answered a scrape for this long is left out of the page."""
+
+metrics_bytes_max = 16 << 20
+"""What one process may say of itself."""
+
+metrics_line_bytes_max = 16 << 10
+"""A line of a request for the page."""
+
+load_connect_s = 5.0
+"""`hams load` begins only if something takes a connection within this time."""
 
 log_bytes_max = 8 << 20
 """A log file larger than this is cut; that much of its end becomes its `.1`. No more of a log is read for `hams logs`."""
@@ -163,6 +215,15 @@ lock_wait_s = 1.0
 lock_pause_s = 0.02
 """How long a start waits for somebody who only clears away what a dead run left, and between two looks."""
 
+model_check_s = 120.0
+"""One check of a model by `hams up --check`; one that takes longer is given up, and the graph is started all the same."""
+
+model_checks_at_once = 2
+"""Checks beside each other: each may load a deep-learning library."""
+
+sources_digested_max = 1000
+"""Python files beside a graph whose change has its models checked again."""
+
 ready_timeout_s = 60.0
 """Default of `hams up --timeout`."""
 
@@ -170,10 +231,10 @@ table_interval_s = 0.5
 """Between two looks at a graph whose table is shown."""
 
 crash_loop_ends_min = 2
-"""A model that has ended young this many times in a row is in a crash loop."""
+"""A process that has ended young this many times in a row is in a crash loop."""
 
 start_ends_max = 3
-"""A graph whose model has ended young this many times before it was ever ready is given up."""
+"""A graph with a process that has ended young this many times before the graph was ever ready is given up."""
 
 failure_lines_max = 20
 failure_bytes_max = 64 << 10
@@ -232,6 +293,41 @@ demo_start_s = 60.0
 demo_settle_s = 30.0
 """After the traffic the graph has to be redundant again within this time."""
 
+# ---- what CPU a machine has for a graph ----
+
+processes_per_core_max = 20
+"""A graph with more processes than this for each core is told to be too large for its machine."""
+
+run_processes_more = 4
+"""Processes of a local run beside those of its graph: the supervisor, etcd, and two from which the others are forked."""
+
+delay_samples = 40
+"""Short sleeps by which the delay of the machine is measured before a graph is started."""
+
+delay_sleep_s = 0.005
+"""Length of one."""
+
+delay_work = 100_000
+"""Numbers that are added up before each: a few milliseconds of work."""
+
+suspect_after_per_delay = 4.0
+"""`suspectAfter` is at least this many times the worst delay measured."""
+
+suspect_after_raised_max_s = 3.0
+"""It is raised to this at most: a machine that is busy now need not be so for ever."""
+
+# ---- liveness probes on Kubernetes ----
+
+live_period_s = 10
+"""Between two questions of the kubelet."""
+
+live_timeout_s = 10
+"""An answer may take this long."""
+
+live_failures = 18
+"""After so many questions without an answer in a row, three minutes, a container is ended. A pod that gets no CPU answers late, and when all of a
+node are late, ending them would lose every copy of a state at once. Failover does not wait for this: managers have replaced it long before."""
+
 # ---- instances that hang ----
 
 hung_look_s = 0.5
@@ -247,7 +343,28 @@ hung_unborn_s = 20.0
 """One that was never seen registered after this long hangs: it came and went between two looks, or never got that far."""
 
 hung_kept_s = 30.0
-"""An instance that hangs is killed after this long in a stretch; one that is back is asked to end then, unless it has a state alone."""
+"""An instance that hangs is killed after this long in a stretch; one that is back is asked to end then. Neither, if it may have a state alone."""
+
+hung_starved_s = 60.0
+"""While the supervisor, or a process that it looks after, gets too little CPU nobody hangs before this long: they wait for each other."""
+
+hung_late_s = 0.1
+"""A supervisor that looks later than this gets too little CPU."""
+
+hung_wait_share = 0.5
+"""So does a graph of which a process has waited for CPU for more than this part of the time since the last look."""
+
+hung_pause_s = 2.0
+"""Pause of a graph after the replacement of an instance that hangs; doubled with each one, and gone after `hung_calm_s` without any."""
+
+hung_pause_max_s = 60.0
+"""Longest such pause."""
+
+hung_calm_s = 120.0
+"""After this long without a replacement the next one pauses as the first one did."""
+
+hung_aside_max = 3
+"""Instances of one graph that hang and have a successor already, at a time: each of those is one or two more processes that want CPU."""
 
 # ---- ports ----
 
@@ -293,6 +410,10 @@ workers_max = 16
 debounce_s = 0.05
 """A graph is looked at this long after something has changed about it: what changes together is seen together."""
 
+work_share = 0.5
+rest_max_s = 5.0
+"""A graph is worked on for this share of the time at most, and rests no longer than the second for it."""
+
 again_s = 0.5
 again_max_s = 60.0
 """Pause before work that failed is tried again, doubled each time up to the second."""
@@ -308,6 +429,27 @@ lease_pause_s = 2.0
 
 pods_gone_s = 90.0
 """Of a deleted graph, pods that have not gone after this long (their node is away) hold the etcd keys no longer."""
+
+pod_unstarted_s = 15.0
+"""A kubelet says that it has seen a pod within a second or two. One that has not for this long is most likely away: Kubernetes goes on to bind pods
+to its node until it has been silent for 40 s."""
+
+pod_creating_s = 10.0
+"""Containers that are not made after this long lack something: then the pod's Events are asked."""
+
+pod_look_s = 10.0
+"""Between two looks at a pod that does not start."""
+
+pods_asked_max = 3
+"""Pods of a graph whose Events are asked for in one look."""
+
+pod_silent_s = 8.0
+"""A process that has lost its registration is not ready three seconds later, where a kubelet asks it. A pod that still says Ready after this long
+is on a node that is away."""
+
+pod_overdue_s = 2.0
+"""A kubelet ends a pod when its grace is over. Where one is there for this long afterwards, the node is away, and no patience is had with pods that
+are bound to it."""
 
 delete_grace_s = 5
 """Pods whose instances are over have nothing to hand over."""
@@ -345,8 +487,14 @@ etcd_authority_days = 3650
 probe_token_bytes = 24
 """Of randomness in the token that the kubelet's probes bear."""
 
+aside_waiting_max = 64
+"""Questions to the webhook, or graphs of the controller, that wait to be validated; one is validated at a time."""
+
 webhook_body_bytes_max = 4 << 20
 """A question to the webhook: the object as it was and as it shall be."""
 
 successions_tried_max = 3
 """A change of a graph's shape that was begun and taken back is tried so often; then the resource has to be changed."""
+
+payload_bytes_max = 1 << 20
+"""Payload bytes that a manager or an observer makes room for: nobody has any to send them."""

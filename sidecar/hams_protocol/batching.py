@@ -38,7 +38,11 @@ class BatchQueue:
             return []
         head = queue[0]
         if len(queue) == 1 or head.attempts:
-            if not head.attempts and head.rows < self._policy.max_rows and now < head.queued_at + self._policy.max_delay_s:
+            if (
+                not head.attempts
+                and head.rows < self._policy.max_rows
+                and now < head.queued_at + self._policy.max_delay_s
+            ):
                 return []
             queue.popleft()
             return [head]

@@ -5,6 +5,8 @@ reports, so a shell that writes lines and sends in order keeps rule 2 of history
 effect, and never decides anything by looking into one.
 """
 
+import enum
+
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId, RequestId, UnitId, ValueId
 from hams_protocol.messages import Message, Meta, ModelError, Payload, StateCopy, Token
@@ -230,10 +232,19 @@ class NoteFailover:
     primary: InstanceId
 
 
+class Loss(enum.StrEnum):
+    """What is said of a loss: nobody is known who holds a state; it begins again from a version; or it stems from more than that of one upstream."""
+
+    GONE = "gone"
+    RESTARTED = "restarted"
+    STEMS = "stems"
+
+
 @frozen
 class NoteLost:
     """history.md: a state was lost beyond what the protocol tolerates, and it is said."""
 
+    kind: Loss
     op: str
     epoch: int
     version: int

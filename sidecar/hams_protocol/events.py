@@ -20,6 +20,16 @@ class Tick:
 
 
 @frozen
+class Late:
+    """The instance's own loop ran `by_s` seconds later than it should have: its process was stopped, or got no CPU.
+
+    It comes before everything that has piled up meanwhile: whoever was silent in that time may have spoken.
+    """
+
+    by_s: float
+
+
+@frozen
 class TopologyLearnt:
     """A topology read from etcd or from a peer, and its etcd revision (-1 if from a peer)."""
 
@@ -31,13 +41,16 @@ class TopologyLearnt:
 class Member:
     """A registered instance. `of` is an operator, FRONTEND or "manager".
 
-    `kept` is the former id of an instance that came back under this one with the state of that id.
+    `kept` is the former id of an instance that came back under this one with the state of that id. `keeps`: it may be a keeper, and go on
+    with what a keeper holds; instances of older versions cannot. `host`: where it runs; "" if that is not known.
     """
 
     instance: InstanceId
     of: str
     address: str
     kept: InstanceId | None = None
+    keeps: bool = False
+    host: str = ""
 
 
 @frozen
@@ -198,6 +211,7 @@ class ClientGone:
 Event = (
     Received
     | Tick
+    | Late
     | TopologyLearnt
     | MembersChanged
     | PeerDown

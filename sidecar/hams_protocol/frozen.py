@@ -21,20 +21,27 @@ def frozen(cls: type[T]) -> type[T]:
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
-def marked(cls: type[object], fields: tuple[tuple[str, str, bool], ...]) -> None:
-    """Give a compiled value class (tools/native.py) the marks of the dataclass that it is in the sources. Fields: name, annotation, has a default.
+Listed = tuple[tuple[str, str] | tuple[str, str, object], ...]
+"""Fields of a class: name, annotation, and the default if there is one."""
+
+
+def marked(cls: type[object], fields: Listed) -> None:
+    """Give a compiled value class (tools/native.py) the marks of the dataclass that it is in the sources, defaults included.
 
     Raises AttributeError if `cls` is no compiled class.
     """
-    template = make_dataclass(cls.__name__, [(name, note, field(default=None) if default else field()) for name, note, default in fields])
+    template = make_dataclass(
+        cls.__name__,
+        [(item[0], item[1], field(default=item[2]) if len(item) == 3 else field()) for item in fields],
+    )
     for mark in ("__dataclass_fields__", "__dataclass_params__", "__match_args__"):
         setattr(cls, mark, getattr(template, mark))
     annotated(cls, fields)
 
 
-def annotated(cls: type[object], fields: tuple[tuple[str, str, bool], ...]) -> None:
+def annotated(cls: type[object], fields: Listed) -> None:
     """Give a compiled class the annotations that it has in the sources, as text."""
-    cls.__annotations__ = {name: note for name, note, _ in fields}
+    cls.__annotations__ = {item[0]: item[1] for item in fields}
 
 
 def replaced(value: T, **changes: object) -> T:

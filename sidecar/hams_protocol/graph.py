@@ -49,6 +49,13 @@ class WhenLost(enum.StrEnum):
     RESTART = "Restart"
 
 
+class Suspects(enum.StrEnum):
+    """Whether a request of which an instance may have died runs where nobody else holds the state (protocol.md, section 3)."""
+
+    WAIT = "Wait"
+    RUN = "Run"
+
+
 @frozen
 class TensorSpec:
     """One named tensor of a unit: KServe datatype name and the shape of one row, -1 for a variable dimension."""
@@ -93,13 +100,17 @@ class BatchPolicy:
 
 @frozen
 class ModelSpec:
-    """How the model process is started. `config` is a JSON object in text."""
+    """How the model process is started. `config` is a JSON object in text.
+
+    `warm_up`: the row that it runs before it is ready, a JSON object in text: `{}` is a made-up one, "" is none.
+    """
 
     entrypoint: str
     config: str = "{}"
     image: str = ""
     python: str = ""
     env: tuple[tuple[str, str], ...] = ()
+    warm_up: str = ""
 
 
 @frozen
@@ -172,6 +183,7 @@ class FrontendSpec:
     replies_kept: int = 10_000
     replies_kept_bytes: int = 64 << 20
     token_secret: str = ""
+    hide_model_errors: bool = False
 
 
 @frozen
@@ -182,6 +194,17 @@ class RecoverySpec:
     max_attempts: int = 2
     when_unprotected: WhenUnprotected = WhenUnprotected.CONTINUE
     when_lost: WhenLost = WhenLost.STOP
+    suspects: Suspects = Suspects.WAIT
+
+
+@frozen
+class KubernetesSpec:
+    """What only the objects of a graph on Kubernetes depend on, and no process: templates are JSON objects in text."""
+
+    frontend_template: str = "{}"
+    manager_template: str = "{}"
+    service: str = "{}"
+    evict_after_s: float = 30.0
 
 
 @frozen
@@ -197,6 +220,7 @@ class GraphData:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[ReplyTensor, ...]
     operators: tuple[Operator, ...]
+    kubernetes: KubernetesSpec = KubernetesSpec()
 
 
 class Graph:
@@ -236,7 +260,10 @@ class Graph:
             below = [name for name in op.successors if name not in SINKS]
             reach[op.name] = frozenset(below).union(*(reach[name] for name in below))
         reach[FRONTEND] = frozenset(order)
-        return {name: tuple(op for op in order if op in found and self.operators[op].stateful) for name, found in reach.items()}
+        return {
+            name: tuple(op for op in order if op in found and self.operators[op].stateful)
+            for name, found in reach.items()
+        }
 
     @cached_property
     def stateful_upstream(self) -> dict[str, tuple[str, ...]]:

@@ -34,7 +34,20 @@ class Unit:
     its own. `route` is imposed when a predecessor's skip was found (section 4).
     """
 
-    __slots__ = ("attempts", "batch", "held", "id", "keep", "made", "queued_at", "refused", "route", "stage", "tokens", "used")
+    __slots__ = (
+        "attempts",
+        "batch",
+        "held",
+        "id",
+        "keep",
+        "made",
+        "queued_at",
+        "refused",
+        "route",
+        "stage",
+        "tokens",
+        "used",
+    )
 
     def __init__(self, unit: UnitId) -> None:
         self.id = unit
@@ -66,7 +79,11 @@ class Unit:
     @property
     def batch_key(self) -> tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]:
         """Units whose keys differ never share a batch."""
-        return tuple((token.source, token.payload.batch_key, token.renamed) for token in self.used if token.payload is not None)
+        return tuple(
+            (token.source, token.payload.batch_key, token.renamed)
+            for token in self.used
+            if token.payload is not None
+        )
 
 
 @frozen
@@ -144,7 +161,9 @@ class JoinBuffer:
     def add(self, token: Token) -> Unit:
         """Take a token that is neither orphan nor unknown; its unit. A second one for the same edge and unit is a duplicate."""
         unit = self.ensure(self.unit_of(token))
-        if token.source not in unit.tokens and (unit.stage is not Stage.DONE or unit.keep or self.operator.join is Join.FIRST):
+        if token.source not in unit.tokens and (
+            unit.stage is not Stage.DONE or unit.keep or self.operator.join is Join.FIRST
+        ):
             unit.tokens[token.source] = token
         return unit
 
@@ -167,19 +186,22 @@ class JoinBuffer:
 
     def forward(self, unit: Unit) -> Forward | None:
         """What a ready unit passes on without running the model; None if the model runs."""
-        errors = [token.error for token in unit.used if token.kind is Kind.ERROR and token.error is not None]
-        if errors:
-            return Forward(Kind.ERROR, errors[0])
+        values = {token.source for token in unit.used if token.kind is Kind.VALUE}
+        required = {edge.source for edge in self._edges.values() if edge.required}
+        if self.operator.join is not Join.COMBINE:
+            required = values
+        for token in unit.used:
+            failure = token.failure(self.operator.name)
+            if failure is not None and (token.kind is Kind.ERROR or required <= values):
+                return Forward(Kind.ERROR, failure)  # where nothing would run, nobody need read a value
         if self.operator.join is Join.FIRST:
-            if unit.refused and unit.refused >= {token.source for token in unit.used if token.kind is Kind.VALUE}:
-                return Forward(Kind.ERROR, ModelError(self.operator.name, "every input was refused", status=422))
+            if unit.refused and unit.refused >= values:
+                return Forward(
+                    Kind.ERROR, ModelError(self.operator.name, "every input was refused", status=422)
+                )
             return Forward(Kind.SKIP, None) if all(token.kind is Kind.SKIP for token in unit.used) else None
         if (op := torn(token.fan for token in unit.used)) is not None:
             return self.torn_by(op)
-        values = {token.source for token in unit.used if token.kind is Kind.VALUE}
-        required = {edge.source for edge in self._edges.values() if edge.required}
-        if self.operator.join is Join.INTERLEAVE:
-            required = values
         return Forward(Kind.SKIP, None) if not values or required - values else None
 
     def torn_by(self, op: str) -> Forward:
@@ -197,7 +219,9 @@ class JoinBuffer:
 
     def inputs(self, unit: Unit) -> tuple[tuple[str, Payload | None], ...]:
         """Per in-edge used: the payload, None where it was skipped."""
-        return tuple((token.source, token.payload if token.kind is Kind.VALUE else None) for token in unit.used)
+        return tuple(
+            (token.source, token.payload if token.kind is Kind.VALUE else None) for token in unit.used
+        )
 
     def renamed(self, unit: Unit) -> tuple[tuple[str, str], ...]:
         """By which names the tensors of an internal request are found in its payload; empty for any other."""
@@ -247,6 +271,10 @@ class JoinBuffer:
     def _first(self, unit: Unit) -> tuple[Token, ...] | None:
         """The first value not refused; an error or a refusal only when every in-edge has delivered and none is left."""
         for token in unit.tokens.values():
-            if token.kind is Kind.VALUE and token.source not in unit.refused:
+            if (
+                token.kind is Kind.VALUE
+                and token.source not in unit.refused
+                and token.failure(self.operator.name) is None
+            ):
                 return (token,)
         return tuple(unit.tokens.values()) if len(unit.tokens) == len(self._edges) else None

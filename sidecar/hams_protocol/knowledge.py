@@ -181,7 +181,9 @@ class CompletionSet:
         self._sparse: dict[int, set[int]] = {}
 
     def __contains__(self, request: RequestId) -> bool:
-        return request.n < self._below.get(request.shard, 0) or request.n in self._sparse.get(request.shard, ())
+        return request.n < self._below.get(request.shard, 0) or request.n in self._sparse.get(
+            request.shard, ()
+        )
 
     def add_one(self, request: RequestId) -> None:
         """Mark one request complete."""
@@ -249,7 +251,12 @@ class CompletionSet:
     def snapshot(self) -> Completion:
         """Everything known, as a message."""
         shards = sorted(set(self._below) | set(self._sparse))
-        return Completion(tuple((shard, self._below.get(shard, 0), tuple(sorted(self._sparse.get(shard, ())))) for shard in shards))
+        return Completion(
+            tuple(
+                (shard, self._below.get(shard, 0), tuple(sorted(self._sparse.get(shard, ()))))
+                for shard in shards
+            )
+        )
 
     def _settle(self, shard: int) -> None:
         below, sparse = self._below.get(shard, 0), self._sparse[shard]

@@ -162,8 +162,20 @@ early_acks_max = 64
 routes_kept_max = 256
 """Sets of present request tensors whose entry edges a frontend remembers."""
 
+keeper_wait_s = 0.5
+"""An instance that was called as a keeper and has not acknowledged its copy after this long, beside the time on the way, is given up for another."""
+
+keepers_done_max = 256
+"""Instances that a primary remembers in an epoch as not to be called as keepers again, beside those that are registered."""
+
+keeper_sets_max = 16
+"""States of other operators that one instance keeps."""
+
+keeper_state_bytes_max = 1 << 30
+"""Bytes of states, all their versions together, that one instance keeps for other operators; it answers no call above it."""
+
 starved_s = 0.02
-"""A Tick that is later than this shows that its own process was starved of CPU."""
+"""A loop that is later than this shows that its own process was starved of CPU."""
 
 starved_max_s = 0.5
 """Most lateness that a manager allows for."""
@@ -173,6 +185,24 @@ starved_allowance = 4.0
 
 starved_decay = 0.9
 """What is left of the remembered lateness after each Tick."""
+
+judge_late_share = 0.5
+"""An instance whose loop was late by more than this share of `recovery.suspectAfter` judges nobody by silence for a while."""
+
+judge_calm_factor = 8.0
+"""It judges again once it has been on time for this many times the delay."""
+
+judge_calm_max_s = 3.0
+"""It judges again at the latest when it has been on time for this long."""
+
+hung_wait_s = 10.0
+"""A lost state begins again by policy after this long, unless its members are known to be dead: who only hangs may wake up and have it."""
+
+silence_max_s = 30.0
+"""A silence of this length counts, however late its judge runs: a manager that is always short of CPU still replaces what is gone."""
+
+probe_again_starved_s = 2.0
+"""A manager that may not judge asks a suspect again after this long: questions cost the CPU that everybody lacks."""
 
 slot_cache_max = 4096
 """Requests whose slot is remembered: somewhat more than are open at once."""

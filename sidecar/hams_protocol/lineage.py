@@ -7,6 +7,7 @@ requests are dropped: those requests are refused for ever.
 import hashlib
 from collections.abc import Iterable
 
+from hams_protocol import mutants
 from hams_protocol.ids import UnitId, ValueId
 from hams_protocol.knowledge import CompletionSet, Knowledge
 from hams_protocol.messages import Consumed
@@ -63,7 +64,18 @@ def bare(units: Iterable[Consumed], knowledge: Knowledge) -> tuple[Consumed, ...
     found = []
     for item in units:
         outputs = tuple((target, knowledge.bare(token)) for target, token in item.outputs)
-        found.append(Consumed(item.unit, item.seq, item.out, outputs, tuple(knowledge.bare(token) for token in item.fan_inputs), item.fan))
+        found.append(
+            Consumed(
+                item.unit,
+                item.seq,
+                item.out,
+                outputs,
+                ()
+                if mutants.on("copy-without-fan-inputs")
+                else tuple(knowledge.bare(token) for token in item.fan_inputs),
+                item.fan,
+            )
+        )
     return tuple(found)
 
 

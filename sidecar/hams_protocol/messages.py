@@ -7,6 +7,7 @@ answers. Every message that depends on a role names the epoch (or generation) it
 import enum
 from typing import NamedTuple, Protocol
 
+from hams_protocol import mutants
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId, ValueId
@@ -29,6 +30,11 @@ class Payload(Protocol):
     @property
     def batch_key(self) -> str:
         """Names of its tensors with their variable dimensions: units whose keys differ never share a batch."""
+        ...
+
+    @property
+    def defect(self) -> str:
+        """Why this instance cannot read it, "" if it can. It is held and passed on as it came, but no model runs on it (section 3)."""
         ...
 
 
@@ -86,6 +92,14 @@ class Token:
     def unit(self) -> UnitId:
         """The (request, lane) this token belongs to."""
         return UnitId(self.request, self.lane)
+
+    def failure(self, reader: str) -> ModelError | None:
+        """Why `reader`, an operator, cannot run its model on this token: the error that it carries, or that its payload cannot be read."""
+        if self.kind is Kind.ERROR:
+            return self.error
+        if self.payload is None or not self.payload.defect or mutants.on("unreadable-runs"):
+            return None
+        return ModelError(reader, f'cannot read what "{self.source}" sent: {self.payload.defect}')
 
 
 @frozen
@@ -258,14 +272,17 @@ class SlotQuery:
 
 @frozen
 class SlotAnswer:
-    """Every token that this instance holds from that slot. `complete` is False while more parts follow."""
+    """Every token from that slot that the sender holds.
+
+    `led`: the replica set that the sender led when it answered, and in which epoch: the answer is this set's. None: the sender is stateless,
+    and answers for itself. Who leads several sets sends an answer for each.
+    """
 
     op: str
     slot: int
     epoch: int
     tokens: tuple[Token, ...]
-    part: int = 0
-    complete: bool = True
+    led: tuple[str, int] | None = None
 
 
 @frozen
@@ -444,6 +461,9 @@ class Probe:
 
     nonce: int
 
+
+LEADS = "primary"
+"""The role of who leads a set and has its state: one that is named primary, and waits for a keeper's copy, has not got it yet."""
 
 KEPT = "kept"
 """The role of a state that came along from a former id: no role in the topology, but managers may count on it."""

@@ -119,7 +119,9 @@ class Outbox:
         """
         key = (word.source, word.target, word.lane)
         entry = self._requests.get(word.request, {}).get(key)
-        if entry is None and self._sending_epoch(word.request) is not None:  # a new owner, which will produce it yet
+        if (
+            entry is None and self._sending_epoch(word.request) is not None
+        ):  # a new owner, which will produce it yet
             if word.request in self._knowledge.completed:
                 return True
             if sender != self._knowledge.owner(word.target, word.request)[0]:
@@ -145,7 +147,9 @@ class Outbox:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        while self._unheld and (self._unheld[0][1].gone or self._unheld[0][1].held or self._unheld[0][0] != self._unheld[0][1].due):
+        while self._unheld and (
+            self._unheld[0][1].gone or self._unheld[0][1].held or self._unheld[0][0] != self._unheld[0][1].due
+        ):
             self._unheld.popleft()
         return self._unheld[0][0] if self._unheld else float("inf")
 

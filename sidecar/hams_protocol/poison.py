@@ -65,13 +65,24 @@ class Attempts:
         """Whether it is suspect for what this very proxy has come through, and not for the death of another one."""
         return unit.id in self._outlived
 
+    @property
+    def told(self) -> set[RequestId]:
+        """Requests of which owners upstream may hold that they run alone here: announced, or the all-clear is not acknowledged."""
+        found = {request for _, request, _ in self._open}
+        if self._announced is not None:
+            found.add(self._announced.id.request)
+        return found
+
     def is_poison(self, unit: Unit) -> bool:
         """Whether enough owners have died while running it alone."""
-        return unit.attempts > self._limit and not mutants.on("poison-runs-for-ever")
+        limit = 1 if mutants.on("poison-at-first-death") else self._limit
+        return unit.attempts > limit and not mutants.on("poison-runs-for-ever")
 
     def error(self, unit: Unit) -> ModelError:
         """The reply of a poison request."""
-        return ModelError(self._op, f"the model died {unit.attempts - 1} times while it ran this request alone")
+        return ModelError(
+            self._op, f"the model died {unit.attempts - 1} times while it ran this request alone"
+        )
 
     # -- before and after a run alone --------------------------------------------------------------------------------------------
 
@@ -91,7 +102,9 @@ class Attempts:
                     queue.add_first(item, now)
         return effects
 
-    def may_run(self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> tuple[bool, list[Effect]]:
+    def may_run(
+        self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float
+    ) -> tuple[bool, list[Effect]]:
         """Whether a suspect may run alone now. If not it is announced, or waits aside while others are served."""
         effects: list[Effect] = []
         if unit is self._announced and self.is_settled():
@@ -112,13 +125,17 @@ class Attempts:
     def call_off(self, now: float) -> list[Effect]:
         """Who was announced does not run here after all."""
         unit, self._announced = self._announced, None
-        return [] if unit is None else self._tell([(token, unit.attempts) for token in self._of_announced], now)
+        return (
+            [] if unit is None else self._tell([(token, unit.attempts) for token in self._of_announced], now)
+        )
 
     def survived(self, units: list[Unit], now: float) -> list[Effect]:
         """The model has come through its run alone: should this instance die later, it was not of this."""
         if self._announced in units:
             self._announced = None
-        return self._tell([(token, unit.attempts) for unit in units if unit.attempts for token in unit.used], now)
+        return self._tell(
+            [(token, unit.attempts) for unit in units if unit.attempts for token in unit.used], now
+        )
 
     def died(self, batch: list[Unit], now: float) -> list[Effect]:
         """The model died with these in it, and this proxy lives to name them."""
@@ -173,7 +190,9 @@ class Attempts:
         self._spared.clear()
         if unit is not None and goes_on:
             self._spared[unit.id] = unit.attempts
-            self._tell([(token, unit.attempts) for token in self._of_announced], now - limits.resend_after_s)  # by the tick that is due
+            self._tell(
+                [(token, unit.attempts) for token in self._of_announced], now - limits.resend_after_s
+            )  # by the tick that is due
         self._settle()
 
     def tick(self, now: float) -> list[Effect]:
@@ -199,7 +218,9 @@ class Attempts:
         for token, attempts in counts:
             if token.request not in self._knowledge.completed:
                 self._serial += 1
-                word = self._open[token.source, token.request, token.lane] = Word(token, attempts, self._serial)
+                word = self._open[token.source, token.request, token.lane] = Word(
+                    token, attempts, self._serial
+                )
                 effects += self._say(word, now)
         if self._open and counts:
             self._holds_until = now + limits.attempt_wait_s
@@ -211,7 +232,11 @@ class Attempts:
         owner = self._knowledge.owner(token.source, token.request)[0]
         if owner is None:
             return []
-        return [Send(owner, Attempt(token.source, self._op, token.request, token.lane, word.attempts, word.serial))]
+        return [
+            Send(
+                owner, Attempt(token.source, self._op, token.request, token.lane, word.attempts, word.serial)
+            )
+        ]
 
 
 def managers_of(members: Mapping[InstanceId, Member]) -> list[InstanceId]:

@@ -1,15 +1,24 @@
 """A stateless operator's instance: active for some slots, or a warmed standby (protocol.md, section 4).
 
 Invariant: it emits for a slot only while the newest topology it knows gives it that slot, and, where its operator fans out, only after
-every instance of every successor has said what it holds from that slot's former owners.
+every successor has said what it holds from that slot's former owners (ADR 0019): every instance of a stateless one, the leader of a replica set.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from hams_protocol import limits, mutants
 from hams_protocol.deps import Deps
-from hams_protocol.effects import AbandonBatch, BatchUnit, Effect, NoteExec, Propose, RestartModel, Send, StartBatch, Stop
+from hams_protocol.effects import (
+    AbandonBatch,
+    BatchUnit,
+    Effect,
+    NoteExec,
+    Propose,
+    RestartModel,
+    Send,
+    StartBatch,
+    Stop,
+)
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
@@ -24,7 +33,7 @@ from hams_protocol.events import (
     UnitResult,
     UpdateWanted,
 )
-from hams_protocol.graph import FEEDBACK, FRONTEND, SINKS, Graph
+from hams_protocol.graph import FEEDBACK, SINKS, Graph
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.joins import Forward, Stage, Unit
 from hams_protocol.knowledge import Status
@@ -43,23 +52,39 @@ from hams_protocol.messages import (
     Token,
 )
 from hams_protocol.poison import managers_of
+from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.topology import pass_on, slot_number
 from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
 
-SINK = FRONTEND
-"""All sinks are the frontend."""
-
 
 class Inquiry:
-    """A new slot owner's question to its successors: what did my predecessors deliver?"""
+    """A new slot owner's question to its successors: what did my predecessors deliver?
 
-    __slots__ = ("asked_at", "epoch", "slot", "waiting")
+    `instances` are those of stateless successors that have not answered. `sets` are the replica sets (of stateful successors, and the
+    shards if there is a sink) whose leader has not answered, each with its epoch when the question was first asked. An answer counts for
+    a set if its sender led that set in this epoch or a later one: whoever leads it afterwards holds nothing that was not told, because its
+    state goes back to the sender's, and because it knew of the slot's epoch before it took a single token. A follower's answer counts for
+    nothing: it may yet apply what its leader has made of a value.
 
-    def __init__(self, slot: int, epoch: int, waiting: set[InstanceId], now: float) -> None:
+    `asked` are the leaders that were asked, with their epochs: a new one is asked at once.
+    """
+
+    __slots__ = ("asked", "asked_at", "epoch", "instances", "sets", "slot")
+
+    def __init__(
+        self, slot: int, epoch: int, instances: set[InstanceId], sets: dict[str, int], now: float
+    ) -> None:
         self.slot = slot
         self.epoch = epoch
-        self.waiting = waiting
+        self.instances = instances
+        self.sets = sets
+        self.asked: set[tuple[InstanceId, int]] = set()
         self.asked_at = now
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every successor has answered."""
+        return not (self.instances or self.sets)
 
 
 class StatelessMachine(Vertex):
@@ -67,6 +92,7 @@ class StatelessMachine(Vertex):
 
     def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
         super().__init__(graph, op, instance)
+        self.keeper = Keeper(graph, instance, self.knowledge, op)
         self._owned: dict[int, int] = {}
         self._slots = 0
         self._fans_out = len(self.operator.targets) > 1
@@ -94,7 +120,7 @@ class StatelessMachine(Vertex):
         if self.is_over():
             return up_to_stop(effects)
         if isinstance(event, Tick):
-            effects += self.attempts.tick(now)
+            effects += self.common_tick(now)
         effects += self._pump(now)
         if self._leaving or self._draining:
             effects += self._pass_on(now)
@@ -147,9 +173,12 @@ class StatelessMachine(Vertex):
         if self._handed:
             self._handed = [token for token in self._handed if token.request not in self.knowledge.completed]
 
-    def held_from_slot(self, query: SlotQuery) -> list[Token]:
-        """What came for slots that were handed over since; where a slot has come back, the joins hold what counts."""
-        return [token for token in self._handed if token.source == query.op and not self._is_joined(token)]
+    def slot_answer(self, query: SlotQuery) -> SlotAnswer:
+        """What it holds, and what came for slots that it has handed over since; where a slot has come back, the joins hold what counts."""
+        handed = [token for token in self._handed if not self._is_joined(token)]
+        if mutants.on("handed-slot-forgotten"):
+            handed.clear()
+        return SlotAnswer(query.op, query.slot, query.epoch, self.held_from_slot(query, handed))
 
     def _is_joined(self, token: Token) -> bool:
         unit = self.joins.find(self.joins.unit_of(token))
@@ -178,15 +207,17 @@ class StatelessMachine(Vertex):
             if self._fans_out and epoch > 1 and not mutants.on("no-slot-query"):
                 effects += self._inquire(number, epoch, now)
         effects += self.purge_units(now)
-        self._handed = [token for token in self._handed if self.knowledge.status(token.deps) is not Status.ORPHAN]
+        self._handed = [
+            token for token in self._handed if self.knowledge.status(token.deps) is not Status.ORPHAN
+        ]
         for unit in self.joins.units():
             if unit.stage is Stage.WAITING:
                 effects += self.unit_changed(unit, now)
-        return effects + self._silent_dropped(now)
+        return effects + self._inquire_on()
 
     def members_changed(self, now: float) -> list[Effect]:
-        """Who has gone need not answer."""
-        return self._silent_dropped(now)
+        """See `Vertex`."""
+        return self._inquire_on()
 
     # -- handing slots over ----------------------------------------------------------------------------------------------------
 
@@ -197,7 +228,9 @@ class StatelessMachine(Vertex):
         """
         for unit in self.joins.units():
             if lost and slot_number(unit.id.request, self._slots) in lost:
-                self._handed += [token for source, token in unit.tokens.items() if source in self.fan_out_sources]
+                self._handed += [
+                    token for source, token in unit.tokens.items() if source in self.fan_out_sources
+                ]
                 unit.reset()
                 self.joins.drop(unit)
         for number in lost:
@@ -212,6 +245,8 @@ class StatelessMachine(Vertex):
 
     def _pass_on(self, now: float) -> list[Effect]:
         """A slot moves once its owner has delivered everything it executed: then, not before, the owner proposes its heir."""
+        if self._draining and not self._owned and self.keeper.is_needed:
+            return []
         if self._draining and not self._owned:
             self._stopped = True
             return [Stop("drained: it has no slot any more")]
@@ -225,7 +260,9 @@ class StatelessMachine(Vertex):
             heir = heir or self._substitute()
             if heir is None or number in busy or number in self._inquiries:
                 continue
-            changed = pass_on(self.knowledge.topology, self.operator.name, number, self.instance, self._owned[number], heir)
+            changed = pass_on(
+                self.knowledge.topology, self.operator.name, number, self.instance, self._owned[number], heir
+            )
             if changed is not None:
                 self._proposed_at = FOREVER  # until its outcome is known
                 return [Propose(self.knowledge.revision, changed)]
@@ -235,48 +272,96 @@ class StatelessMachine(Vertex):
         """Who else could have a slot of this one: an instance with the fewest."""
         owners = [slot.instance for slot in self.knowledge.slots_of(self.operator.name)]
         revoked = self.knowledge.topology.revoked
-        others = [item.instance for item in self.members.values() if item.of == self.operator.name and item.instance != self.instance]
-        return min((item for item in others if item not in revoked), key=lambda item: (owners.count(item), item), default=None)
+        others = [
+            item.instance
+            for item in self.members.values()
+            if item.of == self.operator.name and item.instance != self.instance
+        ]
+        return min(
+            (item for item in others if item not in revoked),
+            key=lambda item: (owners.count(item), item),
+            default=None,
+        )
+
+    # -- the inquiry -------------------------------------------------------------------------------------------------------
 
     def _inquire(self, slot: int, epoch: int, now: float) -> list[Effect]:
-        waiting = set(self._successor_instances())
-        self._inquiries[slot] = Inquiry(slot, epoch, waiting, now)
-        return [Send(peer, SlotQuery(self.operator.name, slot, epoch)) for peer in sorted(waiting)]
+        sets = {name: self.knowledge.set_of(name).epoch for name in self._successor_sets()}
+        inquiry = self._inquiries[slot] = Inquiry(slot, epoch, self._stateless_successors(), sets, now)
+        query = SlotQuery(self.operator.name, slot, epoch)
+        return [
+            *(Send(peer, query) for peer in sorted(inquiry.instances)),
+            *self._ask_leaders(inquiry),
+        ]
 
-    def _successor_instances(self) -> Iterable[InstanceId]:
-        topology = self.knowledge.topology
-        names = {target if target not in SINKS else SINK for target in self.operator.targets}
-        for member in self.members.values():
-            if (SINK if member.of in SINKS else member.of) in names and member.instance not in topology.revoked:
-                yield member.instance
-        yield from self._named_successors(names)
+    def _successor_sets(self) -> list[str]:
+        """Replica sets among the successors. A sink is every shard: each may have logged what it received for its requests."""
+        names = [name for name in self.operator.targets if name not in SINKS]
+        shards = self.graph.shard_names if len(names) < len(self.operator.targets) else ()
+        if mutants.on("one-shard-asked"):
+            shards = shards[:1]
+        return [*(name for name in names if self.graph.operators[name].stateful), *shards]
 
-    def _named_successors(self, names: set[str]) -> Iterable[InstanceId]:
+    def _stateless_successors(self) -> set[InstanceId]:
+        """Every instance of a stateless successor that has a slot or is registered: it may have had a slot before."""
         topology = self.knowledge.topology
-        for item in topology.sets:
-            if item.name in names or (SINK in names and item.name not in self.graph.operators):
-                yield from (peer for peer in (*item.members, *item.joining) if peer not in topology.revoked)
+        names = {
+            name
+            for name in self.operator.targets
+            if name not in SINKS and not self.graph.operators[name].stateful
+        }
+        found = {item.instance for item in self.members.values() if item.of in names}
         for table in topology.tables:
             if table.op in names:
-                yield from (slot.instance for slot in table.slots if slot.instance and slot.instance not in topology.revoked)
+                found.update(slot.instance for slot in table.slots if slot.instance is not None)
+        return found.difference(topology.revoked)
 
-    def _silent_dropped(self, now: float) -> list[Effect]:
+    def _ask_leaders(self, inquiry: Inquiry) -> list[Effect]:
+        """Ask the leaders of sets that have not answered; each once for an epoch, until it is asked `_ask_again`."""
+        effects: list[Effect] = []
+        query = SlotQuery(self.operator.name, inquiry.slot, inquiry.epoch)
+        for name in inquiry.sets:
+            found = self.knowledge.set_of(name)
+            if found.primary is None or found.primary in self.knowledge.topology.revoked:
+                continue
+            for peer in found.members if mutants.on("follower-answers") else (found.primary,):
+                if (peer, found.epoch) not in inquiry.asked:
+                    inquiry.asked.add((peer, found.epoch))
+                    effects.append(Send(peer, query))
+        return effects
+
+    def _inquire_on(self) -> list[Effect]:
+        """Roles have changed. Who has gone need not answer for itself, but a set must answer: its new leader is asked."""
+        effects: list[Effect] = []
         if not self._inquiries:
-            return []
-        living = set(self._successor_instances())
+            return effects
+        living = self._stateless_successors()
         for inquiry in list(self._inquiries.values()):
-            inquiry.waiting &= living
-            if not inquiry.waiting:
-                del self._inquiries[inquiry.slot]
-        return []
+            inquiry.instances &= living
+            if mutants.on("silent-leader-dropped"):
+                self._drop_silent_leaders(inquiry)
+            effects += self._ask_leaders(inquiry)
+            self._settle(inquiry)
+        return effects
+
+    def _drop_silent_leaders(self, inquiry: Inquiry) -> None:
+        for name, epoch in list(inquiry.sets.items()):
+            if self.knowledge.set_of(name).epoch > epoch:
+                del inquiry.sets[name]
+
+    def _settle(self, inquiry: Inquiry) -> None:
+        if inquiry.is_over:
+            self._inquiries.pop(inquiry.slot, None)
 
     def _ask_again(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for inquiry in self._inquiries.values():
             if now >= inquiry.asked_at + limits.resend_after_s:
                 inquiry.asked_at = now
+                inquiry.asked.clear()
                 query = SlotQuery(self.operator.name, inquiry.slot, inquiry.epoch)
-                effects += [Send(peer, query) for peer in sorted(inquiry.waiting)]
+                effects += [Send(peer, query) for peer in sorted(inquiry.instances)]
+                effects += self._ask_leaders(inquiry)
         return effects
 
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
@@ -287,26 +372,34 @@ class StatelessMachine(Vertex):
             health = Health.HEALTHY if self._model_ready else Health.MODEL_DEAD
             epoch = max(self._owned.values(), default=0)
             report = RoleReport(self.operator.name, self.role, epoch, -1, self.ready)
-            return [Send(sender, ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, (report,)))]
+            reports = (report, *self.keeper.reports())
+            answer = ProbeAnswer(message.nonce, health, self.knowledge.topology.generation, reports)
+            return [Send(sender, answer)]
         return []
 
     def _slot_answer(self, sender: InstanceId, answer: SlotAnswer, now: float) -> list[Effect]:
         inquiry = self._inquiries.get(answer.slot)
-        if inquiry is None or answer.epoch != inquiry.epoch or answer.op != self.operator.name or sender not in inquiry.waiting:
+        if inquiry is None or answer.epoch != inquiry.epoch or answer.op != self.operator.name:
             return []
+        if answer.led is None:
+            if sender not in inquiry.instances:
+                return []
+            inquiry.instances.discard(sender)
+        else:
+            name, epoch = answer.led
+            if name not in inquiry.sets or epoch < inquiry.sets[name]:
+                return []
+            del inquiry.sets[name]
         effects: list[Effect] = []
         for token in answer.tokens:
             effects += self._adopt(token, now)
-        if answer.complete:
-            inquiry.waiting.discard(sender)
-            if not inquiry.waiting:
-                del self._inquiries[inquiry.slot]
+        self._settle(inquiry)
         return effects
 
     def _adopt(self, token: Token, now: float) -> list[Effect]:
         """A predecessor's value goes to the other successors under its old id; of a skip only the route is kept."""
-        status = self.knowledge.status(token.deps)
-        if token.request in self.knowledge.completed or status is Status.ORPHAN:
+        is_orphan = self.knowledge.status(token.deps) is Status.ORPHAN
+        if token.request in self.knowledge.completed or (is_orphan and not mutants.on("orphan-adopted")):
             return []
         unit = self.joins.ensure(token.unit)
         if unit.stage is not Stage.DONE:
@@ -318,7 +411,16 @@ class StatelessMachine(Vertex):
         unit.used = ()
         if mutants.on("adopted-under-new-id"):
             token = replace(token, value_id=self.new_value_id())
-        skip = Token(token.request, token.lane, token.source, Kind.SKIP, f"{token.value_id}!", token.deps, token.route, token.meta)
+        skip = Token(
+            token.request,
+            token.lane,
+            token.source,
+            Kind.SKIP,
+            f"{token.value_id}!",
+            token.deps,
+            token.route,
+            token.meta,
+        )
         effects: list[Effect] = []
         for target in self.operator.targets:
             effects += self.outbox.put(target, token if target in token.route else skip, now)
@@ -379,7 +481,10 @@ class StatelessMachine(Vertex):
         for unit in units:
             unit.stage = Stage.RUNNING
             unit.batch = self._batch
-        batch = tuple(BatchUnit(unit.id, self.joins.meta(unit), self.joins.inputs(unit), self.joins.renamed(unit)) for unit in units)
+        batch = tuple(
+            BatchUnit(unit.id, self.joins.meta(unit), self.joins.inputs(unit), self.joins.renamed(unit))
+            for unit in units
+        )
         return [StartBatch(self._batch, batch)]
 
     def _model_event(self, event: Event, now: float) -> list[Effect]:
@@ -402,6 +507,7 @@ class StatelessMachine(Vertex):
         if isinstance(event, Drain):
             self._draining = True
             self._leaving = dict.fromkeys(self._owned)
+            return self.keeper.leave(now)
         return []
 
     def _batch_done(self, event: BatchDone, now: float) -> list[Effect]:
@@ -438,15 +544,34 @@ class StatelessMachine(Vertex):
         route = successors if kept is None else tuple(target for target in successors if target in kept)
         return self._emit(unit, Kind.ERROR, None, route, error, now)
 
-    def _emit(self, unit: Unit, kind: Kind, payload: Payload | None, route: tuple[str, ...], error: ModelError | None, now: float) -> list[Effect]:
+    def _emit(
+        self,
+        unit: Unit,
+        kind: Kind,
+        payload: Payload | None,
+        route: tuple[str, ...],
+        error: ModelError | None,
+        now: float,
+    ) -> list[Effect]:
         deps = self.knowledge.prune(self.joins.deps(unit))
         inputs = tuple(token.value_id for token in unit.used if token.kind is not Kind.SKIP)
         out, outputs = self.make_outputs(unit, deps, route, kind, payload, error)
         slot = slot_number(unit.id.request, self._slots)
-        note = NoteExec(self.operator.name, self.knowledge.topology.generation, self._owned[slot], unit.id, inputs, out, route, slot=slot)
+        note = NoteExec(
+            self.operator.name,
+            self.knowledge.topology.generation,
+            self._owned[slot],
+            unit.id,
+            inputs,
+            out,
+            route,
+            slot=slot,
+        )
         return [note, *self._finish(unit, deps, outputs, now)]
 
-    def _finish(self, unit: Unit, deps: Deps, outputs: tuple[tuple[str, Token], ...], now: float) -> list[Effect]:
+    def _finish(
+        self, unit: Unit, deps: Deps, outputs: tuple[tuple[str, Token], ...], now: float
+    ) -> list[Effect]:
         self.joins.finish(unit, deps, self.fan_out_sources)
         effects: list[Effect] = []
         for target, token in outputs:
@@ -464,7 +589,11 @@ class StatelessMachine(Vertex):
         effects = self.attempts.survived(self._running, now)
         self._running = []
         if alone:
-            return effects + [effect for unit in units for effect in self._result(unit, UnitResult(unit.id, error=event.message), now)]
+            return effects + [
+                effect
+                for unit in units
+                for effect in self._result(unit, UnitResult(unit.id, error=event.message), now)
+            ]
         for unit in reversed(units):
             unit.stage = Stage.READY
             self.attempts.isolate(unit)
@@ -480,7 +609,9 @@ class StatelessMachine(Vertex):
             if unit.stage is Stage.RUNNING:
                 unit.stage = Stage.READY
                 self.queue.add_first(unit, now)
-        effects += [Send(manager, Suspect(self.instance, event.reason)) for manager in managers_of(self.members)]
+        effects += [
+            Send(manager, Suspect(self.instance, event.reason)) for manager in managers_of(self.members)
+        ]
         return [*effects, RestartModel(event.reason)]
 
 

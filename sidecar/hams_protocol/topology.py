@@ -20,7 +20,8 @@ class ReplicaSet:
     `in_sync` are the backups in sync, the primary aside. `ends` are (epoch, end) of ended epochs, ascending; an epoch below the
     first one listed, and below `epoch`, was dropped. `lost` is set when no replica of the state is left and policy says Stop.
     `restarted_in` is the epoch in which it last began again from less than the durable state: what stems from before was reported as
-    lost, and is not undone. `may_restart`: a person has said that it may, though policy says Stop.
+    lost, and is not undone. `may_restart`: a person has said that it may, though policy says Stop. `keepers` are instances of other
+    operators that hold everything durable of this epoch while no backup is in sync (ADR 0020): never any beside a backup.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ReplicaSet:
     lost: bool = False
     restarted_in: int = 0
     may_restart: bool = False
+    keepers: tuple[InstanceId, ...] = ()
 
     def end_of(self, epoch: int) -> int | None:
         """The last seq of an ended epoch that survived; None if the epoch has not ended or its end was dropped."""
@@ -44,6 +46,11 @@ class ReplicaSet:
     def members(self) -> tuple[InstanceId, ...]:
         """The primary and its in-sync backups."""
         return self.in_sync if self.primary is None else (self.primary, *self.in_sync)
+
+    @property
+    def holders(self) -> tuple[InstanceId, ...]:
+        """Everybody who holds what is durable: the members, and keepers, which have no model for it."""
+        return (*self.members, *self.keepers)
 
     def ends_with(self, end: int) -> tuple[tuple[int, int], ...]:
         """The ends of the next epoch, if the present one ends so."""
@@ -114,26 +121,62 @@ def slot_number(request: RequestId, slots: int) -> int:
     return zlib.crc32(b"%d/%d" % request) % slots
 
 
-def shrink(topology: Topology, name: str, primary: InstanceId, epoch: int, member: InstanceId) -> Topology | None:
-    """The living primary drops a backup (in sync or joining) from its own set."""
+def shrink(
+    topology: Topology, name: str, primary: InstanceId, epoch: int, member: InstanceId
+) -> Topology | None:
+    """The living primary drops a backup (in sync or joining) or a keeper from its own set."""
     found = topology.find(name)
-    if found.primary != primary or found.epoch != epoch or member not in found.in_sync + found.joining:
+    named = (*found.in_sync, *found.joining, *found.keepers)
+    if found.primary != primary or found.epoch != epoch or member not in named:
         return None
     return topology.with_set(
         replace(
             found,
             in_sync=tuple(item for item in found.in_sync if item != member),
             joining=tuple(item for item in found.joining if item != member),
+            keepers=tuple(item for item in found.keepers if item != member),
         )
     ).next()
 
 
-def admit(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId) -> Topology | None:
-    """The primary declares a joiner in sync. Safe only when the joiner is in the primary's ack set already."""
+def name_keeper(
+    topology: Topology, name: str, primary: InstanceId, epoch: int, keeper: InstanceId
+) -> Topology | None:
+    """The primary, alone, names an instance of another operator as its keeper. Safe only when that is in the primary's ack set already."""
     found = topology.find(name)
-    if found.primary != primary or found.epoch != epoch or joiner not in found.joining or joiner in topology.revoked:
+    if (
+        found.primary != primary
+        or found.epoch != epoch
+        or found.in_sync
+        or found.keepers
+        or keeper == primary
+        or keeper in found.joining
+        or keeper in topology.revoked
+    ):
         return None
-    return topology.with_set(replace(found, in_sync=(*found.in_sync, joiner), joining=tuple(item for item in found.joining if item != joiner))).next()
+    return topology.with_set(replace(found, keepers=(keeper,))).next()
+
+
+def admit(
+    topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId
+) -> Topology | None:
+    """The primary declares a joiner in sync, and lets its keeper go. Safe only when the joiner is in the primary's ack set already."""
+    found = topology.find(name)
+    if (
+        found.primary != primary
+        or found.epoch != epoch
+        or joiner not in found.joining
+        or joiner in topology.revoked
+    ):
+        return None
+    return topology.with_set(
+        replace(
+            found,
+            in_sync=(*found.in_sync, joiner),
+            joining=tuple(item for item in found.joining if item != joiner),
+            keepers=(),
+        )
+    ).next()
 
 
 def allow_restart(topology: Topology, name: str) -> Topology | None:
@@ -142,7 +185,9 @@ def allow_restart(topology: Topology, name: str) -> Topology | None:
     return topology.with_set(replace(found, may_restart=True)).next() if found.lost else None
 
 
-def call(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId) -> Topology | None:
+def call(
+    topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId
+) -> Topology | None:
     """The living primary names a joiner: somebody in its set is to end, and shall be replaced before."""
     found = topology.find(name)
     known = joiner in found.members + found.joining
@@ -151,22 +196,44 @@ def call(topology: Topology, name: str, primary: InstanceId, epoch: int, joiner:
     return topology.with_set(replace(found, joining=(*found.joining, joiner))).next()
 
 
-def pass_on(topology: Topology, op: str, number: int, owner: InstanceId, epoch: int, heir: InstanceId) -> Topology | None:
+def pass_on(
+    topology: Topology, op: str, number: int, owner: InstanceId, epoch: int, heir: InstanceId
+) -> Topology | None:
     """The active instance hands a slot to its heir. Safe only when nothing it executed for the slot is incomplete."""
     slots = topology.table(op).slots
-    if number >= len(slots) or slots[number].instance != owner or slots[number].epoch != epoch or heir in topology.revoked:
+    if (
+        number >= len(slots)
+        or slots[number].instance != owner
+        or slots[number].epoch != epoch
+        or heir in topology.revoked
+    ):
         return None
     changed = (*slots[:number], Slot(epoch + 1, heir), *slots[number + 1 :])
     return topology.with_table(SlotTable(op, changed)).next()
 
 
-def hand_over(topology: Topology, name: str, primary: InstanceId, epoch: int, heir: InstanceId, end: int, stays: bool = False) -> Topology | None:
+def hand_over(
+    topology: Topology,
+    name: str,
+    primary: InstanceId,
+    epoch: int,
+    heir: InstanceId,
+    end: int,
+    stays: bool = False,
+) -> Topology | None:
     """The primary hands its set to an in-sync backup. Safe only when the whole set has applied version `end`, its last one.
 
     `stays`: as a backup, until the heir lets it go, for the heir may have died just now. Otherwise it leaves with this commit.
     """
     found = topology.find(name)
-    if found.primary != primary or found.epoch != epoch or heir not in found.in_sync or heir in topology.revoked:
+    if (
+        found.primary != primary
+        or found.epoch != epoch
+        or heir not in found.in_sync
+        or heir in topology.revoked
+    ):
         return None
     rest = (*(item for item in found.in_sync if item != heir), *((primary,) if stays else ()))
-    return topology.with_set(replace(found, epoch=epoch + 1, primary=heir, in_sync=rest, ends=found.ends_with(end))).next()
+    return topology.with_set(
+        replace(found, epoch=epoch + 1, primary=heir, in_sync=rest, ends=found.ends_with(end))
+    ).next()

@@ -21,8 +21,16 @@ class Version:
         self.record = record
         self.changed = changed
         self.state = state
-        tokens = [token for unit in record.units for token in (*(sent for _, sent in unit.outputs), *unit.fan_inputs)]
-        self.carried_nbytes = sum({id(token.payload): token.payload.nbytes for token in tokens if token.payload is not None}.values())
+        tokens = [
+            token
+            for unit in record.units
+            for token in (*(sent for _, sent in unit.outputs), *unit.fan_inputs)
+        ]
+        self.carried_nbytes = sum(
+            {
+                id(token.payload): token.payload.nbytes for token in tokens if token.payload is not None
+            }.values()
+        )
 
     @property
     def number(self) -> int:
@@ -107,7 +115,9 @@ class VersionStore:
     @property
     def nbytes(self) -> int:
         """Bytes of all distinct states retained."""
-        states = {id(version.state): version.state.nbytes for version in self.versions if version.state is not None}
+        states = {
+            id(version.state): version.state.nbytes for version in self.versions if version.state is not None
+        }
         return sum(states.values())
 
     def clear(self) -> None:

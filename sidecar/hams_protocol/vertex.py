@@ -7,6 +7,8 @@ yet is stashed, bounded, and judged again on the next topology; it is not acknow
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from hams_protocol import limits, mutants
 from hams_protocol.batching import BatchQueue
@@ -14,7 +16,7 @@ from hams_protocol.deps import Dep, Deps
 from hams_protocol.effects import Effect, Send, Stop
 from hams_protocol.events import Event, Member, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
 from hams_protocol.graph import CLOSE, FRONTEND, Graph, Join
-from hams_protocol.ids import InstanceId, RequestId, ValueId
+from hams_protocol.ids import InstanceId, Lane, RequestId, ValueId
 from hams_protocol.joins import Forward, JoinBuffer, Stage, Unit, fan_name, fan_of
 from hams_protocol.knowledge import Knowledge, Status
 from hams_protocol.messages import (
@@ -41,6 +43,9 @@ from hams_protocol.outbox import Outbox
 from hams_protocol.poison import Attempts
 from hams_protocol.topology import Topology, slot_number
 
+if TYPE_CHECKING:
+    from hams_protocol.stateful.keeper import Keeper
+
 FOREVER = float("inf")
 
 
@@ -53,7 +58,9 @@ def up_to_stop(effects: list[Effect]) -> list[Effect]:
 
 
 class Vertex(ABC):
-    """Common machine of an operator instance. Subclasses own the roles."""
+    """Common machine of an operator instance. Subclasses own the roles, and make its `keeper`, which knows what they are made of."""
+
+    keeper: "Keeper"
 
     def __init__(self, graph: Graph, op: str, instance: InstanceId) -> None:
         self.graph = graph
@@ -69,7 +76,9 @@ class Vertex(ABC):
         self.fan_out_sources = frozenset(
             edge.source
             for edge in self.operator.in_edges
-            if edge.source != FRONTEND and not graph.operators[edge.source].stateful and len(graph.operators[edge.source].targets) > 1
+            if edge.source != FRONTEND
+            and not graph.operators[edge.source].stateful
+            and len(graph.operators[edge.source].targets) > 1
         )
         self._stash: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.stash_messages_max)
         self._acks: dict[InstanceId, list[TokenAck]] = {}
@@ -103,8 +112,8 @@ class Vertex(ABC):
         """Requests have completed: free what was kept for them."""
 
     @abstractmethod
-    def held_from_slot(self, query: SlotQuery) -> list[Token]:
-        """Every token held from a slot of a fan-out operator, the joins' aside."""
+    def slot_answer(self, query: SlotQuery) -> SlotAnswer | None:
+        """What it says to the new owner of a fan-out's slot; None if another instance answers for its set."""
 
     # -- dispatch --------------------------------------------------------------------------------------------------------
 
@@ -118,7 +127,11 @@ class Vertex(ABC):
             self.members = {member.instance: member for member in event.members}
             return self.members_changed(now)
         if isinstance(event, PeerUp):
-            return [*self.outbox.resend_to(event.peer, now), *self.peer_up(event.peer, now)]
+            return [
+                *self.outbox.resend_to(event.peer, now),
+                *self.peer_up(event.peer, now),
+                *self.keeper.peer_up(event.peer, now),
+            ]
         if isinstance(event, PeerDown):
             return self.peer_down(event.peer, event.refused, now)
         return None
@@ -151,36 +164,48 @@ class Vertex(ABC):
                 self.outbox.acknowledge(sender, ack)
             return []
         if isinstance(message, Durable):
-            return self.durable_rose(risen, now) if (risen := self.knowledge.announce(message)) else []
+            return self._announced(message, now)
         if isinstance(message, Completion):
             return self._completion(message)
         if isinstance(message, Heartbeat):
             effects: list[Effect] = []
             if message.generation > self.knowledge.topology.generation:
                 effects.append(Send(sender, AskTopology(self.knowledge.topology.generation)))
-            if message.durable and (risen := self.knowledge.announce(Durable(message.durable))):
-                effects += self.durable_rose(risen, now)
-            return effects
+            return effects + self._announced(Durable(message.durable), now) if message.durable else effects
         if isinstance(message, TopologyNews):
             return self.learn_topology(TopologyLearnt(message.topology, -1), now)
         if isinstance(message, AskTopology):
             known = self.knowledge.topology
-            return [Send(sender, TopologyNews(known, self.knowledge.revision))] if known.generation > message.generation else []
+            return (
+                [Send(sender, TopologyNews(known, self.knowledge.revision))]
+                if known.generation > message.generation
+                else []
+            )
         if isinstance(message, SlotQuery):
             return self._slot_query(sender, message)
         if isinstance(message, Attempt):
             noted = self.outbox.attempted(sender, message) or message.request in self.knowledge.completed
-            return [Send(sender, AttemptAck(message.source, message.request, message.lane, message.serial))] if noted else []
+            return (
+                [Send(sender, AttemptAck(message.source, message.request, message.lane, message.serial))]
+                if noted
+                else []
+            )
         if isinstance(message, AttemptAck):
             self.attempts.acknowledged(message)
             return []
+        if self.keeper.is_for(message):
+            return self.keeper.message(sender, message, now)
         return self.message(sender, message, now)
+
+    def _announced(self, notice: Durable, now: float) -> list[Effect]:
+        risen = self.knowledge.announce(notice)
+        return [*self.durable_rose(risen, now), *self.keeper.durable_rose(now)] if risen else []
 
     def learn_topology(self, event: TopologyLearnt, now: float) -> list[Effect]:
         """Take over a topology if it is newer, then judge again what was stashed."""
         if not self.knowledge.learn(event.topology, event.revision):
             return []
-        effects = self.topology_changed(now)
+        effects = [*self.topology_changed(now), *self.keeper.topology_changed(now)]
         self.outbox.purge()
         self.attempts.purge()
         effects += self.outbox.owners_changed(now)
@@ -205,6 +230,8 @@ class Vertex(ABC):
         """Judge a token, then acknowledge and join it."""
         token = message.token
         knowledge = self.knowledge
+        if mutants.on("unreadable-is-lost") and token.payload is not None and token.payload.defect:
+            return []
         if token.request in knowledge.completed and not mutants.on("complete-request-taken"):
             self._acknowledge(sender, message, token.value_id, now)
             return []
@@ -212,9 +239,15 @@ class Vertex(ABC):
         if message.epoch < epoch and not mutants.on("accept-old-epoch"):
             return [Send(sender, TopologyNews(knowledge.topology, knowledge.revision))] if not again else []
         if message.epoch > epoch:
-            if token.source == FRONTEND or self.graph.operators[token.source].stateful or not knowledge.slots_of(token.source):
+            if (
+                token.source == FRONTEND
+                or self.graph.operators[token.source].stateful
+                or not knowledge.slots_of(token.source)
+            ):
                 return self._hold(sender, message)
-            knowledge.fence(token.source, slot_number(token.request, len(knowledge.slots_of(token.source))), message.epoch)
+            knowledge.fence(
+                token.source, slot_number(token.request, len(knowledge.slots_of(token.source))), message.epoch
+            )
         status = knowledge.status(token.deps) if token.deps else Status.DURABLE
         if status is Status.ORPHAN:
             return []
@@ -251,11 +284,23 @@ class Vertex(ABC):
             return []
         deps = self.knowledge.prune(self.joins.deps(unit, every=True))
         some = next(iter(unit.tokens.values()))
-        token = Token(unit.id.request, unit.id.lane, self.operator.name, Kind.SKIP, f"{self.new_value_id()}*", deps, (), some.meta)
+        token = Token(
+            unit.id.request,
+            unit.id.lane,
+            self.operator.name,
+            Kind.SKIP,
+            f"{self.new_value_id()}*",
+            deps,
+            (),
+            some.meta,
+        )
         return self.outbox.put(CLOSE, token, now) if not self._closed(unit) else []
 
     def _closed(self, unit: Unit) -> bool:
-        return any(target == CLOSE and token.lane == unit.id.lane for target, token in self.outbox.tokens(unit.id.request))
+        return any(
+            target == CLOSE and token.lane == unit.id.lane
+            for target, token in self.outbox.tokens(unit.id.request)
+        )
 
     def _hold(self, sender: InstanceId, message: Deliver) -> list[Effect]:
         self._stash.append((sender, message))
@@ -264,7 +309,9 @@ class Vertex(ABC):
     def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId, now: float) -> None:
         token = message.token
         epoch = self.knowledge.owner(message.target, token.request)[1]
-        self._acks.setdefault(sender, []).append(TokenAck(token.source, message.target, token.unit, value_id, epoch))
+        self._acks.setdefault(sender, []).append(
+            TokenAck(token.source, message.target, token.unit, value_id, epoch)
+        )
         if self._acks_due == FOREVER:
             self._acks_due = now + limits.ack_delay_s
 
@@ -284,7 +331,11 @@ class Vertex(ABC):
 
     def common_deadline(self) -> float:
         """When the common part wants a Tick."""
-        return min(self._acks_due, self.outbox.deadline(), self.attempts.deadline())
+        return min(self._acks_due, self.outbox.deadline(), self.attempts.deadline(), self.keeper.deadline())
+
+    def common_tick(self, now: float) -> list[Effect]:
+        """What the common part does when its time has come, but for sending tokens again."""
+        return [*self.attempts.tick(now), *self.keeper.tick(now)]
 
     # -- purging -----------------------------------------------------------------------------------------------------------
 
@@ -297,7 +348,11 @@ class Vertex(ABC):
         if mutants.on("joins-keep-orphan"):
             return effects
         for unit in self.joins.units():
-            gone = [source for source, token in unit.tokens.items() if self.knowledge.status(token.deps) is Status.ORPHAN]
+            gone = [
+                source
+                for source, token in unit.tokens.items()
+                if self.knowledge.status(token.deps) is Status.ORPHAN
+            ]
             product = self.knowledge.status(unit.made) is Status.ORPHAN
             if not gone and not product:
                 continue
@@ -321,11 +376,14 @@ class Vertex(ABC):
         if self.knowledge.completed.learn(message):
             self.outbox.drop_complete()
             self.attempts.drop_complete()
-            for request in [request for request in self.joins.requests() if request in self.knowledge.completed]:
+            for request in [
+                request for request in self.joins.requests() if request in self.knowledge.completed
+            ]:
                 for unit in self.joins.complete(request):
                     if unit.stage is Stage.READY:
                         unit.stage = Stage.DONE
             self.requests_completed()
+            self.keeper.requests_completed()
         return []
 
     # -- fan-out -----------------------------------------------------------------------------------------------------------
@@ -333,12 +391,22 @@ class Vertex(ABC):
     def _slot_query(self, sender: InstanceId, query: SlotQuery) -> list[Effect]:
         if not mutants.on("query-without-fence"):
             self.knowledge.fence(query.op, query.slot, query.epoch)
+        answer = self.slot_answer(query)
+        return [] if answer is None else [Send(sender, answer)]
+
+    def held_from_slot(self, query: SlotQuery, beside: Iterable[Token]) -> tuple[Token, ...]:
+        """Tokens from a slot, of open requests: those in the joins, and those that are kept `beside` them."""
         slots = len(self.knowledge.slots_of(query.op))
-        found: dict[tuple[RequestId, tuple[str, ...]], Token] = {}
-        for token in [*self.joins.tokens_from(query.op), *self.held_from_slot(query)]:
-            if slots and slot_number(token.request, slots) == query.slot and token.request not in self.knowledge.completed:
+        found: dict[tuple[RequestId, Lane], Token] = {}
+        for token in (*self.joins.tokens_from(query.op), *beside):
+            if (
+                slots
+                and token.source == query.op
+                and slot_number(token.request, slots) == query.slot
+                and token.request not in self.knowledge.completed
+            ):
                 found[token.request, token.lane] = self.knowledge.bare(token)
-        return [Send(sender, SlotAnswer(query.op, query.slot, query.epoch, tuple(found.values())))]
+        return tuple(found.values())
 
     # -- outputs -----------------------------------------------------------------------------------------------------------
 
@@ -348,7 +416,13 @@ class Vertex(ABC):
         return f"{self.instance}:{self._values}"
 
     def make_outputs(
-        self, unit: Unit, deps: Deps, route: tuple[str, ...], kind: Kind, payload: Payload | None, error: ModelError | None
+        self,
+        unit: Unit,
+        deps: Deps,
+        route: tuple[str, ...],
+        kind: Kind,
+        payload: Payload | None,
+        error: ModelError | None,
     ) -> tuple[ValueId, tuple[tuple[str, Token], ...]]:
         """Value id and one token per out-edge: the value for the targets routed to, skips for the others."""
         op, out = self.operator, self.new_value_id()
@@ -356,7 +430,11 @@ class Vertex(ABC):
         meta = self.joins.meta(unit)
         request, lane = unit.id
         value = Token(request, lane, op.name, kind, out, deps, route, meta, fan, error, payload)
-        skip = Token(request, lane, op.name, Kind.SKIP, f"{out}!", deps, route, meta) if len(route) < len(op.targets) else value
+        skip = (
+            Token(request, lane, op.name, Kind.SKIP, f"{out}!", deps, route, meta)
+            if len(route) < len(op.targets)
+            else value
+        )
         return out, tuple((target, value if target in route else skip) for target in op.targets)
 
     def _fan(self, unit: Unit, out: ValueId) -> tuple[tuple[str, ValueId], ...]:
@@ -366,7 +444,9 @@ class Vertex(ABC):
             fan.add((fan_name(self.operator.name, unit.id.lane), out))
         return tuple(sorted(fan)) if fan else ()
 
-    def forwarded(self, unit: Unit, forward: Forward, deps: Deps) -> tuple[ValueId, tuple[str, ...], tuple[tuple[str, Token], ...]]:
+    def forwarded(
+        self, unit: Unit, forward: Forward, deps: Deps
+    ) -> tuple[ValueId, tuple[str, ...], tuple[tuple[str, Token], ...]]:
         """Value id, route and tokens of a unit that runs no model."""
         route = self.operator.successors if forward.kind is Kind.ERROR else ()
         out, outputs = self.make_outputs(unit, deps, route, forward.kind, None, forward.error)

@@ -111,7 +111,9 @@ class Arena:
     Single event loop; references may be dropped on any thread.
     """
 
-    def __init__(self, capacity: int, *, path: Path | None = None, mode: int = 0o600, reserve_nbytes: int = 0) -> None:
+    def __init__(
+        self, capacity: int, *, path: Path | None = None, mode: int = 0o600, reserve_nbytes: int = 0
+    ) -> None:
         """Create the mapping. `path`: the file to create (replaced if it exists; never shared with another arena), else anonymous memory."""
         capacity = round_up(capacity)
         if not 0 <= reserve_nbytes < capacity:
@@ -131,7 +133,9 @@ class Arena:
             finally:
                 os.close(fd)
         self._blocks = Blocks(capacity)
-        self._freed: deque[tuple[int, int, int]] = deque()  # filled by destructors, which may interrupt `allocate` itself
+        self._freed: deque[tuple[int, int, int]] = (
+            deque()
+        )  # filled by destructors, which may interrupt `allocate` itself
         self._kept: dict[int, list[int]] = {}  # size -> offsets, free but not given back to the blocks
         self._kept_nbytes = 0
         self._slots = 0
@@ -194,7 +198,9 @@ class Arena:
     def stats(self) -> ArenaStats:
         """What is in use now."""
         self._collect()
-        return ArenaStats(self.capacity, self._blocks.used - self._kept_nbytes, self._peak, self._slots, len(self._waiters))
+        return ArenaStats(
+            self.capacity, self._blocks.used - self._kept_nbytes, self._peak, self._slots, len(self._waiters)
+        )
 
     def close(self) -> None:
         """Remove the file. The memory itself goes when the last buffer has gone."""

@@ -33,7 +33,9 @@ class CheckpointWriter:
         self._policy = graph.operators[operator].checkpoint
         self._by = by
         self._codec = Codec(ArenaFactory(arena))
-        self._folder = None if self._policy is None else CheckpointFolder(self._policy.dir, graph.data.name, operator)
+        self._folder = (
+            None if self._policy is None else CheckpointFolder(self._policy.dir, graph.data.name, operator)
+        )
         self._writing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -53,7 +55,12 @@ class CheckpointWriter:
             log.error("the newest checkpoint does not fit: %s", error)
             return None
         if found is not None:
-            log.warning("%s has a checkpoint of epoch %d, version %d to begin from", found.op, found.epoch, found.version)
+            log.warning(
+                "%s has a checkpoint of epoch %d, version %d to begin from",
+                found.op,
+                found.epoch,
+                found.version,
+            )
         return found
 
     def read(self, tell: Callable[[StateCopy | None], None]) -> None:

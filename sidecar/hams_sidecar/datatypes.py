@@ -54,6 +54,16 @@ def encode_bytes(elements: Iterable[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def encode_strings(elements: list[str]) -> bytes:
+    """The same of texts, as UTF-8."""
+    encoded = [element.encode() for element in elements]
+    lengths = np.fromiter(map(len, encoded), dtype="<u4", count=len(encoded)).tobytes()
+    parts: list[bytes] = [b""] * (2 * len(encoded))
+    parts[::2] = [lengths[at : at + 4] for at in range(0, len(lengths), 4)]
+    parts[1::2] = encoded
+    return b"".join(parts)
+
+
 def decode_bytes(data: memoryview, count: int) -> npt.NDArray[np.object_]:
     """`count` BYTES elements. Raises ValueError if `data` is not exactly that."""
     found = np.empty(count, dtype=np.object_)

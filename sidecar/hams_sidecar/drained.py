@@ -33,7 +33,10 @@ class Drained:
         """Say it of `node`, and return when it is said of every frontend that is registered, or as `Node.until`."""
 
         def holds() -> bool:
-            return all(member.of != FRONTEND or name in self._said or name == node.instance for name, member in node.members.items())
+            return all(
+                member.of != FRONTEND or name in self._said or name == node.instance
+                for name, member in node.members.items()
+            )
 
         if await self._say(node):
             await node.until(holds, *events, timeout_s=timeout_s)

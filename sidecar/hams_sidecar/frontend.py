@@ -2,6 +2,9 @@
 
 `GraphPort` turns a checked request into a `ClientRequest` of the core, and the core's answer into an outcome. It decides nothing: what an
 answer is, when it may leave, and what a key means are the core's.
+
+Invariant: what reaches the core can be sent to every peer and is taken by it. A log must not hold an entry that cannot be delivered, so a request
+is tried on the peers' codec first (`_check_sendable`), however well the endpoint has checked it.
 """
 
 import asyncio
@@ -18,13 +21,14 @@ from hams_protocol.events import ClientGone, ClientRequest, Drain
 from hams_protocol.frontend import FrontendMachine, KeptLogs
 from hams_protocol.graph import FRONTEND, Graph, Mode, ReplyTensor
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import Kind, Meta, Token
+from hams_protocol.messages import ClientForward, Kind, Meta, Token
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.blocks import round_up
 from hams_sidecar.drained import Drained
 from hams_sidecar.endpoint import Address, Endpoint
 from hams_sidecar.endpoint import limits as endpoint_limits
+from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.inference import (
     Conflict,
@@ -50,10 +54,18 @@ from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
 from hams_wire.history import writer_from
 from hams_wire.node import Node
+from hams_wire.peers.codec import Codec
+from hams_wire.peers.errors import NotSendable
 from hams_wire.peers.payload import TensorInfo
 from hams_wire.peers.visits import Visit
 from hams_wire.probes import answer_probes
 from hams_wire.process import EXIT_STOPPED, Access, Asked, common_arguments, open_graph, run
+
+NO_META = Meta()
+
+
+MODEL_FAILED = "the model failed on this request; its log says why"
+"""What a client learns of a model's failure under `frontend.hideModelErrors`."""
 
 
 class GraphPort:
@@ -62,9 +74,12 @@ class GraphPort:
     def __init__(self, graph: Graph, arena: Arena) -> None:
         self._graph = graph
         self._arena = arena
+        self._codec = Codec(ArenaFactory(arena))
         self._handles = itertools.count(1)
         self._waiting: dict[int, Done] = {}
-        self._layouts: dict[tuple[tuple[str, str, tuple[int, ...], int], ...], tuple[tuple[TensorInfo, ...], int]] = {}
+        self._layouts: dict[
+            tuple[tuple[str, str, tuple[int, ...], int], ...], tuple[tuple[TensorInfo, ...], int]
+        ] = {}
         self.node: Node | None = None
         self.predecessor: Predecessor | None = None
         self.successor: Successor | None = None
@@ -85,20 +100,31 @@ class GraphPort:
         if node.stopped.done():
             done(NotReady("this frontend is ending"))
             return _nothing
+        trace = "" if request.trace is None else f"{request.trace.traceparent};{request.trace.tracestate}"
+        meta = Meta(
+            tuple(request.parameters.items()) if request.parameters else (), trace, request.deadline_s
+        )
         try:
             payload = self._payload(request)
+            if meta.parameters or trace:
+                self._check_sendable(payload, meta)
         except ArenaFull:
             done(Full(retry_after_s=1.0))
             return _nothing
         except ArenaTooSmall as error:
-            done(NotReady(f"no room for the request: {error}"))
+            done(RequestRefused(f"the request is too large for this frontend: {error}", status=413))
+            return _nothing
+        except NotSendable as error:
+            done(RequestRefused(f"the request cannot be handed on: {error}"))
             return _nothing
         handle = next(self._handles)
         self._waiting[handle] = done
-        trace = "" if request.trace is None else f"{request.trace.traceparent};{request.trace.tracestate}"
-        meta = Meta(tuple(request.parameters.items()) if request.parameters else (), trace, request.deadline_s)
         present = tuple([tensor.name for tensor in request.tensors])
-        node.feed(ClientRequest(handle, request.idempotency_key, request.digest or "", meta, payload, request.outputs, present))
+        node.feed(
+            ClientRequest(
+                handle, request.idempotency_key, request.digest or "", meta, payload, request.outputs, present
+            )
+        )
         return partial(self._gone, handle)
 
     def room(self, nbytes: int, first: int) -> memoryview | None:
@@ -118,7 +144,12 @@ class GraphPort:
         node = self.node
         if self.successor is not None and not self.successor.open.is_set():
             return False
-        return node is not None and not node.stopped.done() and isinstance(node.machine, FrontendMachine) and node.machine.ready
+        return (
+            node is not None
+            and not node.stopped.done()
+            and isinstance(node.machine, FrontendMachine)
+            and node.machine.ready
+        )
 
     def live(self) -> bool:
         """Whether this process is in order: serving, or between two lives."""
@@ -144,17 +175,29 @@ class GraphPort:
         """Digest of a reply's tensors, for the history."""
         return tensors_digest(self._tensors(note.tokens)) if note.tokens else None
 
+    def _check_sendable(self, payload: Payload, meta: Meta = NO_META) -> None:
+        """Encode and read what peers would be sent of a request, without its bytes. Raises NotSendable."""
+        self._codec.prove(ClientForward(0, 0, 0, None, "", meta, payload))
+
     def _payload(self, request: InferenceRequest) -> Payload:
-        if len(request.tensors[0].data) > limits.in_place_bytes_min and (there := self._in_place(request.tensors)) is not None:
+        """A payload that peers take: a layout is tried once. Raises ArenaFull, ArenaTooSmall, NotSendable."""
+        if (
+            len(request.tensors[0].data) > limits.in_place_bytes_min
+            and (there := self._in_place(request.tensors)) is not None
+        ):
+            self._check_sendable(there)
             return there
-        given = tuple([(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.tensors])
+        given = tuple(
+            [(tensor.name, tensor.datatype, tensor.shape, len(tensor.data)) for tensor in request.tensors]
+        )
         known = self._layouts.get(given)
+        tensors, total = layout(given) if known is None else known
+        payload = Payload(tensors, self._arena.allocate(total))
         if known is None:
+            self._check_sendable(payload)
             if len(self._layouts) >= limits.descriptors_max:
                 self._layouts.clear()
-            known = self._layouts[given] = layout(given)
-        tensors, total = known
-        payload = Payload(tensors, self._arena.allocate(total))
+            self._layouts[given] = tensors, total
         for placed, tensor in zip(tensors, request.tensors, strict=True):
             payload.view(placed)[:] = tensor.data
         return payload
@@ -165,7 +208,11 @@ class GraphPort:
         placed: list[TensorInfo] = []
         for tensor in tensors:
             found = self._arena.locate(tensor.data) if isinstance(tensor.data, memoryview) else None
-            if found is None or found[1] != round_up(found[1]) or (buffer is not None and buffer.offset != found[0].offset):
+            if (
+                found is None
+                or found[1] != round_up(found[1])
+                or (buffer is not None and buffer.offset != found[0].offset)
+            ):
                 return None
             buffer = found[0]
             placed.append(TensorInfo(tensor.name, tensor.datatype, tensor.shape, found[1], len(tensor.data)))
@@ -175,10 +222,15 @@ class GraphPort:
         """What an outcome of the core is to a client."""
         if isinstance(outcome, Replied):
             if outcome.error is None:
+                for token in outcome.tokens:
+                    if token.payload is not None and token.payload.defect:
+                        return NotReady(f"this frontend cannot read the reply: {token.payload.defect}")
                 return Reply(self._tensors(outcome.tokens))
             if outcome.error.status == 422:
                 return Refused(outcome.error.op, outcome.error.message)
-            return ModelFailure(outcome.error.op, outcome.error.message)
+            # A model's exception may name files, hosts or other clients' data; its author decides who reads that.
+            hidden = self._graph.data.frontend.hide_model_errors
+            return ModelFailure(outcome.error.op, MODEL_FAILED if hidden else outcome.error.message)
         match outcome.status:
             case 409:
                 return Conflict()
@@ -206,14 +258,26 @@ class GraphPort:
             return None
         for op, name in choice.sources:
             lanes = self._graph.operators[op].lanes
-            values = sorted((token for token in tokens if token.source == op and token.kind is Kind.VALUE), key=lambda token: lanes.index(token.lane))
-            parts = [_tensor(choice.name, name, token.payload) for token in values if isinstance(token.payload, Payload)]
+            values = sorted(
+                (token for token in tokens if token.source == op and token.kind is Kind.VALUE),
+                key=lambda token: lanes.index(token.lane),
+            )
+            parts = [
+                _tensor(choice.name, name, token.payload)
+                for token in values
+                if isinstance(token.payload, Payload)
+            ]
             present = [part for part in parts if part is not None]
             if len(present) == 1:
                 return present[0]
             if present:
                 rows = sum(part.shape[0] for part in present)
-                return Tensor(choice.name, present[0].datatype, (rows, *present[0].shape[1:]), b"".join(part.data for part in present))
+                return Tensor(
+                    choice.name,
+                    present[0].datatype,
+                    (rows, *present[0].shape[1:]),
+                    b"".join(part.data for part in present),
+                )
         return None
 
 
@@ -223,7 +287,11 @@ def _nothing() -> None:
 
 def _tensor(name: str, source: str, payload: Payload) -> Tensor | None:
     placed = payload.find(source)
-    return None if placed is None else Tensor(name, placed.datatype, placed.shape, payload.view(placed).toreadonly())
+    return (
+        None
+        if placed is None
+        else Tensor(name, placed.datatype, placed.shape, payload.view(placed).toreadonly())
+    )
 
 
 async def serve(
@@ -235,7 +303,7 @@ async def serve(
     address: Address,
     asked: Asked,
     propagation_s: float = limits.propagation_s,
-    probe_port: int = 0,
+    probe_port: int | Path = 0,
     tokens: Path | None = None,
     drain_s: float = limits.drain_s_max,
 ) -> int:
@@ -246,9 +314,12 @@ async def serve(
     port = GraphPort(graph, arena)
     recorded = "HAMS_HISTORY" in os.environ and bool(os.environ["HAMS_HISTORY"])
     asked_for = None if tokens is None else Tokens(tokens, access.metrics_digest())
-    endpoint = Endpoint(port, graph.data, Metrics("frontend"), address, always_digest=recorded, tokens=asked_for)
+    metrics = Metrics("frontend")
+    endpoint = Endpoint(port, graph.data, metrics, address, always_digest=recorded, tokens=asked_for)
     kept: KeptLogs | None = None
-    predecessor = port.predecessor = Predecessor(graph, graph_uid, lambda: port.node, port.submit, access.coordination, certificates)
+    predecessor = port.predecessor = Predecessor(
+        graph, graph_uid, lambda: port.node, port.submit, access.coordination, certificates
+    )
     heir = await heir_of(coordination, graph_uid, FRONTEND, instance, certificates)
     successor = port.successor = None if heir is None else Successor(graph, heir)
 
@@ -280,6 +351,7 @@ async def serve(
             tls=certificates,
             history=writer_from(os.environ, name),
             suspect_after_s=graph.data.recovery.suspect_after_s,
+            keeps=True,
             kept=None if kept is None else kept.former,
             reply_digest=port.reply_digest,
             steps=machine.steps,
@@ -326,12 +398,30 @@ async def serve(
         return "shutting down" if asked.is_set() else why_not_ready(port.node)
 
     node: Node | None = None
-    probes = await answer_probes(probe_port, missing, token=access.probe_token(), metrics_digest=access.metrics_digest()) if probe_port else None
+    probes = (
+        await answer_probes(
+            probe_port,
+            missing,
+            token=access.probe_token(),
+            metrics_digest=access.metrics_digest(),
+            rendered=(lambda: metrics.render()[0]) if isinstance(probe_port, Path) else None,
+        )
+        if probe_port
+        else None
+    )
     try:
         await endpoint.start()
         if successor is not None and not await unless(asked, successor.begin()):
             return 0
-        node = await live(instance, begin, start, between, asked, leave, propagation_s + endpoint_limits.drain_s_max + drain_s)
+        node = await live(
+            instance,
+            begin,
+            start,
+            between,
+            asked,
+            leave,
+            propagation_s + endpoint_limits.drain_s_max + drain_s,
+        )
     finally:
         if probes is not None:
             probes.close()
@@ -375,9 +465,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--http-port", type=int, default=8080)
     parser.add_argument("--grpc-port", type=int, default=8081)
-    parser.add_argument("--propagation-s", type=float, default=limits.propagation_s, help="how long to serve on when asked to end")
-    parser.add_argument("--tokens", type=Path, default=None, metavar="DIR", help="only who bears one of the tokens in these files may ask")
-    parser.add_argument("--drain-s", type=float, default=limits.drain_s_max, help="how long it may then take to hand over and to be let go")
+    parser.add_argument(
+        "--propagation-s",
+        type=float,
+        default=limits.propagation_s,
+        help="how long to serve on when asked to end",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="only who bears one of the tokens in these files may ask",
+    )
+    parser.add_argument(
+        "--drain-s",
+        type=float,
+        default=limits.drain_s_max,
+        help="how long it may then take to hand over and to be let go",
+    )
     options = parser.parse_args(arguments)
 
     async def work(asked: Asked) -> int:

@@ -117,7 +117,9 @@ class TimedOut:
     """The deadline passed; the request may still take effect, and its key then returns the reply (504)."""
 
 
-InferenceOutcome: TypeAlias = Reply | ModelFailure | Refused | Conflict | KeyExpired | Full | NotReady | TimedOut
+InferenceOutcome: TypeAlias = (
+    Reply | ModelFailure | Refused | Conflict | KeyExpired | Full | NotReady | TimedOut
+)
 
 
 Done: TypeAlias = Callable[[InferenceOutcome | Exception], None]
@@ -173,7 +175,9 @@ def tensors_digest(tensors: Iterable[Tensor]) -> str:
     return tensor_digest((tensor.name, tensor.datatype, tensor.shape, tensor.data) for tensor in tensors)
 
 
-def payload_digest(tensors: Iterable[Tensor], parameters: Mapping[str, Parameter], outputs: Sequence[str] | None) -> str:
+def payload_digest(
+    tensors: Iterable[Tensor], parameters: Mapping[str, Parameter], outputs: Sequence[str] | None
+) -> str:
     """Digest of a request's payload: that of its tensors, and if there are any, parameters by name (with their type) and requested outputs as a set.
 
     The order of tensors, parameters and outputs, the id and the encoding make no difference.

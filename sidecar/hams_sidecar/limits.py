@@ -9,6 +9,9 @@ arena_reserve_bytes = 64 << 20
 frontend_arena_bytes_max = 1 << 30
 """Memory for payloads of one frontend."""
 
+sink_output_bytes_max = frontend_arena_bytes_max // 4
+"""Outputs of one unit that frontends get: what one has no room for would be sent to it again for ever, so it is the unit's error at once."""
+
 drain_s_max = 10.0
 """How long a proxy that was asked to end, or a frontend that serves no client any more, may take to hand over; `--drain-s` says otherwise
 (Kubernetes: within the pod's grace period). More than the core's `leave_wait_s` and the copy of a log: who leaves is let go by then, unless

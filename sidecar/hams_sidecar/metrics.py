@@ -19,10 +19,39 @@ from prometheus_client.registry import Collector
 
 NAMESPACE = "hams"
 
-LATENCY_BUCKETS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+LATENCY_BUCKETS_S = (
+    0.0005,
+    0.001,
+    0.002,
+    0.003,
+    0.005,
+    0.0075,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
 """From a hop on the loopback to the default request timeout."""
 
-SIZE_BUCKETS_BYTES = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0, 67108864.0)
+SIZE_BUCKETS_BYTES = (
+    256.0,
+    1024.0,
+    4096.0,
+    16384.0,
+    65536.0,
+    262144.0,
+    1048576.0,
+    4194304.0,
+    16777216.0,
+    67108864.0,
+)
 
 Sample = tuple[Sequence[str], float]
 """Label values, and what was read."""
@@ -46,11 +75,15 @@ class Metrics:
 
     def counter(self, name: str, what: str, labels: Sequence[str] = ()) -> Counter:
         """A count that only rises; prometheus-client adds `_total`."""
-        return Counter(name, what, labels, namespace=NAMESPACE, subsystem=self._subsystem, registry=self.registry)
+        return Counter(
+            name, what, labels, namespace=NAMESPACE, subsystem=self._subsystem, registry=self.registry
+        )
 
     def gauge(self, name: str, what: str, labels: Sequence[str] = ()) -> Gauge:
         """A value that is set. What can be read from somewhere needs no gauge: see `watch`."""
-        return Gauge(name, what, labels, namespace=NAMESPACE, subsystem=self._subsystem, registry=self.registry)
+        return Gauge(
+            name, what, labels, namespace=NAMESPACE, subsystem=self._subsystem, registry=self.registry
+        )
 
     def latency(self, name: str, what: str, labels: Sequence[str] = ()) -> Histogram:
         """A histogram of seconds; `name` ends in `_seconds`."""
@@ -60,7 +93,9 @@ class Metrics:
         """A histogram of bytes; `name` ends in `_bytes`."""
         return self._histogram(name, what, labels, SIZE_BUCKETS_BYTES)
 
-    def watch(self, name: str, what: str, read: Callable[[], Iterable[Sample]], labels: Sequence[str] = ()) -> None:
+    def watch(
+        self, name: str, what: str, read: Callable[[], Iterable[Sample]], labels: Sequence[str] = ()
+    ) -> None:
         """Publish what `read` returns at each scrape, as a gauge. `read` runs on the event loop and only looks."""
         self.registry.register(_Watch(self.name(name), what, read, labels))
 
@@ -70,13 +105,23 @@ class Metrics:
         return encode(self.registry), content_type
 
     def _histogram(self, name: str, what: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:
-        return Histogram(name, what, labels, namespace=NAMESPACE, subsystem=self._subsystem, registry=self.registry, buckets=buckets)
+        return Histogram(
+            name,
+            what,
+            labels,
+            namespace=NAMESPACE,
+            subsystem=self._subsystem,
+            registry=self.registry,
+            buckets=buckets,
+        )
 
 
 class _Watch(Collector):
     """Reads a value at the scrape, so that nothing has to be kept in step with it."""
 
-    def __init__(self, name: str, what: str, read: Callable[[], Iterable[Sample]], labels: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, what: str, read: Callable[[], Iterable[Sample]], labels: Sequence[str]
+    ) -> None:
         self._name = name
         self._what = what
         self._read = read

@@ -24,6 +24,7 @@ class Payload:
     """Tensors and the buffer they lie in; the memory lives as long as the payload."""
 
     __slots__ = ("buffer", "tensors")
+    defect = ""
 
     def __init__(self, tensors: tuple[Tensor, ...], buffer: Buffer) -> None:
         self.tensors = tensors

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from hams_protocol import messages
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
+from hams_sidecar.datatypes import DATATYPES, fixed_nbytes
 from hams_sidecar.payload import Payload
 from hams_wire.peers.errors import NoRoom
-from hams_wire.peers.payload import Room, TensorInfo
+from hams_wire.peers.payload import Room, TensorInfo, shown
 
 
 class ArenaFactory:
@@ -28,10 +29,11 @@ class ArenaFactory:
             raise NoRoom(str(error)) from error
 
     def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
-        """The payload in the slot it was received in."""
+        """The payload in the slot it was received in. Raises ValueError for tensors that no model could be given."""
         assert isinstance(room, Buffer)
         known = self._tensors.get(tensors)
         if known is None:
+            _check(tensors)
             if len(self._tensors) >= limits.descriptors_max:
                 self._tensors.clear()
             known = self._tensors[tensors] = tensors
@@ -45,3 +47,24 @@ class ArenaFactory:
     def sent(self, view: memoryview) -> None:
         """What is part of a large state is unmapped."""
         self._arena.unmap(view, limits.unmap_bytes_min)
+
+
+def _check(tensors: tuple[TensorInfo, ...]) -> None:
+    """Every tensor has rows, a known datatype and the bytes of its shape, and a name of its own. Raises ValueError."""
+    names: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in names:
+            raise ValueError(f"tensor {tensor.name!r}: expected once, found twice")
+        names.add(tensor.name)
+        if tensor.datatype not in DATATYPES:
+            raise ValueError(
+                f"tensor {tensor.name!r}: expected a datatype of the protocol, found {tensor.datatype!r}"
+            )
+        if not tensor.shape:
+            raise ValueError(f"tensor {tensor.name!r}: expected rows in its first dimension, found shape ()")
+        nbytes = fixed_nbytes(tensor.datatype, tensor.shape)
+        if nbytes is not None and nbytes != tensor.nbytes:
+            raise ValueError(
+                f"tensor {tensor.name!r}: expected {shown(nbytes)} bytes for {tensor.datatype} of shape "
+                f"{list(tensor.shape)}, found {tensor.nbytes}"
+            )

@@ -56,13 +56,15 @@ async def serve(
     asked: Asked,
     restore: bool = False,
     drain_s: float = limits.drain_s_max,
-    probe_port: int = 0,
+    probe_port: int | Path = 0,
 ) -> int:
     """Run one proxy until its core stops it or `asked` is set. Returns the exit code."""
     certificates = access.certificates()
     coordination, graph = await open_graph(access, graph_uid)
     if operator not in graph.operators:
-        raise ValueError(f'graph {graph_uid} has no operator "{operator}"; it has {", ".join(graph.operators)}')
+        raise ValueError(
+            f'graph {graph_uid} has no operator "{operator}"; it has {", ".join(graph.operators)}'
+        )
     memory = Arena(arena_bytes(arena), path=arena, reserve_nbytes=limits.arena_reserve_bytes)
     nodes: list[Node] = []
 
@@ -152,6 +154,7 @@ async def serve(
             tls=certificates,
             history=writer_from(os.environ, name),
             suspect_after_s=graph.data.recovery.suspect_after_s,
+            keeps=True,
             kept=None if kept is None else kept.former,
             host=lambda visit: answer_state(visit, lambda: nodes[-1] if nodes else None, factory),
             noted=noted,
@@ -184,16 +187,28 @@ async def serve(
             node.feed(Drain())
             await node.until_stopped(asked.at_once, ended, timeout_s=within_s)
         if ended.deleted:
-            await node.until(lambda: all(member.of != FRONTEND for member in node.members.values()), asked.at_once, timeout_s=by - node.now())
+            await node.until(
+                lambda: all(member.of != FRONTEND for member in node.members.values()),
+                asked.at_once,
+                timeout_s=by - node.now(),
+            )
 
     node: Node | None = None
     telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))
-    probes = await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest()) if probe_port else None
+    probes = (
+        await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest())
+        if probe_port
+        else None
+    )
     if restore and await never_begun(coordination, graph_uid, operator):
         restored = await writer.newest()
     try:
         await link.listen(socket)
-        if heir is not None and await never_begun(coordination, graph_uid, operator) and not await unless(asked, inherit()):
+        if (
+            heir is not None
+            and await never_begun(coordination, graph_uid, operator)
+            and not await unless(asked, inherit())
+        ):
             return 0
         if not graph.operators[operator].stateful and not await unless(asked, warming.until_loaded()):
             return 0
@@ -214,7 +229,9 @@ async def serve(
     return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
 
 
-async def tell_version(now: Callable[[], Node | None], graph_uid: str, operator: str, every_s: float = limits.version_told_s) -> None:
+async def tell_version(
+    now: Callable[[], Node | None], graph_uid: str, operator: str, every_s: float = limits.version_told_s
+) -> None:
     """While this is the primary, write the newest durable version into etcd, where it has risen: for people's eyes. Until cancelled."""
     last = records.VersionRecord(0, -1)
     while True:
@@ -273,9 +290,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--operator", required=True)
     parser.add_argument("--socket", required=True, type=Path, help="Unix socket of the model link")
     parser.add_argument("--arena", required=True, type=Path, help="file of the shared memory")
-    parser.add_argument("--restore", action="store_true", help="if this operator's set never had a primary: begin from its newest checkpoint")
-    parser.add_argument("--drain-s", type=float, default=limits.drain_s_max, help="how long it may take to hand over when asked to end")
-    parser.add_argument("--pid-file", type=Path, default=None, help="where this process writes its id, for who shall tell it to leave")
+    parser.add_argument(
+        "--restore",
+        action="store_true",
+        help="if this operator's set never had a primary: begin from its newest checkpoint",
+    )
+    parser.add_argument(
+        "--drain-s",
+        type=float,
+        default=limits.drain_s_max,
+        help="how long it may take to hand over when asked to end",
+    )
+    parser.add_argument(
+        "--pid-file",
+        type=Path,
+        default=None,
+        help="where this process writes its id, for who shall tell it to leave",
+    )
     options = parser.parse_args(arguments)
 
     async def work(asked: Asked) -> int:

@@ -24,8 +24,14 @@ def samples(node: Node, memory: Arena, work: Work) -> Iterator[Sample]:
     assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
     used = memory.stats()
     yield Sample("hams_proxy_role", "1 for the role of this instance.", 1, {"role": machine.role})
-    yield Sample("hams_proxy_ready", "Whether its role is served.", int(machine.ready and not node.stopped.done()))
-    yield Sample("hams_proxy_generation", "Generation of the topology that it knows.", machine.knowledge.topology.generation)
+    yield Sample(
+        "hams_proxy_ready", "Whether its role is served.", int(machine.ready and not node.stopped.done())
+    )
+    yield Sample(
+        "hams_proxy_generation",
+        "Generation of the topology that it knows.",
+        machine.knowledge.topology.generation,
+    )
     yield Sample("hams_proxy_batches_total", "Batches given to the model.", work.batches)
     yield Sample("hams_proxy_units_total", "Units given to the model in batches.", work.units)
     yield Sample("hams_proxy_queued_units", "Units that wait for the model.", len(machine.queue))
@@ -36,5 +42,11 @@ def samples(node: Node, memory: Arena, work: Work) -> Iterator[Sample]:
         yield Sample("hams_proxy_epoch", "Epoch of its replica set.", machine.epoch)
         yield Sample("hams_proxy_version", "Newest version held, -1 without a state.", machine.version)
         if machine.primary is not None:
-            yield Sample("hams_proxy_durable_version", "Newest version that is durable.", machine.primary.durable)
-            yield Sample("hams_proxy_undurable_versions", "Versions executed and not yet durable.", machine.primary.undurable)
+            yield Sample(
+                "hams_proxy_durable_version", "Newest version that is durable.", machine.primary.durable
+            )
+            yield Sample(
+                "hams_proxy_undurable_versions",
+                "Versions executed and not yet durable.",
+                machine.primary.undurable,
+            )

@@ -23,7 +23,9 @@ log = logging.getLogger("hams.proxy")
 class Warming:
     """The time before one instance registers. `heard` is told of what its model does."""
 
-    def __init__(self, coordination: Coordination, graph_uid: str, operator: str, instance: InstanceId) -> None:
+    def __init__(
+        self, coordination: Coordination, graph_uid: str, operator: str, instance: InstanceId
+    ) -> None:
         self._coordination = coordination
         self._uid = graph_uid
         self._operator = operator
@@ -44,7 +46,9 @@ class Warming:
         while True:
             try:
                 if self._registration is None:
-                    self._registration = await self._coordination.register(key, self._operator.encode(), wire_limits.member_lease_s)
+                    self._registration = await self._coordination.register(
+                        key, self._operator.encode(), wire_limits.member_lease_s
+                    )
                 await self._loaded.wait()
                 await self._coordination.get(records.topology_key(self._uid))
                 if self._loaded.is_set():  # it may have died meanwhile

@@ -32,7 +32,9 @@ class Rule:
 
     __slots__ = ("delay_s", "kinds", "receiver", "replaced", "sender")
 
-    def __init__(self, kinds: frozenset[type], sender: Chosen, receiver: Chosen, delay_s: float, replaced: bool = False) -> None:
+    def __init__(
+        self, kinds: frozenset[type], sender: Chosen, receiver: Chosen, delay_s: float, replaced: bool = False
+    ) -> None:
         self.kinds = kinds
         self.sender = sender
         self.receiver = receiver
@@ -52,7 +54,12 @@ class Adversary:
         """Seconds to hold this message back, below zero to lose it, None to let it pass."""
         replaced = isinstance(message, Deliver) and self._is_replaced(message)
         for rule in self.rules:
-            if type(message) in rule.kinds and rule.sender(sender) and rule.receiver(receiver) and (replaced or not rule.replaced):
+            if (
+                type(message) in rule.kinds
+                and rule.sender(sender)
+                and rule.receiver(receiver)
+                and (replaced or not rule.replaced)
+            ):
                 return rule.delay_s if rule.delay_s < 0 else rule.delay_s * (0.5 + self._rng.random())
         return None
 

@@ -42,31 +42,82 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(args: Sequence[str] | None) -> argparse.Namespace:
     """The command line. Raises SystemExit(2), with one line on stderr, for what no history is about."""
-    parser = _Parser(prog="hams sim", description="Deterministic simulation of the protocol: one seed decides everything.")
-    parser.add_argument("--histories", type=_count, metavar="N", help="how many (default: 1000; with --mutants: as many as each usually takes)")
-    parser.add_argument("--seed", type=_whole, default=1, metavar="N", help="the first seed (default: 1)")
-    parser.add_argument("--shape", type=_shape, metavar="NAME", help=f"one shape ({', '.join(SHAPES)}); all take turns otherwise")
-    about = f"one row of the fault catalogue or one scene ({', '.join(SCENES)}), one kind of fault ({', '.join(KINDS)}), or `plain`; "
-    parser.add_argument("--fault", type=_fault, default=MIXED, metavar="WORD", help=about + "all kinds are mixed otherwise")
-    parser.add_argument("--drop", type=_drop, default="", help="leave out parts of the plan, as a failure's command says: fault:N,call:N,op:NAME")
-    parser.add_argument(
-        "--mutant", type=_mutant, default="", metavar="NAME", help="switch on one protocol bug (docs/mutants.md), which must be caught"
+    parser = _Parser(
+        prog="hams sim", description="Deterministic simulation of the protocol: one seed decides everything."
     )
-    parser.add_argument("--mutants", action="store_true", help="switch on every protocol bug in turn and count the histories until it is caught")
-    parser.add_argument("--progress", type=Path, metavar="FILE", help="note every finished chunk there, and go on from what FILE says")
-    parser.add_argument("--jobs", type=_count, default=os.cpu_count() or 1, metavar="N", help="processes (default: one per core)")
+    parser.add_argument(
+        "--histories",
+        type=_count,
+        metavar="N",
+        help="how many (default: 1000; with --mutants: as many as each usually takes)",
+    )
+    parser.add_argument("--seed", type=_whole, default=1, metavar="N", help="the first seed (default: 1)")
+    parser.add_argument(
+        "--shape",
+        type=_shape,
+        metavar="NAME",
+        help=f"one shape ({', '.join(SHAPES)}); all take turns otherwise",
+    )
+    about = f"one row of the fault catalogue or one scene ({', '.join(SCENES)}), one kind of fault ({', '.join(KINDS)}), or `plain`; "
+    parser.add_argument(
+        "--fault", type=_fault, default=MIXED, metavar="WORD", help=about + "all kinds are mixed otherwise"
+    )
+    parser.add_argument(
+        "--drop",
+        type=_drop,
+        default="",
+        help="leave out parts of the plan, as a failure's command says: fault:N,call:N,op:NAME",
+    )
+    parser.add_argument(
+        "--mutant",
+        type=_mutant,
+        default="",
+        metavar="NAME",
+        help="switch on one protocol bug (docs/mutants.md), which must be caught",
+    )
+    parser.add_argument(
+        "--mutants",
+        action="store_true",
+        help="switch on every protocol bug in turn and count the histories until it is caught",
+    )
+    parser.add_argument(
+        "--progress",
+        type=Path,
+        metavar="FILE",
+        help="note every finished chunk there, and go on from what FILE says",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=_count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (default: one per core)",
+    )
     parser.add_argument("--no-shrink", action="store_true", help="print failures as they were found")
-    parser.add_argument("--output", choices=("text", "json", "markdown"), default="text", help="markdown: the table of mutants")
+    parser.add_argument(
+        "--output",
+        choices=("text", "json", "markdown"),
+        default="text",
+        help="markdown: the table of mutants",
+    )
     options = parser.parse_args(args)
-    if options.shape is not None and options.fault in SCENES and options.shape not in shapes_of(options.fault):
+    if (
+        options.shape is not None
+        and options.fault in SCENES
+        and options.shape not in shapes_of(options.fault)
+    ):
         fitting = ", ".join(shapes_of(options.fault))
-        parser.error(f"argument --shape: what {options.fault} is about needs one of {fitting}; found {options.shape}")
+        parser.error(
+            f"argument --shape: what {options.fault} is about needs one of {fitting}; found {options.shape}"
+        )
     return options
 
 
 def shapes_of(scene: str) -> tuple[str, ...]:
     """The graphs that a scene is run on, by itself or to catch a mutant."""
-    sought = (shape for name, scenes in FAULTS_FOR.items() if scene in scenes for shape in SHAPES_FOR.get(name, ()))
+    sought = (
+        shape for name, scenes in FAULTS_FOR.items() if scene in scenes for shape in SHAPES_FOR.get(name, ())
+    )
     return tuple(dict.fromkeys((*SCENES[scene].shapes, *sought)))
 
 

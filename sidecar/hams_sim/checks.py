@@ -6,9 +6,11 @@ The states are compared by what the *models* hold, not by what the core says of 
 import re
 from typing import TYPE_CHECKING
 
-from hams_protocol.effects import NoteExec, Replied
+from hams_protocol.effects import Replied
+from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.modes import ModePolicy
 from hams_protocol.stateful import StatefulMachine
+from hams_sim.clients import Client
 from hams_sim.errors import Broken
 from hams_sim.history.report import Violation
 from hams_sim.payload import SimPayload, SimState
@@ -22,12 +24,25 @@ def _sets_wanted(world: "World") -> list[tuple[str, int]]:
     data = world.graph.data
     replicates = ModePolicy.of(data.mode).replicates
     wanted = [(op.name, op.backups if replicates else 0) for op in data.operators if op.stateful]
-    return wanted + [(name, data.frontend.replicas - 1 if replicates else 0) for name in world.graph.shard_names]
+    return wanted + [
+        (name, data.frontend.replicas - 1 if replicates else 0) for name in world.graph.shard_names
+    ]
 
 
 def served(world: "World") -> bool:
     """Whether nothing is open."""
-    return not world.calls_open and len(world.recorder.complete) >= len(world.recorder.logged)
+    return not world.calls_open and not open_requests(world)
+
+
+def open_requests(world: "World") -> list[RequestId]:
+    """Requests that are logged and not complete; what stood in a log that was lost, nobody completes."""
+    if len(world.recorder.complete) >= len(world.recorder.logged):
+        return []
+    return [
+        item
+        for item in world.recorder.logged
+        if item not in world.recorder.complete and not world.losses.has_lost(item)
+    ]
 
 
 def converged(world: "World") -> bool:
@@ -55,12 +70,14 @@ def converged(world: "World") -> bool:
 def what_is_open(world: "World") -> str:
     """Why it has not converged, for people."""
     found: list[str] = []
-    waiting = sorted({client.name for client in world.clients.values() if not client.done}, key=lambda name: int(name[1:]))
+    waiting = sorted(
+        {client.name for client in world.clients.values() if not client.done}, key=lambda name: int(name[1:])
+    )
     if waiting:
         found.append(f"{len(waiting)} calls without answer: {' '.join(waiting[:8])}")
-    open_requests = sorted(str(item) for item in world.recorder.logged if item not in world.recorder.complete)
-    if open_requests:
-        found.append(f"{len(open_requests)} requests not complete: {' '.join(open_requests[:8])}")
+    requests = sorted(map(str, open_requests(world)))
+    if requests:
+        found.append(f"{len(requests)} requests not complete: {' '.join(requests[:8])}")
     topology, nodes = world.etcd.topology, world.nodes
     for name, backups in _sets_wanted(world):
         item = topology.find(name)
@@ -78,29 +95,12 @@ def what_is_open(world: "World") -> str:
     return "; ".join(found)
 
 
-def _surviving(world: "World", op: str) -> list[NoteExec]:
-    """The surviving history of a stateful operator, in order."""
-    topology = world.etcd.topology.find(op)
-    execs = world.recorder.execs.get(op, {})
-    ends = world.etcd.ends.get(op, {})
-    found: dict[int, NoteExec] = {}
-    start = 0
-    for epoch in range(1, topology.epoch + 1):
-        end = ends.get(epoch) if epoch < topology.epoch else None
-        for seq in [seq for seq in found if epoch > 1 and seq > start]:
-            del found[seq]
-        for (of, seq), note in execs.items():
-            if of == epoch and seq > start and (end is None or seq <= end):
-                found[seq] = note
-        start = end if end is not None else start
-    return [found[seq] for seq in sorted(found)]
-
-
 def compare_states(world: "World") -> None:
     """Every primary's model holds exactly the surviving history; every in-sync backup holds the same state; every reply stems from it."""
     nonces: dict[str, set[tuple[object, int]]] = {}
+    taken = {op.name: world.losses.units(op.name) for op in world.graph.data.operators}
     for op in world.graph.data.operators:
-        if not op.stateful or op.name in world.lost:
+        if not op.stateful:
             continue
         found = world.etcd.topology.find(op.name)
         assert found.primary is not None
@@ -119,17 +119,20 @@ def compare_states(world: "World") -> None:
             held = newest.state if newest is not None else None
             if not isinstance(held, SimState) or held.digest != state.digest:
                 raise Broken(
-                    "I1", f"{peer}, in sync, holds another state of {op.name} than {node.id} (version {backup.version}, not {machine.version})"
+                    "I1",
+                    f"{peer}, in sync, holds another state of {op.name} than {node.id} (version {backup.version}, not {machine.version})",
                 )
     for client in dict.fromkeys(world.clients.values()):
         if isinstance(client.outcome, Replied) and client.outcome.error is None:
-            _compare_reply(world, client.name, client.outcome, nonces)
+            _compare_reply(world, client, client.outcome, nonces, taken)
         elif isinstance(client.outcome, Replied):
+            assert client.outcome.error is not None
+            world.refusals.check_error(client, client.outcome.request, client.outcome.error)
             _judge_error(world, client.name, client.outcome)
 
 
 def _compare_history(world: "World", op: str, state: SimState) -> None:
-    notes = _surviving(world, op)
+    notes = world.recorder.surviving(op, world.etcd.topology.find(op).epoch)
     units = [note.unit for note in notes]
     if len(set(units)) < len(units):
         twice = next(unit for unit in units if units.count(unit) > 1)
@@ -140,15 +143,36 @@ def _compare_history(world: "World", op: str, state: SimState) -> None:
     for unit in held:
         at = position.get(unit, -1)
         if at <= last:
-            raise Broken("I1", f"the model of {op} holds {unit} {'twice or out of order' if at >= 0 else 'which is not in the surviving history'}")
+            raise Broken(
+                "I1",
+                f"the model of {op} holds {unit} {'twice or out of order' if at >= 0 else 'which is not in the surviving history'}",
+            )
         last = at
     missing = set(units) - set(held)
     for note in notes:
-        if note.unit in missing and note.out is not None and note.unit.request not in world.errored and (op, note.unit) not in world.unwritten:
-            raise Broken("I1", f"the model of {op} lacks {note.unit}, seq {note.seq} of epoch {note.epoch}, which is in the surviving history")
+        if (
+            note.unit in missing
+            and note.out is not None
+            and note.unit.request not in world.errored
+            and (op, note.unit) not in world.unwritten
+        ):
+            raise Broken(
+                "I1",
+                f"the model of {op} lacks {note.unit}, seq {note.seq} of epoch {note.epoch}, which is in the surviving history",
+            )
 
 
-def _compare_reply(world: "World", client: str, outcome: Replied, nonces: dict[str, set[tuple[object, int]]]) -> None:
+def _compare_reply(
+    world: "World",
+    client: Client,
+    outcome: Replied,
+    nonces: dict[str, set[tuple[object, int]]],
+    taken: dict[str, set[UnitId]],
+) -> None:
+    """`nonces`: what the states hold; `taken`: units whose executions a loss has taken from them."""
+    asked = {client.call.number} | {
+        other.call.number for other in world.clients.values() if other.call.is_same_as(client.call)
+    }
     seen: dict[tuple[str, object], int] = {}
     for token in outcome.tokens:
         payload = token.payload
@@ -156,19 +180,51 @@ def _compare_reply(world: "World", client: str, outcome: Replied, nonces: dict[s
             continue
         for item in payload.ancestry():
             if not item.op:
+                if item.nonce not in asked:
+                    raise Broken("I2", f"{client.name} got a reply to what c{item.nonce} asked")
                 continue
             if seen.setdefault((item.op, item.unit), item.nonce) != item.nonce:
-                raise Broken("I2", f"{client} got a reply that mixes two values of {item.op} for {item.unit}")
+                raise Broken(
+                    "I2", f"{client.name} got a reply that mixes two values of {item.op} for {item.unit}"
+                )
             of = nonces.get(item.op)
-            if of is not None and (item.unit, item.nonce) not in of and (item.op, item.unit) not in world.unwritten:
-                raise Broken("I1", f"{client} got a reply that stems from {item.op}'s execution of {item.unit}, which its state does not have")
+            if (
+                of is not None
+                and (item.unit, item.nonce) not in of
+                and (item.op, item.unit) not in world.unwritten
+                and item.unit not in taken[item.op]
+            ):
+                raise Broken(
+                    "I1",
+                    f"{client.name} got a reply that stems from {item.op}'s execution of {item.unit}, which its state does not have",
+                )
 
 
 def _judge_error(world: "World", client: str, outcome: Replied) -> None:
     """No request is refused for two executions of a fan-out unless one was lost with all who had received of it."""
     error = outcome.error
-    if error is not None and error.message.startswith(("two values of", "two executions of")) and str(outcome.request) not in world.torn:
-        raise Broken("I2", f"{client} got an error, though no owner of {error.op} was lost with every receiver: {error.message}")
+    if (
+        error is not None
+        and error.message.startswith(("two values of", "two executions of"))
+        and str(outcome.request) not in world.torn
+    ):
+        raise Broken(
+            "I2",
+            f"{client} got an error, though no owner of {error.op} was lost with every receiver: {error.message}",
+        )
+
+
+def answered(world: "World", answers_s: float) -> None:
+    """No call has waited, or waits now, longer than this since it began or since the last fault."""
+    waiting = [client for client in dict.fromkeys(world.clients.values()) if not client.done]
+    longest = max((world.now - max(client.began_at, world.struck_at) for client in waiting), default=0.0)
+    if max(longest, world.slowest_s) > answers_s:
+        names = " ".join(client.name for client in waiting[:8])
+        raise Broken(
+            "I7",
+            f"a call was not answered within {answers_s:.1f} s of a single fault"
+            + (f"; without an answer now: {names}" if waiting else f", but after {world.slowest_s:.1f} s"),
+        )
 
 
 def not_to_and_fro(world: "World", epochs: int) -> None:
@@ -178,6 +234,23 @@ def not_to_and_fro(world: "World", epochs: int) -> None:
             raise Broken("I7", f"{found.name} was handed to and fro, and is in epoch {found.epoch}")
 
 
+def nobody_replaced_for_being_slow(world: "World", most: int) -> None:
+    """Where nobody died, no state is lost and hardly anybody replaced."""
+    if world.coverage["lost"]:
+        raise Broken("I1", "a state was called lost, though nobody died")
+    revoked = world.etcd.topology.revoked
+    if len(revoked) > most:
+        raise Broken(
+            "I7", f"{len(revoked)} instances were replaced, though nobody died: {', '.join(revoked)}"
+        )
+
+
+def nothing_given_up(world: "World") -> None:
+    """Where somebody who has it comes back, no state begins again."""
+    if world.losses.restarts:
+        raise Broken("I1", f"{sorted(world.losses.restarts)} began again, though who had the state came back")
+
+
 def nothing_twice(world: "World") -> None:
     """A planned handoff executes nothing again (section 7)."""
     seen: set[tuple[object, ...]] = set()
@@ -185,16 +258,16 @@ def nothing_twice(world: "World") -> None:
         if isinstance(line, ExecLine):
             unit = (line.op, line.req, *line.lane)
             if unit in seen:
-                raise Broken("I4", f"{line.i} executes {line.req} in {line.op} again, though everybody left gracefully")
+                raise Broken(
+                    "I4", f"{line.i} executes {line.req} in {line.op} again, though everybody left gracefully"
+                )
             seen.add(unit)
 
 
 def is_promised(world: "World", violation: Violation) -> bool:
     """Whether the protocol promises what a violation breaks: not one value of a fan-out whose owner was lost with every receiver
-    (section 4), nor durable replies in a mode that does not wait for them.
+    (section 4).
     """
-    if violation.invariant == "I3" and not ModePolicy.of(world.graph.data.mode).waits_for_durable:
-        return False
     if violation.invariant not in ("I2", "I4"):
         return True
     found = re.search(r"\b(\d+/\d+)\b", violation.message)
@@ -209,5 +282,7 @@ def final_line(world: "World") -> FinalLine:
             found = world.etcd.topology.find(op.name)
             machine = world.nodes[found.primary].machine if found.primary is not None else None
             version = machine.version if isinstance(machine, StatefulMachine) else None
-            ops[op.name] = FinalOperator(primary=found.primary, epoch=found.epoch, insync=found.in_sync, version=version)
+            ops[op.name] = FinalOperator(
+                primary=found.primary, epoch=found.epoch, insync=found.in_sync, version=version
+            )
     return FinalLine(ops=ops, open=())

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Call:
-    """One planned request. `poison`: the operator whose model it kills; `impatient`: its client goes away at once."""
+    """One planned request. `poison`: the operator whose model it kills; `impatient`: its client goes away at once.
+
+    `unreadable`: who cannot read its payload, see `World.unreadable`.
+    """
 
     number: int
     at: float
@@ -28,12 +31,28 @@ class Call:
     digest: str
     poison: str = ""
     impatient: bool = False
+    unreadable: str = ""
+
+    def is_same_as(self, other: "Call") -> bool:
+        """Whether both are one request for the service: one key, one payload."""
+        return self.key is not None and (self.key, self.digest) == (other.key, other.digest)
 
 
 class Client:
     """The client of one call."""
 
-    __slots__ = ("attempt", "attempts", "call", "done", "frontend", "outcome", "payload", "world")
+    __slots__ = (
+        "attempt",
+        "attempts",
+        "began_at",
+        "call",
+        "done",
+        "frontend",
+        "outcome",
+        "payload",
+        "sent_at",
+        "world",
+    )
 
     def __init__(self, world: "World", call: Call) -> None:
         self.world = world
@@ -41,9 +60,13 @@ class Client:
         self.attempts = 0
         self.attempt = 0
         self.done = False
+        self.sent_at = 0.0
+        self.began_at = 0.0
         self.frontend: Node | None = None
         self.outcome: Replied | NotServed | None = None
-        self.payload = SimPayload("", None, call.number, (), call.poison)
+        self.payload = SimPayload(
+            "", None, call.number, (), call.poison, unreadable=world.unreadable(call.unreadable, None)
+        )
 
     @property
     def name(self) -> str:
@@ -52,8 +75,11 @@ class Client:
 
     def start(self) -> None:
         """The call begins."""
-        self.world.recorder.lines.append(CallLine(client=self.name, key=self.call.key, digest=self.call.digest))
+        self.world.recorder.lines.append(
+            CallLine(client=self.name, key=self.call.key, digest=self.call.digest)
+        )
         self.world.calls_open += 1
+        self.began_at = self.world.now
         self.send()
 
     def send(self) -> None:
@@ -72,8 +98,17 @@ class Client:
         node = world.client_rng.choice(frontends)
         self.frontend = node
         self.attempt = world.new_handle(self)
+        self.sent_at = world.now
         call = self.call
-        event = ClientRequest(self.attempt, call.key, call.digest, Meta(trace=self.name, budget_s=30.0), self.payload, None, ("x",))
+        event = ClientRequest(
+            self.attempt,
+            call.key,
+            call.digest,
+            Meta(trace=self.name, budget_s=limits.client_budget_s),
+            self.payload,
+            None,
+            ("x",),
+        )
         world.after(0.0005, self._reach, self.attempt, node, event)
         world.after(1.0 + world.client_rng.random(), self._timeout, self.attempt)
         if call.impatient:
@@ -129,6 +164,7 @@ class Client:
             self.world.after(0.03, self.answered, attempt, outcome)
             return
         if isinstance(outcome, NotServed):
+            self.world.refusals.check_not_served(self, outcome)
             if outcome.status in (429, 503, 504):
                 self.world.seen(f"client told {outcome.status}")
                 if self.call.key is not None or outcome.status != 504:
@@ -141,14 +177,37 @@ class Client:
             return
         self.outcome = outcome
         failed = outcome.error is not None
-        if outcome.error is not None and self.world.deadly and not self.call.poison and BLAMED in outcome.error.message:
-            raise Broken("I2", f"{self.name} is no poison request, but its reply says: {outcome.error.message}")
-        self._finish("error" if failed else "ok", reply_digest(outcome.tokens, any(token.error for token in outcome.tokens)))
+        if (
+            outcome.error is not None
+            and self.world.deadly
+            and not self.call.poison
+            and BLAMED in outcome.error.message
+        ):
+            raise Broken(
+                "I2", f"{self.name} is no poison request, but its reply says: {outcome.error.message}"
+            )
+        self._judge_unreadable(outcome)
+        self._finish(
+            "error" if failed else "ok",
+            reply_digest(outcome.tokens, any(token.error for token in outcome.tokens)),
+        )
+
+    def _judge_unreadable(self, outcome: Replied) -> None:
+        """What nobody can read ends in an error; whoever sent what everybody can read is not told that it cannot be."""
+        told = outcome.error is not None and UNREAD in outcome.error.message
+        if told and not self.call.unreadable and outcome.request not in self.world.unread:
+            raise Broken("I2", f"{self.name} sent nothing unreadable, but its reply says: {outcome.error}")
+        if self.call.unreadable == "all" and outcome.error is None:
+            raise Broken("I2", f"{self.name} sent what nobody can read, and got a value")
 
     def _finish(self, status: str, digest: str | None) -> None:
         self.done = True
         self.world.calls_open -= 1
-        self.world.recorder.lines.append(RetLine(client=self.name, key=self.call.key, status=status, digest=digest))
+        since = max(self.began_at, self.world.struck_at)
+        self.world.slowest_s = max(self.world.slowest_s, self.world.now - since)
+        self.world.recorder.lines.append(
+            RetLine(client=self.name, key=self.call.key, status=status, digest=digest)
+        )
 
 
 def draw_calls(rng: Random, count: int, span_s: float, poisonable: list[str]) -> list[Call]:
@@ -156,7 +215,11 @@ def draw_calls(rng: Random, count: int, span_s: float, poisonable: list[str]) ->
     calls: list[Call] = []
     burst = rng.random() < 0.3
     for number in range(count):
-        at = rng.choice((0.0, span_s / 3, span_s * 2 / 3)) + rng.random() * 0.02 if burst else rng.random() * span_s
+        at = (
+            rng.choice((0.0, span_s / 3, span_s * 2 / 3)) + rng.random() * 0.02
+            if burst
+            else rng.random() * span_s
+        )
         key: str | None = f"k{number}"
         digest = f"d{number}"
         chance = rng.random()
@@ -177,6 +240,17 @@ def draw_calls(rng: Random, count: int, span_s: float, poisonable: list[str]) ->
     return calls
 
 
+def spoil(rng: Random, calls: list[Call], share: float) -> None:
+    """Some payloads cannot be read, by anybody or by half of all instances; the same key means the same payload."""
+    for call in calls:
+        if rng.random() < share:
+            call.unreadable = rng.choice(("all", "some"))
+    first = {(call.key, call.digest): call for call in reversed(calls)}
+    for call in calls:
+        if call.key is not None:
+            call.unreadable = first[call.key, call.digest].unreadable
+
+
 def gather(calls: list[Call]) -> None:
     """All at once, so that they share batches; the same key means the same poison."""
     for call in calls:
@@ -185,6 +259,9 @@ def gather(calls: list[Call]) -> None:
     for call in calls:
         call.poison = poison.get(call.key or "", call.poison)
 
+
+UNREAD = "cannot read what"
+"""What only a request with an unreadable payload, or whose models made one, may be told."""
 
 BLAMED = "while it ran this request alone"
 """What only a poison request may be told."""

@@ -26,6 +26,7 @@ class Etcd:
         self.topology = Topology()
         self.revision = 0
         self.members: dict[str, Member] = {}
+        self.registered_at: dict[str, float] = {}
         self.away = 0
         self.slow = 1.0
         self.lose_request = 0.0
@@ -81,7 +82,7 @@ class Etcd:
             return
         won = revision == self.revision
         if won:
-            self._commit(node, topology)
+            self.commit(node, topology)
         if node.etcd_cut or self.rng.random() < self.lose_reply:
             self.world.after(limits.etcd_timeout_s, self._unknown, node)
             return
@@ -119,10 +120,13 @@ class Etcd:
         node.revision_seen = max(node.revision_seen, revision)
         self.world.feed(node, TopologyLearnt(topology, revision))
 
-    def _commit(self, node: "Node", topology: Topology) -> None:
+    def commit(self, node: "Node", topology: Topology) -> None:
+        """What this instance wants is so from now on."""
         before = self.topology
         if topology.generation != before.generation + 1:
-            raise Broken("I5", f"{node.id} committed generation {topology.generation} upon {before.generation}")
+            raise Broken(
+                "I5", f"{node.id} committed generation {topology.generation} upon {before.generation}"
+            )
         self._check(before, topology, node)
         self.topology = topology
         self.revision += 1
@@ -141,18 +145,27 @@ class Etcd:
                 raise Broken("I5", f"{node.id} took {old.name} from epoch {old.epoch} to {new.epoch}")
             if new.epoch == old.epoch:
                 if new.primary != old.primary and old.primary is not None and new.primary is not None:
-                    raise Broken("I5", f"{node.id} gave epoch {old.epoch} of {old.name} to {new.primary}; it was {old.primary}'s")
+                    raise Broken(
+                        "I5",
+                        f"{node.id} gave epoch {old.epoch} of {old.name} to {new.primary}; it was {old.primary}'s",
+                    )
                 fresh = [item for item in new.in_sync if item not in old.in_sync and item not in old.joining]
                 if fresh and old.primary is not None:
                     raise Broken("I1", f"{node.id} called {fresh} in sync in {old.name} without a join")
             else:
                 end = new.end_of(old.epoch)
                 if end is None:
-                    raise Broken("I3", f"{node.id} began epoch {new.epoch} of {old.name} without the end of {old.epoch}")
+                    raise Broken(
+                        "I3",
+                        f"{node.id} began epoch {new.epoch} of {old.name} without the end of {old.epoch}",
+                    )
                 known = self.ends.setdefault(old.name, {})
                 below = [value for epoch, value in known.items() if old.restarted_in - 1 <= epoch < old.epoch]
                 if below and end < max(below) and new.restarted_in == old.restarted_in:
-                    raise Broken("I3", f"{node.id} ended epoch {old.epoch} of {old.name} at {end}, below an earlier end {max(below)}")
+                    raise Broken(
+                        "I3",
+                        f"{node.id} ended epoch {old.epoch} of {old.name} at {end}, below an earlier end {max(below)}",
+                    )
                 known[old.epoch] = end
             for epoch, end in new.ends:
                 if self.ends.setdefault(old.name, {}).setdefault(epoch, end) != end:
@@ -161,7 +174,11 @@ class Etcd:
             changed = after.table(table.op)
             for number, slot in enumerate(table.slots):
                 new_slot = changed.slots[number]
-                if new_slot.epoch < slot.epoch or (new_slot.instance not in (slot.instance, None) and new_slot.epoch == slot.epoch and slot.epoch):
+                if new_slot.epoch < slot.epoch or (
+                    new_slot.instance not in (slot.instance, None)
+                    and new_slot.epoch == slot.epoch
+                    and slot.epoch
+                ):
                     raise Broken("I5", f"{node.id} moved slot {number} of {table.op} without a new epoch")
 
     # -- members -------------------------------------------------------------------------------------------------------------------
@@ -178,6 +195,7 @@ class Etcd:
         held = self.members.get(node.id)
         self.members[node.id] = member
         if held != member:
+            self.registered_at[node.id] = self.world.now
             self.changed()
 
     def drop(self, instance: str) -> None:
@@ -206,7 +224,9 @@ class Etcd:
         event = MembersChanged(tuple(self.members.values()))
         for node in self.world.living():
             if not node.etcd_cut and not self.away:
-                self.world.after(self._delay() * node.watch_slow, self._members_to, node, event, self._members_at)
+                self.world.after(
+                    self._delay() * node.watch_slow, self._members_to, node, event, self._members_at
+                )
 
     def _members_to(self, node: "Node", event: MembersChanged, at: int) -> None:
         """A watch may be late, but it never goes back."""
@@ -220,4 +240,10 @@ class Etcd:
             return
         self.register(node)
         self.world.after(self._delay(), self._tell, node, self.topology, self.revision)
-        self.world.after(self._delay(), self._members_to, node, MembersChanged(tuple(self.members.values())), self._members_at)
+        self.world.after(
+            self._delay(),
+            self._members_to,
+            node,
+            MembersChanged(tuple(self.members.values())),
+            self._members_at,
+        )

@@ -14,11 +14,12 @@ from hams_protocol import messages as core_messages
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND
 from hams_protocol.stateful import StatefulMachine
+from hams_protocol.topology import allow_restart
 from hams_sim import limits
 from hams_sim.adversary import Chosen, Rule, kinds_of
 from hams_sim.errors import Broken
 from hams_sim.network import Link
-from hams_sim.node import MANAGER, Node, Trigger
+from hams_sim.node import FOREVER, MANAGER, Node, Trigger
 from hams_wire.history import FaultLine
 
 if TYPE_CHECKING:
@@ -71,8 +72,14 @@ class Fault:
 
     def say(self) -> str:
         """For people and for the history."""
-        fields = {name: value for name, value in asdict(self).items() if value not in ("", 0.0, ()) and name not in ("count", "also")}
-        return " ".join(f"{name}={value}" for name, value in fields.items()) + "".join(f" also=({fault.say()})" for fault in self.also)
+        fields = {
+            name: value
+            for name, value in asdict(self).items()
+            if value not in ("", 0.0, ()) and name not in ("count", "also")
+        }
+        return " ".join(f"{name}={value}" for name, value in fields.items()) + "".join(
+            f" also=({fault.say()})" for fault in self.also
+        )
 
 
 def trigger_type(name: str) -> type:
@@ -103,6 +110,9 @@ KINDS: tuple[tuple[str, int], ...] = (
     ("heirs-die", 0),
     ("leases-lost", 0),
     ("deadly", 0),
+    ("starvation", 0),
+    ("start", 0),
+    ("decide", 0),
 )
 """What is drawn unless a kind is asked for. Weights stay as they are, or every seed of the corpus means another history."""
 
@@ -153,7 +163,11 @@ def draw(rng: Random, count: int, span_s: float, ops: list[str], only: str = "")
     found: list[Fault] = []
     at = 0.0
     for number in range(count):
-        at = rng.uniform(0.02, span_s) if number == 0 or rng.random() < 0.5 else at + rng.choice((0.0, 0.001, 0.01, 0.1, 0.3)) * rng.random()
+        at = (
+            rng.uniform(0.02, span_s)
+            if number == 0 or rng.random() < 0.5
+            else at + rng.choice((0.0, 0.001, 0.01, 0.1, 0.3)) * rng.random()
+        )
         found.append(draw_one(rng, at, only or rng.choice(kinds), ops))
     return sorted(found, key=lambda item: item.at)
 
@@ -171,7 +185,11 @@ def draw_one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
     """One fault of a kind, its victims and details."""
     victim, other = _victim(rng, ops), _victim(rng, ops)
     span = rng.choice((0.03, 0.12, 0.2, 0.5, 1.0, 2.5)) * (0.5 + rng.random())
-    trigger = rng.choice(TRIGGERS) if kind in ("kill", "pause", "isolate", "kill-flushed") and rng.random() < 0.55 else ""
+    trigger = (
+        rng.choice(TRIGGERS)
+        if kind in ("kill", "pause", "isolate", "kill-flushed") and rng.random() < 0.55
+        else ""
+    )
     count = rng.choice((1, 1, 1, 2, 3, 6))
     amount = 0.0
     if kind == "lossy":
@@ -188,7 +206,9 @@ def draw_one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
         amount = rng.choice((10.0, 40.0))
     elif kind == "hold":
         what, amount = rng.choice(HELD), rng.choice((0.01, 0.1, 0.5))
-        return Fault(at, kind, rng.choice(("", victim)), rng.choice(("", other)), span, amount=amount, what=what)
+        return Fault(
+            at, kind, rng.choice(("", victim)), rng.choice(("", other)), span, amount=amount, what=what
+        )
     elif kind == "echo":
         amount = rng.choice((0.05, 0.3))
     if trigger in ("Freeze", "Fence"):
@@ -196,11 +216,20 @@ def draw_one(rng: Random, at: float, kind: str, ops: list[str]) -> Fault:
     return Fault(at, kind, victim, other, span, trigger, count, amount, rng.choice((1, 2, 3, 3)))
 
 
-DANGEROUS = frozenset(("kill", "kill-flushed", "pause", "isolate", "kill-model", "pause-late", "isolate-late", "cut-managers"))
+DANGEROUS = frozenset(
+    ("kill", "kill-flushed", "pause", "isolate", "kill-model", "pause-late", "isolate-late", "cut-managers")
+)
 """Kinds that may end in the victim's revocation."""
+FLAPS = 6
+FLAP_EVERY_S = 0.2
+"""A flapping link breaks so many times, so far apart."""
 BEYOND = frozenset(("isolate-last", "pause-last", "kill-all"))
 """Kinds that spare nobody: what follows is more than is tolerated, or lasts only a while."""
-OF_ONE = DANGEROUS | BEYOND | {"cut-etcd", "drain", "slow", "slow-watch", "kill-model-alone", "deaf-to-managers", "none"}
+OF_ONE = (
+    DANGEROUS
+    | BEYOND
+    | {"cut-etcd", "drain", "slow", "slow-watch", "kill-model-alone", "deaf-to-managers", "none"}
+)
 """Kinds that have a victim."""
 
 
@@ -222,6 +251,7 @@ class Faults:
 
     def heal_all(self) -> None:
         """No fault is left, and none waits for its moment."""
+        self.world.calm.healed()
         for node in self.world.nodes.values():
             node.trigger = None
         for undo in list(self._undo.values()):
@@ -234,19 +264,31 @@ class Faults:
         """The instance that has a role now."""
         world = self.world
         if role == "leader":
-            managers = sorted((node for node in world.living() if node.of == MANAGER), key=lambda node: node.id)
+            managers = sorted(
+                (node for node in world.living() if node.of == MANAGER), key=lambda node: node.id
+            )
             return next((node for node in managers if node.machine.leader), managers[0] if managers else None)  # type: ignore[attr-defined]
         kind, _, of = role.partition(":")
         topology = world.etcd.topology
-        sets = [item for item in topology.sets if item.name == of or (of == FRONTEND and item.name.startswith("F/"))]
+        sets = [
+            item
+            for item in topology.sets
+            if item.name == of or (of == FRONTEND and item.name.startswith("F/"))
+        ]
         names: list[str] = []
         if kind == "primary":
             names = [item.primary for item in sets if item.primary is not None]
             names += [slot.instance for slot in topology.table(of).slots if slot.instance is not None]
         elif kind == "backup":
             names = [name for item in sets for name in (*item.in_sync, *item.joining)]
+        elif kind == "keeper":
+            names = [name for item in sets for name in item.keepers]
         elif kind == "lowest":
-            return min((world.nodes[name] for item in sets for name in item.in_sync if world.nodes[name].alive), key=_held, default=None)
+            return min(
+                (world.nodes[name] for item in sets for name in item.in_sync if world.nodes[name].alive),
+                key=_held,
+                default=None,
+            )
         found = [world.nodes[name] for name in names if world.nodes[name].alive]
         if not found:
             found = [node for node in world.living() if node.of == of]
@@ -261,14 +303,22 @@ class Faults:
         if fault.trigger:
             node = self.find(fault.victim)
             if node is not None and node.trigger is None:
-                node.trigger = Trigger(trigger_type(fault.trigger), fault.count, lambda: self._do(fault, node))
+                node.trigger = Trigger(
+                    trigger_type(fault.trigger), fault.count, lambda: self._do(fault, node)
+                )
             return
         self._do(fault, self.find(fault.victim) if fault.victim and not fault.what else None)
 
     def _note(self, fault: Fault, node: Node | None) -> None:
+        self.world.struck_at = self.world.now
         name = fault.kind if not fault.trigger else f"{fault.kind} before {fault.trigger}"
         self.counts[name] = self.counts.get(name, 0) + 1
-        self.world.recorder.lines.append(FaultLine(what=fault.say(), i=node.id if node is not None else None, at=self.world.now))
+        if fault.kind != "none":
+            for name in _concerns(fault, node):
+                self.world.calm.hurt(name, _lasts_s(fault))
+        self.world.recorder.lines.append(
+            FaultLine(what=fault.say(), i=node.id if node is not None else None, at=self.world.now)
+        )
 
     def _later(self, span_s: float, undo: Callable[[], None]) -> None:
         self._number += 1
@@ -344,6 +394,33 @@ class Faults:
             node.watch_slow = fault.amount
             self._later(fault.span_s, lambda: _watch(node, 1.0))
 
+    def _decide(self, name: str) -> None:
+        """A person says that a state may begin again, if it is lost."""
+        leader, etcd = self.find("leader"), self.world.etcd
+        changed = allow_restart(etcd.topology, name)
+        if leader is not None and changed is not None:
+            etcd.commit(leader, changed)
+
+    def _starve(self, until_s: float) -> None:
+        """Everybody waits for CPU again and again, mostly for a moment, now and then for seconds, until then: the machine has far too few cores."""
+        for node in self.world.living():
+            self._starve_one(node, until_s)
+
+    def _starve_one(self, node: Node, until_s: float) -> None:
+        """It has run for a moment and waits; who is started meanwhile finds the same machine."""
+        world = self.world
+        if world.healing or world.now >= until_s or not node.alive:
+            return
+        world.lives.pause(node)
+        wait_s = limits.starved_wait_s * self.rng.paretovariate(limits.starved_tail)
+        self._later(min(wait_s, limits.starved_wait_max_s), lambda: self._run_a_while(node, until_s))
+
+    def _run_a_while(self, node: Node, until_s: float) -> None:
+        self.world.lives.resume(node)
+        if node.alive:
+            run_s = limits.starved_run_s * (0.5 + self.rng.random())
+            self.world.after(run_s, self._starve_one, node, until_s)
+
     def _lose_leases(self) -> None:
         """etcd forgets every registration; each shell sees its own go, and registers again. That is no reason to move a role."""
         world = self.world
@@ -357,11 +434,17 @@ class Faults:
             missing = [node.id for node in living if node.alive and node.id not in world.etcd.members]
             if missing:
                 raise Broken("I7", f"{', '.join(missing)} did not register again")
-            moved = [item.name for item in world.etcd.topology.sets if item.epoch != epochs.get(item.name, item.epoch)]
+            moved = [
+                item.name
+                for item in world.etcd.topology.sets
+                if item.epoch != epochs.get(item.name, item.epoch)
+            ]
             if moved:
                 raise Broken("I7", f"{', '.join(moved)} failed over though only leases were lost")
             if world.etcd.writes - before > limits.etcd_writes_per_instance_max * len(living):
-                raise Broken("I6", f"{world.etcd.writes - before} writes to etcd for {len(living)} lost leases")
+                raise Broken(
+                    "I6", f"{world.etcd.writes - before} writes to etcd for {len(living)} lost leases"
+                )
 
         world.after(limits.leases_back_s, judge)
 
@@ -371,7 +454,9 @@ class Faults:
 
     def _cut_managers(self, node: Node, span_s: float) -> None:
         """No manager is within reach, all peers are; without etcd it may be revoked and go on for a while."""
-        links = [link for other in self.world.living() if other.of == MANAGER for link in self._both(node, other)]
+        links = [
+            link for other in self.world.living() if other.of == MANAGER for link in self._both(node, other)
+        ]
         self._cut_for(links, span_s)
 
     def _both(self, a: Node, b: Node) -> tuple[Link, Link]:
@@ -419,20 +504,32 @@ class Faults:
                 world.after(0.001, world.watching.peer_down, other, node.id, False)
                 self._later(0.01 + 0.1 * self.rng.random(), lambda: network.mend(links[0]))
             elif kind == "cut":
-                self._cut_for([link for number, link in enumerate(links) if fault.way & (1 << number)], fault.span_s)
+                self._cut_for(
+                    [link for number, link in enumerate(links) if fault.way & (1 << number)], fault.span_s
+                )
             else:
-                self._flap(links, 6)
+                self._flap(links, FLAPS)
         elif kind == "partition":
             living = world.living()
             side = {item.id for item in living if self.rng.random() < 0.5}
-            links = [network.link(a, b) for a in living for b in living if (a.id in side) != (b.id in side) and (fault.way & 1 or a.id in side)]
+            links = [
+                network.link(a, b)
+                for a in living
+                for b in living
+                if (a.id in side) != (b.id in side) and (fault.way & 1 or a.id in side)
+            ]
             self._cut_for(links, fault.span_s)
             if fault.way == 2:
                 for item in living:
                     if item.id in side:
                         self._etcd_for(item, fault.span_s)
         elif kind == "lossy":
-            network.loss, network.repeat, network.reorder, network.extra = fault.amount, fault.amount, fault.amount * 2, 0.05
+            network.loss, network.repeat, network.reorder, network.extra = (
+                fault.amount,
+                fault.amount,
+                fault.amount * 2,
+                0.05,
+            )
             self._later(fault.span_s, lambda: _calm(world))
         elif kind == "clog":
             living = world.living()
@@ -456,6 +553,12 @@ class Faults:
             world.deadly = True
             network.mute = fault.amount
             self._later(fault.span_s, lambda: _heard(world))
+        elif kind == "decide":
+            self._decide(fault.what)
+        elif kind == "start":
+            self.world.spawn(fault.what)
+        elif kind == "starvation":
+            self._starve(self.world.now + fault.span_s)
         elif kind == "echo":
             network.echo = fault.amount
             self._later(fault.span_s, lambda: _no_echo(world))
@@ -504,7 +607,30 @@ class Faults:
             return
         self._cut_for(links, 0.1)
         if times > 1:
-            self.world.after(0.2, self._flap, links, times - 1)
+            self.world.after(FLAP_EVERY_S, self._flap, links, times - 1)
+
+
+def _concerns(fault: Fault, node: Node | None) -> tuple[str, ...]:
+    """Whom a fault hurts, as `Calm` names them: its victim, a set between whose members messages are missing, or anybody.
+
+    What one operator says to another is nothing that a set could be shrunk for.
+    """
+    if fault.kind in OF_ONE and node is not None:
+        return (node.id,)
+    if fault.kind in ("hold", "lose") and fault.other.startswith("op:") and fault.victim.startswith("op:"):
+        return (fault.other,) if fault.other == fault.victim else ()
+    return ("",)
+
+
+def _lasts_s(fault: Fault) -> float:
+    """How long a fault lasts, but for what follows of it."""
+    if fault.kind == "flap":
+        return FLAPS * FLAP_EVERY_S
+    if fault.kind in ("hold", "echo"):
+        return fault.span_s + max(fault.amount, limits.echo_s)
+    if fault.kind in ("heirs-die", "kill-all", "leases-lost"):
+        return FOREVER
+    return fault.span_s
 
 
 def _held(node: Node) -> int:
@@ -512,7 +638,11 @@ def _held(node: Node) -> int:
     machine = node.machine
     if isinstance(machine, StatefulMachine):
         return machine.version
-    return max((shard.last for shard in machine.shards()), default=-1) if isinstance(machine, FrontendMachine) else -1
+    return (
+        max((shard.last for shard in machine.shards()), default=-1)
+        if isinstance(machine, FrontendMachine)
+        else -1
+    )
 
 
 def _set(node: Node, value: float) -> None:

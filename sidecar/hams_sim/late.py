@@ -5,9 +5,22 @@ The messages are chosen so that the rule is all that stands between them and a b
 
 from random import Random
 
-from hams_protocol.graph import Graph
+from hams_protocol.graph import FRONTEND, SINKS, Graph
 from hams_sim.faults import Fault
-from hams_sim.scene import FANS, Scenario, first, flushed, hold, kill, last, lose, stateful, stateless
+from hams_sim.scene import (
+    CHAINS,
+    FANS,
+    Scenario,
+    fan_out,
+    first,
+    flushed,
+    hold,
+    kill,
+    last,
+    lose,
+    stateful,
+    stateless,
+)
 
 
 def stale_acks(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -15,7 +28,15 @@ def stale_acks(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [
         hold(0.0, "TokenAcks", "", "", 0.2, span + 0.3),
         Fault(0.0, "lose-replaced", span_s=span + 0.3, what="Deliver"),
-        *(flushed(rng.uniform(0, span), f"primary:{first(graph)}", rng.choice(("Capture", "StateRecord")), rng.choice((1, 2))) for _ in range(3)),
+        *(
+            flushed(
+                rng.uniform(0, span),
+                f"primary:{first(graph)}",
+                rng.choice(("Capture", "StateRecord")),
+                rng.choice((1, 2)),
+            )
+            for _ in range(3)
+        ),
     ]
 
 
@@ -64,7 +85,13 @@ def out_of_reach(rng: Random, graph: Graph, span: float) -> list[Fault]:
     at = rng.uniform(0.1, 0.4)
     return [
         hold(at - 0.1, "StateRecord", f"op:{up}", f"op:{up}", 4.0, span),
-        Fault(at - 0.001, "isolate-last", f"backup:{down}", trigger=rng.choice(("FreezeAnswer", "ProbeAnswer")), span_s=2.8),
+        Fault(
+            at - 0.001,
+            "isolate-last",
+            f"backup:{down}",
+            trigger=rng.choice(("FreezeAnswer", "ProbeAnswer")),
+            span_s=2.8,
+        ),
         kill(at, f"primary:{down}"),
         kill(at + rng.uniform(0.5, 2.6), f"primary:{up}"),
     ]
@@ -92,7 +119,14 @@ def heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     name = rng.choice([op.name for op in graph.data.operators if op.stateful])
     at = rng.uniform(0, span)
     return [
-        Fault(at - 0.001, "none", f"primary:{name}", trigger="Propose", count=rng.choice((1, 2)), also=(kill(0.0, f"backup:{name}"),)),
+        Fault(
+            at - 0.001,
+            "none",
+            f"primary:{name}",
+            trigger="Propose",
+            count=rng.choice((1, 2)),
+            also=(kill(0.0, f"backup:{name}"),),
+        ),
         Fault(at, "drain", f"primary:{name}"),
     ]
 
@@ -101,7 +135,9 @@ def both_end(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A primary and its only backup are told to end at almost the same time, while commits take long, or are heard of late."""
     name = rng.choice([op.name for op in graph.data.operators if op.stateful])
     at = rng.uniform(0.1, span)
-    kind, amount = rng.choice((("slow-etcd", 40.0), ("slow-etcd", 150.0), ("slow-watch", 50.0), ("none", 0.0)))
+    kind, amount = rng.choice(
+        (("slow-etcd", 40.0), ("slow-etcd", 150.0), ("slow-watch", 50.0), ("none", 0.0))
+    )
     return [
         Fault(at - 0.02, kind, f"backup:{name}", span_s=rng.choice((0.1, 0.5)), amount=amount),
         Fault(at, "drain", f"primary:{name}"),
@@ -113,9 +149,20 @@ def log_heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The same with a frontend and its shard; or both are to end, and then one dies."""
     at = rng.uniform(0, span)
     if rng.random() < 0.3:
-        return [Fault(at, "drain", "backup:F"), Fault(at + 0.1 * rng.random(), "drain", "primary:F"), kill(at + 0.3 * rng.random(), "primary:F")]
+        return [
+            Fault(at, "drain", "backup:F"),
+            Fault(at + 0.1 * rng.random(), "drain", "primary:F"),
+            kill(at + 0.3 * rng.random(), "primary:F"),
+        ]
     return [
-        Fault(at - 0.001, "none", "primary:F", trigger="Propose", count=rng.choice((1, 2)), also=(kill(0.0, "backup:F"),)),
+        Fault(
+            at - 0.001,
+            "none",
+            "primary:F",
+            trigger="Propose",
+            count=rng.choice((1, 2)),
+            also=(kill(0.0, "backup:F"),),
+        ),
         Fault(at, "drain", "primary:F"),
     ]
 
@@ -124,10 +171,24 @@ def both_leave(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of a shard and its only follower are to end at nearly the same time, while etcd, its watch or the operators are slow."""
     at = rng.uniform(0.05, span / 2)
     roles = rng.sample(("primary:F", "backup:F"), 2)
-    found = [Fault(at, "drain", roles[0]), Fault(at + rng.choice((0.0, 0.002, 0.02, 0.2)) * rng.random(), "drain", roles[1])]
-    found += [Fault(0.0, "slow-watch", role, span_s=span + 0.3, amount=rng.choice((10.0, 100.0, 1000.0))) for role in roles if rng.random() < 0.6]
+    found = [
+        Fault(at, "drain", roles[0]),
+        Fault(at + rng.choice((0.0, 0.002, 0.02, 0.2)) * rng.random(), "drain", roles[1]),
+    ]
+    found += [
+        Fault(0.0, "slow-watch", role, span_s=span + 0.3, amount=rng.choice((10.0, 100.0, 1000.0)))
+        for role in roles
+        if rng.random() < 0.6
+    ]
     if rng.random() < 0.6:
-        found.append(Fault(max(at - 0.01, 0.0), "slow-etcd", span_s=rng.choice((0.1, 0.6)), amount=rng.choice((10.0, 40.0, 200.0))))
+        found.append(
+            Fault(
+                max(at - 0.01, 0.0),
+                "slow-etcd",
+                span_s=rng.choice((0.1, 0.6)),
+                amount=rng.choice((10.0, 40.0, 200.0)),
+            )
+        )
     if rng.random() < 0.6:
         found.append(hold(at, "Deliver", "", "op:F", rng.choice((0.3, 1.0)), 0.5))
     return found
@@ -163,13 +224,21 @@ def unheard(rng: Random, graph: Graph, span: float) -> list[Fault]:
         Fault(0.0, "slow-watch", f"primary:{join}", span_s=span + 0.3, amount=1000.0),
         lose(0.0, "TopologyNews|Heartbeat", "", f"op:{join}", span + 0.3),
         hold(0.0, "Deliver", f"op:{up}", f"op:{slow}", 0.1, span + 0.3),
-        *(flushed(rng.uniform(0, span), f"primary:{up}", rng.choice(("Capture", "StateRecord", "")), rng.choice((1, 2))) for _ in range(3)),
+        *(
+            flushed(
+                rng.uniform(0, span),
+                f"primary:{up}",
+                rng.choice(("Capture", "StateRecord", "")),
+                rng.choice((1, 2)),
+            )
+            for _ in range(3)
+        ),
     ]
 
 
 def slow_receivers(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of a fan-out is replaced unawares, and its receivers hear of it late: only the heir's question fences it."""
-    op = next(op for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
+    op = fan_out(graph)
     at = rng.uniform(0, span)
     found = [Fault(at, "cut-managers", f"primary:{op.name}", span_s=0.8)]
     for target in op.targets:
@@ -187,7 +256,10 @@ def joins_twice(rng: Random, graph: Graph, span: float) -> list[Fault]:
         kill(at, f"backup:{up}"),
         hold(at + 0.001, "RecordAck", f"op:{up}", f"op:{up}", 0.4, span),
         hold(at + 0.5, "StateCopy", f"op:{up}", f"op:{up}", 0.6, span),
-        *(Fault(at + later, "kill-model-alone", f"primary:{up}", trigger="Capture") for later in (0.5, 0.7, 0.9)),
+        *(
+            Fault(at + later, "kill-model-alone", f"primary:{up}", trigger="Capture")
+            for later in (0.5, 0.7, 0.9)
+        ),
         *(kill(at + 0.8 + 0.05 * step, f"primary:{up}") for step in range(12)),
     ]
 
@@ -201,7 +273,12 @@ def pending_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
         hold(at, "StateCopy", f"op:{down}", f"op:{down}", 1.0, span + 0.3),
         kill(at, f"backup:{down}"),
         *(
-            Fault(at + rng.uniform(0.02, 0.2), "kill-model-alone", f"primary:{down}", trigger=rng.choice(("Capture", "Capture", "")))
+            Fault(
+                at + rng.uniform(0.02, 0.2),
+                "kill-model-alone",
+                f"primary:{down}",
+                trigger=rng.choice(("Capture", "Capture", "")),
+            )
             for _ in range(2)
         ),
         *(flushed(at + rng.uniform(0.2, span), f"primary:{up}") for _ in range(2)),
@@ -223,9 +300,128 @@ def told_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def silent_primary(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The owner of a fan-out dies between two deliveries. Who received the first leads a set; its answer to the heir is lost. Its follower
+    answers, gets the record of what its leader made of the value, and takes over: that one dies before the heir has heard from it."""
+    op = fan_out(graph)
+    holders = [name for name in op.targets if name in SINKS or graph.operators[name].stateful]
+    taker = rng.choice(holders)
+    at = rng.uniform(0.05, span)
+    set_of = FRONTEND if taker in SINKS else taker
+    record = "LogAppend" if set_of == FRONTEND else "StateRecord"
+    lag = rng.choice((0.05, 0.1, 0.2, 0.4))
+    dies = flushed(lag * rng.uniform(0.7, 1.6), f"primary:{set_of}")
+    return [
+        hold(max(at - 0.01, 0.0), record, f"primary:{set_of}", f"op:{set_of}", lag, 0.1),
+        lose(max(at - 0.01, 0.0), "SlotAnswer", f"primary:{set_of}", f"op:{op.name}", 2 * lag),
+        flushed(at, f"primary:{op.name}", "Deliver", op.targets.index(taker) + 2, also=(dies,)),
+    ]
+
+
+def tainted_lives(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Upstream a primary dies, and downstream the state is tainted. Who is to have that one dies between its answer and the commit: then
+    the tainted primary, which lives, has all that is left of the state."""
+    up, down = first(graph), last(graph)
+    at = rng.uniform(0.1, span)
+    return [
+        hold(max(at - 0.15, 0.0), "StateRecord", f"op:{up}", f"op:{up}", rng.choice((0.3, 1.0)), 0.3),
+        kill_heir(at - 0.001, down, rng.choice((1, 1, 1, 2))),
+        flushed(at, f"primary:{up}", rng.choice(("", "Capture", "StateRecord"))),
+    ]
+
+
+def second_backup(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A primary dies. Of its two backups the one that is to have the set dies between its answer and the commit."""
+    op = stateful(rng, graph)
+    at = rng.uniform(0.1, span)
+    found = [kill_heir(at - 0.001, op, rng.choice((1, 1, 2))), flushed(at, f"primary:{op}")]
+    if rng.random() < 0.5:
+        found.append(hold(at - 0.001, "FreezeAnswer", f"backup:{op}", "", 0.03, 0.3))
+    return found
+
+
+def kill_heir(at: float, op: str, count: int) -> Fault:
+    """A backup dies as the leader is about to propose."""
+    return Fault(at, "none", "leader", trigger="Propose", count=count, also=(kill(0.0, f"backup:{op}"),))
+
+
+def adopted_orphan(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The heir of a fan-out takes a value over from a successor. What that stems from is an orphan soon, or is already, unknown to who tells it."""
+    op, up = fan_out(graph), first(graph)
+    at = rng.uniform(0.05, span)
+    found = [
+        hold(max(at - 0.1, 0.0), "StateRecord", f"op:{up}", f"op:{up}", 0.5, 0.2),
+        flushed(at, f"primary:{op.name}", "Deliver", rng.choice((2, 2, 4))),
+        flushed(at + rng.choice((0.0, 0.01, 0.05, 0.2)) * rng.random(), f"primary:{up}"),
+    ]
+    if rng.random() < 0.6:
+        deaf = [f"op:{target}" for target in op.targets if target not in SINKS]
+        found += [
+            Fault(at - 0.001, "slow-watch", f"primary:{name[3:]}", span_s=0.6, amount=500.0) for name in deaf
+        ]
+        found += [lose(at - 0.001, "TopologyNews|Heartbeat", "", name, 0.6) for name in deaf]
+    return found
+
+
+def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Only one successor of a fan-out, a state, has received a value. Its backup dies, and another one joins by copying; then its primary
+    and the owner of the fan-out die together: only the copy tells of the value."""
+    op = fan_out(graph)
+    taker = rng.choice([name for name in op.targets if name not in SINKS and graph.operators[name].stateful])
+    at = rng.uniform(0.1, span / 4)
+    dies = at + rng.uniform(0.5, 1.0)
+    found = [
+        lose(
+            at - 0.05, "Deliver", f"op:{op.name}", "op:F" if name in SINKS else f"op:{name}", dies - at + 0.05
+        )
+        for name in op.targets
+        if name != taker
+    ]
+    return [
+        *found,
+        kill(at, f"backup:{taker}"),
+        flushed(dies, f"primary:{taker}"),
+        flushed(dies, f"primary:{op.name}"),
+    ]
+
+
+def handed_slot(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A fan-out's successor hands a slot over with what it has not executed; the owner of the fan-out dies before it has sent that to the
+    heir, and so does whoever has passed the value on. Who has handed the slot over is left to tell."""
+    op = fan_out(graph)
+    plain = [name for name in op.targets if name not in SINKS and not graph.operators[name].stateful]
+    holder = rng.choice(plain)
+    at = rng.uniform(0.0, span / 4)
+    dies = [flushed(rng.uniform(0.002, 0.01), f"primary:{op.name}")]
+    dies += [
+        flushed(dies[0].at + 0.004 * rng.random(), f"primary:{name}") for name in plain if name != holder
+    ]
+    gap = lose(0.0, "Deliver", f"op:{op.name}", f"op:{holder}", 0.05)
+    return [
+        flushed(at, f"primary:{holder}"),
+        Fault(at + 0.02, "none", f"primary:{holder}", trigger="Propose", also=(gap, *dies)),
+    ]
+
+
+def replied_only(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Of a fan-out's successors only the frontend has received a value: it has replied, or fed it back. Then the owner of the fan-out dies, and
+    with it the frontend that has: another one owns the log."""
+    op = fan_out(graph)
+    at = rng.uniform(0.05, span)
+    found = [
+        lose(max(at - 0.05, 0.0), "Deliver", f"op:{op.name}", f"op:{name}", 0.1)
+        for name in op.targets
+        if name not in SINKS
+    ]
+    found.append(flushed(at + 0.001, f"primary:{op.name}"))
+    if rng.random() < 0.6:
+        found.append(flushed(at + 0.01 * rng.random(), "primary:F"))
+    return found
+
+
 def torn_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of a fan-out dies between two deliveries, and then who got the first, after it has passed it on."""
-    op = next(op for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
+    op = fan_out(graph)
     found = []
     for _ in range(3):
         at = rng.uniform(0, span)
@@ -242,7 +438,12 @@ def dies_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [
         kill(at, f"backup:{name}"),
         hold(at, "StateCopy|LogCopy", "", "", 0.6, span),
-        Fault(at + 0.25, rng.choice(("cut-managers", "isolate-last", "deaf-to-managers")), f"primary:{name}", span_s=0.8),
+        Fault(
+            at + 0.25,
+            rng.choice(("cut-managers", "isolate-last", "deaf-to-managers")),
+            f"primary:{name}",
+            span_s=0.8,
+        ),
     ]
 
 
@@ -259,6 +460,48 @@ def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
         Fault(at, "isolate-last", f"backup:{op}", span_s=2.1),
         Fault(at, "cut-etcd", f"backup:{op}", span_s=3.4),
         *(kill(at + rng.uniform(3.0, 3.4), f"primary:{up}") for _ in range(2)),
+    ]
+
+
+def hung_holder(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """The backups of a set die, and before others have copied its state its primary hangs for so long that the state is called lost. Then it
+    wakes up: the newest version, which nobody else has, goes on without a person."""
+    name = rng.choice([*(op.name for op in graph.data.operators if op.stateful), "F"])
+    at = rng.uniform(0.2, 0.8)
+    return [
+        hold(at - 0.1, "StateCopy|LogCopy", "", "", 7.0, span),
+        *(kill(at + 0.001 * number, f"backup:{name}") for number in range(3)),
+        Fault(
+            at + 0.3,
+            rng.choice(("pause-last", "isolate-last")),
+            f"primary:{name}",
+            span_s=rng.uniform(3.0, 6.0),
+        ),
+    ]
+
+
+def all_hang(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Everybody who has a state hangs, each for another while, and gets a successor; lost states begin again where policy says so, but a hang
+    is no death."""
+    name = rng.choice([op.name for op in graph.data.operators if op.stateful])
+    at = rng.uniform(0.2, 0.8)
+    return [
+        *(
+            Fault(
+                at, rng.choice(("pause-last", "isolate-last")), f"{role}:{name}", span_s=rng.uniform(4.0, 6.0)
+            )
+            for role in ("primary", "backup", "backup")
+        ),
+        *(Fault(at + 0.5, "start", what=name) for _ in range(2)),
+    ]
+
+
+def dies_among_starved(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Everybody waits for CPU, and some die: what refuses connections is replaced all the same."""
+    names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F", "leader"]
+    return [
+        Fault(0.0, "starvation", span_s=span),
+        *(kill(rng.uniform(0, span), rng.choice(names)) for _ in range(3)),
     ]
 
 
@@ -282,7 +525,10 @@ def long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [
         Fault(0.0, "cut-etcd", f"primary:{behind}", span_s=span),
         lose(0.0, "TopologyNews|Heartbeat", "", f"op:{behind}", span),
-        *(flushed(0.02 + 0.04 * step, f"primary:{up}", rng.choice(("", "Capture", "StateRecord"))) for step in range(int(span / 0.04))),
+        *(
+            flushed(0.02 + 0.04 * step, f"primary:{up}", rng.choice(("", "Capture", "StateRecord")))
+            for step in range(int(span / 0.04))
+        ),
     ]
 
 
@@ -299,30 +545,131 @@ def etcd_long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 LATE: dict[str, Scenario] = {
     "stale-acks": Scenario("acknowledgements of replaced values", ("relay", "prism"), stale_acks),
-    "second-thoughts": Scenario("a second manager decides otherwise", ("pair", "sandwich"), second_thoughts, backups=2),
-    "late-freeze": Scenario("a Freeze whose attempt is over", ("pair", "sandwich"), late_freeze, backups=2, span_s=2.5, settles_s=1.2),
+    "second-thoughts": Scenario(
+        "a second manager decides otherwise", ("pair", "sandwich"), second_thoughts, backups=2
+    ),
+    "late-freeze": Scenario(
+        "a Freeze whose attempt is over",
+        ("pair", "sandwich"),
+        late_freeze,
+        backups=2,
+        span_s=2.5,
+        settles_s=1.2,
+    ),
     "two-minds": Scenario("two managers, two ends", ("pair",), two_minds, backups=2, span_s=1.2),
-    "out-of-reach": Scenario("what is held becomes orphan while its holder is away", ("pair", "sandwich"), out_of_reach, backups=1, span_s=3.2),
+    "out-of-reach": Scenario(
+        "what is held becomes orphan while its holder is away",
+        ("pair", "sandwich"),
+        out_of_reach,
+        backups=1,
+        span_s=3.2,
+    ),
     "unleased": Scenario("a backup without lease", ("single", "pair"), unleased, backups=1, span_s=2.3),
-    "planned": Scenario("graceful ends, and nothing else", ("chain", "pair", "fan-stateless", "fan-stateful"), planned, once=True),
+    "planned": Scenario(
+        "graceful ends, and nothing else",
+        ("chain", "pair", "fan-stateless", "fan-stateful"),
+        planned,
+        once=True,
+    ),
     "heir-dies": Scenario("who is to have a set dies", ("single", "pair", "sandwich"), heir_dies, backups=1),
-    "both-end": Scenario("a primary and its backup are told to end together", ("single", "pair", "sandwich"), both_end, backups=1, epochs=5),
-    "log-heir-dies": Scenario("who is to have a shard dies", ("single", "pair"), log_heir_dies, frontends=2, shards=1),
-    "both-leave": Scenario("who holds a shard is to end, all of them", ("single", "pair"), both_leave, frontends=2, shards=1, epochs=3),
-    "short-log": Scenario("a follower that lags behind", ("single", "pair"), short_log, frontends=3, shards=1),
+    "both-end": Scenario(
+        "a primary and its backup are told to end together",
+        ("single", "pair", "sandwich"),
+        both_end,
+        backups=1,
+        epochs=5,
+    ),
+    "log-heir-dies": Scenario(
+        "who is to have a shard dies", ("single", "pair"), log_heir_dies, frontends=2, shards=1
+    ),
+    "both-leave": Scenario(
+        "who holds a shard is to end, all of them",
+        ("single", "pair"),
+        both_leave,
+        frontends=2,
+        shards=1,
+        epochs=3,
+    ),
+    "short-log": Scenario(
+        "a follower that lags behind", ("single", "pair"), short_log, frontends=3, shards=1
+    ),
     "late-log": Scenario("entries of a dead owner", ("single", "pair"), late_log, frontends=3, shards=1),
     "unheard": Scenario("a join of two epochs", ("prism",), unheard),
     "slow-receivers": Scenario("only the heir's question fences its predecessor", FANS, slow_receivers),
-    "joins-twice": Scenario("an acknowledgement of the epoch before", ("single", "pair"), joins_twice, backups=1, span_s=1.2),
-    "pending-alone": Scenario("gone back onto what is pending", ("pair", "sandwich"), pending_alone, backups=1),
+    "joins-twice": Scenario(
+        "an acknowledgement of the epoch before", ("single", "pair"), joins_twice, backups=1, span_s=1.2
+    ),
+    "pending-alone": Scenario(
+        "gone back onto what is pending", ("pair", "sandwich"), pending_alone, backups=1
+    ),
     "told-alone": Scenario(
-        "more is durable than it was told to go back to", ("fan-stateful", "diamond-interleave", "diamond-combine"), told_alone, backups=1
+        "more is durable than it was told to go back to",
+        ("fan-stateful", "diamond-interleave", "diamond-combine"),
+        told_alone,
+        backups=1,
+    ),
+    "silent-primary": Scenario(
+        "a fan-out's owner dies, and who leads a successor's set before it has answered",
+        ("fan-stateful", "deep-fan", "fan-reply", "fan-stateful"),
+        silent_primary,
+    ),
+    "tainted-lives": Scenario(
+        "the heir of a tainted state dies before the commit", ("pair", "sandwich"), tainted_lives, backups=1
+    ),
+    "second-backup": Scenario(
+        "one of two backups dies before the commit", ("single", "pair"), second_backup, backups=2
+    ),
+    "adopted-orphan": Scenario(
+        "a value that was taken over is an orphan", ("deep-fan", "deep-router"), adopted_orphan
+    ),
+    "copied-inputs": Scenario(
+        "only a copy tells of a fan-out's value",
+        ("fan-stateful", "deep-fan", "fan-reply"),
+        copied_inputs,
+        backups=1,
+        span_s=2.0,
+    ),
+    "handed-slot": Scenario(
+        "only who has handed a slot over tells of a fan-out's value", ("fan-stateless",), handed_slot
+    ),
+    "replied-only": Scenario(
+        "only a frontend tells of a fan-out's value", ("fan-reply",), replied_only, frontends=2, shards=2
     ),
     "torn-fan": Scenario("a fan-out's owner dies, and who received of it", ("fan-stateless",), torn_fan),
-    "kept-alone": Scenario("what a former primary kept is all there is", ("pair", "sandwich"), kept_alone, backups=1, span_s=3.8),
-    "kept-busy": Scenario("what a kept state has consumed runs once", ("single", "pair", "sandwich"), kept_busy, backups=1, span_s=4.8),
-    "long-away": Scenario("ends that somebody has not heard of", ("sandwich", "relay"), long_away, backups=2, span_s=3.0),
-    "etcd-long-away": Scenario("what is wanted of etcd while it is away", ("single", "pair", "sandwich"), etcd_long_away, backups=1, span_s=4.5),
+    "kept-alone": Scenario(
+        "what a former primary kept is all there is", ("pair", "sandwich"), kept_alone, backups=1, span_s=3.8
+    ),
+    "kept-busy": Scenario(
+        "what a kept state has consumed runs once",
+        ("single", "pair", "sandwich"),
+        kept_busy,
+        backups=1,
+        span_s=4.8,
+    ),
+    "dies-among-starved": Scenario(
+        "deaths on a machine with far too few cores", CHAINS, dies_among_starved, span_s=8.0
+    ),
+    "hung-holder": Scenario(
+        "the last one who has a state hangs, and wakes up", CHAINS, hung_holder, span_s=7.5, keeps=True
+    ),
+    "all-hang": Scenario(
+        "everybody who has a state hangs, and policy lets lost ones begin again",
+        CHAINS,
+        all_hang,
+        span_s=6.5,
+        restarts=True,
+        keeps=True,
+    ),
+    "long-away": Scenario(
+        "ends that somebody has not heard of", ("sandwich", "relay"), long_away, backups=2, span_s=3.0
+    ),
+    "etcd-long-away": Scenario(
+        "what is wanted of etcd while it is away",
+        ("single", "pair", "sandwich"),
+        etcd_long_away,
+        backups=1,
+        span_s=4.5,
+    ),
     "dies-alone": Scenario("nobody could stand in", ("single", "pair"), dies_alone, backups=1, span_s=1.2),
 }
 """By name, like the rows of the catalogue."""

@@ -6,7 +6,7 @@ Nothing here looks at what a machine is about; a process that ends is gone at on
 from typing import TYPE_CHECKING
 
 from hams_protocol.effects import Stop
-from hams_protocol.events import Drain, MembersChanged, Tick, TopologyLearnt
+from hams_protocol.events import Drain, Late, MembersChanged, Tick, TopologyLearnt
 from hams_sim import limits
 from hams_sim.node import Node
 
@@ -26,6 +26,7 @@ class Lives:
         """The process is gone; whoever is connected and reachable sees it at once. `flushed`: what it had said still arrives, mostly."""
         node.alive = False
         node.backlog.clear()
+        self._world.refusals.died(node)
         if node.model is not None:
             node.model.life += 1
         for link in list(node.links.values()):
@@ -42,7 +43,13 @@ class Lives:
             if link.cut:
                 self._world.watching.watch_silence(link)
             else:
-                self._world.after(link.delay * (1 + self._world.shell_rng.random()), self._world.watching.peer_down, other, node.id, True)
+                self._world.after(
+                    link.delay * (1 + self._world.shell_rng.random()),
+                    self._world.watching.peer_down,
+                    other,
+                    node.id,
+                    True,
+                )
         if node.is_frontend:
             for handle, client in list(self._world.clients.items()):
                 if client.frontend is node and client.attempt == handle and not client.done:
@@ -54,16 +61,27 @@ class Lives:
             return
         self._end(node, flushed)
         node.silent_since = self._world.now
-        self._world.after(limits.lease_ttl_s * (0.6 + 0.4 * self._world.shell_rng.random()), self._world.etcd.lapse, node, self._world.now)
+        self._world.after(
+            limits.lease_ttl_s * (0.6 + 0.4 * self._world.shell_rng.random()),
+            self._world.etcd.lapse,
+            node,
+            self._world.now,
+        )
         if restart:
-            self._world.after(0.05 + 0.3 * self._world.shell_rng.random(), self.respawn, node)
+            delay_s = 0.05 + 0.3 * self._world.shell_rng.random()
+            self._world.after(delay_s + self._world.replaced_s, self.respawn, node)
 
     def pause(self, node: Node) -> None:
         """SIGSTOP of the proxy."""
         node.paused += 1
         if node.paused == 1:
-            node.silent_since = self._world.now
-            self._world.after(limits.lease_ttl_s * (0.7 + 0.3 * self._world.shell_rng.random()), self._world.etcd.lapse, node, self._world.now)
+            node.silent_since = node.paused_at = self._world.now
+            self._world.after(
+                limits.lease_ttl_s * (0.7 + 0.3 * self._world.shell_rng.random()),
+                self._world.etcd.lapse,
+                node,
+                self._world.now,
+            )
             for link in list(node.links.values()):
                 self._world.watching.watch_silence(link)
 
@@ -73,7 +91,9 @@ class Lives:
         if node.paused or not node.alive:
             return
         node.silent_since = -1.0
+        node.sound_since = self._world.now
         backlog, node.backlog = node.backlog, []
+        self._world.feed(node, Late(self._world.now - node.paused_at))
         if late_s:
             backlog = [event for event in backlog if not isinstance(event, TopologyLearnt | MembersChanged)]
             self.cut_etcd(node)
@@ -92,13 +112,19 @@ class Lives:
         node.etcd_cut += 1
         if node.etcd_cut == 1:
             node.silent_since = self._world.now
-            self._world.after(limits.lease_ttl_s * (0.7 + 0.3 * self._world.shell_rng.random()), self._world.etcd.lapse, node, self._world.now)
+            self._world.after(
+                limits.lease_ttl_s * (0.7 + 0.3 * self._world.shell_rng.random()),
+                self._world.etcd.lapse,
+                node,
+                self._world.now,
+            )
 
     def heal_etcd(self, node: Node) -> None:
         """It does again."""
         node.etcd_cut = max(0, node.etcd_cut - 1)
         if node.etcd_cut == 0 and node.alive:
             node.silent_since = -1.0
+            node.sound_since = self._world.now
             self._world.etcd.resync(node)
 
     def respawn(self, node: Node, keeps: bool = False) -> None:

@@ -40,7 +40,11 @@ def held(machine: object) -> Counter[str]:
         elif isinstance(item, tuple):
             waiting += [(path, value) for value in item]
         else:
-            waiting += [(f"{path}.{name}", getattr(item, name)) for name in _names(item) if name not in EXPECTED and hasattr(item, name)]
+            waiting += [
+                (f"{path}.{name}", getattr(item, name))
+                for name in _names(item)
+                if name not in EXPECTED and hasattr(item, name)
+            ]
     return found
 
 
@@ -57,4 +61,7 @@ def flat(world: "World") -> None:
     for node in world.living():
         for path, count in held(node.machine).items():
             if count > limits.entries_held_max:
-                raise Broken("I6", f"{node.id} still holds {count} entries in {path} after {len(world.recorder.complete)} complete requests")
+                raise Broken(
+                    "I6",
+                    f"{node.id} still holds {count} entries in {path} after {len(world.recorder.complete)} complete requests",
+                )

@@ -9,8 +9,19 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from hams_protocol.effects import BatchUnit
-from hams_protocol.events import BatchDone, BatchFailed, Captured, Event, Loaded, ModelDied, ModelReady, UnitResult, UpdateWanted
+from hams_protocol.events import (
+    BatchDone,
+    BatchFailed,
+    Captured,
+    Event,
+    Loaded,
+    ModelDied,
+    ModelReady,
+    UnitResult,
+    UpdateWanted,
+)
 from hams_protocol.graph import FEEDBACK, Operator
+from hams_protocol.ids import UnitId
 from hams_sim.errors import Broken
 from hams_sim.payload import SimPayload, SimState
 
@@ -22,7 +33,20 @@ if TYPE_CHECKING:
 class Behaviour:
     """What one operator's model does: seconds per stage, and probabilities per unit or batch."""
 
-    __slots__ = ("capture_s", "compute_s", "error", "idle_update", "load_s", "raises", "refuse", "rehearse_s", "routes", "start_s", "update_s")
+    __slots__ = (
+        "capture_s",
+        "compute_s",
+        "error",
+        "idle_update",
+        "load_s",
+        "raises",
+        "refuse",
+        "rehearse_s",
+        "routes",
+        "start_s",
+        "unreadable",
+        "update_s",
+    )
 
     def __init__(self, rng: Random) -> None:
         self.compute_s = rng.choice((0.0005, 0.002, 0.006))
@@ -35,10 +59,14 @@ class Behaviour:
         self.idle_update = 0.0
         self.refuse = 0.0
         self.routes = False
+        self.unreadable = 0.0
 
 
 class SimModel:
-    """One model process. `life` invalidates what an earlier process was about to say."""
+    """One model process. `life` invalidates what an earlier process was about to say.
+
+    `incomplete`: a process died with a state of which its proxy has no copy (`_safe` is the newest that it has), and none was loaded since.
+    """
 
     __slots__ = (
         "_batch",
@@ -46,10 +74,12 @@ class SimModel:
         "_enter",
         "_loading",
         "_reckless",
+        "_safe",
         "_units",
         "_updating",
         "_waiting",
         "behaviour",
+        "incomplete",
         "life",
         "node",
         "operator",
@@ -68,6 +98,8 @@ class SimModel:
         self.state: SimState | None = None
         self.life = 0
         self.up = False
+        self.incomplete = False
+        self._safe: SimState | None = None
         self._batch = -1
         self._units: tuple[BatchUnit, ...] = ()
         self._enter = False
@@ -92,7 +124,15 @@ class SimModel:
         if self.up:
             self.up = False
             self.life += 1
+            self.incomplete = self.incomplete or self.state is not self._safe
+            self.world.refusals.died(self.node)
+            self.world.calm.hurt(self.node.id, self.behaviour.start_s + self.behaviour.load_s)
             self.world.feed(self.node, ModelDied("killed"))
+
+    @property
+    def alone(self) -> UnitId | None:
+        """The unit that it runs in a batch of its own."""
+        return self._units[0].unit if self._batch >= 0 and len(self._units) == 1 else None
 
     def _after(self, delay: float, call: object, *args: object) -> None:
         self.world.after(delay, self._fire, self.life, call, args)
@@ -107,13 +147,19 @@ class SimModel:
     def _ready(self) -> None:
         self.up = True
         if self.operator.stateful:
-            self.state = SimState(None, (), self.rng.getrandbits(60))
+            self.state = self._safe = SimState(None, (), self.rng.getrandbits(60))
         self._say(ModelReady(self.operator.name, self.state))
 
     # -- running ---------------------------------------------------------------------------------------------------------------
 
     def start_batch(self, batch: int, units: tuple[BatchUnit, ...], enter: bool = False) -> None:
         """The compute stage begins, or will."""
+        for unit in units:
+            for source, payload in unit.inputs:
+                if payload is not None and payload.defect:
+                    raise Broken(
+                        "core", f"{self.node.id} runs {unit.unit} on what it cannot read, from {source}"
+                    )
         if self.up:
             if self.world.truth.is_reckless(self.node, units):
                 self._reckless.add(batch)
@@ -139,11 +185,14 @@ class SimModel:
                 if payload is not None and getattr(payload, "poison", "") == self.operator.name:
                     self.world.seen("poison")
                     self.world.errored.add(unit.unit.request)
-                    self._batch = -1
-                    if batch in self._reckless or ((self.world.deadly or self.rng.random() < 0.3) and self.world.truth.may_hurt(self.node)):
+                    if batch in self._reckless or (
+                        (self.world.deadly or self.rng.random() < 0.3)
+                        and self.world.truth.may_hurt(self.node)
+                    ):
                         self.world.lives.kill(self.node, "poison took the proxy too", restart=True)
                     else:
                         self.kill()
+                    self._batch = -1
                     return
         behaviour, chance = self.behaviour, self.rng.random()
         if chance < behaviour.raises and len(self._units) > 1:
@@ -161,16 +210,21 @@ class SimModel:
         if batch != self._batch:
             return
         if self._capturing:
-            raise Broken("core", f"{self.node.id}: the update of batch {batch} was let in while a capture runs: the state is torn")
+            raise Broken(
+                "core",
+                f"{self.node.id}: the update of batch {batch} was let in while a capture runs: the state is torn",
+            )
         self._updating = True
         self._after(self._time(self.behaviour.update_s), self._updated)
 
     def _updated(self) -> None:
         if self.rng.random() < self.behaviour.raises:
             self.state = SimState(self.state, ((self._units[0].unit, -1),), self.rng.getrandbits(60))
+            message = f"{self.operator.name} raised in its update, {self.world.new_nonce()}"
             if len(self._units) == 1:
                 self.world.errored.add(self._units[0].unit.request)
-            self._finish(BatchFailed(self._batch, "raised in its update", True))
+                self.world.refusals.failed(self.operator.name, self._units[0].unit.request, message)
+            self._finish(BatchFailed(self._batch, message, True))
         else:
             self._finish(BatchDone(self._batch, self._results(True), True))
 
@@ -179,7 +233,9 @@ class SimModel:
         if batch == self._batch and not self._updating:
             self._finish(BatchFailed(batch, "abandoned", False))
         else:
-            self._waiting = [item for item in self._waiting if item[1][0] != batch or item[0] != self._start_batch]
+            self._waiting = [
+                item for item in self._waiting if item[1][0] != batch or item[0] != self._start_batch
+            ]
 
     def _finish(self, event: Event) -> None:
         self._batch = -1
@@ -202,16 +258,22 @@ class SimModel:
             chance = rng.random()
             if chance < behaviour.error:
                 world.errored.add(unit.unit.request)
-                results.append(UnitResult(unit.unit, error="this model fails sometimes"))
+                message = f"{op.name} fails sometimes, {nonce}"
+                world.refusals.failed(op.name, unit.unit.request, message)
+                results.append(UnitResult(unit.unit, error=message))
                 continue
             if chance > 1 - behaviour.refuse:
                 world.unwritten.add((op.name, unit.unit))
                 world.errored.add(unit.unit.request)
+                world.refusals.declined(op.name, unit.unit.request)
                 results.append(UnitResult(unit.unit, refused=True))
                 continue
             parents = tuple(payload for _, payload in unit.inputs if payload is not None)
             poison = next((item.poison for item in parents if item.poison), "")  # type: ignore[attr-defined]
-            payload = SimPayload(op.name, unit.unit, nonce, parents, poison)  # type: ignore[arg-type]
+            unreadable = None
+            if behaviour.unreadable and rng.random() < behaviour.unreadable:
+                unreadable = world.unreadable(rng.choice(("all", "some")), unit.unit.request)
+            payload = SimPayload(op.name, unit.unit, nonce, parents, poison, unreadable=unreadable)  # type: ignore[arg-type]
             entries.append((unit.unit, nonce))
             if not updated:
                 world.unwritten.add((op.name, unit.unit))
@@ -242,6 +304,7 @@ class SimModel:
 
     def _captured(self, version: int, state: SimState) -> None:
         self._capturing -= 1
+        self._safe = state
         self._say(Captured(version, state))
 
     def load(self, token: int, state: SimState) -> None:
@@ -252,11 +315,18 @@ class SimModel:
             self._waiting.append((self.load, (token, state)))
             return
         self._loading = True
-        load_s = self._time(self.behaviour.load_s) if token else self.behaviour.rehearse_s * (0.5 + self.rng.random())
+        load_s = (
+            self._time(self.behaviour.load_s)
+            if token
+            else self.behaviour.rehearse_s * (0.5 + self.rng.random())
+        )
         self._after(load_s, self._loaded, token, state)
 
     def _loaded(self, token: int, state: SimState) -> None:
-        self.state = state
+        self.state = self._safe = state
+        if self.incomplete:
+            self.incomplete = False
+            self.world.calm.hurt(self.node.id, 0.0)
         self._loading = False
         self._say(Loaded(token))
         self._next()

@@ -6,6 +6,7 @@ Each is run with its rule left out (`mutants`) to see that the checks notice, an
 from random import Random
 
 from hams_protocol.graph import Graph
+from hams_sim import limits
 from hams_sim.faults import Fault
 from hams_sim.scene import CHAINS, FANS, Scenario, flushed, kill, stateful
 
@@ -15,7 +16,11 @@ def late_return(rng: Random, graph: Graph, span: float) -> list[Fault]:
     names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F"]
     return [
         Fault(
-            rng.uniform(0, span), rng.choice(("pause-late", "isolate-late")), rng.choice(names), span_s=rng.uniform(0.2, 0.6), way=rng.choice((1, 3))
+            rng.uniform(0, span),
+            rng.choice(("pause-late", "isolate-late")),
+            rng.choice(names),
+            span_s=rng.uniform(0.2, 0.6),
+            way=rng.choice((1, 3)),
         )
         for _ in range(4)
     ]
@@ -25,7 +30,13 @@ def late_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The same with the owner of a fan-out, in the middle of its work."""
     op = next(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
     return [
-        Fault(rng.uniform(0, span), "pause-late", f"primary:{op}", trigger=rng.choice(("", "Deliver", "StartBatch")), span_s=rng.uniform(0.2, 0.5))
+        Fault(
+            rng.uniform(0, span),
+            "pause-late",
+            f"primary:{op}",
+            trigger=rng.choice(("", "Deliver", "StartBatch")),
+            span_s=rng.uniform(0.2, 0.5),
+        )
         for _ in range(3)
     ]
 
@@ -35,7 +46,10 @@ def revoked_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
     names = [f"primary:{op.name}" for op in graph.data.operators if op.stateful] + ["primary:F"]
     return [
         Fault(0.0, "slow-etcd", span_s=span + 0.3, amount=rng.choice((10.0, 40.0))),
-        *(Fault(rng.uniform(0, span), "cut-managers", rng.choice(names), span_s=rng.uniform(0.2, 0.6)) for _ in range(3)),
+        *(
+            Fault(rng.uniform(0, span), "cut-managers", rng.choice(names), span_s=rng.uniform(0.2, 0.6))
+            for _ in range(3)
+        ),
     ]
 
 
@@ -60,7 +74,14 @@ def echo(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [
         Fault(0.0, "echo", span_s=span + 0.3, amount=0.3),
         Fault(rng.uniform(0, span), "lossy", span_s=span, amount=0.15),
-        *(kill(rng.uniform(0, span), f"primary:{stateful(rng, graph)}", rng.choice(("", "Capture", "Deliver"))) for _ in range(2)),
+        *(
+            kill(
+                rng.uniform(0, span),
+                f"primary:{stateful(rng, graph)}",
+                rng.choice(("", "Capture", "Deliver")),
+            )
+            for _ in range(2)
+        ),
     ]
 
 
@@ -69,7 +90,13 @@ def two_replies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     sinks = [op.name for op in graph.data.operators if "F" in op.targets]
     at = rng.uniform(0, span / 2)
     return [
-        Fault(at, "kill-flushed", "primary:F", trigger=rng.choice(("ClientForwardAnswer", "Answer", "Completion")), count=rng.choice((1, 2, 4))),
+        Fault(
+            at,
+            "kill-flushed",
+            "primary:F",
+            trigger=rng.choice(("ClientForwardAnswer", "Answer", "Completion")),
+            count=rng.choice((1, 2, 4)),
+        ),
         *(kill(at + 0.02 * step, f"primary:{rng.choice(sinks)}") for step in range(12)),
     ]
 
@@ -79,7 +106,15 @@ def before_update(rng: Random, graph: Graph, span: float) -> list[Fault]:
     names = [op.name for op in graph.data.operators if op.stateful]
     return [
         Fault(0.0, "slow-records", other=names[-1], span_s=span + 0.3, amount=0.3),
-        *(flushed(rng.uniform(0, span), f"primary:{names[0]}", rng.choice(("Capture", "StateRecord")), rng.choice((1, 2))) for _ in range(3)),
+        *(
+            flushed(
+                rng.uniform(0, span),
+                f"primary:{names[0]}",
+                rng.choice(("Capture", "StateRecord")),
+                rng.choice((1, 2)),
+            )
+            for _ in range(3)
+        ),
     ]
 
 
@@ -97,7 +132,9 @@ def uneven(rng: Random, graph: Graph, span: float) -> list[Fault]:
 def drains(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Owners leave gracefully, and somebody dies beside."""
     names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F"]
-    return [Fault(rng.uniform(0, span), "drain", rng.choice(names)) for _ in range(3)] + [kill(rng.uniform(0, span), rng.choice(names))]
+    return [Fault(rng.uniform(0, span), "drain", rng.choice(names)) for _ in range(3)] + [
+        kill(rng.uniform(0, span), rng.choice(names))
+    ]
 
 
 def node_drain(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -105,8 +142,14 @@ def node_drain(rng: Random, graph: Graph, span: float) -> list[Fault]:
     op = stateful(rng, graph)
     at = rng.uniform(0, span / 2)
     if rng.random() < 0.5:
-        return [Fault(at, "drain", f"primary:{op}"), Fault(at + 0.002 * rng.random(), "drain", f"backup:{op}")]
-    found = [Fault(at, "drain", f"backup:{op}"), kill(at + rng.choice((0.0, 0.001, 0.1)) * rng.random(), f"primary:{op}")]
+        return [
+            Fault(at, "drain", f"primary:{op}"),
+            Fault(at + 0.002 * rng.random(), "drain", f"backup:{op}"),
+        ]
+    found = [
+        Fault(at, "drain", f"backup:{op}"),
+        kill(at + rng.choice((0.0, 0.001, 0.1)) * rng.random(), f"primary:{op}"),
+    ]
     return [*sorted(found, key=lambda item: rng.random()), kill(at + rng.uniform(0.1, span), f"primary:{op}")]
 
 
@@ -124,7 +167,15 @@ def lost_race(rng: Random, graph: Graph, span: float) -> list[Fault]:
 def shards(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Owners of shards, which back each other, are cut off or stopped in turn."""
     kinds = ("isolate", "pause", "kill", "cut-managers")
-    return [Fault(rng.uniform(0, span), rng.choice(kinds), rng.choice(("primary:F", "any:F")), span_s=rng.uniform(0.2, 0.8)) for _ in range(4)]
+    return [
+        Fault(
+            rng.uniform(0, span),
+            rng.choice(kinds),
+            rng.choice(("primary:F", "any:F")),
+            span_s=rng.uniform(0.2, 0.8),
+        )
+        for _ in range(4)
+    ]
 
 
 def innocents(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -132,10 +183,23 @@ def innocents(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [Fault(0.0, "deadly", span_s=span + 0.3, amount=0.5)]
 
 
+def unreadable(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Owners die around payloads that cannot be read, by anybody or by those of another version."""
+    names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F"]
+    return [
+        kill(rng.uniform(0, span), rng.choice(names), rng.choice(("", "Deliver", "Capture")))
+        for _ in range(3)
+    ]
+
+
 MOMENTS: dict[str, Scenario] = {
-    "late-return": Scenario("replaced owners come back unawares", (*FANS, "pair", "sandwich", "router"), late_return),
+    "late-return": Scenario(
+        "replaced owners come back unawares", (*FANS, "pair", "sandwich", "router"), late_return
+    ),
     "late-fan": Scenario("a fan-out's owner comes back unawares", FANS, late_fan),
-    "revoked-unawares": Scenario("frozen out while it goes on", ("single", "pair", "chain"), revoked_unawares, frontends=3),
+    "revoked-unawares": Scenario(
+        "frozen out while it goes on", ("single", "pair", "chain"), revoked_unawares, frontends=3
+    ),
     "alone": Scenario("a primary goes back by itself", ("pair", "sandwich", "siblings"), alone, backups=1),
     "alone-echo": Scenario("the same on a bad network", ("pair", "sandwich"), alone_echo, backups=1),
     "echo": Scenario("late repetitions", ("pair", "sandwich", "chain"), echo),
@@ -143,9 +207,18 @@ MOMENTS: dict[str, Scenario] = {
     "two-replies": Scenario("who answers dies with who computed", ("fan-stateless", "siblings"), two_replies),
     "uneven": Scenario("backups differ", ("single", "pair"), uneven, backups=2),
     "drains": Scenario("graceful ends", ("chain", "pair", "fan-stateless", "fan-stateful"), drains),
-    "node-drain": Scenario("primary and backup are to end together", ("chain", "pair", "single"), node_drain, backups=1),
+    "node-drain": Scenario(
+        "primary and backup are to end together", ("chain", "pair", "single"), node_drain, backups=1
+    ),
     "lost-race": Scenario("a set that cannot be shrunk", ("single", "pair"), lost_race),
     "shards": Scenario("shards back each other", ("single", "pair"), shards, frontends=2, shards=2),
     "shards-3": Scenario("logs of unequal length", ("single", "pair"), shards, frontends=3),
-    "innocents": Scenario("nobody else gets a poison request's error", CHAINS, innocents),
+    "unreadable": Scenario(
+        "what cannot be read is one request's error",
+        (*CHAINS, *FANS, "first", "router", "diamond-interleave", "feedback"),
+        unreadable,
+    ),
+    "innocents": Scenario(
+        "nobody else gets a poison request's error", CHAINS, innocents, whole_s=limits.poison_recovers_s
+    ),
 }

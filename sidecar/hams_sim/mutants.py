@@ -18,28 +18,55 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "accept-old-epoch": ("late-fan", "late-return"),
     "ack-set-shrinks-early": ("lost-race",),
     "ack-without-epoch": ("alone",),
+    "conflict-for-same": ("F39",),
+    "death-unheard": ("follower-dies",),
+    "deadline-early": ("F18", "F22"),
+    "poison-at-first-death": ("F4",),
+    "progress-forgotten": ("others-wait",),
+    "waiting-counts-as-slow": ("others-wait",),
+    "block-counts-dropped": ("dropped-follower",),
+    "checkpoint-oldest": ("state-lost",),
+    "checkpoint-speculative": ("state-lost",),
+    "checkpoint-without-consumed": ("state-lost",),
+    "lost-shard-reuses-ids": ("frontends-lost",),
+    "lost-while-held": ("in-doubt",),
+    "ticket-not-pending": ("no-key",),
+    "tickets-forgotten": ("no-key",),
     "ack-without-value-id": ("stale-acks",),
     "act-before-commit": ("second-thoughts",),
     "adopted-under-new-id": ("F9",),
     "alone-without-deps": ("alone",),
     "apply-orphan": ("out-of-reach",),
     "attempt-not-awaited": ("innocents",),
+    "begins-again-unasked": ("lost-early", "lost-late"),
     "complete-request-taken": ("echo",),
     "deps-not-transitive": ("F1",),
     "consumed-not-restored": ("F2",),
     "apply-with-gap": ("F21", "echo"),
     "copy-speculative": ("pending-alone", "alone"),
     "copy-without-consumed": ("pending-alone", "alone"),
+    "copy-without-fan-inputs": ("copied-inputs",),
     "merge-unknown-epoch": ("unheard",),
     "durable-when-tainted": ("told-alone",),
     "ends-dropped-unheard": ("long-away",),
     "feedback-speculative": ("F1",),
+    "handed-slot-forgotten": ("handed-slot",),
+    "one-shard-asked": ("replied-only",),
+    "orphan-adopted": ("adopted-orphan",),
+    "first-answer-decides": ("second-backup",),
+    "follower-answers": ("silent-primary",),
     "freeze-ignored": ("shards-3", "revoked-unawares"),
     "frozen-takes-records": ("revoked-unawares",),
     "hand-over-unflushed": ("drains",),
     "highest-becomes-primary": ("uneven",),
     "ignore-taint": ("F6",),
     "inject-before-replicate": ("F39",),
+    "durable-without-keeper": ("keeper-hurt",),
+    "keeper-forgets": ("late-poison",),
+    "keeper-let-go": ("keeper-unseen",),
+    "keeper-not-asked": ("late-poison",),
+    "keeper-without-consumed": ("late-poison",),
+    "no-keeper": ("late-replacement",),
     "kept-never-asked": ("kept-alone",),
     "kept-pending": ("kept-alone",),
     "kept-without-consumed": ("kept-busy",),
@@ -49,6 +76,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "leaves-with-hand-over": ("heir-dies",),
     "goes-on-after-hand-over": ("both-end",),
     "heir-not-asked": ("both-end",),
+    "hung-is-dead": ("all-hang",),
     "log-leaves-with-hand-over": ("log-heir-dies",),
     "longest-log-wins": ("short-log",),
     "mix-fan-out-values": ("torn-fan",),
@@ -63,6 +91,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "poison-runs-for-ever": ("F4",),
     "proposals-pile-up": ("etcd-long-away",),
     "query-without-fence": ("slow-receivers",),
+    "records-without-fan-inputs": ("silent-primary",),
     "record-ack-of-old-epoch": ("joins-twice",),
     "record-of-old-epoch": ("echo", "late-return"),
     "reply-before-durable": ("F1",),
@@ -74,9 +103,14 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "set-before-ack-set": ("second-thoughts", "joins-twice"),
     "shrink-from-outside": ("unleased",),
     "sink-keeps-orphan": ("F1", "F6"),
+    "silent-leader-dropped": ("silent-primary",),
     "skip-without-deps": ("F1",),
     "slot-moves-while-busy": ("planned",),
+    "starved-judge-judges": ("F42",),
     "suspect-without-backup": ("innocents",),
+    "unreadable-is-lost": ("unreadable",),
+    "unreadable-runs": ("unreadable",),
+    "tainted-primary-joins": ("tainted-lives",),
     "update-with-orphans": ("before-update",),
 }
 """Which scenes make a mutant show up soonest, if not any fault."""
@@ -95,6 +129,7 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
 
 HISTORIES_FOR: dict[str, int] = {
     "durable-when-tainted": 300,
+    "handed-slot-forgotten": 200,
     "attempt-not-awaited": 300,
     "leaves-at-once": 200,
     "deps-not-transitive": 200,
@@ -122,7 +157,9 @@ def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
     faults = FAULTS_FOR.get(name, ("",))
     for number in range(count):
         fault = faults[number % len(faults)]
-        everywhere = SCENES[fault].shapes if fault in SCENES else tuple(shape for shape in SHAPES if shape != "random")
+        everywhere = (
+            SCENES[fault].shapes if fault in SCENES else tuple(shape for shape in SHAPES if shape != "random")
+        )
         shapes = SHAPES_FOR.get(name, everywhere)
         yield Spec(seed + number, shapes[(number // len(faults)) % len(shapes)], fault)
 
@@ -163,7 +200,9 @@ def run(count: int | None, seed: int, jobs: int, output: str) -> int:
         )
         if output == "text":
             verdict = f"caught after {ran}" if caught else f"NOT CAUGHT in {ran}" if ran else "left out"
-            sys.stdout.write(f"{name:32} {verdict:24} {caught.what if caught else NOT_CAUGHT.get(name, '')}\n")
+            sys.stdout.write(
+                f"{name:32} {verdict:24} {caught.what if caught else NOT_CAUGHT.get(name, '')}\n"
+            )
             sys.stdout.flush()
     if output == "json":
         sys.stdout.write(json.dumps(rows) + "\n")
@@ -175,20 +214,34 @@ def run(count: int | None, seed: int, jobs: int, output: str) -> int:
 def table(rows: Iterable[Mapping[str, object]]) -> str:
     """docs/mutants.md."""
     text = ["# Mutants", ""]
-    text += ["Protocol bugs that the simulation must catch (`make sim-mutants`): each leaves out one rule of the protocol. A mutant is caught by a"]
-    text += ["history that breaks an invariant with it and holds without it. Scenes and graphs are chosen so that the rule is needed; the number"]
+    text += [
+        "Protocol bugs that the simulation must catch (`make sim-mutants`): each leaves out one rule of the protocol. A mutant is caught by a"
+    ]
+    text += [
+        "history that breaks an invariant with it and holds without it. Scenes and graphs are chosen so that the rule is needed; the number"
+    ]
     text += ["says how many histories that took. Section: of [protocol.md](design/protocol.md), where"]
-    text += ["the invariants stand too, in section 8. This page is `hams sim --mutants --output markdown`.", ""]
-    text += ["| mutant | the rule it breaks | section | broken invariant | histories | scene |", "| --- | --- | --- | --- | --- | --- |"]
+    text += [
+        "the invariants stand too, in section 8. This page is `hams sim --mutants --output markdown`.",
+        "",
+    ]
+    text += [
+        "| mutant | the rule it breaks | section | broken invariant | histories | scene |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     missed: list[str] = []
     for row in rows:
         name, rule = str(row["mutant"]), str(row["rule"])
         rule, _, section = rule.removesuffix(")").partition(" (section")
         if row["caught"]:
             spot = ", ".join(FAULTS_FOR.get(name, ("any fault",)))
-            text.append(f"| {name} | {rule} | {section.removeprefix('s').strip()} | {row['caught']} | {row['histories']} | {spot} |")
+            text.append(
+                f"| {name} | {rule} | {section.removeprefix('s').strip()} | {row['caught']} | {row['histories']} | {spot} |"
+            )
         else:
-            missed.append(f"| {name} | {rule} | {section.removeprefix('s').strip()} | {NOT_CAUGHT.get(name, 'not known')} |")
+            missed.append(
+                f"| {name} | {rule} | {section.removeprefix('s').strip()} | {NOT_CAUGHT.get(name, 'not known')} |"
+            )
     if missed:
         text += [
             "",

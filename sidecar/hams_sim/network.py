@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from hams_sim.node import Node
     from hams_sim.world import World
 
-PAYLOAD = frozenset((Deliver, StateRecord, StateCopy, LogAppend, LogCopy, SlotAnswer, ClientForward, ClientForwardAnswer))
+PAYLOAD = frozenset(
+    (Deliver, StateRecord, StateCopy, LogAppend, LogCopy, SlotAnswer, ClientForward, ClientForwardAnswer)
+)
 
 ATTEMPTS = frozenset((Attempt, AttemptAck))
 
@@ -37,7 +39,19 @@ ATTEMPTS = frozenset((Attempt, AttemptAck))
 class Link:
     """One direction between two instances. `cut`: how many faults cut it; `stalls`: it keeps what is sent meanwhile, as TCP does."""
 
-    __slots__ = ("broken", "cut", "delay", "kept", "last_control", "last_payload", "life", "receiver", "refused_at", "sender", "stalls")
+    __slots__ = (
+        "broken",
+        "cut",
+        "delay",
+        "kept",
+        "last_control",
+        "last_payload",
+        "life",
+        "receiver",
+        "refused_at",
+        "sender",
+        "stalls",
+    )
 
     def __init__(self, sender: "Node", receiver: "Node", delay: float) -> None:
         self.sender = sender
@@ -118,7 +132,11 @@ class Network:
             if rng.random() < self.reorder:
                 self._push(link, message, now + link.delay + self.extra * rng.random())
                 return
-        at = now + link.delay * (1 + self.jitter * rng.random()) + (self.extra * rng.random() if self.extra else 0.0)
+        at = (
+            now
+            + link.delay * (1 + self.jitter * rng.random())
+            + (self.extra * rng.random() if self.extra else 0.0)
+        )
         if type(message) in PAYLOAD:
             self._note(message)
             if type(message) is StateRecord and self.slow_records and self.slow_of in ("", message.op):
@@ -153,14 +171,20 @@ class Network:
                 epoch = getattr(link.receiver.machine, "epoch", 0)
                 self.world.received.setdefault(token.value_id.rstrip("!"), []).append((link.receiver, epoch))
             elif not token.route:
-                self.world.recorder.fan_out_again(token.source, token.unit)
+                self.world.recorder.fan_out_again(link.sender, token.source, token.unit)
+        elif type(message) is SlotAnswer:
+            self.world.recorder.answered(link.receiver, message)
+        elif isinstance(message, LogAppend | LogCopy):
+            self.world.recorder.log_arrived(link.receiver, message)
         self.world.feed(link.receiver, Received(link.sender.id, message))
 
     def _refused(self, link: Link) -> None:
         now = self.world.now
         if now >= link.refused_at:
             link.refused_at = now + limits.refused_again_s
-            self.world.after(link.delay * 2, self.world.watching.peer_down, link.sender, link.receiver.id, True)
+            self.world.after(
+                link.delay * 2, self.world.watching.peer_down, link.sender, link.receiver.id, True
+            )
 
     # -- faults ----------------------------------------------------------------------------------------------------------------------
 

@@ -39,11 +39,13 @@ class Trigger:
 
 
 class Node:
-    """`host_cut` bit 1: nothing leaves the host, bit 2: nothing reaches it. `skew`: its clock's offset (no clock decides anything)."""
+    """`host_cut` bit 1: nothing leaves the host, bit 2: nothing reaches it. `sound_since`: its last pause or cut ended then.
+    `skew`: its clock's offset (no clock decides anything)."""
 
     __slots__ = (
         "alive",
         "backlog",
+        "born_at",
         "etcd_cut",
         "generation",
         "host_cut",
@@ -56,12 +58,14 @@ class Node:
         "model",
         "of",
         "paused",
+        "paused_at",
         "proposals",
         "revision_seen",
         "silent_since",
         "skew",
         "slow",
         "slow_net",
+        "sound_since",
         "spins",
         "timer_at",
         "trigger",
@@ -75,8 +79,10 @@ class Node:
         self.machine: Machine
         self.model: SimModel | None = None
         self.alive = True
+        self.born_at = 0.0
         self.leaving = False
         self.paused = 0
+        self.paused_at = 0.0
         self.backlog: list[Event] = []
         self.turn: list[Event] = []
         self.links: dict[str, Link] = {}
@@ -84,6 +90,7 @@ class Node:
         self.skew = skew
         self.slow = 1.0
         self.slow_net = 1.0
+        self.sound_since = 0.0
         self.watch_slow = 1.0
         self.revision_seen = -1
         self.members_seen = -1
@@ -98,7 +105,7 @@ class Node:
 
     def member(self) -> Member:
         """What its shell registers in etcd."""
-        return Member(self.id, self.of, self.id, self.kept)
+        return Member(self.id, self.of, self.id, self.kept, keeps=self.of != MANAGER)
 
     @property
     def kept(self) -> str | None:

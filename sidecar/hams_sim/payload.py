@@ -4,7 +4,7 @@ A value carries the operator, the unit and a nonce drawn fresh at every executio
 persistent list of everything that ever updated it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from hams_protocol.ids import UnitId
 
@@ -12,9 +12,18 @@ from hams_protocol.ids import UnitId
 class SimPayload:
     """One computed value (or, without an operator, a client's input). `parents` are the payloads it was computed from."""
 
-    __slots__ = ("batch_key", "nbytes", "nonce", "op", "parents", "poison", "rows", "unit")
+    __slots__ = ("batch_key", "nbytes", "nonce", "op", "parents", "poison", "rows", "unit", "unreadable")
 
-    def __init__(self, op: str, unit: UnitId | None, nonce: int, parents: tuple["SimPayload", ...], poison: str = "", nbytes: int = 64) -> None:
+    def __init__(
+        self,
+        op: str,
+        unit: UnitId | None,
+        nonce: int,
+        parents: tuple["SimPayload", ...],
+        poison: str = "",
+        nbytes: int = 64,
+        unreadable: Callable[[], bool] | None = None,
+    ) -> None:
         self.op = op
         self.unit = unit
         self.nonce = nonce
@@ -23,6 +32,12 @@ class SimPayload:
         self.nbytes = nbytes
         self.rows = 1
         self.batch_key = ""
+        self.unreadable = unreadable
+
+    @property
+    def defect(self) -> str:
+        """Whether the instance whose turn it is can read it: neighbours of another version may, where it cannot."""
+        return "it is none" if self.unreadable is not None and self.unreadable() else ""
 
     def ancestry(self) -> Iterator["SimPayload"]:
         """This value and everything it was computed from, each once."""
@@ -41,8 +56,11 @@ class SimState:
     """The state of a stateful model: everything that updated it, newest first, as a persistent list."""
 
     __slots__ = ("batch_key", "before", "depth", "digest", "entries", "nbytes", "rows")
+    defect = ""
 
-    def __init__(self, before: "SimState | None", entries: tuple[tuple[UnitId, int], ...], digest: int) -> None:
+    def __init__(
+        self, before: "SimState | None", entries: tuple[tuple[UnitId, int], ...], digest: int
+    ) -> None:
         self.before = before
         self.entries = entries
         self.digest = digest

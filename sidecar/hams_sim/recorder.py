@@ -16,8 +16,10 @@ from hams_protocol.effects import (
     NoteLost,
     NoteReply,
 )
-from hams_protocol.ids import UnitId
-from hams_protocol.messages import Kind, Token
+from hams_protocol.graph import shard_name
+from hams_protocol.ids import InstanceId, RequestId, UnitId, ValueId
+from hams_protocol.messages import Admit, Kind, LogAppend, LogCopy, ReplyEntry, SlotAnswer, Token
+from hams_protocol.stateful import StatefulMachine
 from hams_protocol.topology import ReplicaSet
 from hams_sim.errors import Broken
 from hams_wire.history import Line
@@ -30,7 +32,11 @@ if TYPE_CHECKING:
 
 def reply_digest(tokens: tuple[Token, ...], failed: bool) -> str:
     """Digest of a reply: of the tensors that it is made of, which their value ids name."""
-    names = sorted(f"{token.source}|{'.'.join(token.lane)}|{token.value_id}" for token in tokens if token.kind is Kind.VALUE or failed)
+    names = sorted(
+        f"{token.source}|{'.'.join(token.lane)}|{token.value_id}"
+        for token in tokens
+        if token.kind is Kind.VALUE or failed
+    )
     return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
 
 
@@ -42,40 +48,54 @@ class Recorder:
         self.lines: list[Line] = []
         self.writers: dict[tuple[str, int, int | None], str] = {}
         self.execs: dict[str, dict[tuple[int, int], NoteExec]] = {}
-        self.logged: dict[object, float] = {}
-        self.complete: set[object] = set()
+        self.made_for: dict[str, RequestId] = {}
+        self.logged: dict[RequestId, float] = {}
+        self.complete: set[RequestId] = set()
         self.durable: dict[tuple[str, int], int] = {}
         self.replies: dict[object, NoteReply] = {}
-        self.fan_values: dict[tuple[str, UnitId], list[str]] = {}
+        self.fan_values: dict[tuple[str, UnitId], list[ValueId]] = {}
+        self.told: set[tuple[InstanceId, ValueId]] = set()
+        self.log_records: dict[ValueId, set[tuple[Node, int, int]]] = {}
 
     def exec(self, node: "Node", note: NoteExec) -> None:
         """One executed unit."""
         key = (note.op, note.epoch, note.slot)
         if self.writers.setdefault(key, node.id) != node.id:
-            raise Broken("I5", f"{node.id} executes in epoch {note.epoch} of {note.op}, so did {self.writers[key]}")
+            raise Broken(
+                "I5", f"{node.id} executes in epoch {note.epoch} of {note.op}, so did {self.writers[key]}"
+            )
         if note.op in self.world.fan_outs and note.out is not None:
-            self._fan_out(note)
+            self._fan_out(node, note)
+        if note.out is not None:
+            self.made_for[note.out] = note.unit.request
         if note.seq is not None:
             self.execs.setdefault(note.op, {})[note.epoch, note.seq] = note
             self.world.truth.check_window(node)
         self.lines.append(line_of(note, node.id))
 
-    def _fan_out(self, note: NoteExec) -> None:
+    def _fan_out(self, node: "Node", note: NoteExec) -> None:
         """A fan-out's owner has executed."""
-        self.fan_out_again(note.op, note.unit)
+        self.fan_out_again(node, note.op, note.unit)
         assert note.out is not None
         self.fan_values.setdefault((note.op, note.unit), []).append(note.out)
 
-    def fan_out_again(self, op: str, unit: UnitId) -> None:
-        """Section 4 does not promise one value if an owner dies together with every stateless receiver of its first one: note such requests,
-        when the heir executes, or gets nothing but a skip itself and passes it on. A stateful receiver may have it yet.
+    def answered(self, node: "Node", answer: SlotAnswer) -> None:
+        """A successor's answer has reached a slot's new owner: from now on that one knows these values."""
+        self.told.update((node.id, token.value_id) for token in answer.tokens if token.kind is not Kind.SKIP)
 
+    def fan_out_again(self, node: "Node", op: str, unit: UnitId) -> None:
+        """Note a request for which a fan-out's value is gone, when the heir `node` executes, or passes on a skip of its own.
+
+        Section 4 does not promise one value if an owner dies together with every receiver of its first one, before they were asked. A
+        receiver that lives can tell, and so can whoever holds a record that was made from the value; an heir that was told has no excuse.
         What nobody has received is seen by nobody: its owner's late messages are fenced. Who got a skip of it cannot give the value back.
         """
         world = self.world
         for value in self.fan_values.get((op, unit), ()):
-            holders = world.received.get(value, ())
-            if holders and not any(self.can_tell(holder, epoch, unit) for holder, epoch in holders):
+            receivers = world.received.get(value, ())
+            if not receivers or (node.id, value) in self.told or self._is_on_record(op, unit, value):
+                continue
+            if not any(self.can_tell(receiver, epoch, unit) for receiver, epoch in receivers):
                 world.torn.add(str(unit.request))
                 world.seen("fan-out owner lost with every receiver")
 
@@ -89,7 +109,55 @@ class Recorder:
         if getattr(node.machine, "epoch", 0) == epoch:
             return True
         ends = self.world.etcd.ends.get(node.of, {})
-        return any(note.unit.request == unit.request and seq <= ends.get(of, seq) for (of, seq), note in self.execs.get(node.of, {}).items())
+        return any(
+            note.unit.request == unit.request and seq <= ends.get(of, seq)
+            for (of, seq), note in self.execs.get(node.of, {}).items()
+        )
+
+    def log_arrived(self, node: "Node", message: LogAppend | LogCopy) -> None:
+        """A follower gets entries of a shard's log: of replies, and of inputs of internal requests, it is a record."""
+        first = message.first if isinstance(message, LogAppend) else message.index
+        step = 1 if isinstance(message, LogAppend) else 0
+        for number, entry in enumerate(message.entries):
+            tokens = entry.tokens if isinstance(entry, ReplyEntry) else ()
+            if isinstance(entry, Admit) and entry.origin is not None:
+                tokens = (entry.origin,)
+            at = (node, message.epoch, first + step * number)
+            for token in tokens:
+                if token.source in self.world.fan_outs:
+                    self.log_records.setdefault(token.value_id, set()).add(at)
+
+    def _is_on_record(self, op: str, unit: UnitId, value: ValueId) -> bool:
+        """Whether a living member of a successor's set holds a record that was made from the value: of a state, or in a shard's log."""
+        world = self.world
+        names = {*world.graph.operators[op].targets, shard_name(unit.request.shard)}
+        for item in world.etcd.topology.sets:
+            if item.name not in names:
+                continue
+            for node in [world.nodes[name] for name in item.members]:
+                if node.alive and node.id not in world.etcd.topology.revoked:
+                    records = [at for holder, *at in self.log_records.get(value, ()) if holder is node]
+                    records += [at for at in self._made_from(item.name, value) if self._received(node, *at)]
+                    if any(self._survives(item.name, *at) for at in records):
+                        return True
+        return False
+
+    def _made_from(self, name: str, value: ValueId) -> list[list[int]]:
+        """Epoch and seq of every unit of an operator that was executed on a value."""
+        return [[*at] for at, note in self.execs.get(name, {}).items() if value in note.inputs]
+
+    @staticmethod
+    def _received(node: "Node", epoch: int, seq: int) -> bool:
+        """Whether a member of an operator's set has the record of a unit, if no end has cut that off."""
+        machine = node.machine
+        assert isinstance(machine, StatefulMachine)
+        newest = machine.version if machine.backup is None else machine.backup.received
+        return (epoch, seq) <= (machine.epoch, newest)
+
+    def _survives(self, name: str, epoch: int, position: int) -> bool:
+        """Whether no committed end has cut a record off."""
+        ends = self.world.etcd.ends.get(name, {})
+        return all(position <= end for of, end in ends.items() if of >= epoch)
 
     def apply(self, node: "Node", note: NoteApply) -> None:
         """A backup has applied a version."""
@@ -104,15 +172,15 @@ class Recorder:
 
     def log(self, node: "Node", note: NoteLog) -> None:
         """A request was committed in a shard's log."""
+        self.world.logs.logged(node, note)
+        if note.source is not None:
+            self.world.refusals.fed_back(note.request, note.source)
         self.logged.setdefault(note.request, self.world.now)
         self.lines.append(line_of(note, node.id))
 
     def reply(self, node: "Node", note: NoteReply) -> None:
         """A reply is about to be released: everything it depends on is durable."""
-        for token in note.tokens:
-            for dep in token.deps:
-                if not self.world.truth.is_durable(dep):
-                    raise Broken("I3", f"{node.id} replies to {note.request} with {token.value_id}, whose {dep} is not durable")
+        self.world.logs.replied(node, note)
         self.replies[note.request] = note
         failed = any(token.kind is Kind.ERROR for token in note.tokens)
         self.lines.append(line_of(note, node.id, digest=reply_digest(note.tokens, failed)))
@@ -134,12 +202,21 @@ class Recorder:
             self.lines.append(line_of(note, item.primary))
 
     def lost(self, node: "Node", note: NoteLost) -> None:
-        """Nobody is left who holds a state, which may yet be found; or, with a version, it stems from what begins again: that is for good."""
-        if note.version >= 0:
-            self.began_again(note.op)
+        """Nobody is left who holds a state, which may yet be found; or, with a version, it stems from what begins again."""
         self.lines.append(line_of(note, node.id))
 
-    def began_again(self, op: str) -> None:
-        """A state was lost for good. What it had executed of open requests runs again, upstream too where somebody else died."""
-        self.world.torn.update(str(done.unit.request) for done in self.execs.get(op, {}).values() if done.unit.request not in self.complete)
-        self.world.lost.add(op)
+    def surviving(self, op: str, epoch: int) -> list[NoteExec]:
+        """The surviving history of a stateful operator as its epoch `epoch` has it, in order."""
+        execs = self.execs.get(op, {})
+        ends = self.world.etcd.ends.get(op, {})
+        found: dict[int, NoteExec] = {}
+        start = 0
+        for number in range(1, epoch + 1):
+            end = ends.get(number) if number < epoch else None
+            for seq in [seq for seq in found if number > 1 and seq > start]:
+                del found[seq]
+            for (of, seq), note in execs.items():
+                if of == number and seq > start and (end is None or seq <= end):
+                    found[seq] = note
+            start = end if end is not None else start
+        return [found[seq] for seq in sorted(found)]

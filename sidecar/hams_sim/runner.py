@@ -84,7 +84,10 @@ class Tally:
             "faults": dict(self.faults.most_common()),
             "coverage": dict(self.coverage.most_common()),
             "shapes": dict(self.shapes),
-            "failures": [{"invariant": item.what, "message": item.message, "command": item.spec.command()} for item in self.failures],
+            "failures": [
+                {"invariant": item.what, "message": item.message, "command": item.spec.command()}
+                for item in self.failures
+            ],
         }
 
     def render(self, took_s: float) -> str:
@@ -92,7 +95,8 @@ class Tally:
         text = [
             f"{self.histories} histories in {took_s:.1f} s ({self.histories / took_s:.1f}/s), {self.calls} requests, "
             f"{self.events} events, {self.sim_s:.0f} simulated seconds",
-            f"faults   {sum(self.faults.values())}: " + ", ".join(f"{name} {count}" for name, count in self.faults.most_common(14)),
+            f"faults   {sum(self.faults.values())}: "
+            + ", ".join(f"{name} {count}" for name, count in self.faults.most_common(14)),
             "reached  " + ", ".join(f"{name} {count}" for name, count in self.coverage.most_common(40)),
             "shapes   " + ", ".join(f"{name} {count}" for name, count in self.shapes.most_common()),
         ]
@@ -117,7 +121,9 @@ def run(options: argparse.Namespace, jobs: int, tally: Tally) -> None:
         progress.note(first, len(chunk), fresh)
         if options.histories > limits.chunk_histories and options.output == "text":
             rate = len(chunk) / (time.monotonic() - began)
-            say(f"seeds {chunk[0].seed} to {chunk[-1].seed}: {len(fresh)} of {len(chunk)} violate an invariant ({rate:.1f}/s)")
+            say(
+                f"seeds {chunk[0].seed} to {chunk[-1].seed}: {len(fresh)} of {len(chunk)} violate an invariant ({rate:.1f}/s)"
+            )
         if fresh and enough is not None:
             return
 
@@ -144,7 +150,9 @@ class Progress:
                     noted = json.loads(line)
                     about, first, count = noted["about"], int(noted["first"]), int(noted["count"])
                 except (ValueError, TypeError, KeyError):
-                    raise BadProgress(f"--progress {path}, line {number}: expected what an earlier run noted, found {line[:80]!r}") from None
+                    raise BadProgress(
+                        f"--progress {path}, line {number}: expected what an earlier run noted, found {line[:80]!r}"
+                    ) from None
                 if about == self._about and count == min(limits.chunk_histories, options.histories - first):
                     self._done.add(first)
 
@@ -155,7 +163,12 @@ class Progress:
     def note(self, first: int, count: int, failures: Sequence[Outcome]) -> None:
         """One more chunk is done."""
         if self._path is not None:
-            noted = {"about": self._about, "first": first, "count": count, "failures": [item.spec.command() for item in failures]}
+            noted = {
+                "about": self._about,
+                "first": first,
+                "count": count,
+                "failures": [item.spec.command() for item in failures],
+            }
             with self._path.open("a") as file:
                 file.write(json.dumps(noted) + "\n")
 
@@ -191,9 +204,16 @@ def _run(options: argparse.Namespace) -> int:
     else:
         say(tally.render(took_s))
         for outcome in tally.failures[:1]:
-            say(f"\n{outcome.message}\n" + "\n".join(f"  fault {number}: {text}" for number, text in enumerate(outcome.schedule)))
+            say(
+                f"\n{outcome.message}\n"
+                + "\n".join(f"  fault {number}: {text}" for number, text in enumerate(outcome.schedule))
+            )
             say(f"\nreplay: {outcome.spec.command()}")
-        say("no invariant was violated" if not tally.failures else f"{len(tally.failures)} histories violate an invariant")
+        say(
+            "no invariant was violated"
+            if not tally.failures
+            else f"{len(tally.failures)} histories violate an invariant"
+        )
     if options.mutant:
         return 0 if tally.failures else 1
     return 1 if tally.failures else 0

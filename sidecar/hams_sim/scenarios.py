@@ -8,25 +8,42 @@ nothing orphan at a client, everything protected again.
 from random import Random
 
 from hams_protocol.graph import Graph
+from hams_sim import limits
 from hams_sim.faults import Fault
 from hams_sim.late import LATE
+from hams_sim.logs_and_losses import LOGS_AND_LOSSES
 from hams_sim.moments import MOMENTS
-from hams_sim.scene import CHAINS, Scenario, flushed, kill, stateful, stateless
+from hams_sim.replacements import REPLACEMENTS
+from hams_sim.scene import CHAINS, DEEP, FANS, Scenario, flushed, kill, stateful, stateless
 
 
 def f1(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The primary dies between its outputs and its record."""
-    return [flushed(rng.uniform(0, span), f"primary:{stateful(rng, graph)}", rng.choice(("Capture", "StateRecord")), rng.choice((1, 2, 3)))] * 2
+    return [
+        flushed(
+            rng.uniform(0, span),
+            f"primary:{stateful(rng, graph)}",
+            rng.choice(("Capture", "StateRecord")),
+            rng.choice((1, 2, 3)),
+        )
+    ] * 2
 
 
 def f2(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The primary dies after the backup's apply, before the notice."""
-    return [kill(rng.uniform(0, span), f"primary:{stateful(rng, graph)}", "Durable", rng.choice((1, 2, 4))) for _ in range(2)]
+    return [
+        kill(rng.uniform(0, span), f"primary:{stateful(rng, graph)}", "Durable", rng.choice((1, 2, 4)))
+        for _ in range(2)
+    ]
 
 
 def f3(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Proxies die, models die."""
-    return [Fault(rng.uniform(0, span), kind, f"primary:{op.name}") for op in graph.data.operators for kind in rng.sample(("kill", "kill-model"), 1)]
+    return [
+        Fault(rng.uniform(0, span), kind, f"primary:{op.name}")
+        for op in graph.data.operators
+        for kind in rng.sample(("kill", "kill-model"), 1)
+    ]
 
 
 def f5(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -34,7 +51,11 @@ def f5(rng: Random, graph: Graph, span: float) -> list[Fault]:
     op = stateful(rng, graph)
     return [
         kill(rng.uniform(0, span), f"backup:{op}"),
-        kill(rng.uniform(0, span), f"{rng.choice(('backup', 'primary'))}:{op}", rng.choice(("StateCopy", "AskCopy", "RecordAck"))),
+        kill(
+            rng.uniform(0, span),
+            f"{rng.choice(('backup', 'primary'))}:{op}",
+            rng.choice(("StateCopy", "AskCopy", "RecordAck")),
+        ),
     ]
 
 
@@ -57,8 +78,14 @@ def f7(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def f9(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The fan-out operator dies between two of its sends."""
-    op = next((op.name for op in graph.data.operators if not op.stateful and len(op.successors) > 1), stateless(rng, graph))
-    return [flushed(rng.uniform(0, span), f"primary:{op}", "Deliver", rng.choice((2, 2, 3, 4, 6))) for _ in range(2)]
+    op = next(
+        (op.name for op in graph.data.operators if not op.stateful and len(op.successors) > 1),
+        stateless(rng, graph),
+    )
+    return [
+        flushed(rng.uniform(0, span), f"primary:{op}", "Deliver", rng.choice((2, 2, 3, 4, 6)))
+        for _ in range(2)
+    ]
 
 
 def f10(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -93,23 +120,40 @@ def f19(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def f20(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Links flap."""
-    return [Fault(rng.uniform(0, span), "flap", f"primary:{stateful(rng, graph)}", rng.choice(("leader", "any:F", "backup:F"))) for _ in range(2)]
+    return [
+        Fault(
+            rng.uniform(0, span),
+            "flap",
+            f"primary:{stateful(rng, graph)}",
+            rng.choice(("leader", "any:F", "backup:F")),
+        )
+        for _ in range(2)
+    ]
 
 
 def f21(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Loss, repetition, reordering, jitter; links clogged and opened in random order."""
-    return [Fault(rng.uniform(0, span / 2), "lossy", span_s=span, amount=0.05), Fault(rng.uniform(0, span), "clog", span_s=0.5)]
+    return [
+        Fault(rng.uniform(0, span / 2), "lossy", span_s=span, amount=0.05),
+        Fault(rng.uniform(0, span), "clog", span_s=0.5),
+    ]
 
 
 def f22(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A slow backup."""
-    return [Fault(0.0, "slow", f"backup:{stateful(rng, graph)}", span_s=span, amount=30.0), Fault(0.0, "slow-records", span_s=span, amount=0.2)]
+    return [
+        Fault(0.0, "slow", f"backup:{stateful(rng, graph)}", span_s=span, amount=30.0),
+        Fault(0.0, "slow-records", span_s=span, amount=0.2),
+    ]
 
 
 def f23(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A primary is stopped, for just below the timeout and far beyond it."""
     op = stateful(rng, graph)
-    return [Fault(rng.uniform(0, span), "pause", f"primary:{op}", span_s=length) for length in (0.14, rng.choice((0.2, 0.8)))]
+    return [
+        Fault(rng.uniform(0, span), "pause", f"primary:{op}", span_s=length)
+        for length in (0.14, rng.choice((0.2, 0.8)))
+    ]
 
 
 def f25(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -135,14 +179,22 @@ def f33(rng: Random, graph: Graph, span: float) -> list[Fault]:
     at = rng.uniform(0, span / 2)
     if rng.random() < 0.5:
         victim = rng.choice((f"primary:{op}", "primary:F"))
-        return [Fault(0.0, "heirs-die"), Fault(at, rng.choice(("isolate", "pause")), victim, span_s=rng.uniform(0.3, 1.2))]
+        return [
+            Fault(0.0, "heirs-die"),
+            Fault(at, rng.choice(("isolate", "pause")), victim, span_s=rng.uniform(0.3, 1.2)),
+        ]
     return [kill(at, f"primary:{op}"), *(kill(at + 0.05 * step, f"primary:{op}") for step in range(1, 9))]
 
 
 def f39(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Frontends die around keys used twice."""
     return [
-        kill(rng.uniform(0, span), "primary:F", rng.choice(("LogAppend", "NoteReply", "Completion", "ClientForwardAnswer")), rng.choice((1, 3)))
+        kill(
+            rng.uniform(0, span),
+            "primary:F",
+            rng.choice(("LogAppend", "NoteReply", "Completion", "ClientForwardAnswer")),
+            rng.choice((1, 3)),
+        )
         for _ in range(2)
     ]
 
@@ -163,11 +215,16 @@ def f41(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [kill(0.5 + 0.5 * step, rng.choice(names)) for step in range(int(2 * span) - 1)]
 
 
+def f42(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Everybody waits for CPU; nobody dies."""
+    return [Fault(0.0, "starvation", span_s=span)]
+
+
 SCENARIOS: dict[str, Scenario] = {
     "F1": Scenario("primary dies after its output, before its record", CHAINS, f1),
     "F2": Scenario("primary dies before the durable notice", CHAINS, f2),
     "F3": Scenario("proxy dies, model dies", CHAINS, f3),
-    "F4": Scenario("a request crashes the model each time", CHAINS, none),
+    "F4": Scenario("a request crashes the model each time", CHAINS, none, whole_s=limits.poison_recovers_s),
     "F5": Scenario("backup dies mid transfer", ("pair", "single"), f5),
     "F6": Scenario("the delayed state", ("pair", "sandwich", "chain"), f6),
     "F7": Scenario("the delayed state, and the downstream backup dies", ("pair", "sandwich"), f7),
@@ -177,7 +234,7 @@ SCENARIOS: dict[str, Scenario] = {
     "F18": Scenario("primary cut off", CHAINS, f18),
     "F19": Scenario("asymmetric and bridge partitions", CHAINS, f19),
     "F20": Scenario("flapping link", CHAINS, f20),
-    "F21": Scenario("hostile network", CHAINS, f21),
+    "F21": Scenario("hostile network", (*CHAINS, *FANS, *DEEP), f21),
     "F22": Scenario("slow backup", CHAINS, f22),
     "F23": Scenario("stopped primary", CHAINS, f23),
     "F24": Scenario("clocks apart", CHAINS, none),
@@ -186,8 +243,12 @@ SCENARIOS: dict[str, Scenario] = {
     "F33": Scenario("promoted backup dies", ("single", "pair"), f33),
     "F39": Scenario("keys across frontends", ("single", "siblings"), f39),
     "F40": Scenario("all leases lost together", CHAINS, f40, once=True),
-    "F41": Scenario("many requests, failovers in between", CHAINS, f41, span_s=6.0, calls=300, replies_kept=24),
+    "F41": Scenario(
+        "many requests, failovers in between", CHAINS, f41, span_s=6.0, calls=300, replies_kept=24
+    ),
+    "F42": Scenario("far too few cores", CHAINS, f42, span_s=20.0, replaced=3),
+    "F43": REPLACEMENTS["late-replacement"],
 }
 
 
-SCENES = SCENARIOS | MOMENTS | LATE
+SCENES = SCENARIOS | MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS

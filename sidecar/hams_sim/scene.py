@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from hams_protocol.graph import Graph
+from hams_protocol.graph import Graph, Operator, WhenUnprotected
+from hams_sim import limits
 from hams_sim.faults import Fault
 
 Maker = Callable[[Random, Graph, float], list[Fault]]
@@ -15,9 +16,15 @@ class Scenario:
     """Its title, the shapes it is run on, its faults, and the sizes that it needs.
 
     `span_s`: clients and faults are spread over so many seconds. `settles_s`: once faults have ended every request is complete within
-    this long, where the bound of all histories is too wide to show anything. `once`: nothing is executed twice, for nothing dies.
-    `epochs`: no set comes further than to this one.
+    this long, where that is less than `whole_s`, within which everything is protected, too. `once`: nothing is executed twice, for nothing dies.
+    `epochs`: no set comes further than to this one. `replaced`: no state is lost, and no more instances than so many are revoked.
+    `keeps`: no state begins again. `calls_from_s`: the first call comes so late.
+    `unprotected`: the graph's policy. `restarts`: lost states begin again, from checkpoints that are written all the time.
+    `keyless`: no call has a key.
     `calls`: so many requests, after which no machine holds more than after a few; frontends keep `replies_kept` replies.
+    `replaced_s`: who dies is replaced only after so long. `answers_s`: no call waits longer than this for its answer, counted from its
+    beginning or from the last fault before it was answered. `poisoned`: so many calls kill the model of a stateful operator, and the proxy
+    with it.
     """
 
     title: str
@@ -28,14 +35,26 @@ class Scenario:
     shards: int | None = None
     span_s: float | None = None
     settles_s: float | None = None
+    whole_s: float = limits.recovers_s
     once: bool = False
     epochs: int | None = None
+    unprotected: WhenUnprotected | None = None
+    restarts: bool = False
+    keyless: bool = False
+    replaced: int | None = None
+    keeps: bool = False
+    calls_from_s: float = 0.0
     calls: int | None = None
     replies_kept: int | None = None
+    replaced_s: float | None = None
+    answers_s: float | None = None
+    poisoned: int = 0
 
 
 CHAINS = ("chain", "pair", "sandwich")
 FANS = ("fan-stateful", "fan-stateless")
+DEEP = ("deep-fan", "deep-router", "fan-reply")
+"""Fan-outs behind a state, and one that replies."""
 
 
 def stateful(rng: Random, graph: Graph) -> str:
@@ -47,6 +66,11 @@ def stateless(rng: Random, graph: Graph) -> str:
     """Some stateless operator, if there is one."""
     names = [op.name for op in graph.data.operators if not op.stateful]
     return rng.choice(names) if names else stateful(rng, graph)
+
+
+def fan_out(graph: Graph) -> Operator:
+    """The first stateless operator with several out-edges."""
+    return next(op for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
 
 
 def first(graph: Graph) -> str:

@@ -48,7 +48,12 @@ class Vertex:
 
 def chain(rng: Random) -> list[Vertex]:
     """Stateless, stateful, stateless, stateful."""
-    return [Vertex("a", (F,)), Vertex("b", ("a",), True), Vertex("c", ("b",)), Vertex("d", ("c",), True, reply=True)]
+    return [
+        Vertex("a", (F,)),
+        Vertex("b", ("a",), True),
+        Vertex("c", ("b",)),
+        Vertex("d", ("c",), True, reply=True),
+    ]
 
 
 def pair(rng: Random) -> list[Vertex]:
@@ -73,7 +78,12 @@ def relay(rng: Random) -> list[Vertex]:
 
 def prism(rng: Random) -> list[Vertex]:
     """A stateful fan-out over two stateless operators that join."""
-    return [Vertex("a", (F,), True), Vertex("b", ("a",)), Vertex("c", ("a",)), Vertex("d", ("b", "c"), rng.random() < 0.5, reply=True)]
+    return [
+        Vertex("a", (F,), True),
+        Vertex("b", ("a",)),
+        Vertex("c", ("a",)),
+        Vertex("d", ("b", "c"), rng.random() < 0.5, reply=True),
+    ]
 
 
 def _diamond(rng: Random, join: Join) -> list[Vertex]:
@@ -102,17 +112,61 @@ def diamond_first(rng: Random) -> list[Vertex]:
 
 def siblings(rng: Random) -> list[Vertex]:
     """Stateful siblings that join."""
-    return [Vertex("a", (F,), True), Vertex("b", (F,), True), Vertex("c", ("a", "b"), rng.random() < 0.5, reply=True)]
+    return [
+        Vertex("a", (F,), True),
+        Vertex("b", (F,), True),
+        Vertex("c", ("a", "b"), rng.random() < 0.5, reply=True),
+    ]
 
 
 def fan_stateful(rng: Random) -> list[Vertex]:
     """A stateless fan-out whose stateful receivers join again."""
-    return [Vertex("a", (F,)), Vertex("b", ("a",), True), Vertex("c", ("a",), True), Vertex("d", ("b", "c"), rng.random() < 0.5, reply=True)]
+    return [
+        Vertex("a", (F,)),
+        Vertex("b", ("a",), True),
+        Vertex("c", ("a",), True),
+        Vertex("d", ("b", "c"), rng.random() < 0.5, reply=True),
+    ]
 
 
 def fan_stateless(rng: Random) -> list[Vertex]:
     """A stateless fan-out whose stateless receivers join again."""
-    return [Vertex("a", (F,)), Vertex("b", ("a",)), Vertex("c", ("a",)), Vertex("d", ("b", "c"), rng.random() < 0.5, reply=True)]
+    return [
+        Vertex("a", (F,)),
+        Vertex("b", ("a",)),
+        Vertex("c", ("a",)),
+        Vertex("d", ("b", "c"), rng.random() < 0.5, reply=True),
+    ]
+
+
+def deep_fan(rng: Random) -> list[Vertex]:
+    """A stateful operator before a stateless fan-out: what the heir computes anew may depend on another state."""
+    return [
+        Vertex("p", (F,), True),
+        Vertex("a", ("p",)),
+        Vertex("b", ("a",), True),
+        Vertex("c", ("a",), rng.random() < 0.5),
+        Vertex("d", ("b", "c"), rng.random() < 0.5, reply=True),
+    ]
+
+
+def deep_router(rng: Random) -> list[Vertex]:
+    """A stateful operator before a stateless router."""
+    return [
+        Vertex("p", (F,), True),
+        Vertex("a", ("p",), routes=True),
+        Vertex("b", ("a",), True),
+        Vertex("c", ("a",), rng.random() < 0.5),
+        Vertex("d", ("b", "c"), True, optional=rng.random() < 0.7, reply=True),
+    ]
+
+
+def fan_reply(rng: Random) -> list[Vertex]:
+    """A stateless fan-out that replies, and whose value a stateful operator takes as well."""
+    return [
+        Vertex("a", (F,), feedback=rng.random() < 0.3, reply=True),
+        Vertex("b", ("a",), True, reply=rng.random() < 0.5),
+    ]
 
 
 def router(rng: Random) -> list[Vertex]:
@@ -157,7 +211,11 @@ def random_dag(rng: Random) -> list[Vertex]:
     found: list[Vertex] = []
     for number in range(count):
         known = [item.name for item in found]
-        sources = [F] if not known or rng.random() < 0.2 else rng.sample(known, min(len(known), rng.choice((1, 1, 1, 2, 2, 3))))
+        sources = (
+            [F]
+            if not known or rng.random() < 0.2
+            else rng.sample(known, min(len(known), rng.choice((1, 1, 1, 2, 2, 3))))
+        )
         lanes = {item.name: item.lanes for item in found} | {F: ((),)}
         join = Join.COMBINE
         if len(sources) > 1:
@@ -168,7 +226,17 @@ def random_dag(rng: Random) -> list[Vertex]:
                 sources, join = sources[:1], Join.COMBINE
         ordered = tuple(source for source in [F, *known] if source in sources)
         name = "abcdefghijkl"[number]
-        found.append(Vertex(name, ordered, rng.random() < 0.5, join, rng.random() < 0.5, rng.random() < 0.15, rng.random() < 0.04))
+        found.append(
+            Vertex(
+                name,
+                ordered,
+                rng.random() < 0.5,
+                join,
+                rng.random() < 0.5,
+                rng.random() < 0.15,
+                rng.random() < 0.04,
+            )
+        )
         found[-1].lanes = _lanes(found[-1], lanes)
     used = {source for item in found for source in item.inputs}
     for item in found:
@@ -196,6 +264,9 @@ SHAPES: dict[str, Callable[[Random], list[Vertex]]] = {
     "relay": relay,
     "prism": prism,
     "lanes": lanes,
+    "deep-fan": deep_fan,
+    "deep-router": deep_router,
+    "fan-reply": fan_reply,
 }
 
 
@@ -218,7 +289,9 @@ class Sizes:
     replies_kept: int = 10_000
 
 
-def build(name: str, rng: Random, sizes: Sizes, drop: frozenset[str] = frozenset()) -> tuple[Graph, dict[str, Vertex]]:
+def build(
+    name: str, rng: Random, sizes: Sizes, drop: frozenset[str] = frozenset()
+) -> tuple[Graph, dict[str, Vertex]]:
     """The compiled graph of a shape, and its vertices by name. `drop` are operators to leave out (shrinking): their successors take their inputs."""
     vertices = _without(SHAPES[name](rng), drop)
     known: dict[str, tuple[Lane, ...]] = {F: ((),)}
@@ -234,7 +307,9 @@ def build(name: str, rng: Random, sizes: Sizes, drop: frozenset[str] = frozenset
         targets = (*successors[item.name], *([F] if item.reply or not successors[item.name] else []))
         operators.append(_operator(item, targets, rng, sizes))
     replies = tuple(
-        ReplyTensor(item.name, ((item.name, "x"),), concat_lanes=item.lanes != ((),)) for item in vertices if item.reply or not successors[item.name]
+        ReplyTensor(item.name, ((item.name, "x"),), concat_lanes=item.lanes != ((),))
+        for item in vertices
+        if item.reply or not successors[item.name]
     )
     data = GraphData(
         name="g",
@@ -270,8 +345,15 @@ def _without(vertices: list[Vertex], drop: frozenset[str]) -> list[Vertex]:
 
 
 def _operator(item: Vertex, targets: tuple[str, ...], rng: Random, sizes: Sizes) -> Operator:
-    names = ["x"] * len(item.inputs) if item.join is not Join.COMBINE else [f"x-{source}" for source in item.inputs]
-    edges = tuple(Edge(source, item.name, (Input("x", name, item.optional),)) for source, name in zip(item.inputs, names, strict=True))
+    names = (
+        ["x"] * len(item.inputs)
+        if item.join is not Join.COMBINE
+        else [f"x-{source}" for source in item.inputs]
+    )
+    edges = tuple(
+        Edge(source, item.name, (Input("x", name, item.optional),))
+        for source, name in zip(item.inputs, names, strict=True)
+    )
     return Operator(
         name=item.name,
         join=item.join,

@@ -12,8 +12,20 @@ from random import Random
 from hams_protocol.graph import FRONTEND, Graph, Join, WhenUnprotected
 from hams_protocol.limits import copy_again_after_s
 from hams_sim import limits
-from hams_sim.checks import compare_states, converged, final_line, is_promised, not_to_and_fro, nothing_twice, served, what_is_open
-from hams_sim.clients import Call, Client, draw_calls, gather
+from hams_sim.checks import (
+    answered,
+    compare_states,
+    converged,
+    final_line,
+    is_promised,
+    nobody_replaced_for_being_slow,
+    not_to_and_fro,
+    nothing_given_up,
+    nothing_twice,
+    served,
+    what_is_open,
+)
+from hams_sim.clients import Call, Client, draw_calls, gather, spoil
 from hams_sim.errors import Broken
 from hams_sim.faults import MIXED, Fault, Faults, draw
 from hams_sim.history.checker import check
@@ -22,15 +34,22 @@ from hams_sim.model import Behaviour
 from hams_sim.node import MANAGER
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import Sizes, Vertex, build
-from hams_sim.variety import Variety, draw_mixed, draw_variety, vary
+from hams_sim.variety import Variety, draw_mixed, draw_variety, vary, with_restarts
 from hams_sim.world import World
-from hams_wire.history import FaultLine, GraphLine, HealLine, OperatorEntry
+from hams_wire.history import FaultLine, HealLine
+from hams_wire.notes import header_of
 
 PLAIN = "plain"
 """How people call the first way to draw faults, which the corpus' older seeds mean."""
 
+UNREADABLE = 0.06
+"""In this share of the mixed histories some payloads cannot be read by those that receive them."""
+
 SLOW_REHEARSALS = 0.1
 """In this share of the mixed histories models may take seconds to take a joiner's copy over."""
+
+LATE_REPLACEMENTS = 0.08
+"""In this share of the mixed histories whoever dies is replaced late."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +68,18 @@ class Spec:
         text = f"hams sim --seed {self.seed} --histories 1 --shape {self.shape}"
         text += f" --fault {self.fault or PLAIN}"
         drops = [f"fault:{number}" for number in sorted(self.drop_faults)]
-        drops += [f"call:{number}" for number in sorted(self.drop_calls)] + [f"op:{name}" for name in sorted(self.drop_ops)]
+        drops += [f"call:{number}" for number in sorted(self.drop_calls)] + [
+            f"op:{name}" for name in sorted(self.drop_ops)
+        ]
         return text + (f" --drop {','.join(drops)}" if drops else "")
 
 
 @dataclass
 class Outcome:
-    """What came of a history. `what` is empty if everything held, else the invariant's name."""
+    """What came of a history. `what` is empty if everything held, else the invariant's name.
+
+    `served_s`, `whole_s`: so long after the last fault a request was open, and something not protected.
+    """
 
     spec: Spec
     what: str = ""
@@ -68,6 +92,8 @@ class Outcome:
     fault_count: int = 0
     ops: tuple[str, ...] = ()
     schedule: tuple[str, ...] = ()
+    served_s: float = 0.0
+    whole_s: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -87,6 +113,7 @@ class Plan:
     wait_first: bool
     span_s: float
     variety: Variety
+    replaced_s: float
 
 
 def make_plan(spec: Spec) -> Plan:
@@ -108,8 +135,10 @@ def make_plan(spec: Spec) -> Plan:
             frontends=sizes.frontends if scene.frontends is None else scene.frontends,
             shards=sizes.shards if scene.shards is None else scene.shards,
             replies_kept=sizes.replies_kept if scene.replies_kept is None else scene.replies_kept,
+            unprotected=sizes.unprotected if scene.unprotected is None else scene.unprotected,
         )
     variety = Variety.USUAL
+    replaced_s = 0.0 if scene is None or scene.replaced_s is None else scene.replaced_s
     graph, vertices = build(spec.shape, rng, sizes, spec.drop_ops)
     behaviours: dict[str, Behaviour] = {}
     sloppy = rng.random() < 0.3
@@ -123,7 +152,9 @@ def make_plan(spec: Spec) -> Plan:
     if scene is not None and scene.span_s is not None:
         span = scene.span_s
     count = rng.randint(20, 26)
-    calls = draw_calls(rng, count if scene is None or scene.calls is None else scene.calls, span, list(graph.operators))
+    calls = draw_calls(
+        rng, count if scene is None or scene.calls is None else scene.calls, span, list(graph.operators)
+    )
     if scene is not None:
         faults = sorted(scene.make(rng, graph, span), key=lambda item: item.at)
         if spec.fault == "F4":
@@ -133,7 +164,25 @@ def make_plan(spec: Spec) -> Plan:
             for number in rng.sample(range(len(calls)), 2):
                 calls[number].poison = taken
             gather(calls)
-        if scene.once or scene.settles_s is not None or scene.epochs is not None:
+        if scene.restarts:
+            graph = with_restarts(graph, rng.choice((0.02, 0.05)))
+        if scene.keyless:
+            for call in calls:
+                call.key, call.digest, call.poison = None, f"d{call.number}", ""
+        if spec.fault == "unreadable":
+            _spoil(Random(f"{spec.seed}/{spec.shape}/unreadable"), calls, behaviours)
+        if scene.poisoned:
+            taken = rng.choice([op.name for op in graph.data.operators if op.stateful])
+            for number in rng.sample(range(len(calls)), scene.poisoned):
+                calls[number].poison = taken
+            gather(calls)
+        if (
+            scene.once
+            or scene.settles_s is not None
+            or scene.epochs is not None
+            or scene.replaced is not None
+            or scene.answers_s is not None
+        ):
             for call in calls:
                 call.poison = ""
     elif spec.fault == MIXED:
@@ -145,6 +194,12 @@ def make_plan(spec: Spec) -> Plan:
         if slow.random() < SLOW_REHEARSALS:
             for behaviour in behaviours.values():
                 behaviour.rehearse_s = slow.choice((behaviour.load_s, 1.0, 1.5 * copy_again_after_s))
+        unreadable = Random(f"{spec.seed}/{spec.shape}/unreadable")
+        if unreadable.random() < UNREADABLE:
+            _spoil(unreadable, calls, behaviours)
+        late = Random(f"{spec.seed}/{spec.shape}/replacements")
+        if late.random() < LATE_REPLACEMENTS:
+            replaced_s = limits.replaced_late_s
         if variety is Variety.BARE:
             for call in calls:
                 call.poison = ""
@@ -152,7 +207,14 @@ def make_plan(spec: Spec) -> Plan:
                 behaviour.raises = 0.0
     else:
         faults = draw(rng, rng.randint(2, 5), span, list(graph.operators), spec.fault)
-    return Plan(graph, vertices, behaviours, calls, faults, rng.random() < 0.9, span, variety)
+    return Plan(graph, vertices, behaviours, calls, faults, rng.random() < 0.9, span, variety, replaced_s)
+
+
+def _spoil(rng: Random, calls: list[Call], behaviours: dict[str, Behaviour]) -> None:
+    """Some of what clients send, and of what models make, cannot be read by those that receive it."""
+    spoil(rng, calls, 0.15)
+    for behaviour in behaviours.values():
+        behaviour.unreadable = rng.choice((0.0, 0.1))
 
 
 def simulate(spec: Spec, trace: object = None) -> Outcome:
@@ -162,7 +224,9 @@ def simulate(spec: Spec, trace: object = None) -> Outcome:
     world.restored = plan.variety is Variety.RESTORED
     world.trace = trace  # type: ignore[assignment]
     faults = Faults(world, world.fault_rng)
-    outcome = Outcome(spec, ops=tuple(plan.graph.operators), schedule=tuple(fault.say() for fault in plan.faults))
+    outcome = Outcome(
+        spec, ops=tuple(plan.graph.operators), schedule=tuple(fault.say() for fault in plan.faults)
+    )
     try:
         _run(spec, plan, world, faults, outcome)
     except Broken as broken:
@@ -182,14 +246,16 @@ def simulate(spec: Spec, trace: object = None) -> Outcome:
 
 def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-3:]
-    where = " <- ".join(f"{frame.filename.rsplit('/sidecar/', 1)[-1]}:{frame.lineno}" for frame in reversed(frames))
+    where = " <- ".join(
+        f"{frame.filename.rsplit('/sidecar/', 1)[-1]}:{frame.lineno}" for frame in reversed(frames)
+    )
     return f"{type(error).__name__}: {error} ({where})"
 
 
 def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome) -> None:
     graph = plan.graph
     recorder = world.recorder
-    recorder.lines.append(header(graph))
+    recorder.lines.append(header_of(graph.data, ordered=True))
     for _ in range(graph.data.managers):
         world.spawn(MANAGER)
     for _ in range(graph.data.frontend.replicas):
@@ -203,29 +269,48 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
     if plan.wait_first:
         while not converged(world):
             if world.now > limits.ready_after_s + 2 * slowest:
-                raise Broken("I7", f"a fresh graph is not ready after {world.now:.1f} s: {what_is_open(world)}")
+                raise Broken(
+                    "I7", f"a fresh graph is not ready after {world.now:.1f} s: {what_is_open(world)}"
+                )
             world.run(world.now + 0.05)
     else:
         world.run(0.25)
     start = world.now
+    scene = SCENES.get(spec.fault)
+    answers_s = None if scene is None else scene.answers_s
+    world.replaced_s = plan.replaced_s
     recorder.lines.append(FaultLine(what="faults begin", at=start))
+    scene = SCENES.get(spec.fault)
+    delay_s = 0.0 if scene is None else scene.calls_from_s
     for call in plan.calls:
         if call.number not in spec.drop_calls:
-            world.at(start + call.at, Client(world, call).start)
-    faults.plan([replace(fault, at=start + fault.at) for number, fault in enumerate(plan.faults) if number not in spec.drop_faults])
-    world.run(start + plan.span_s + 0.35)
+            world.at(start + call.at + delay_s, Client(world, call).start)
+    faults.plan(
+        [
+            replace(fault, at=start + fault.at)
+            for number, fault in enumerate(plan.faults)
+            if number not in spec.drop_faults
+        ]
+    )
+    world.run(start + delay_s + plan.span_s + 0.35)
     world.healing = True
     faults.heal_all()
     recorder.lines.append(HealLine(what="all", at=world.now))
     healed = world.now
-    scene = SCENES.get(spec.fault)
-    settles_s = limits.converge_after_s if scene is None or scene.settles_s is None else scene.settles_s
+    whole_s = limits.converge_after_s if scene is None else scene.whole_s
+    settles_s = whole_s if scene is None or scene.settles_s is None else scene.settles_s
     since = world.now
     while world.now < since + limits.settle_s:
         world.run(world.now + 0.1)
+        if answers_s is not None:
+            answered(world, answers_s)
+        if not served(world):
+            outcome.served_s = world.now - healed
         if not converged(world):
             since = world.now
-            allowed_s = (settles_s if not served(world) else limits.converge_after_s) + limits.rehearsals_max * slowest
+            outcome.whole_s = world.now - healed
+            allowed_s = (settles_s if not served(world) else whole_s) + limits.rehearsals_max * slowest
+            allowed_s += limits.replacements_max * world.replaced_s
             if world.now > healed + allowed_s:
                 raise Broken("I7", f"{allowed_s} s after the last fault: {what_is_open(world)}")
     compare_states(world)
@@ -233,6 +318,10 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
         nothing_twice(world)
     if scene is not None and scene.epochs is not None:
         not_to_and_fro(world, scene.epochs)
+    if scene is not None and scene.keeps:
+        nothing_given_up(world)
+    if scene is not None and scene.replaced is not None:
+        nobody_replaced_for_being_slow(world, scene.replaced)
     if scene is not None and scene.calls is not None:
         flat(world)
     recorder.lines.append(final_line(world))
@@ -240,18 +329,3 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
     if report.problems or any(is_promised(world, violation) for violation in report.violations):
         outcome.what = "+".join(sorted(report.broken)) or "history"
         outcome.message = report.render()
-
-
-def header(graph: Graph) -> GraphLine:
-    """The history's first line."""
-    operators = {
-        op.name: OperatorEntry(
-            kind="stateful" if op.stateful else "stateless",
-            join=op.join.value.lower(),
-            inputs=tuple(edge.source for edge in op.in_edges),
-            outputs=op.targets,
-        )
-        for op in graph.data.operators
-    }
-    want = {op.name: op.backups for op in graph.data.operators if op.stateful}
-    return GraphLine(operators=operators, id=graph.data.name, ordered=True, want=want)

@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING
 
 from hams_protocol.deps import Dep
 from hams_protocol.effects import BatchUnit, NoteDurable
+from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import WhenUnprotected
 from hams_protocol.stateful import StatefulMachine
+from hams_protocol.stateful.keeper import Keeper
+from hams_protocol.stateless import StatelessMachine
 from hams_protocol.topology import ReplicaSet, Topology
 from hams_sim.errors import Broken
-from hams_sim.node import MANAGER, Node
+from hams_sim.node import FOREVER, MANAGER, Node
 
 if TYPE_CHECKING:
     from hams_sim.world import World
+
+
+def keeper_of(node: Node) -> Keeper:
+    """What an instance holds for operators that are not its own."""
+    assert isinstance(node.machine, StatefulMachine | StatelessMachine | FrontendMachine)
+    return node.machine.keeper
 
 
 class Truth:
@@ -23,34 +32,60 @@ class Truth:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.heirs_die = False
+        self.unowned_until: dict[str, float] = {}
+        self._blocks = world.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
 
     def committed(self, before: Topology, after: Topology, node: Node) -> None:
         """A topology was committed."""
         for item in after.sets:
-            self._moved(before.find(item.name), item, after.generation)
+            self._moved(before.find(item.name), item, after, node)
         for table in after.tables:
             old_slots = before.table(table.op).slots
             for number, slot in enumerate(table.slots):
                 if old_slots and old_slots[number].epoch and slot.epoch > old_slots[number].epoch:
                     self._world.seen("slot moved")
+        self._check_owners(after)
         self._check_replicas(before, after, node)
+        self._world.calm.check_revoked(before, after, node)
         self._check_taint(before, after, node)
         if self.heirs_die and not self._world.healing:
             for instance in set(after.revoked) - set(before.revoked):
                 self._kill_heirs(after, self._world.nodes[instance])
 
-    def _moved(self, old: ReplicaSet, item: ReplicaSet, generation: int) -> None:
+    def _check_owners(self, after: Topology) -> None:
+        """Who asks for what has no owner may be told so."""
+        world = self._world
+        stateful = [op.name for op in world.graph.data.operators if op.stateful]
+        for name in (*stateful, *world.graph.shard_names):
+            if after.find(name).primary is None:
+                self.unowned_until[name] = FOREVER
+            elif self.unowned_until.get(name) == FOREVER:
+                self.unowned_until[name] = world.now
+        for op in world.graph.data.operators:
+            if not op.stateful:
+                if not after.table(op.name).slots:
+                    self.unowned_until[op.name] = FOREVER
+                elif self.unowned_until.get(op.name) == FOREVER:
+                    self.unowned_until[op.name] = world.now
+
+    def _moved(self, old: ReplicaSet, item: ReplicaSet, after: Topology, node: Node) -> None:
         """Note what became of one set."""
         world = self._world
         if item.epoch > old.epoch > 0:
-            world.recorder.moved(item, generation)
-            kind = "takeover" if item.name.startswith("F/") else ("rollback" if item.primary == old.primary else "failover")
+            world.recorder.moved(item, after.generation)
+            kind = (
+                "takeover"
+                if item.name.startswith("F/")
+                else ("rollback" if item.primary == old.primary else "failover")
+            )
             world.seen(kind)
             kept = None if item.primary is None else world.nodes[item.primary].kept
             if kept is not None and kept in old.members:
                 world.seen("went on with a kept state")
+            if item.keepers:
+                world.seen("went on with a keeper's state")
             if item.restarted_in == item.epoch:
-                world.recorder.began_again(item.name)
+                world.losses.began_again(old, item, node)
                 world.seen("began again after a loss")
             if item.name not in world.graph.operators:
                 return
@@ -60,39 +95,70 @@ class Truth:
                 world.seen("failover with two backups")
         elif len(item.in_sync) < len(old.in_sync):
             world.seen("shrink")
+            world.calm.check_shrunk(old, item, after)
         elif len(item.in_sync) > len(old.in_sync):
             world.seen("join")
+            if item.name in world.graph.shard_names:
+                world.logs.admitted(old, item)
+        if item.keepers and not old.keepers:
+            world.seen("keeper named")
         if item.lost and not old.lost:
             world.seen("lost")
+            world.losses.declared(old, node)
 
     def _check_replicas(self, before: Topology, after: Topology, node: Node) -> None:
         """Who is revoked counts as lost: no commit may revoke the last replica of a state (section 6)."""
         fresh = set(after.revoked) - set(before.revoked)
         if not fresh:
             return
-        kept = {member.kept for member in self._world.etcd.members.values() if member.kept is not None and member.instance not in after.revoked}
+        kept = {
+            member.kept
+            for member in self._world.etcd.members.values()
+            if member.kept is not None and member.instance not in after.revoked
+        }
         for item in after.sets:
-            if not fresh.isdisjoint(item.members) and all(name in after.revoked and name not in kept for name in item.members):
-                raise Broken("I1", f"{node.id} revoked {sorted(fresh)}: nobody is left who holds {item.name}, in sync {list(item.in_sync)}")
+            if not fresh.isdisjoint(item.holders) and all(
+                name in after.revoked and name not in kept for name in item.holders
+            ):
+                raise Broken(
+                    "I1",
+                    f"{node.id} revoked {sorted(fresh)}: nobody is left who holds {item.name}, in sync {list(item.in_sync)}",
+                )
 
     def _check_taint(self, before: Topology, after: Topology, node: Node) -> None:
         """A recovery is one transaction: when an end is committed, no primary that stays depends on what it makes orphan (section 7.3)."""
         for item in after.sets:
             old = before.find(item.name)
-            if not item.epoch > old.epoch > 0 or item.restarted_in == item.epoch or item.name not in self._world.graph.operators:
+            if (
+                not item.epoch > old.epoch > 0
+                or item.restarted_in == item.epoch
+                or item.name not in self._world.graph.operators
+            ):
                 continue
             end = item.end_of(old.epoch)
             for name in self._world.graph.stateful_downstream[item.name]:
                 found = after.find(name)
-                if found.epoch != before.find(name).epoch or found.primary is None or found.primary in after.revoked or found.lost:
+                if (
+                    found.epoch != before.find(name).epoch
+                    or found.primary is None
+                    or found.primary in after.revoked
+                    or found.lost
+                ):
                     continue
                 machine = self._world.nodes[found.primary].machine
                 assert isinstance(machine, StatefulMachine)
-                if machine.primary is None or machine.epoch != found.epoch or not self._world.nodes[found.primary].alive:
+                if (
+                    machine.primary is None
+                    or machine.epoch != found.epoch
+                    or not self._world.nodes[found.primary].alive
+                ):
                     continue
                 for dep in machine.primary.deps:
                     if dep.op == item.name and end is not None and dep.epoch == old.epoch and dep.seq > end:
-                        raise Broken("I3", f"{node.id} ended epoch {old.epoch} of {item.name} at {end}, but {found.primary} stays with {dep}")
+                        raise Broken(
+                            "I3",
+                            f"{node.id} ended epoch {old.epoch} of {item.name} at {end}, but {found.primary} stays with {dep}",
+                        )
 
     def _kill_heirs(self, topology: Topology, revoked: Node) -> None:
         """Who answered for a revoked, living instance dies at once: what that one has kept is all that is left of the state."""
@@ -101,57 +167,92 @@ class Truth:
             return
         mine = [item for item in topology.sets if revoked.id in item.members]
         for name in sorted({name for item in mine for name in item.members} - {revoked.id}):
-            if all(item in mine for item in topology.sets if name in item.members) and world.nodes[name].alive:
+            if (
+                all(item in mine for item in topology.sets if name in item.members)
+                and world.nodes[name].alive
+            ):
                 world.seen("an heir died")
                 world.lives.kill(world.nodes[name], "heir", restart=True)
 
     def is_durable(self, dep: Dep) -> bool:
-        """Whether a dependency is durable in truth: called so by its primary, or kept by a committed end."""
-        if dep.op in self._world.lost:
+        """Whether a dependency is durable in truth: called so by its primary, or kept by a committed end; under Block announced since."""
+        world = self._world
+        if world.losses.explains(dep.op, dep.epoch, dep.seq):
             return True
-        found = self._world.etcd.topology.find(dep.op)
-        if dep.epoch < found.epoch:
-            end = self._world.etcd.ends.get(dep.op, {}).get(dep.epoch, -1)
-            return dep.seq <= end
-        return dep.seq <= self._world.recorder.durable.get((dep.op, dep.epoch), -1)
+        found = world.etcd.topology.find(dep.op)
+        announced = [
+            world.recorder.durable.get((dep.op, epoch), -1) for epoch in range(dep.epoch, found.epoch + 1)
+        ]
+        if dep.epoch >= found.epoch:
+            return bool(announced) and dep.seq <= announced[0]
+        end = world.etcd.ends.get(dep.op, {}).get(dep.epoch, -1)
+        return dep.seq <= end and (not self._blocks or dep.seq <= max(announced))
 
     def check_window(self, node: Node) -> None:
         """At most `window` versions are not yet durable; one more where a request fails by itself."""
         machine = node.machine
         assert isinstance(machine, StatefulMachine)
         if machine.primary is not None and machine.primary.undurable > machine.operator.window + 1:
-            raise Broken("I6", f"{node.id} has {machine.primary.undurable} versions not yet durable; its window is {machine.operator.window}")
+            raise Broken(
+                "I6",
+                f"{node.id} has {machine.primary.undurable} versions not yet durable; its window is {machine.operator.window}",
+            )
 
     def check_durable(self, node: Node, note: NoteDurable) -> None:
         """What is called durable is applied by every in-sync backup that etcd names, or lies within the end that has ended its epoch."""
         found = self._world.etcd.topology.find(note.op)
-        if note.op in self._world.lost:
-            return
         if found.epoch > note.epoch:
             end = self._world.etcd.ends[note.op].get(note.epoch, -1)
-            if note.version > end:
-                raise Broken("I1", f"{node.id} calls version {note.version} of epoch {note.epoch} of {note.op} durable, but that ended at {end}")
+            if note.version > end and not self._world.losses.explains(note.op, note.epoch, note.version):
+                raise Broken(
+                    "I1",
+                    f"{node.id} calls version {note.version} of epoch {note.epoch} of {note.op} durable, but that ended at {end}",
+                )
             return
         for peer in found.in_sync:
             self._check_holds(node, note, found, self._world.nodes[peer])
+        for peer in found.keepers:
+            self._check_keeps(node, note, self._world.nodes[peer])
         if not found.in_sync and self._world.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK:
-            raise Broken("I1", f"{node.id} calls version {note.version} of {note.op} durable alone under Block")
+            raise Broken(
+                "I1", f"{node.id} calls version {note.version} of {note.op} durable alone under Block"
+            )
 
     def _check_holds(self, node: Node, note: NoteDurable, found: ReplicaSet, peer: Node) -> None:
         machine = peer.machine
         assert isinstance(machine, StatefulMachine)
         if machine.version < note.version and machine.epoch == note.epoch:
-            raise Broken("I1", f"{node.id} calls version {note.version} of {note.op} durable; {peer.id}, in sync, has {machine.version}")
+            raise Broken(
+                "I1",
+                f"{node.id} calls version {note.version} of {note.op} durable; {peer.id}, in sync, has {machine.version}",
+            )
+
+    def _check_keeps(self, node: Node, note: NoteDurable, peer: Node) -> None:
+        if not peer.alive:
+            return
+        held = keeper_of(peer).states.get(note.op)
+        if held is None or (held.epoch == note.epoch and held.backup.applied < note.version):
+            has = "nothing" if held is None else held.backup.applied
+            raise Broken(
+                "I1", f"{node.id} calls version {note.version} of {note.op} durable; {peer.id} keeps {has}"
+            )
 
     def may_hurt(self, node: Node) -> bool:
         """Whether the protocol tolerates the loss of this instance now: every state it holds has another sound holder."""
         if node.of == MANAGER:
-            return any(other.sound and not other.etcd_cut and other is not node for other in self._world.living() if other.of == MANAGER)
+            return any(
+                other.sound and not other.etcd_cut and other is not node
+                for other in self._world.living()
+                if other.of == MANAGER
+            )
         for topology in (self._world.etcd.topology, *self._world.etcd.proposed.values()):
             for item in topology.sets:
-                if node.id in item.members:
+                if node.id in item.holders:
                     others = [self._world.nodes[name] for name in item.members if name != node.id]
-                    if not any(other.sound and self.model_ready(other) for other in others):
+                    keepers = [self._world.nodes[name] for name in item.keepers if name != node.id]
+                    if not any(other.sound and self.model_ready(other) for other in others) and not any(
+                        keeper.sound and keeper.id not in topology.revoked for keeper in keepers
+                    ):
                         return False
                 if node.kept is not None and node.kept in item.members:
                     return False
@@ -160,12 +261,17 @@ class Truth:
     def is_reckless(self, node: Node, units: tuple[BatchUnit, ...]) -> bool:
         """Whether a primary runs what it knows another instance to have died of, though no backup would survive it: then it dies (section 3)."""
         machine = node.machine
-        if not isinstance(machine, StatefulMachine) or not machine.operator.backups or not machine.mode.replicates:
+        if (
+            not isinstance(machine, StatefulMachine)
+            or not machine.operator.backups
+            or not machine.mode.replicates
+        ):
             return False
-        if machine.knowledge.set_of(machine.operator.name).in_sync:
+        found = machine.knowledge.set_of(machine.operator.name)
+        if found.in_sync or found.keepers:
             return False
-        found = [machine.joins.find(item.unit) for item in units]
-        return any(unit is not None and unit.attempts and not machine.attempts.outlived(unit) for unit in found)
+        run = [machine.joins.find(item.unit) for item in units]
+        return any(unit is not None and unit.attempts and not machine.attempts.outlived(unit) for unit in run)
 
     def model_ready(self, node: Node) -> bool:
         """Whether its model is up."""

@@ -45,10 +45,17 @@ def vary(graph: Graph, variety: Variety, rng: Random) -> Graph:
         operators = tuple(replace(op, backups=0) for op in data.operators)
         return Graph(replace(data, mode=Mode.NONE, operators=operators))
     if variety is Variety.LOST:
-        checkpoint = Checkpoint(rng.choice((0.05, 0.2, 5.0)), 2, "checkpoints")
-        operators = tuple(replace(op, checkpoint=checkpoint if op.stateful else None) for op in data.operators)
-        return Graph(replace(data, recovery=replace(data.recovery, when_lost=WhenLost.RESTART), operators=operators))
+        return with_restarts(graph, rng.choice((0.05, 0.2, 5.0)))
     return graph
+
+
+def with_restarts(graph: Graph, every_s: float) -> Graph:
+    """The graph with a policy that begins lost states again, from checkpoints written so often."""
+    data = graph.data
+    checkpoint = Checkpoint(every_s, 2, "checkpoints")
+    operators = tuple(replace(op, checkpoint=checkpoint if op.stateful else None) for op in data.operators)
+    recovery = replace(data.recovery, when_lost=WhenLost.RESTART)
+    return Graph(replace(data, recovery=recovery, operators=operators))
 
 
 def draw_mixed(rng: Random, graph: Graph, span_s: float, variety: Variety) -> list[Fault]:
@@ -59,7 +66,11 @@ def draw_mixed(rng: Random, graph: Graph, span_s: float, variety: Variety) -> li
     at = 0.0
     count = rng.randint(2, 5)
     while len(found) < count or len({fault.kind for fault in found}) < 2:
-        at = rng.uniform(0.02, span_s) if not found or rng.random() < 0.5 else at + rng.choice((0.0, 0.001, 0.01, 0.1, 0.3)) * rng.random()
+        at = (
+            rng.uniform(0.02, span_s)
+            if not found or rng.random() < 0.5
+            else at + rng.choice((0.0, 0.001, 0.01, 0.1, 0.3)) * rng.random()
+        )
         found.append(draw_one(rng, at, rng.choice(kinds), ops))
     if variety is Variety.LOST:
         stateful = [op.name for op in graph.data.operators if op.stateful]

@@ -28,7 +28,12 @@ class Watching:
         if not refused and link is not None and not link.broken:
             return
         self._world.feed(node, PeerDown(peer, refused))
-        if node.alive and not node.paused and peer in self._world.nodes and self._world.shell_rng.random() < 0.2:
+        if (
+            node.alive
+            and not node.paused
+            and peer in self._world.nodes
+            and self._world.shell_rng.random() < 0.2
+        ):
             self.tell_managers(node, peer, "its connection broke")
 
     def peer_up(self, node: Node, peer: str) -> None:
@@ -47,14 +52,22 @@ class Watching:
 
     def watch_silence(self, link: Link) -> None:
         """Whoever hears nothing over this link for long enough suspects its sender."""
-        self._world.after(self._suspect_after * (1.0 + 0.5 * self._world.shell_rng.random()), self._silence, link, link.cut, link.sender.paused)
+        self._world.after(
+            self._suspect_after * (1.0 + 0.5 * self._world.shell_rng.random()),
+            self._silence,
+            link,
+            link.cut,
+            link.sender.paused,
+        )
 
     def _silence(self, link: Link, cut: int, paused: int) -> None:
         observer, silent = link.receiver, link.sender
         if not observer.alive or observer.paused:
             return
         if not silent.alive and not link.cut:
-            self.peer_down(observer, silent.id, True)  # it died behind a cut that has healed: nobody listens there
+            self.peer_down(
+                observer, silent.id, True
+            )  # it died behind a cut that has healed: nobody listens there
             return
         if not (link.cut or silent.paused):
             return
@@ -75,7 +88,9 @@ class Watching:
     def heartbeat(self, node: Node) -> None:
         if not node.alive:
             return
-        self._world.after(limits.heartbeat_every_s * (0.5 + self._world.shell_rng.random()), self.heartbeat, node)
+        self._world.after(
+            limits.heartbeat_every_s * (0.5 + self._world.shell_rng.random()), self.heartbeat, node
+        )
         if node.paused:
             return
         machine = node.machine
@@ -97,8 +112,14 @@ class Watching:
         for other in world.living():
             if other.of == MANAGER and other is not node:
                 link = node.links.get(other.id)
-                if node.host_cut & 1 or other.host_cut & 2 or (link is not None and (link.cut or link.broken)):
+                if (
+                    node.host_cut & 1
+                    or other.host_cut & 2
+                    or (link is not None and (link.cut or link.broken))
+                ):
                     reached = False
                 else:
-                    world.after(world.network.base, world.feed, other, Received(node.id, Heartbeat(generation)))
+                    world.after(
+                        world.network.base, world.feed, other, Received(node.id, Heartbeat(generation))
+                    )
         return reached

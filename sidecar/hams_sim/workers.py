@@ -24,7 +24,11 @@ class Worker:
         path = os.pathsep.join(item for item in (root, os.environ.get("PYTHONPATH", "")) if item)
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hams_sim.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-m", "hams_sim.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
 
     def run(self, spec: Spec, mutant: str = "") -> Outcome:
@@ -45,7 +49,9 @@ class Worker:
         self._process.wait()
 
 
-def run_all(specs: Iterable[Spec], jobs: int, mutant: str = "", enough: Callable[[Outcome], bool] | None = None) -> Iterator[Outcome]:
+def run_all(
+    specs: Iterable[Spec], jobs: int, mutant: str = "", enough: Callable[[Outcome], bool] | None = None
+) -> Iterator[Outcome]:
     """Outcomes in the order in which they come. Stops early once `enough` says so of one."""
     waiting: Iterator[Spec] = iter(specs)
     lock, done = threading.Lock(), threading.Event()

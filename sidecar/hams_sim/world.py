@@ -5,6 +5,7 @@ a model, a client or a fault. The same seed gives the same history, event by eve
 """
 
 import heapq
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
@@ -43,15 +44,19 @@ from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
 from hams_sim import limits
+from hams_sim.calm import Calm
 from hams_sim.clients import Client
 from hams_sim.errors import Broken
 from hams_sim.etcd import Etcd
 from hams_sim.lives import Lives
+from hams_sim.logs import Logs
+from hams_sim.losses import Losses
 from hams_sim.model import Behaviour, SimModel
 from hams_sim.network import Network
 from hams_sim.node import FOREVER, MANAGER, Node
 from hams_sim.payload import SimState
 from hams_sim.recorder import Recorder
+from hams_sim.refusals import Refusals
 from hams_sim.truth import Truth
 from hams_sim.watching import Watching
 
@@ -77,20 +82,30 @@ class World:
         self.etcd = Etcd(self, Random(f"{seed}/etcd"))
         self.coverage: Counter[str] = Counter()
         self.truth = Truth(self)
+        self.logs = Logs(self)
+        self.losses = Losses(self)
+        self.calm = Calm(self)
+        self.refusals = Refusals(self)
         self.lives = Lives(self)
         self.watching = Watching(self)
         self.clients: dict[int, Client] = {}
         self.calls_open = 0
         self.errored: set[RequestId] = set()
         self.unwritten: set[tuple[str, UnitId]] = set()
-        self.lost: set[str] = set()
         self.torn: set[str] = set()
         self.received: dict[str, list[tuple[Node, int]]] = {}
-        self.fan_outs = frozenset(op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1)
+        self.fan_outs = frozenset(
+            op.name for op in graph.data.operators if not op.stateful and len(op.targets) > 1
+        )
         self.healing = False
         self.disk: dict[str, StateCopy] = {}
         self.restored = False
         self.deadly = False
+        self.turn_of: Node | None = None
+        self.unread: set[RequestId] = set()
+        self.replaced_s = 0.0
+        self.struck_at = 0.0
+        self.slowest_s = 0.0
         self.trace: Callable[[float, Node, Event, Sequence[Effect]], None] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         turns = Random(f"{seed}/turns")
@@ -103,7 +118,9 @@ class World:
         recorder = self.recorder
         self._perform: dict[type, Callable[[Node, Any], None]] = {
             Propose: lambda node, effect: self.etcd.propose(node, effect.revision, effect.topology),
-            StartBatch: lambda node, effect: _model(node).start_batch(effect.batch, effect.units, effect.enter),
+            StartBatch: lambda node, effect: _model(node).start_batch(
+                effect.batch, effect.units, effect.enter
+            ),
             EnterUpdate: lambda node, effect: _model(node).enter_update(effect.batch),
             AbandonBatch: lambda node, effect: _model(node).abandon(effect.batch),
             Capture: lambda node, effect: _model(node).capture(effect.version),
@@ -160,15 +177,24 @@ class World:
         self._born[of] += 1
         prefix = "m" if of == MANAGER else of
         node = Node(f"{prefix}-{self._born[of]}", of, self.shell_rng.choice((0.0, 1024.0, 65536.0)))
+        node.born_at = self.now
         graph = self.graph
         if of == MANAGER:
-            node.machine = ManagerMachine(graph, node.id)
+            node.machine = ManagerMachine(graph, node.id, from_scratch=not self.restored)
         elif of == FRONTEND:
-            logs = kept.machine.kept_logs() if kept is not None and isinstance(kept.machine, FrontendMachine) else None
+            logs = (
+                kept.machine.kept_logs()
+                if kept is not None and isinstance(kept.machine, FrontendMachine)
+                else None
+            )
             node.machine = FrontendMachine(graph, node.id, logs)
         else:
             operator = graph.operators[of]
-            state = kept.machine.kept_state() if kept is not None and isinstance(kept.machine, StatefulMachine) else None
+            state = (
+                kept.machine.kept_state()
+                if kept is not None and isinstance(kept.machine, StatefulMachine)
+                else None
+            )
             if operator.stateful:
                 node.machine = StatefulMachine(graph, of, node.id, state, self._restored(of))
             else:
@@ -201,11 +227,14 @@ class World:
             node.backlog.append(event)
             return
         self.events += 1
+        if node.of == FRONTEND and type(event) is Received:
+            self.logs.came(event.message)
         if self._turns is not None and node.of == FRONTEND:
             node.turn.append(event)
             if len(node.turn) == 1:
                 self.after(self._turns.choice((0.0, 0.0, 0.0005, 0.003)), self._turn, node)
             return
+        self.turn_of = node
         effects = node.machine.step(event, self.now + node.skew)
         if self.trace is not None:
             self.trace(self.now, node, event, effects)
@@ -220,6 +249,7 @@ class World:
             node.backlog += events
             return
         assert isinstance(node.machine, FrontendMachine)
+        self.turn_of = node
         effects = node.machine.steps(events, self.now + node.skew)
         if self.trace is not None:
             for event in events[:-1]:
@@ -253,7 +283,10 @@ class World:
         """A fault strikes between two effects: those after it never happen. False if it did."""
         for effect in effects:
             trigger = node.trigger
-            if trigger is not None and type(effect.message if type(effect) is Send else effect) is trigger.kind:
+            if (
+                trigger is not None
+                and type(effect.message if type(effect) is Send else effect) is trigger.kind
+            ):
                 trigger.count -= 1
                 if trigger.count <= 0:
                     node.trigger = None
@@ -282,7 +315,10 @@ class World:
         if wanted <= self.now:
             node.spins = node.spins + 1 if self._same_time else 0
             if node.spins > 200:
-                raise Broken("core", f"{node.id} wants a Tick again and again at one instant: its deadline does not move")
+                raise Broken(
+                    "core",
+                    f"{node.id} wants a Tick again and again at one instant: its deadline does not move",
+                )
             self.feed(node, TICK)
         elif wanted < FOREVER:
             node.timer_at = wanted
@@ -296,6 +332,7 @@ class World:
 
     def _write_checkpoint(self, node: Node, effect: WriteCheckpoint) -> None:
         self.seen("checkpoint written")
+        self.losses.written(node, effect.copy)
         self.after(0.002, self._on_disk, effect.copy)
 
     def _on_disk(self, copy: StateCopy) -> None:
@@ -306,7 +343,12 @@ class World:
     def _read_checkpoint(self, node: Node, effect: ReadCheckpoint) -> None:
         """The newest one, unless this host's disk is torn."""
         found = self.disk.get(effect.op) if self.shell_rng.random() < 0.8 else None
-        self.after(0.003, self.feed, node, CheckpointRead(found))
+        self.after(0.003, self._checkpoint_read, node, found)
+
+    def _checkpoint_read(self, node: Node, found: StateCopy | None) -> None:
+        if node.alive and not node.paused:
+            self.losses.read(node, found)
+        self.feed(node, CheckpointRead(found))
 
     def _answer(self, node: Node, effect: Answer) -> None:
         client = self.clients.get(effect.handle)
@@ -323,6 +365,23 @@ class World:
         """A number never used before."""
         self._nonces += 1
         return self._nonces
+
+    def unreadable(self, by: str, request: RequestId | None) -> Callable[[], bool] | None:
+        """Whether whose turn it is cannot read a payload of a request. `by`: "" nobody, "all", or "some", half of all instances."""
+        if not by:
+            return None
+
+        def cannot() -> bool:
+            node = self.turn_of
+            if node is None or (by == "some" and zlib.crc32(node.id.encode()) & 1):
+                return False
+            if request is not None:
+                self.unread.add(request)
+                self.errored.add(request)
+            self.seen("a payload that cannot be read")
+            return True
+
+        return cannot
 
     def seen(self, what: str) -> None:
         """Count something rare, so that one sees it was reached."""

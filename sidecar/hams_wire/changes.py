@@ -13,7 +13,10 @@ def changes(before: Topology, after: Topology) -> list[str]:
         for number, slot in enumerate(table.slots):
             was = old[number] if number < len(old) else None
             if was is None or was.epoch != slot.epoch:
-                lines.append(f"{table.op}: slot {number} is {slot.instance}'s, epoch {slot.epoch}" + (f" (was {was.instance}'s)" if was else ""))
+                lines.append(
+                    f"{table.op}: slot {number} is {slot.instance}'s, epoch {slot.epoch}"
+                    + (f" (was {was.instance}'s)" if was else "")
+                )
     return [f"generation {after.generation}: {line}" for line in lines]
 
 
@@ -22,7 +25,10 @@ def _set_changes(before: ReplicaSet, after: ReplicaSet) -> list[str]:
     if after.epoch != before.epoch:
         moved = "goes back" if before.primary == after.primary else "is primary"
         end = after.end_of(after.epoch - 1)
-        lines.append(f"{after.name}: {after.primary} {moved}, epoch {after.epoch}" + (f", from version {end}" if end is not None else ""))
+        lines.append(
+            f"{after.name}: {after.primary} {moved}, epoch {after.epoch}"
+            + (f", from version {end}" if end is not None else "")
+        )
     if after.lost and not before.lost:
         lines.append(f"{after.name}: STATE LOST, no replica of it is left")
     if before.lost and not after.lost:
@@ -30,5 +36,9 @@ def _set_changes(before: ReplicaSet, after: ReplicaSet) -> list[str]:
     if after.restarted_in != before.restarted_in:
         lines.append(f"{after.name}: began again in epoch {after.epoch}; what it had was lost")
     lines += [f"{after.name}: {item} is in sync" for item in after.in_sync if item not in before.in_sync]
-    lines += [f"{after.name}: {item} left the set" for item in before.in_sync if item not in after.in_sync and item != after.primary]
+    lines += [
+        f"{after.name}: {item} left the set"
+        for item in before.in_sync
+        if item not in after.in_sync and item != after.primary
+    ]
     return lines

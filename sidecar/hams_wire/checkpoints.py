@@ -3,7 +3,7 @@
     MAGIC | length of head, 8 bytes | head (JSON) | metadata | payloads | SHA-256 of all before
 
 Only the user who runs the graph can read them, as they hold the models' states. A file gets its name only after it is complete and on
-disk; a torn or changed one is recognised by its length and checksum, and skipped.
+disk; a torn or changed one is recognised by its length and checksum, and skipped: whatever is wrong with a file, the next older one is tried.
 Never: no file is changed, and of the newest `keep` none is removed.
 """
 
@@ -12,12 +12,14 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from hams_protocol.frozen import frozen
 from hams_protocol.messages import StateCopy
-from hams_wire.errors import Guilty, WireError
+from hams_wire import limits
+from hams_wire.errors import UNDECODABLE, Guilty, WireError
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.errors import BadFrame, NoRoom
 from hams_wire.peers.payload import PayloadFactory
@@ -45,8 +47,8 @@ class Head:
     epoch: int
     version: int
     code: int
-    metadata_nbytes: int
-    sizes: tuple[int, ...]
+    metadata_nbytes: Annotated[int, msgspec.Meta(ge=0)]
+    sizes: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
 
 
 class CheckpointFolder:
@@ -61,15 +63,33 @@ class CheckpointFolder:
         """Write one, then remove all but the newest `keep`. Blocks. Raises OSError, NotSendable."""
         encoded = codec.encode(copy)
         sizes = tuple(len(view) for view in encoded.views)
-        head = msgspec.json.encode(Head(self._graph, self._operator, copy.epoch, copy.version, encoded.code, len(encoded.metadata), sizes))
+        head = msgspec.json.encode(
+            Head(
+                self._graph,
+                self._operator,
+                copy.epoch,
+                copy.version,
+                encoded.code,
+                len(encoded.metadata),
+                sizes,
+            )
+        )
         self.folder.mkdir(parents=True, exist_ok=True)
         number = max((_number(path) for path in self._files()), default=0) + 1
         target = self.folder / f"{number:012d}-{by}{SUFFIX}"
         partial = target.with_suffix(PARTIAL)
         digest = hashlib.sha256()
         try:
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as stream:
-                parts: list[bytes | memoryview] = [MAGIC, len(head).to_bytes(8, "big"), head, encoded.metadata, *encoded.views]
+            with open(
+                os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb"
+            ) as stream:
+                parts: list[bytes | memoryview] = [
+                    MAGIC,
+                    len(head).to_bytes(8, "big"),
+                    head,
+                    encoded.metadata,
+                    *encoded.views,
+                ]
                 for part in parts:
                     digest.update(part)
                     stream.write(part)
@@ -84,7 +104,9 @@ class CheckpointFolder:
         kept = self._files()
         for old in kept[keep:]:
             old.unlink(missing_ok=True)
-        for left in self.folder.glob(f"*{PARTIAL}"):  # by a writer that died; one that is at work has a newer number
+        for left in self.folder.glob(
+            f"*{PARTIAL}"
+        ):  # by a writer that died; one that is at work has a newer number
             if _number(left) < _number(kept[min(keep, len(kept)) - 1]):
                 left.unlink(missing_ok=True)
         return target
@@ -109,23 +131,29 @@ class CheckpointFolder:
                 log.warning("checkpoint skipped: %s", error)
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob(f"*{SUFFIX}"), key=lambda path: (_number(path), path.name), reverse=True)
+        return sorted(
+            self.folder.glob(f"*{SUFFIX}"), key=lambda path: (_number(path), path.name), reverse=True
+        )
 
     def _head(self, path: Path) -> Head:
         with path.open("rb") as stream:
             start = stream.read(len(MAGIC) + 8)
             nbytes = int.from_bytes(start[len(MAGIC) :], "big")
-            if start[: len(MAGIC)] != MAGIC or nbytes > path.stat().st_size:
+            if start[: len(MAGIC)] != MAGIC or nbytes > min(
+                path.stat().st_size, limits.checkpoint_head_bytes_max
+            ):
                 raise InvalidCheckpoint(f"{path} is not a checkpoint, or torn")
             try:
                 head = msgspec.json.decode(stream.read(nbytes), type=Head)
-            except msgspec.MsgspecError as error:
+            except UNDECODABLE as error:
                 raise InvalidCheckpoint(f"{path}: {error}") from None
         whole = len(MAGIC) + 8 + nbytes + head.metadata_nbytes + sum(head.sizes) + DIGEST_BYTES
         if path.stat().st_size != whole:
             raise InvalidCheckpoint(f"{path} is torn: expected {whole} bytes, found {path.stat().st_size}")
         if (head.graph, head.operator) != (self._graph, self._operator):
-            raise InvalidCheckpoint(f"{path} is of {head.operator} in {head.graph}, not of {self._operator} in {self._graph}")
+            raise InvalidCheckpoint(
+                f"{path} is of {head.operator} in {head.graph}, not of {self._operator} in {self._graph}"
+            )
         return head
 
     def _read(self, path: Path, head: Head, codec: Codec) -> StateCopy:
@@ -146,8 +174,14 @@ class CheckpointFolder:
                     message = codec.finish(incoming, rooms)
             except BadFrame as error:
                 raise InvalidCheckpoint(f"{path}: {error}") from None
-        if not isinstance(message, StateCopy) or (message.op, message.epoch, message.version) != (self._operator, head.epoch, head.version):
+        if not isinstance(message, StateCopy) or (message.op, message.epoch, message.version) != (
+            self._operator,
+            head.epoch,
+            head.version,
+        ):
             raise InvalidCheckpoint(f"{path} does not hold what its head tells")
+        if message.state is not None and message.state.defect:
+            raise InvalidCheckpoint(f"{path}: the state cannot be read: {message.state.defect}")
         return message
 
 

@@ -20,8 +20,14 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+
 if TYPE_CHECKING:
     from hams_wire.coordination.port import KeyValue
+
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
+"""What a decoder raises on bytes that are not what they should be: a text that is none and a nesting without end have errors of their own."""
 
 
 class Guilty(enum.StrEnum):

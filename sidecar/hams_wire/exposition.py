@@ -30,13 +30,20 @@ def exposition(samples: Iterable[Sample]) -> bytes:
         by_name.setdefault(sample.name, []).append(sample)
     lines: list[str] = []
     for name, found in by_name.items():
-        lines += [f"# HELP {name} {found[0].about}", f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"]
+        lines += [
+            f"# HELP {name} {found[0].about}",
+            f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}",
+        ]
         lines += [f"{name}{_labels(sample.labels)} {sample.value:.10g}" for sample in found]
     return ("\n".join(lines) + "\n").encode()
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}" if labels else ""
+    return (
+        "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+        if labels
+        else ""
+    )
 
 
 def _escaped(value: str) -> str:

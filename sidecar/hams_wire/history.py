@@ -38,8 +38,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     at: float | None = None
 
 
+FORMAT = 2
+"""Of the lines that are written now; a header that says nothing is of format 1 (history.md, "Formats")."""
+
+
 class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One operator in the header. `kind`: stateful or stateless; `join`: combine, interleave or first.
+    """One operator in the header. `kind`: stateful or stateless; `join`: combine, interleave or first. `required`: the inputs without which
+    a Combine does not run; None, as in format 1: not known.
 
     Edges are named by the operator at their other end; "F" is the frontend, "F!" a feedback edge.
     """
@@ -48,15 +53,20 @@ class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     join: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    required: tuple[str, ...] | None = None
 
 
 class GraphLine(Entry, frozen=True, kw_only=True, tag="graph"):
     """The header, first line. `want`: in-sync backups per stateful operator, one number for all or one by name.
 
-    `ordered`: the lines have one global order, as the simulation has.
+    `ordered`: the lines have one global order, as the simulation has. `mode`: of replication. `blocks`: nothing is durable that one instance
+    alone holds, an ended epoch's version neither before it is announced again.
     """
 
     operators: dict[str, OperatorEntry]
+    format: int = 1
+    mode: str | None = None
+    blocks: bool = False
     id: str | None = None
     ordered: bool = False
     want: int | dict[str, int] | None = None
@@ -170,11 +180,16 @@ class CompleteLine(Entry, frozen=True, kw_only=True, tag="complete"):
 
 
 class LostLine(Entry, frozen=True, kw_only=True, tag="lost"):
-    """A state was lost beyond what is tolerated, and it is said. `version` is the last one kept."""
+    """A state was lost beyond what is tolerated, and it is said. `version` is the last one kept.
+
+    `kind`, since format 2: `gone` (nobody is known who holds it), `restarted` (the next epoch begins at `version`), `stems` (it has taken in more
+    of a lost state upstream than that began again with).
+    """
 
     op: str
     epoch: int
     version: int
+    kind: str | None = None
     why: str | None = None
 
 
@@ -291,19 +306,29 @@ class HistoryWriter:
 
     def __init__(self, directory: Path | str, instance: str) -> None:
         if not _SAFE_NAME.fullmatch(instance):
-            raise ValueError(f"instance id {instance!r} cannot name a history file: expected letters, digits, '.', '_' and '-' (at most 200)")
+            raise ValueError(
+                f"instance id {instance!r} cannot name a history file: expected letters, digits, '.', '_' and '-' (at most 200)"
+            )
         folder = Path(directory)
         self.path = folder / f"{instance}.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:  # also where a file has that name
-            raise HistoryNotWritten(f"history folder {folder} cannot be made: {error.strerror}", error.errno) from error
+            raise HistoryNotWritten(
+                f"history folder {folder} cannot be made: {error.strerror}", error.errno
+            ) from error
         try:
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(
+                self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
         except FileExistsError:
-            raise HistoryExists(f"{self.path} exists already: a folder holds one history, and an instance id is used once") from None
+            raise HistoryExists(
+                f"{self.path} exists already: a folder holds one history, and an instance id is used once"
+            ) from None
         except OSError as error:
-            raise HistoryNotWritten(f"history file {self.path} cannot be made: {error.strerror}", error.errno) from error
+            raise HistoryNotWritten(
+                f"history file {self.path} cannot be made: {error.strerror}", error.errno
+            ) from error
         self._size = 0
 
     def write(self, *lines: Line) -> None:
@@ -314,7 +339,9 @@ class HistoryWriter:
         chunks = [encode(line) for line in lines]
         for chunk in chunks:
             if len(chunk) > limits.history_line_bytes_max:
-                raise HistoryLineTooLong(f"a line of {len(chunk)} bytes for {self.path}: at most {limits.history_line_bytes_max}: {chunk[:200]!r}...")
+                raise HistoryLineTooLong(
+                    f"a line of {len(chunk)} bytes for {self.path}: at most {limits.history_line_bytes_max}: {chunk[:200]!r}..."
+                )
         data = b"".join(chunks)
         code: int | None = None
         written = 0

@@ -71,6 +71,11 @@ probe_line_bytes_max = 4096
 history_line_bytes_max = 64 * 1024
 """Longest line of a history, newline included."""
 
+# ---- checkpoints (hams_wire.checkpoints) ----
+
+checkpoint_head_bytes_max = 4 * 1024 * 1024
+"""Head of one file; most of it are the sizes of the payloads."""
+
 # ---- peers (hams_wire.peers) ----
 
 chunk_bytes_max = 2 * 1024 * 1024
@@ -109,6 +114,15 @@ tensors_per_payload_max = 65_536
 tensor_rank_max = 64
 """Dimensions of one tensor."""
 
+dimension_max = (1 << 63) - 1
+"""Largest dimension of a tensor: what every reader of a shape can hold."""
+
+defect_chars_max = 500
+"""Characters kept of what is wrong with a payload: it becomes the text of an error reply."""
+
+heap_room_mapped_bytes_min = 256 * 1024
+"""Room for a payload of this size is mapped, so that a claim takes memory only as its bytes arrive."""
+
 streams_open_max = 8
 """Messages of one connection whose payload is still arriving: one per lane, and room for lanes to come."""
 
@@ -130,6 +144,18 @@ unsent_bytes_max = 256 * 1024
 connections_max = 1024
 """Incoming connections of one instance."""
 
+handshakes_max = 128
+"""TLS connections that have not shown a certificate yet; others wait with the kernel until one of these is through or has run out of time."""
+
+accept_again_s = 0.2
+"""Pause after a connection that could not be accepted, as where there are no file descriptors left."""
+
+addresses_known_max = 4096
+"""Addresses of members remembered, former ones included."""
+
+peers_max = 4096
+"""Instances that are members or hold a connection here."""
+
 handshake_s = 2.0
 """A connection that has not greeted or been greeted by then is closed."""
 
@@ -144,6 +170,19 @@ reconnect_eager_s = 0.002
 
 reconnect_refused_s = 0.25
 """The same, where nobody listens any more: whoever comes back there connects to us first."""
+
+reconnect_offending_max_s = 5.0
+"""The same, to a peer that has closed connections for a frame that is not allowed: what it refused may come again. It is forgiven after a
+connection that stood for longer than this."""
+
+offence_said_s = 60.0
+"""A peer whose frames are refused, or that refuses ours, is named in the log again after this long."""
+
+offenders_max = 256
+"""Peers of which it is remembered when they were last named."""
+
+payload_silence_s = 5.0
+"""A connection that has announced a payload and sends none of it for this long is closed: room for it is taken, and nobody else has it."""
 
 steady_s = 0.1
 """A connection that stood for less than this is flapping: it is not tried again at once."""
@@ -176,17 +215,23 @@ visit_silence_s = 5.0
 
 # ---- suspicion (hams_wire.suspicion) ----
 
-suspicion_deviations = 4.0
-"""A peer is suspected after its mean gap and this many mean deviations of silence."""
+suspicion_deviations = 5.6
+"""A silence this many deviations above the mean gap has phi 8, a probability of 1e-8: the threshold that Akka and Cassandra begin with."""
 
-suspicion_weight = 0.125
-"""Weight of the newest gap in the mean (RFC 6298 uses the same)."""
+suspicion_deviation_share = 0.1
+"""Least deviation, as a share of `suspect_after_s`: a very regular peer is not suspected of a moment's delay."""
+
+suspicion_gaps = 200
+"""Gaps of one peer that are kept: some ten seconds of heartbeats, and as many as Akka keeps."""
+
+suspicion_gap_max_s = 2.0
+"""A longer gap teaches nothing: its peer was stopped or cut off, not slow."""
 
 suspicion_calm_s = 30.0
 """What a wrong suspicion has added to the patience with a peer is halved after this long without another one."""
 
-suspicion_stretch_max = 4.0
-"""The adaptive timeout is never above this multiple of `suspect_after_s`: a flapping link must not teach patience."""
+suspicion_stretch_max = 8.0
+"""The silence allowed is never above this multiple of `suspect_after_s`: a flapping link must not teach patience without end."""
 
 # ---- nodes (hams_wire.node) ----
 
@@ -204,6 +249,9 @@ heartbeat_min_s = 0.01
 
 close_flush_s = 0.2
 """What is queued may take this long to leave when an instance ends in order."""
+
+late_log_s = 10.0
+"""An instance that gets too little CPU says so at most this often."""
 
 timer_late_s = 0.02
 """A timer that fires later than this yields once to what has arrived."""

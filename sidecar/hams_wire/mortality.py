@@ -23,7 +23,9 @@ def peer_pid(transport: asyncio.BaseTransport) -> int:
     found = transport.get_extra_info("socket")
     if found is None or found.family != socket.AF_UNIX:
         return 0
-    pid, _, _ = _CREDENTIALS.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    pid, _, _ = _CREDENTIALS.unpack(
+        found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
     return int(pid)
 
 

@@ -31,6 +31,7 @@ from hams_protocol.events import (
     CasFailed,
     CasUnknown,
     Event,
+    Late,
     Member,
     MembersChanged,
     PeerDown,
@@ -47,7 +48,7 @@ from hams_wire import limits, records, succession
 from hams_wire.changes import changes
 from hams_wire.coordination.port import ABSENT, Compare, Coordination, Deleted, Put, Restored, Write
 from hams_wire.coordination.registration import Registration
-from hams_wire.errors import CoordinationError, NotApplied
+from hams_wire.errors import CoordinationError, NotApplied, Unavailable
 from hams_wire.history import HistoryError, HistoryWriter
 from hams_wire.notes import line_of
 from hams_wire.peers.network import PeerNetwork
@@ -59,8 +60,12 @@ from hams_wire.trace import trace_from
 
 log = logging.getLogger("hams.node")
 
-NOTES = frozenset((NoteExec, NoteApply, NoteDurable, NoteLog, NoteReply, NoteComplete, NoteFailover, NoteLost))
+NOTES = frozenset(
+    (NoteExec, NoteApply, NoteDurable, NoteLog, NoteReply, NoteComplete, NoteFailover, NoteLost)
+)
 MANAGER = "manager"
+HOST_VARIABLE = "HAMS_NODE"
+"""Environment variable with the name of the host that this process runs on, where somebody says so."""
 
 
 class Machine(Protocol):
@@ -86,7 +91,8 @@ class Node:
     `perform` gets the effects that only this kind of process understands (model effects, answers). `reply_digest` makes the digest of a
     reply for the history, if wanted. `steps`: the machine's way to take several events in one step, if it has one. `host` answers visitors.
     `noted(name, value, revision)` is told of every key of the graph that is not the core's business, as they are and as they change (None: it is
-    gone); `turned()` after every turn. `lost(message)`: whether a message that has arrived counts as lost on its way.
+    gone); `turned()` after every turn. `lost(message)`: whether a message that has arrived counts as lost on its way. `keeps`: the
+    machine may hold states of other operators.
     """
 
     def __init__(
@@ -111,6 +117,7 @@ class Node:
         noted: Callable[[str, bytes | None, int], None] | None = None,
         turned: Callable[[], None] | None = None,
         lost: Callable[[Message], bool] | None = None,
+        keeps: bool = False,
     ) -> None:
         self.machine = machine
         self.instance = instance
@@ -139,13 +146,17 @@ class Node:
         self._heartbeat_s = max(suspect_after_s / limits.heartbeats_per_suspicion, limits.heartbeat_min_s)
         self._suspicion = Suspicion(suspect_after_s, self._heartbeat_s)
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._beat_at = float("inf")
+        self._late_logged_at = float("-inf")
         self._proposals: deque[Propose] = deque()
         self._logged = Topology()
         self._to_read = False
         self._reading = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration: Registration | None = None
-        self._record = records.MemberRecord(of, "", kept=kept, pid=os.getpid())
+        self._record = records.MemberRecord(
+            of, "", kept=kept, pid=os.getpid(), keeps=keeps, node=os.environ.get(HOST_VARIABLE, "")
+        )
         self.network = PeerNetwork(
             instance,
             graph_uid,
@@ -166,10 +177,21 @@ class Node:
     async def start(self, http: str = "", grpc: str = "") -> None:
         """Listen, register, and learn what is known. Raises OSError and CoordinationError."""
         await self.network.start()
-        self._record = records.MemberRecord(self.of, self.network.address, self._record.kept, os.getpid(), http=http, grpc=grpc)
+        self._record = records.MemberRecord(
+            self.of,
+            self.network.address,
+            self._record.kept,
+            os.getpid(),
+            http=http,
+            grpc=grpc,
+            keeps=self._record.keeps,
+            node=self._record.node,
+        )
         await self._follow()
         key = records.member_key(self._uid, self.instance)
-        self._registration = await self._coordination.register(key, records.encode_member(self._record), limits.member_lease_s, self._may_return)
+        self._registration = await self._coordination.register(
+            key, records.encode_member(self._record), limits.member_lease_s, self._may_return
+        )
         self._beat()
 
     async def close(self, leave: bool) -> None:
@@ -194,7 +216,9 @@ class Node:
         """Until the core says Stop, one of the events is set, or the time is over."""
         waiting: list[asyncio.Future[Any]] = [self._loop.create_task(event.wait()) for event in events]
         try:
-            await asyncio.wait([*waiting, self.stopped], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [*waiting, self.stopped], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             for task in waiting:
                 task.cancel()
@@ -251,6 +275,8 @@ class Node:
             return
         self._turning = True
         self.network.hold()
+        if (now := self._loop.time()) > self._beat_at + limits.timer_late_s:
+            self._late(now)
         try:
             while events and not self.stopped.done():
                 if self._steps is None:
@@ -274,7 +300,9 @@ class Node:
             if trace is not None:
                 for event in events:
                     trace.event(event)
-            for effect in self.machine.step(events[0], now) if self._steps is None else self._steps(events, now):
+            for effect in (
+                self.machine.step(events[0], now) if self._steps is None else self._steps(events, now)
+            ):
                 if trace is not None:
                     trace.effect(effect)
                 self._do(effect, now)
@@ -295,7 +323,9 @@ class Node:
         self._timer_at = due
         now = self._loop.time()
         # The loop counts in milliseconds: what is due within the present one is due in the next.
-        self._timer = self._loop.call_at(due if due <= now else max(due, now + limits.timer_again_s), self._tick)
+        self._timer = self._loop.call_at(
+            due if due <= now else max(due, now + limits.timer_again_s), self._tick
+        )
 
     def _tick(self) -> None:
         """A late timer means a starved process: what has arrived meanwhile is read before the machine judges anybody by its silence."""
@@ -330,7 +360,12 @@ class Node:
     def _report_break(self, peer: InstanceId) -> None:
         """Managers have connections of their own, and mostly know: to tell them at once would only keep them from acting."""
         known = self.machine.knowledge.topology.revoked
-        if peer in self.members and peer not in known and not self.network.is_up(peer) and not self.stopped.done():
+        if (
+            peer in self.members
+            and peer not in known
+            and not self.network.is_up(peer)
+            and not self.stopped.done()
+        ):
             self._suspect(peer, "its connection broke")
 
     def _is_close(self, peer: InstanceId) -> bool:
@@ -365,7 +400,11 @@ class Node:
             self._perform(effect)
 
     def _note(self, note: Effect, now: float, history: HistoryWriter) -> None:
-        digest = self._reply_digest(note) if isinstance(note, NoteReply) and self._reply_digest is not None else None
+        digest = (
+            self._reply_digest(note)
+            if isinstance(note, NoteReply) and self._reply_digest is not None
+            else None
+        )
         try:
             history.write(line_of(note, self.instance, now, digest))  # type: ignore[arg-type]
         except HistoryError as error:
@@ -387,7 +426,10 @@ class Node:
         if self.stopped.done():
             return  # who is over gives no sign of life, however long its process takes to end
         now = self._loop.time()
-        self._heartbeat = self._loop.call_at((round(now / self._heartbeat_s) + 1) * self._heartbeat_s, self._beat)
+        if now > self._beat_at + limits.timer_late_s:
+            self._late(now)
+        self._beat_at = (round(now / self._heartbeat_s) + 1) * self._heartbeat_s
+        self._heartbeat = self._loop.call_at(self._beat_at, self._beat)
         beat = Heartbeat(self.machine.knowledge.topology.generation)
         for peer in self.members:
             if peer == self.instance or not self.network.is_up(peer):
@@ -400,6 +442,19 @@ class Node:
         for peer in self._suspicion.check(now):
             self._suspect(peer, f"silent for {self._suspicion.silent_s(peer, now):.3f} s")
         self._sent.clear()
+
+    def _late(self, now: float) -> None:
+        """The next heartbeat is overdue: this process was stopped, or got no CPU. The machine hears of it before all that has piled up meanwhile."""
+        by_s, self._beat_at = now - self._beat_at, now
+        self._events.appendleft(Late(by_s))
+        self.look()
+        if not self._suspicion.lateness.may_judge(now) and now >= self._late_logged_at + limits.late_log_s:
+            self._late_logged_at = now
+            worst_s = self._suspicion.lateness.worst_s
+            log.warning(
+                "this process gets too little CPU: it was late by %.2f s, and judges nobody for being silent",
+                worst_s,
+            )
 
     def _suspect(self, peer: InstanceId, reason: str) -> None:
         for member in self.members.values():
@@ -435,7 +490,11 @@ class Node:
         async with self._coordination.watch(prefix, snapshot) as watch:  # type: ignore[arg-type]
             async for event in watch:
                 if isinstance(event, Restored):
-                    log.error("etcd's history went back from revision %d to %d", event.seen_revision, event.found_revision)
+                    log.error(
+                        "etcd's history went back from revision %d to %d",
+                        event.seen_revision,
+                        event.found_revision,
+                    )
                 elif isinstance(event, Put | Deleted):
                     self._changed(event, prefix)
 
@@ -443,7 +502,11 @@ class Node:
         key = event.entry.key if isinstance(event, Put) else event.key
         name = key.removeprefix(prefix)
         if name == "topology" and isinstance(event, Put):
-            topology = records.decode_topology(event.entry.value)
+            try:
+                topology = records.decode_topology(event.entry.value)
+            except records.MalformedRecord as error:  # what is known goes on to hold, until somebody mends it
+                log.error("etcd holds no topology at revision %d: %s", event.entry.mod_revision, error)
+                return
             if self.of == MANAGER:
                 for line in changes(self._logged, topology):
                     log.info("%s", line)
@@ -458,7 +521,11 @@ class Node:
                 members.pop(instance, None)
             self._set_members(members)
         elif self._noted is not None:
-            self._noted(name, event.entry.value if isinstance(event, Put) else None, event.entry.mod_revision if isinstance(event, Put) else 0)
+            self._noted(
+                name,
+                event.entry.value if isinstance(event, Put) else None,
+                event.entry.mod_revision if isinstance(event, Put) else 0,
+            )
             self._told.set()
 
     def _member(self, members: dict[InstanceId, Member], instance: InstanceId, value: bytes) -> None:
@@ -481,7 +548,11 @@ class Node:
         entry = await self._coordination.get(key)
         if entry is None:
             return ()
-        if self.instance in records.decode_topology(entry.value).revoked:
+        try:
+            revoked = records.decode_topology(entry.value).revoked
+        except records.MalformedRecord as error:
+            raise Unavailable(str(error)) from None  # asked again after a pause
+        if self.instance in revoked:
             return None
         return (Compare(key, entry.mod_revision),)
 
@@ -494,10 +565,15 @@ class Node:
         """One compare-and-swap. An unknown outcome is read again, never repeated. A graph that has ended has no roles to give any more: whoever wants
         to asks again after a pause, until its process ends as well."""
         key = records.topology_key(self._uid)
-        compares = (Compare(key, proposal.revision), Compare(succession.key(self._uid, succession.ENDED), ABSENT))
+        compares = (
+            Compare(key, proposal.revision),
+            Compare(succession.key(self._uid, succession.ENDED), ABSENT),
+        )
         try:
             if proposal.revision >= 0:
-                revision = await self._coordination.transact(compares, (Write(key, records.encode_topology(proposal.topology)),))
+                revision = await self._coordination.transact(
+                    compares, (Write(key, records.encode_topology(proposal.topology)),)
+                )
                 return CasDone(proposal.topology, revision)
         except NotApplied as error:
             if error.current[1] is not None:
@@ -517,7 +593,11 @@ class Node:
             return None
         if entry is None:
             return CasFailed(Topology(), 0)
-        return CasFailed(records.decode_topology(entry.value), entry.mod_revision)
+        try:
+            return CasFailed(records.decode_topology(entry.value), entry.mod_revision)
+        except records.MalformedRecord as error:
+            log.error("etcd holds no topology at revision %d: %s", entry.mod_revision, error)
+            return None
 
     def _read_soon(self) -> None:
         """Read the topology by one reader, however often that is wanted: while etcd is away every proposal fails."""
@@ -540,7 +620,15 @@ class Node:
                     self._to_read = True
                     await asyncio.sleep(limits.etcd_pause_max_s)
                     continue
-                topology, revision = (Topology(), 0) if entry is None else (records.decode_topology(entry.value), entry.mod_revision)
+                try:
+                    topology, revision = (
+                        (Topology(), 0)
+                        if entry is None
+                        else (records.decode_topology(entry.value), entry.mod_revision)
+                    )
+                except records.MalformedRecord as error:
+                    log.error("the topology cannot be read: %s", error)
+                    return
                 self.feed(TopologyLearnt(topology, revision))
         finally:
             self._reading = False

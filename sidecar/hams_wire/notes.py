@@ -11,21 +11,49 @@ from hams_protocol.effects import (
     NoteLost,
     NoteReply,
 )
+from hams_protocol.graph import GraphData, WhenUnprotected
 from hams_protocol.ids import InstanceId
+from hams_protocol.keys import own_part
 from hams_wire.history import (
+    FORMAT,
     ApplyLine,
     CompleteLine,
     DurableLine,
     ExecLine,
     FailoverLine,
+    GraphLine,
     Line,
     LogLine,
     LostLine,
+    OperatorEntry,
     ReplyLine,
     TakeoverLine,
 )
 
 SHARD_PREFIX = "F/"
+
+
+def header_of(data: GraphData, ordered: bool = False) -> GraphLine:
+    """The first line of a history of this graph."""
+    operators = {
+        op.name: OperatorEntry(
+            kind="stateful" if op.stateful else "stateless",
+            join=op.join.value.lower(),
+            inputs=tuple(edge.source for edge in op.in_edges),
+            outputs=op.targets,
+            required=tuple(edge.source for edge in op.in_edges if edge.required),
+        )
+        for op in data.operators
+    }
+    return GraphLine(
+        format=FORMAT,
+        id=data.uid,
+        ordered=ordered,
+        operators=operators,
+        want={op.name: op.backups for op in data.operators if op.stateful},
+        mode=data.mode.value,
+        blocks=data.recovery.when_unprotected is WhenUnprotected.BLOCK,
+    )
 
 
 def line_of(note: Note, instance: InstanceId, at: float | None = None, digest: str | None = None) -> Line:
@@ -62,14 +90,16 @@ def line_of(note: Note, instance: InstanceId, at: float | None = None, digest: s
                 snapshot=note.snapshot,
             )
         case NoteDurable():
-            return DurableLine(at=at, i=instance, gen=note.generation, op=note.op, epoch=note.epoch, version=note.version)
+            return DurableLine(
+                at=at, i=instance, gen=note.generation, op=note.op, epoch=note.epoch, version=note.version
+            )
         case NoteLog():
             return LogLine(
                 at=at,
                 i=instance,
                 gen=note.generation,
                 req=str(note.request),
-                key=note.key,
+                key=None if note.key is None else own_part(note.key),
                 shard=note.shard,
                 epoch=note.epoch,
                 digest=note.digest or None,
@@ -77,13 +107,29 @@ def line_of(note: Note, instance: InstanceId, at: float | None = None, digest: s
             )
         case NoteReply():
             return ReplyLine(
-                at=at, i=instance, gen=note.generation, req=str(note.request), values=tuple(sorted(note.values)), epoch=note.epoch, digest=digest
+                at=at,
+                i=instance,
+                gen=note.generation,
+                req=str(note.request),
+                values=tuple(sorted(note.values)),
+                epoch=note.epoch,
+                digest=digest,
             )
         case NoteComplete():
             return CompleteLine(at=at, i=instance, req=str(note.request))
         case NoteFailover() if note.op.startswith(SHARD_PREFIX):
-            return TakeoverLine(at=at, shard=int(note.op.removeprefix(SHARD_PREFIX)), gen=note.generation, epoch=note.epoch, i=note.primary)
+            return TakeoverLine(
+                at=at,
+                shard=int(note.op.removeprefix(SHARD_PREFIX)),
+                gen=note.generation,
+                epoch=note.epoch,
+                i=note.primary,
+            )
         case NoteFailover():
-            return FailoverLine(at=at, op=note.op, gen=note.generation, epoch=note.epoch, end=note.end, i=note.primary)
+            return FailoverLine(
+                at=at, op=note.op, gen=note.generation, epoch=note.epoch, end=note.end, i=note.primary
+            )
         case NoteLost():
-            return LostLine(at=at, op=note.op, epoch=note.epoch, version=note.version, why=note.why)
+            return LostLine(
+                at=at, kind=note.kind.value, op=note.op, epoch=note.epoch, version=note.version, why=note.why
+            )

@@ -12,6 +12,7 @@ all that is known here.
 import asyncio
 import hmac
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from hams_wire.exposition import CONTENT_TYPE, Sample, exposition, of_process
 from hams_wire.limits import probe_answer_s, probe_line_bytes_max
@@ -21,13 +22,15 @@ TEXT = "text/plain; charset=utf-8"
 
 
 async def answer_probes(
-    port: int,
+    where: int | Path,
     missing: Callable[[], str | None],
     metrics: Callable[[], Iterable[Sample]] = tuple,
     token: str = "",
     metrics_digest: bytes = b"",
+    rendered: Callable[[], bytes] | None = None,
 ) -> asyncio.Server:
-    """Listen on all addresses until the server is closed. `token`: opens everything, "": nobody is asked; `metrics_digest`: of the token that opens
+    """Listen until the server is closed: at a port on all addresses, or at a Unix socket. `rendered`: the whole answer to
+    /metrics, of a process that has a registry of its own. `token`: opens everything, "": nobody is asked; `metrics_digest`: of the token that opens
     /metrics. Raises OSError."""
     everything = digest_of(token.encode())
 
@@ -48,14 +51,20 @@ async def answer_probes(
             async with asyncio.timeout(probe_answer_s):
                 line = await reader.readline()
                 given = b""
-                while header := (await reader.readline()).strip():  # to the end: a client may take a close with unread bytes for a reset
+                while header := (
+                    await reader.readline()
+                ).strip():  # to the end: a client may take a close with unread bytes for a reset
                     name, _, value = header.partition(b":")
                     if name.lower() == b"authorization":
                         given = value.strip()
                 if not admitted(line, given):
-                    status, body, kind = "401 Unauthorized", b"expected Authorization: Bearer and the token of these probes\n", TEXT
+                    status, body, kind = (
+                        "401 Unauthorized",
+                        b"expected Authorization: Bearer and the token of these probes\n",
+                        TEXT,
+                    )
                 else:
-                    status, body, kind = _answer(line, missing, metrics)
+                    status, body, kind = _answer(line, missing, metrics, rendered)
                 head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
                 writer.write(head.encode() + body)
                 await writer.drain()
@@ -64,18 +73,28 @@ async def answer_probes(
         finally:
             writer.close()
 
-    return await asyncio.start_server(serve, None, port, limit=probe_line_bytes_max)
+    if isinstance(where, Path):
+        return await asyncio.start_unix_server(serve, where, limit=probe_line_bytes_max)
+    return await asyncio.start_server(serve, None, where, limit=probe_line_bytes_max)
 
 
 def _path(line: bytes) -> bytes:
     return line.partition(b" ")[2].partition(b" ")[0]
 
 
-def _answer(line: bytes, missing: Callable[[], str | None], metrics: Callable[[], Iterable[Sample]]) -> tuple[str, bytes, str]:
+def _answer(
+    line: bytes,
+    missing: Callable[[], str | None],
+    metrics: Callable[[], Iterable[Sample]],
+    rendered: Callable[[], bytes] | None,
+) -> tuple[str, bytes, str]:
     method, path = line.partition(b" ")[0], _path(line)
     if method != b"GET" or path not in (b"/livez", b"/readyz", b"/metrics"):
         return "404 Not Found", b"expected GET /livez, GET /readyz or GET /metrics\n", TEXT
     if path == b"/metrics":
-        return "200 OK", exposition((*metrics(), *of_process())), CONTENT_TYPE
+        page = exposition((*metrics(), *of_process())) if rendered is None else rendered()
+        return "200 OK", page, CONTENT_TYPE
     why = missing() if path == b"/readyz" else None
-    return ("200 OK", b"ok\n", TEXT) if why is None else ("503 Service Unavailable", f"{why}\n".encode(), TEXT)
+    return (
+        ("200 OK", b"ok\n", TEXT) if why is None else ("503 Service Unavailable", f"{why}\n".encode(), TEXT)
+    )

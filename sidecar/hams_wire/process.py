@@ -8,9 +8,9 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import secrets
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,12 +18,21 @@ import uvloop
 
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import Graph
-from hams_wire import limits, records, spec
+from hams_wire import limits, logs, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.etcd_members import Tls
 from hams_wire.coordination.port import KeyValue
 from hams_wire.errors import CoordinationError, WireError
-from hams_wire.tls import ETCD_AUTHORITY, ETCD_CERTIFICATE, ETCD_KEY, METRICS_TOKEN, PROBE_TOKEN, Certificates, read_digest, read_text
+from hams_wire.tls import (
+    ETCD_AUTHORITY,
+    ETCD_CERTIFICATE,
+    ETCD_KEY,
+    METRICS_TOKEN,
+    PROBE_TOKEN,
+    Certificates,
+    read_digest,
+    read_text,
+)
 
 EXIT_STOPPED = 75
 """The instance's part is over; whoever supervises it starts a fresh one (EX_TEMPFAIL)."""
@@ -40,12 +49,40 @@ def common_arguments(program: str, about: str) -> argparse.ArgumentParser:
     parser.add_argument("--graph", required=True, help="uid of the graph: its prefix in etcd")
     named = parser.add_mutually_exclusive_group(required=True)
     named.add_argument("--instance", help="id of this instance, fresh at every start")
-    named.add_argument("--pod", dest="instance", type=instance_in, help="name of this pod; the id is made of it, fresh at every start")
+    named.add_argument(
+        "--pod",
+        dest="instance",
+        type=instance_in,
+        help="name of this pod; the id is made of it, fresh at every start",
+    )
     parser.add_argument("--etcd", required=True, help="etcd endpoints, http://HOST:PORT, separated by commas")
-    parser.add_argument("--listen", default="tcp:127.0.0.1:0", help="where peers connect: tcp:HOST:PORT or unix:PATH")
-    parser.add_argument("--advertise", default=None, help="host that peers dial, if it is not the one listened at")
-    parser.add_argument("--probe-port", type=int, default=0, help="where /livez and /readyz are answered; 0: nowhere")
-    parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="certificates for peers, etcd and probes; without it all is clear text")
+    parser.add_argument(
+        "--listen", default="tcp:127.0.0.1:0", help="where peers connect: tcp:HOST:PORT or unix:PATH"
+    )
+    parser.add_argument(
+        "--advertise", default=None, help="host that peers dial, if it is not the one listened at"
+    )
+    probes = parser.add_mutually_exclusive_group()
+    probes.add_argument(
+        "--probe-port",
+        type=int,
+        default=0,
+        help="where /livez, /readyz and /metrics are answered; 0: nowhere",
+    )
+    probes.add_argument(
+        "--probe-socket",
+        type=Path,
+        dest="probe_port",
+        metavar="PATH",
+        help="the same at a Unix socket, for local runs",
+    )
+    parser.add_argument(
+        "--tls",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="certificates for peers, etcd and probes; without it all is clear text",
+    )
     parser.add_argument("--log-level", type=str.lower, choices=LOG_LEVELS, default="info")
     return parser
 
@@ -71,7 +108,9 @@ class Access:
         """A client of etcd. Raises WireError."""
         if self.tls is None:
             return EtcdCoordination(self.etcd)
-        return EtcdCoordination(self.etcd, Tls(self.tls / ETCD_AUTHORITY, self.tls / ETCD_CERTIFICATE, self.tls / ETCD_KEY))
+        return EtcdCoordination(
+            self.etcd, Tls(self.tls / ETCD_AUTHORITY, self.tls / ETCD_CERTIFICATE, self.tls / ETCD_KEY)
+        )
 
     def certificates(self) -> Certificates | None:
         """What peers are shown, and what is asked of them. Raises WireError."""
@@ -111,7 +150,9 @@ async def _wait_for_spec(coordination: EtcdCoordination, uid: str) -> KeyValue:
         if entry is not None:
             return entry
         if loop.time() > deadline:
-            raise records.MalformedRecord(f"etcd holds no graph {uid!r}: nothing under {records.spec_key(uid)}")
+            raise records.MalformedRecord(
+                f"etcd holds no graph {uid!r}: nothing under {records.spec_key(uid)}"
+            )
         await asyncio.sleep(limits.spec_pause_s)
 
 
@@ -133,9 +174,7 @@ def run(work: Callable[[Asked], Awaitable[int]], log_level: str) -> int:
 
     Whatever may fail for what the process was told (files that are not there) belongs into `work`: here it becomes one line.
     """
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S"
-    )
+    logs.configure(log_level, os.environ.get(logs.VARIABLE) or "text")
     gc.freeze()
 
     async def main() -> int:

@@ -6,10 +6,12 @@ from hams_protocol.events import Member
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
-from hams_wire.errors import Guilty, WireError
+from hams_wire.errors import UNDECODABLE, Guilty, WireError
 
 WARMING = "warming/"
 DRAINED = "drained/"
+RESTORED = "restored"
+"""This key says, by being there, that states began from checkpoints of another run."""
 
 
 class MalformedRecord(WireError):
@@ -20,7 +22,7 @@ class MalformedRecord(WireError):
 
 @frozen
 class MemberRecord:
-    """What an instance registers: a `Member`, and what only people and the command line want to know."""
+    """What an instance registers: a `Member`, and what only people and the command line want to know. `node`: the host that it runs on."""
 
     of: str
     address: str
@@ -28,6 +30,8 @@ class MemberRecord:
     pid: int = 0
     http: str = ""
     grpc: str = ""
+    keeps: bool = False
+    node: str = ""
 
 
 @frozen
@@ -83,6 +87,11 @@ def warming_key(graph_uid: str, instance: InstanceId) -> str:
     return f"{prefix_of(graph_uid)}{WARMING}{instance}"
 
 
+def restored_key(graph_uid: str) -> str:
+    """Says that states began from checkpoints of another run."""
+    return f"{prefix_of(graph_uid)}{RESTORED}"
+
+
 def drained_key(graph_uid: str, instance: InstanceId) -> str:
     """Says that no client waits at a frontend of a deleted graph any more, and none will."""
     return f"{prefix_of(graph_uid)}{DRAINED}{instance}"
@@ -107,7 +116,7 @@ def decode_topology(data: bytes) -> Topology:
     """The topology in `data`. Raises MalformedRecord."""
     try:
         return msgspec.json.decode(data, type=Topology)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise MalformedRecord(f"not a topology: {error}") from None
 
 
@@ -120,9 +129,10 @@ def decode_member(instance: InstanceId, data: bytes) -> tuple[Member, MemberReco
     """A registration, as the core sees it and whole. Raises MalformedRecord."""
     try:
         record = msgspec.json.decode(data, type=MemberRecord)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise MalformedRecord(f"not a registration of {instance}: {error}") from None
-    return Member(instance, record.of, record.address, record.kept), record
+    member = Member(instance, record.of, record.address, record.kept, keeps=record.keeps, host=record.node)
+    return member, record
 
 
 def encode_failover(record: FailoverRecord) -> bytes:
@@ -134,7 +144,7 @@ def decode_failover(data: bytes) -> FailoverRecord:
     """What is told of a failover. Raises MalformedRecord."""
     try:
         return msgspec.json.decode(data, type=FailoverRecord)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise MalformedRecord(f"not a failover: {error}") from None
 
 
@@ -147,5 +157,5 @@ def decode_version(data: bytes) -> VersionRecord:
     """What is told of a version. Raises MalformedRecord."""
     try:
         return msgspec.json.decode(data, type=VersionRecord)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise MalformedRecord(f"not a version: {error}") from None

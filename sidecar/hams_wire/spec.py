@@ -7,7 +7,7 @@ never guessed at.
 import msgspec
 
 from hams_protocol.graph import Graph, GraphData
-from hams_wire.errors import Guilty, WireError
+from hams_wire.errors import UNDECODABLE, Guilty, WireError
 
 FORMAT = "hams-spec-1"
 
@@ -33,7 +33,9 @@ def decode_spec(data: bytes) -> Graph:
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         if envelope.format != FORMAT:
-            raise MalformedSpec(f'a compiled graph of format "{envelope.format}"; this version reads "{FORMAT}"')
+            raise MalformedSpec(
+                f'a compiled graph of format "{envelope.format}"; this version reads "{FORMAT}"'
+            )
         return Graph(msgspec.json.decode(envelope.graph, type=GraphData))
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise MalformedSpec(f"not a compiled graph: {error}") from None

@@ -24,6 +24,7 @@ from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
 from hams_wire import records
+from hams_wire.errors import UNDECODABLE
 
 Cut = tuple[tuple[str, int], ...]
 """The last entry of each shard's log: two equal ones mean that nothing was admitted in between."""
@@ -124,7 +125,9 @@ def decode_taken(data: bytes) -> Taken:
     return _decoded(data, Taken)
 
 
-def cut_of(shards: Collection[str], topology: Topology, quiet: Mapping[InstanceId, Quiet], to: str) -> Cut | None:
+def cut_of(
+    shards: Collection[str], topology: Topology, quiet: Mapping[InstanceId, Quiet], to: str
+) -> Cut | None:
     """The predecessor at rest: every shard's owner has said, in its present epoch, that nothing is open and nothing is admitted. None: not yet."""
     found: list[tuple[str, int]] = []
     for name in shards:
@@ -147,5 +150,5 @@ def all_hold(frontends: Collection[InstanceId], quiet: Mapping[InstanceId, Quiet
 def _decoded(data: bytes, kind: type[R]) -> R:
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise records.MalformedRecord(f"not a record of a succession: {error}") from None

@@ -1,30 +1,67 @@
-"""When a silent peer becomes a suspect: a timeout that learns each peer's rhythm.
+"""When a silent peer becomes a suspect: phi accrual, and only if this instance itself was on time.
 
-After the retransmission timer of RFC 6298: mean and mean deviation of the gaps between signs of life, weighted towards the newest; the
-timeout is the mean and `suspicion_deviations` deviations, never below what the graph asks for (`suspect_after_s`) and never above
-`suspicion_stretch_max` times that. A suspicion that was wrong (the peer is heard again over the same connection) doubles the least timeout for
-that peer, within the same bound; each `suspicion_calm_s` without another one halves it again. So a network or a machine where gaps come and go
-is not suspected again and again. Pure: time is an argument, any monotonic clock in seconds.
+Each peer's gaps between signs of life are kept (the newest `suspicion_gaps`); taking them for normally distributed, phi is the negative
+decimal logarithm of the probability that a gap as long as the present one comes up (Hayashibara et al. 2004). Akka's detector is the model:
+a least deviation, so that a very regular peer is not suspected of a moment's delay, and an acceptable pause, which is `suspect_after_s` here; so is
+its threshold. Cassandra's gave the rest: gaps above a bound teach nothing, for that peer was stopped, not slow, and after a delay of its
+own an instance marks nobody (`Lateness`, in the core). The silence allowed is never below what the graph asks for (`suspect_after_s`) and
+never above `suspicion_stretch_max` times that. A suspicion that was wrong (the peer is heard again over the same connection) doubles the
+least silence for that peer, within the same bound; each `suspicion_calm_s` without another one halves it again.
 
-A suspicion is a reason to ask, no verdict: safety never depends on it. An observer that was itself stopped (a paused process, a starved
-loop) has not heard anyone, and that says nothing of the others: `check` notices its own gap and gives everybody that time back.
+A suspicion is a reason to ask, no verdict: safety never depends on it. Pure: time is an argument, any monotonic clock in seconds.
 
 Never: sees a message, acts, forgets by itself.
 """
 
+from collections import deque
+from math import sqrt
+
 from hams_protocol.ids import InstanceId
+from hams_protocol.lateness import Lateness
 from hams_wire import limits
+
+
+class Gaps:
+    """The newest gaps between one peer's signs of life, their mean and deviation kept up to date."""
+
+    __slots__ = ("_gaps", "_squares", "_sum")
+
+    def __init__(self) -> None:
+        self._gaps: deque[float] = deque()
+        self._sum = 0.0
+        self._squares = 0.0
+
+    def add(self, gap_s: float) -> None:
+        """One more; beyond `suspicion_gaps` the oldest goes."""
+        self._gaps.append(gap_s)
+        self._sum += gap_s
+        self._squares += gap_s * gap_s
+        if len(self._gaps) > limits.suspicion_gaps:
+            oldest = self._gaps.popleft()
+            self._sum -= oldest
+            self._squares -= oldest * oldest
+
+    @property
+    def mean_s(self) -> float:
+        """Of the gaps kept; 0 before the first."""
+        return self._sum / len(self._gaps) if self._gaps else 0.0
+
+    @property
+    def deviation_s(self) -> float:
+        """Their standard deviation."""
+        if not self._gaps:
+            return 0.0
+        return sqrt(max(self._squares / len(self._gaps) - self.mean_s**2, 0.0))
 
 
 class Rhythm:
     """One peer's signs of life."""
 
-    __slots__ = ("deviation_s", "doubled_s", "heard_s", "mean_s", "patience", "suspected")
+    __slots__ = ("doubled_s", "gaps", "heard_s", "patience", "suspected")
 
     def __init__(self, now: float) -> None:
         self.heard_s = now
-        self.mean_s = 0.0
-        self.deviation_s = 0.0
+        self.gaps = Gaps()
         self.patience = 1.0
         self.doubled_s = now
         self.suspected = False
@@ -42,30 +79,31 @@ class Rhythm:
             self.patience /= 2
             self.doubled_s = at
         self.suspected = False
-        weight = limits.suspicion_weight
-        if not self.mean_s:
-            self.mean_s, self.deviation_s = gap, gap / 2
-        else:
-            self.deviation_s += 2 * weight * (abs(gap - self.mean_s) - self.deviation_s)
-            self.mean_s += weight * (gap - self.mean_s)
+        if gap <= limits.suspicion_gap_max_s:
+            self.gaps.add(gap)
 
     def timeout_s(self, suspect_after_s: float) -> float:
-        """Silence after which this peer is suspected."""
-        learnt = self.mean_s + limits.suspicion_deviations * self.deviation_s
-        return min(max(learnt, self.patience * suspect_after_s), limits.suspicion_stretch_max * suspect_after_s)
+        """Silence after which this peer is suspected: where phi reaches its threshold, within the bounds."""
+        deviation_s = max(self.gaps.deviation_s, limits.suspicion_deviation_share * suspect_after_s)
+        unlikely_s = self.gaps.mean_s + limits.suspicion_deviations * deviation_s
+        least_s = self.patience * suspect_after_s
+        return min(max(unlikely_s, least_s), limits.suspicion_stretch_max * suspect_after_s)
 
 
 class Suspicion:
-    """All peers that an instance expects to hear from."""
+    """All peers that an instance expects to hear from. `lateness`: its own."""
 
     def __init__(self, suspect_after_s: float, check_every_s: float) -> None:
         """`suspect_after_s`: silence that is always allowed. `check_every_s`: how often `check` is called."""
         if not 0 < check_every_s < suspect_after_s:
-            raise ValueError(f"expected 0 < check_every_s < suspect_after_s, found {check_every_s} and {suspect_after_s}")
+            raise ValueError(
+                f"expected 0 < check_every_s < suspect_after_s, found {check_every_s} and {suspect_after_s}"
+            )
         self._suspect_after_s = suspect_after_s
         self._check_every_s = check_every_s
         self._checked_s: float | None = None
         self._peers: dict[InstanceId, Rhythm] = {}
+        self.lateness = Lateness(suspect_after_s)
 
     def expect(self, peer: InstanceId, now: float) -> None:
         """From now on this peer should be heard; nothing happens if it is expected already."""
@@ -87,14 +125,20 @@ class Suspicion:
         rhythm = self._peers.get(peer)
         return 0.0 if rhythm is None else now - rhythm.heard_s
 
+    def late_s(self, now: float) -> float:
+        """How much later than it should have been the next check is already; 0 before the first."""
+        return 0.0 if self._checked_s is None else max(now - self._checked_s - self._check_every_s, 0.0)
+
     def check(self, now: float) -> list[InstanceId]:
-        """Who has become a suspect since the last check. Each is named once per silence."""
-        if self._checked_s is not None:
-            stall = now - self._checked_s - self._check_every_s
-            if stall > self._check_every_s:
-                for rhythm in self._peers.values():
-                    rhythm.heard_s = min(rhythm.heard_s + stall, now)
+        """Who has become a suspect since the last check. Each is named once per silence; nobody is while this instance itself runs late."""
+        stall = self.late_s(now)
+        if stall > self._check_every_s:
+            for rhythm in self._peers.values():
+                rhythm.heard_s = min(rhythm.heard_s + stall, now)
         self._checked_s = now
+        self.lateness.late(stall, now)
+        if not self.lateness.may_judge(now):
+            return []
         fresh = []
         for peer, rhythm in self._peers.items():
             if not rhythm.suspected and now - rhythm.heard_s > rhythm.timeout_s(self._suspect_after_s):

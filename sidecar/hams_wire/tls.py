@@ -91,7 +91,9 @@ class Certificates:
         shown: dict[str, tuple[tuple[str, str], ...]] = transport.get_extra_info("peercert") or {}
         names = [name for kind, name in shown.get("subjectAltName", ()) if kind == "URI"]
         if self.identity not in names:
-            raise Stranger(f"expected a certificate of {self.identity}, found one of {', '.join(names) or 'nobody'}")
+            raise Stranger(
+                f"expected a certificate of {self.identity}, found one of {', '.join(names) or 'nobody'}"
+            )
 
     def client(self) -> ssl.SSLContext:
         """The context for the next connection to a peer. Name a server (any) when using it."""
@@ -104,7 +106,9 @@ class Certificates:
         context.sni_callback = self._renew
         return context
 
-    def _renew(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+    def _renew(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext
+    ) -> None:
         self._refresh()
         connection.context = self._server
 
@@ -113,7 +117,10 @@ class Certificates:
         if seen == self._seen:
             return
         try:
-            self._server, self._client = self._load(ssl.PROTOCOL_TLS_SERVER), self._load(ssl.PROTOCOL_TLS_CLIENT)
+            self._server, self._client = (
+                self._load(ssl.PROTOCOL_TLS_SERVER),
+                self._load(ssl.PROTOCOL_TLS_CLIENT),
+            )
         except BadCertificates as error:
             log.error("renewed certificates are not used: %s", error)
             return
@@ -137,10 +144,14 @@ class Certificates:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         if protocol == ssl.PROTOCOL_TLS_SERVER:
-            context.num_tickets = 0  # no sessions are resumed: each connection is judged by the certificates of its moment
+            context.num_tickets = (
+                0  # no sessions are resumed: each connection is judged by the certificates of its moment
+            )
         try:
             context.load_cert_chain(self._directory / CERTIFICATE, self._directory / KEY)
             context.load_verify_locations(self._directory / AUTHORITY)
         except OSError as error:  # ssl.SSLError is one
-            raise BadCertificates(f"{self._directory} shall hold {CERTIFICATE}, {KEY} and {AUTHORITY} that fit each other: {error}") from error
+            raise BadCertificates(
+                f"{self._directory} shall hold {CERTIFICATE}, {KEY} and {AUTHORITY} that fit each other: {error}"
+            ) from error
         return context

@@ -15,9 +15,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hams_protocol.effects import Answer, Effect, Propose, Send
-from hams_protocol.events import CasDone, CasFailed, Event, MembersChanged, PeerDown, PeerUp, Received, TopologyLearnt
+from hams_protocol.events import (
+    CasDone,
+    CasFailed,
+    Event,
+    MembersChanged,
+    PeerDown,
+    PeerUp,
+    Received,
+    TopologyLearnt,
+)
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import Deliver, Durable, Heartbeat, Message, Probe, ProbeAnswer, RecordAck, StateRecord, Suspect, TopologyNews
+from hams_protocol.messages import (
+    Deliver,
+    Durable,
+    Heartbeat,
+    Message,
+    Probe,
+    ProbeAnswer,
+    RecordAck,
+    StateRecord,
+    Suspect,
+    TopologyNews,
+)
 
 log = logging.getLogger("hams.trace")
 
@@ -32,7 +52,9 @@ class Trace:
         """Raises OSError."""
         self._instance = instance
         self._ended = False
-        self._file = os.open(folder / f"{instance}-{os.getpid()}.trace", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = os.open(
+            folder / f"{instance}-{os.getpid()}.trace", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
 
     def note(self, what: str) -> None:
         """One line."""
@@ -54,7 +76,11 @@ class Trace:
                 self.note(f"PeerDown {peer}{' refused' if refused else ''}")
             case PeerUp(peer):
                 self.note(f"PeerUp {peer}")
-            case TopologyLearnt(topology, revision) | CasDone(topology, revision) | CasFailed(topology, revision):
+            case (
+                TopologyLearnt(topology, revision)
+                | CasDone(topology, revision)
+                | CasFailed(topology, revision)
+            ):
                 self.note(f"{type(event).__name__} generation {topology.generation} at {revision}")
             case MembersChanged(members):
                 self.note(f"MembersChanged {len(members)}")

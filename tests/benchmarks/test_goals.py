@@ -42,7 +42,10 @@ def test_a_file_that_says_how_many_frontends_it_wants_is_not_overruled(tmp_path:
     ],
 )
 def test_all_that_a_graph_asks_for_is_there(ready: str, redundant: str, reason: str, settled: bool) -> None:
-    assert chain.settled([Condition("Ready", ready, "", ""), Condition("Redundant", redundant, reason, "")]) is settled
+    assert (
+        chain.settled([Condition("Ready", ready, "", ""), Condition("Redundant", redundant, reason, "")])
+        is settled
+    )
 
 
 async def test_the_chain_is_measured_with_two_frontends_and_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +54,9 @@ async def test_the_chain_is_measured_with_two_frontends_and_with_one(monkeypatch
     async def floor() -> int:
         return 1
 
-    async def cells(name: str, port: int, graph: str, seconds: float, asked: chain.Cells, frontends: int | None) -> list[dict[str, object]]:
+    async def cells(
+        name: str, port: int, graph: str, seconds: float, asked: chain.Cells, frontends: int | None
+    ) -> list[dict[str, object]]:
         measured.extend((name, frontends, *cell) for cell in asked)
         return []
 
@@ -72,7 +77,9 @@ def test_the_bound_is_one_states_way_and_two_ms() -> None:
     assert overhead.bound_ms(44.0, 10, 2.5) == pytest.approx(44.0 + 4.0 + 2.0)
 
 
-async def test_the_stream_of_the_same_run_makes_the_bound(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_stream_of_the_same_run_makes_the_bound(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     p50 = {("None", 1): 40.0, ("NonStop", 1): 42.2, ("None", 10): 40.0, ("NonStop", 10): 47.1}
 
     async def rate(*, unix: bool) -> float:

@@ -43,24 +43,43 @@ def test_counts_are_one_to_n_in_any_order() -> None:
 
 def test_a_right_run_is_ok(tmp_path: Path) -> None:
     found = judged(recorded(tmp_path), {"p": [1]})
-    assert (found["ok"], found["violations"], found["wrong_counts"], found["history_lines"]) == (True, [], {}, 7)
+    assert (found["ok"], found["violations"], found["wrong_counts"], found["history_lines"]) == (
+        True,
+        [],
+        {},
+        7,
+    )
 
 
 def test_counts_decide_as_well_as_the_history(tmp_path: Path) -> None:
     found = judged(recorded(tmp_path), {"p": [1], "q": [1, 1]})
-    assert (found["ok"], found["violations"], found["wrong_counts"]) == (False, [], {"q": "2 replies, missing counts [2], doubled [1]"})
+    assert (found["ok"], found["violations"], found["wrong_counts"]) == (
+        False,
+        [],
+        {"q": "2 replies, missing counts [2], doubled [1]"},
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "invariant"),
     [
-        ({"exec": LINES["exec"] + LINES["exec"].replace('"seq":1,"version":1', '"seq":2,"version":2').replace("p-1:1", "p-1:2")}, "I4"),
+        (
+            {
+                "exec": LINES["exec"]
+                + LINES["exec"]
+                .replace('"seq":1,"version":1', '"seq":2,"version":2')
+                .replace("p-1:1", "p-1:2")
+            },
+            "I4",
+        ),
         ({"complete": ""}, "I7"),
         ({"durable": ""}, "I3"),
         ({"exec": "nothing\n"}, "history"),
     ],
 )
-def test_a_history_that_is_violated_is_not_ok(tmp_path: Path, changes: dict[str, str], invariant: str) -> None:
+def test_a_history_that_is_violated_is_not_ok(
+    tmp_path: Path, changes: dict[str, str], invariant: str
+) -> None:
     found: dict[str, Any] = judged(recorded(tmp_path, **changes), {"p": [1]})
     assert found["ok"] is False
     assert invariant in {line.partition(":")[0] for line in found["violations"]}
@@ -97,11 +116,26 @@ def test_what_a_reply_counts_is_read() -> None:
 
 
 @pytest.mark.parametrize(("ok", "failed", "code"), [(True, 0, 0), (False, 0, 1), (True, 1, 1)])
-def test_recovery_exits_by_its_verdict(ok: bool, failed: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recovery_exits_by_its_verdict(
+    ok: bool, failed: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     wrong = {} if ok else {"b": "2 replies, missing counts [2], doubled [1]"}
-    gaps = dict.fromkeys(("gap_median_ms", "gap_p99_ms", "gap_without_kills_ms", "gap_beyond_quiet_median_ms"), 1.0)
+    gaps = dict.fromkeys(
+        ("gap_median_ms", "gap_p99_ms", "gap_without_kills_ms", "gap_beyond_quiet_median_ms"), 1.0
+    )
     split = dict.fromkeys(("detect_ms", "decide_ms", "promote_ms", "resend_ms"), 1.0)
-    row = {"cell": "both", "kills": 1, "failed": failed, **gaps, **split, "gaps_ms": [1.0], "ok": ok, "violations": [], "wrong_counts": wrong}
+    row = {
+        "cell": "both",
+        "kills": 1,
+        "failed": failed,
+        **gaps,
+        **split,
+        "slowest_max_ms": 1.0,
+        "gaps_ms": [1.0],
+        "ok": ok,
+        "violations": [],
+        "wrong_counts": wrong,
+    }
 
     async def measure(*_: object) -> dict[str, Any]:
         return {"rows": [row]}

@@ -17,7 +17,9 @@ def test_the_page_says_how_to_run_each_benchmark(name: str) -> None:
 @pytest.mark.parametrize("cell", [cell.name for cell in CELLS])
 def test_every_kind_of_kill_is_in_a_table_or_said_to_be_unmeasured(cell: str) -> None:
     row = f"\n| {cell} |" in PAGE
-    assert row or any("nmeasured" in line and f"`{cell}`" in line for line in PAGE.splitlines()), f"nothing about {cell}"
+    assert row or any("nmeasured" in line and f"`{cell}`" in line for line in PAGE.splitlines()), (
+        f"nothing about {cell}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,17 @@ def render(helm: str, tmp_path: Path) -> Render:
     def call(values: dict[str, Any] | None = None, *options: str) -> Objects:
         file = tmp_path / "values.json"
         file.write_text(json.dumps(values or {}))
-        words = [helm, "template", "hams", str(CHART), "--namespace", "hams-system", "--values", str(file), *options]
+        words = [
+            helm,
+            "template",
+            "hams",
+            str(CHART),
+            "--namespace",
+            "hams-system",
+            "--values",
+            str(file),
+            *options,
+        ]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ValueError(done.stderr)

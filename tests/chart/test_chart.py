@@ -13,7 +13,8 @@ import yaml
 
 from hams_operator.controller import kube
 from hams_operator.controller.kube import OWNED
-from hams_operator.plan.names import DEFAULT_ETCD
+from hams_operator.controller.store import CONDITIONS
+from hams_operator.plan.names import DEFAULT_ETCD, POD_FIELDS, SERVICE_FIELDS
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "hams"
@@ -99,6 +100,8 @@ def test_every_key_of_values_is_in_the_schema_and_the_other_way_round() -> None:
         ({"webhook": {"failurePolicy": "Maybe"}}, "failurePolicy"),
         ({"controller": {"replicas": "two"}}, "replicas"),
         ({"history": {"hostPath": "relative"}}, "hostPath"),
+        ({"templates": {"pod": ["spec/containers"]}}, "pod"),
+        ({"controller": {"watchNamespaces": []}}, "watchNamespaces"),
     ],
 )
 def test_wrong_values_are_refused_with_their_place(render: Render, values: dict[str, Any], path: str) -> None:
@@ -109,8 +112,16 @@ def test_wrong_values_are_refused_with_their_place(render: Render, values: dict[
 def test_all_pods_find_their_images_and_run_where_they_may(render: Render) -> None:
     taint = [{"key": "only", "operator": "Exists"}]
     where = {"nodeSelector": {"pool": "x"}, "tolerations": taint, "priorityClassName": "high"}
-    found = containers(render({"image": {"pullSecrets": ["ours", "theirs"]}, "controller": where, "etcd": where}))
-    assert {name for name, _, _ in found} >= {"hams-controller", "hams-etcd", "hams-etcd-defragmentation", "hams-test-controller", "hams-test-etcd"}
+    found = containers(
+        render({"image": {"pullSecrets": ["ours", "theirs"]}, "controller": where, "etcd": where})
+    )
+    assert {name for name, _, _ in found} >= {
+        "hams-controller",
+        "hams-etcd",
+        "hams-etcd-defragmentation",
+        "hams-test-controller",
+        "hams-test-etcd",
+    }
     for name, pod, _ in found:
         assert pod["imagePullSecrets"] == [{"name": "ours"}, {"name": "theirs"}], name
         assert {key: pod.get(key) for key in where} == where, name
@@ -120,7 +131,13 @@ def test_all_pods_find_their_images_and_run_where_they_may(render: Render) -> No
 
 def test_all_pods_meet_the_restricted_profile(render: Render) -> None:
     found = containers(render())
-    assert {name for name, _, _ in found} >= {"hams-controller", "hams-etcd", "hams-etcd-defragmentation", "hams-test-controller", "hams-test-etcd"}
+    assert {name for name, _, _ in found} >= {
+        "hams-controller",
+        "hams-etcd",
+        "hams-etcd-defragmentation",
+        "hams-test-controller",
+        "hams-test-etcd",
+    }
     for name, pod, container in found:
         assert pod["securityContext"]["runAsNonRoot"] is True, name
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
@@ -131,7 +148,9 @@ def test_all_pods_meet_the_restricted_profile(render: Render) -> None:
 
 
 def test_only_the_controller_has_a_token(render: Render) -> None:
-    with_token = {name for name, pod, _ in containers(render()) if pod.get("automountServiceAccountToken") is not False}
+    with_token = {
+        name for name, pod, _ in containers(render()) if pod.get("automountServiceAccountToken") is not False
+    }
     assert with_token == {"hams-controller"}
 
 
@@ -141,17 +160,34 @@ def test_the_controller_is_told_of_every_member_of_etcd(render: Render) -> None:
     assert told == DEFAULT_ETCD.split(","), "`hams render` takes an installation as it is documented"
 
 
+def test_the_fields_that_templates_may_set_are_those_that_the_controller_knows_by_itself(
+    render: Render,
+) -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())["templates"]
+    assert (tuple(values["pod"]), tuple(values["service"])) == (POD_FIELDS, SERVICE_FIELDS)
+    told = environment(render())
+    assert told["HAMS_POD_FIELDS"] == ",".join(POD_FIELDS)
+    told = environment(render({"templates": {"pod": ["*"], "service": []}}))
+    assert (told["HAMS_POD_FIELDS"], told["HAMS_SERVICE_FIELDS"]) == ("*", "")
+
+
 def test_an_etcd_of_ones_own_replaces_the_installed_one(render: Render) -> None:
     objects = render({"etcd": {"endpoints": ["http://one:2379", "http://two:2379"]}})
     assert environment(objects)["HAMS_ETCD"] == "http://one:2379,http://two:2379"
     assert not [item["metadata"]["name"] for item in objects if "etcd" in item["metadata"]["name"]]
 
 
-def test_members_of_etcd_know_each_other_by_names_that_the_headless_service_publishes_early(render: Render) -> None:
+def test_members_of_etcd_know_each_other_by_names_that_the_headless_service_publishes_early(
+    render: Render,
+) -> None:
     objects = render()
     arguments = one(objects, "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]["containers"][0]["args"]
-    cluster = next(word for word in arguments if word.startswith("--initial-cluster=")).removeprefix("--initial-cluster=")
-    assert cluster.split(",") == [f"hams-etcd-{n}=https://hams-etcd-{n}.hams-etcd-peers.hams-system.svc:2380" for n in range(3)]
+    cluster = next(word for word in arguments if word.startswith("--initial-cluster=")).removeprefix(
+        "--initial-cluster="
+    )
+    assert cluster.split(",") == [
+        f"hams-etcd-{n}=https://hams-etcd-{n}.hams-etcd-peers.hams-system.svc:2380" for n in range(3)
+    ]
     service = one(objects, "Service", "hams-etcd-peers")["spec"]
     assert service["clusterIP"] == "None"
     assert service["publishNotReadyAddresses"] is True
@@ -174,7 +210,9 @@ def test_the_webhook_is_wired_to_what_the_controller_is_told(render: Render) -> 
         "port": 443,
     }
     service = one(objects, "Service", told["HAMS_WEBHOOK_SERVICE"])["spec"]
-    ports = one(objects, "Deployment", "hams-controller")["spec"]["template"]["spec"]["containers"][0]["ports"]
+    ports = one(objects, "Deployment", "hams-controller")["spec"]["template"]["spec"]["containers"][0][
+        "ports"
+    ]
     assert {"name": service["ports"][0]["targetPort"], "containerPort": 9443} in ports
 
 
@@ -186,7 +224,15 @@ def test_without_the_webhook_nothing_of_it_is_left(render: Render) -> None:
     assert "secrets" not in text
 
 
-VERBS = {"get": {"get"}, "page": {"list"}, "watch": {"watch"}, "create": {"create"}, "replace": {"update"}, "merge": {"patch"}, "delete": {"delete"}}
+VERBS = {
+    "get": {"get"},
+    "page": {"list"},
+    "watch": {"watch"},
+    "create": {"create"},
+    "replace": {"update"},
+    "merge": {"patch"},
+    "delete": {"delete"},
+}
 VERBS["apply"] = {"create", "patch"}  # of an object that is not there yet it is both
 Right = tuple[str, str]
 
@@ -195,12 +241,22 @@ def rights_used() -> set[Right]:
     """Resource and verb of everything that the controller sends, by its calls of `Kube`; and what others do in its name."""
     followed = [*OWNED.values(), kube.PODS]  # `Controller.__init__`
     used = {("servicegraphs", "list"), ("servicegraphs", "watch")}  # kopf
-    used |= {(resource, verb) for resource in ("namespaces", "customresourcedefinitions") for verb in ("list", "watch")}  # kopf
-    used |= {("servicegraphs/finalizers", "update")}  # the API server asks for it where an owner reference says `blockOwnerDeletion`
+    used |= {
+        (resource, verb)
+        for resource in ("namespaces", "customresourcedefinitions")
+        for verb in ("list", "watch")
+    }  # kopf
+    used |= {
+        ("servicegraphs/finalizers", "update")
+    }  # the API server asks for it where an owner reference says `blockOwnerDeletion`
     for path in (ROOT / "operator" / "hams_operator" / "controller").glob("*.py"):
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             function = call.func
-            if not (isinstance(function, ast.Attribute) and call.args and ast.unparse(function.value) in ("kube", "self._kube")):
+            if not (
+                isinstance(function, ast.Attribute)
+                and call.args
+                and ast.unparse(function.value) in ("kube", "self._kube")
+            ):
                 continue
             named = ast.unparse(call.args[0])
             sub = "/status" if function.attr == "apply" and len(call.args) == 5 else ""
@@ -212,8 +268,18 @@ def rights_used() -> set[Right]:
 
 
 def test_the_controller_may_do_what_it_does_and_nothing_besides(render: Render) -> None:
-    roles = [item for item in render() if item["kind"] in ("Role", "ClusterRole") and "hams-controller" in item["metadata"]["name"]]
-    granted = {(resource, verb) for role in roles for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    roles = [
+        item
+        for item in render()
+        if item["kind"] in ("Role", "ClusterRole") and "hams-controller" in item["metadata"]["name"]
+    ]
+    granted = {
+        (resource, verb)
+        for role in roles
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
     assert granted == rights_used()
     groups = {group for role in roles for rule in role["rules"] for group in rule["apiGroups"]}
     assert "events.k8s.io" not in groups
@@ -230,7 +296,9 @@ def test_the_controller_lists_no_secrets_and_deletes_only_its_own(render: Render
                 assert "*" not in [*rule["resources"], *rule["verbs"], *rule["apiGroups"]]
 
 
-def test_etcd_lets_in_who_has_a_certificate_and_members_have_an_authority_of_their_own(render: Render) -> None:
+def test_etcd_lets_in_who_has_a_certificate_and_members_have_an_authority_of_their_own(
+    render: Render,
+) -> None:
     pod = one(render(), "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
     container = pod["containers"][0]
     flags = dict(word.removeprefix("--").partition("=")[::2] for word in container["args"])
@@ -242,15 +310,38 @@ def test_etcd_lets_in_who_has_a_certificate_and_members_have_an_authority_of_the
     assert {port["containerPort"] for port in container["ports"]} == {2379, 2380}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["exec"]["command"][0] == "etcdctl"
-    assert "--consistency=s" in container["livenessProbe"]["exec"]["command"], "without a majority a member is alive all the same"
+    assert "--consistency=s" in container["livenessProbe"]["exec"]["command"], (
+        "without a majority a member is alive all the same"
+    )
     volume = next(item for item in pod["volumes"] if item["name"] == "tls")
     assert volume["secret"] == {"secretName": "hams-etcd-tls", "defaultMode": 0o440}
     assert environment(render())["HAMS_ETCD_MEMBERS_SECRET"] == "hams-etcd-tls"
 
 
+def test_etcds_metrics_are_reachable_where_that_is_asked_for(render: Render) -> None:
+    values = {"etcd": {"metrics": {"enabled": True}}, "metrics": {"serviceMonitor": {"enabled": True}}}
+    objects = render(values)
+    container = one(objects, "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]["containers"][0]
+    assert "--listen-metrics-urls=http://0.0.0.0:2381" in container["args"]
+    assert {"name": "metrics", "containerPort": 2381} in container["ports"]
+    monitor = one(objects, "PodMonitor", "hams-etcd")["spec"]
+    assert monitor["podMetricsEndpoints"][0]["port"] == "metrics"
+    assert monitor["selector"]["matchLabels"]["app.kubernetes.io/component"] == "etcd"
+    ingress = one(objects, "NetworkPolicy", "hams-etcd")["spec"]["ingress"]
+    assert any({"port": 2381, "protocol": "TCP"} in rule.get("ports", []) for rule in ingress)
+
+
+def test_an_upgrade_replaces_no_member_of_etcd_that_would_lose_its_data(render: Render) -> None:
+    without = one(render({"etcd": {"persistence": {"enabled": False}}}), "StatefulSet", "hams-etcd")
+    assert without["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert "updateStrategy" not in one(render(), "StatefulSet", "hams-etcd")["spec"]
+
+
 def test_who_looks_after_etcd_reaches_every_member_and_says_who_it_is(render: Render) -> None:
     objects = render()
-    job = one(objects, "CronJob", "hams-etcd-defragmentation")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    job = one(objects, "CronJob", "hams-etcd-defragmentation")["spec"]["jobTemplate"]["spec"]["template"][
+        "spec"
+    ]
     for pod in (job, one(objects, "Pod", "hams-test-etcd")["spec"]):
         container = pod["containers"][0]
         endpoints = next(word for word in container["args"] if word.startswith("--endpoints="))
@@ -275,10 +366,15 @@ def test_without_tls_nothing_of_it_is_left(render: Render) -> None:
         ({"etcd": {"endpoints": ["https://one:2379"]}}, "tlsSecret has to name"),
         ({"etcd": {"endpoints": ["https://one:2379", "http://two:2379"], "tlsSecret": "x"}}, "mixed"),
         ({"etcd": {"endpoints": ["http://one:2379"], "tlsSecret": "x"}}, "not https"),
-        ({"etcd": {"endpoints": ["https://one:2379"], "tlsSecret": "x"}, "tls": {"enabled": False}}, "tls.enabled"),
+        (
+            {"etcd": {"endpoints": ["https://one:2379"], "tlsSecret": "x"}, "tls": {"enabled": False}},
+            "tls.enabled",
+        ),
     ],
 )
-def test_an_etcd_of_ones_own_needs_what_proves_who_we_are(render: Render, values: dict[str, Any], why: str) -> None:
+def test_an_etcd_of_ones_own_needs_what_proves_who_we_are(
+    render: Render, values: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ValueError, match=why):
         render(values)
 
@@ -292,25 +388,82 @@ def test_prometheus_bears_the_token_that_the_controller_has_made(render: Render)
     objects = render({"metrics": {"serviceMonitor": {"enabled": True}}})
     secret = environment(objects)["HAMS_METRICS_SECRET"]
     for item in objects:
-        if item["kind"] in ("ServiceMonitor", "PodMonitor"):
+        if item["kind"] in ("ServiceMonitor", "PodMonitor"):  # etcd's own has no token
             for endpoint in item["spec"].get("endpoints", []) + item["spec"].get("podMetricsEndpoints", []):
                 assert endpoint["authorization"] == {"credentials": {"name": secret, "key": "token"}}
 
 
+def secrets_by_binding(objects: Objects) -> dict[str, str]:
+    """Where the controller may touch Secrets: the namespace of the binding ("": everywhere), and the role."""
+    roles = {
+        item["metadata"]["name"]
+        for item in objects
+        if item["kind"] in ("ClusterRole", "Role")
+        and any("secrets" in rule["resources"] for rule in item["rules"])
+    }
+    return {
+        (item["metadata"].get("namespace") or "hams-system") if item["kind"] == "RoleBinding" else "": item[
+            "roleRef"
+        ]["name"]
+        for item in objects
+        if item["kind"] in ("ClusterRoleBinding", "RoleBinding") and item["roleRef"]["name"] in roles
+    }
+
+
+def test_no_secret_outside_of_named_namespaces_is_touched_unless_that_is_asked_for(render: Render) -> None:
+    assert set(secrets_by_binding(render())) == {"default", "hams-system"}
+    assert environment(render())["HAMS_WATCH_NAMESPACES"] == "default"
+    everywhere = render({"controller": {"watchNamespaces": ["*"]}})
+    assert "" in secrets_by_binding(everywhere)
+    assert environment(everywhere)["HAMS_WATCH_NAMESPACES"] == ""
+
+
+def test_the_webhook_is_asked_about_the_namespaces_that_are_watched(render: Render) -> None:
+    def selector(objects: Objects) -> Any:
+        (hook,) = one(objects, "ValidatingWebhookConfiguration", "hams.hams.dev")["webhooks"]
+        return hook.get("namespaceSelector")
+
+    assert selector(render({"controller": {"watchNamespaces": ["red", "blue"]}})) == {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["red", "blue"]}
+        ]
+    }
+    assert selector(render({"controller": {"watchNamespaces": ["*"]}})) is None
+
+
 def test_named_namespaces_are_all_that_the_controller_may_touch(render: Render) -> None:
     objects = render({"controller": {"watchNamespaces": ["red", "blue"]}})
-    bindings = {item["metadata"]["namespace"] for item in objects if item["kind"] == "RoleBinding" and "namespace" in item["metadata"]}
+    bindings = {
+        item["metadata"]["namespace"]
+        for item in objects
+        if item["kind"] == "RoleBinding" and "namespace" in item["metadata"]
+    }
     assert bindings >= {"red", "blue"}
-    assert [item["roleRef"]["name"] for item in objects if item["kind"] == "ClusterRoleBinding"] == ["hams-controller-cluster"]
+    assert [item["roleRef"]["name"] for item in objects if item["kind"] == "ClusterRoleBinding"] == [
+        "hams-controller-cluster"
+    ]
     assert environment(objects)["HAMS_WATCH_NAMESPACES"] == "red,blue"
 
 
 def test_monitors_and_dashboard_come_when_asked_for(render: Render) -> None:
     monitors = ("ServiceMonitor", "PodMonitor")
     assert not [item for item in render() if item["kind"] in monitors]
-    objects = render({"metrics": {"serviceMonitor": {"enabled": True, "labels": {"team": "ml"}}, "dashboard": {"enabled": True}}})
-    assert sorted(item["kind"] for item in objects if item["kind"] in monitors) == ["PodMonitor", "PodMonitor", "ServiceMonitor"]
-    ports = [item["spec"]["podMetricsEndpoints"][0]["port"] for item in objects if item["kind"] == "PodMonitor"]
+    objects = render(
+        {
+            "metrics": {
+                "serviceMonitor": {"enabled": True, "labels": {"team": "ml"}},
+                "dashboard": {"enabled": True},
+            }
+        }
+    )
+    assert sorted(item["kind"] for item in objects if item["kind"] in monitors) == [
+        "PodMonitor",
+        "PodMonitor",
+        "ServiceMonitor",
+    ]
+    ports = [
+        item["spec"]["podMetricsEndpoints"][0]["port"] for item in objects if item["kind"] == "PodMonitor"
+    ]
     assert ports == ["http", "probes"]  # of frontends; of all others
     assert one(objects, "ServiceMonitor", "hams-controller")["spec"]["endpoints"][0]["honorLabels"], (
         "the namespace of a graph's condition is the graph's"
@@ -323,14 +476,48 @@ def test_the_dashboard_asks_for_metrics_that_are_exposed() -> None:
     board = (CHART / "dashboards" / "hams.json").read_text()
     asked = set(re.findall(r"hams_(?:frontend|proxy|manager|controller)_[a-z_]+", board))
     assert {name.split("_")[1] for name in asked} == {"frontend", "proxy", "manager", "controller"}
-    frontends = "\n".join(path.read_text() for path in Path(ROOT / "sidecar" / "hams_sidecar" / "endpoint").glob("*.py"))
-    others = ("sidecar/hams_sidecar/proxy_metrics.py", "operator/hams_operator/manager/process.py", "operator/hams_operator/controller/process.py")
+    frontends = "\n".join(
+        path.read_text() for path in Path(ROOT / "sidecar" / "hams_sidecar" / "endpoint").glob("*.py")
+    )
+    others = (
+        "sidecar/hams_sidecar/proxy_metrics.py",
+        "operator/hams_operator/manager/process.py",
+        "operator/hams_operator/controller/process.py",
+    )
     exposed = set(re.findall(r'"(hams_[a-z_]+)"', "\n".join((ROOT / name).read_text() for name in others)))
     for name in asked:
-        if name.startswith("hams_frontend_"):  # prometheus_client adds the subsystem in front, and _total or _bucket behind
-            assert f'"{re.sub("_(total|bucket)$", "", name.removeprefix("hams_frontend_"))}"' in frontends, name
+        if name.startswith(
+            "hams_frontend_"
+        ):  # prometheus_client adds the subsystem in front, and _total or _bucket behind
+            assert f'"{re.sub("_(total|bucket)$", "", name.removeprefix("hams_frontend_"))}"' in frontends, (
+                name
+            )
         else:
             assert name in exposed, name
+
+
+def test_alerts_come_when_asked_for_and_ask_for_metrics_that_there_are(render: Render) -> None:
+    assert not [item for item in render() if item["kind"] == "PrometheusRule"]
+    objects = render({"metrics": {"rules": {"enabled": True, "labels": {"release": "prometheus"}}}})
+    rule = one(objects, "PrometheusRule", "hams")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    sources = "\n".join(
+        (ROOT / "operator" / "hams_operator" / name).read_text()
+        for name in ("manager/process.py", "controller/process.py")
+    )
+    alerts = rule["spec"]["groups"][0]["rules"]
+    assert len({item["alert"] for item in alerts}) == len(alerts) >= 6
+    for item in alerts:
+        for name in re.findall(r"hams_(?:controller|manager|proxy)_[a-z_]+", item["expr"]):
+            assert f'"{name}"' in sources, name
+        for kind in re.findall(r'type="([A-Za-z]+)"', item["expr"]):
+            assert kind in CONDITIONS
+        assert item["annotations"]["summary"]
+
+
+def test_the_format_of_logs_reaches_the_controller(render: Render) -> None:
+    assert environment(render())["HAMS_LOG_FORMAT"] == "text"
+    assert environment(render({"logFormat": "json"}))["HAMS_LOG_FORMAT"] == "json"
 
 
 def test_every_object_bears_the_labels_of_its_release(render: Render) -> None:

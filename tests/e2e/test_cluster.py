@@ -22,7 +22,10 @@ def folders(tmp_path: Path) -> Folders:
 
 def test_nodes_share_no_address() -> None:
     numbers = range(NODES_MAX)
-    assert len({node_address(number) for number in numbers} | {pod_network(number) for number in numbers}) == 2 * NODES_MAX
+    assert (
+        len({node_address(number) for number in numbers} | {pod_network(number) for number in numbers})
+        == 2 * NODES_MAX
+    )
 
 
 def test_what_a_node_reads_is_well_formed_and_names_the_node(folders: Folders) -> None:
@@ -36,7 +39,9 @@ def test_what_a_node_reads_is_well_formed_and_names_the_node(folders: Folders) -
     proxy = yaml.safe_load((conf / "kube-proxy.yaml").read_text())
     assert proxy["hostnameOverride"] == "node1"
     assert Path(proxy["clientConnection"]["kubeconfig"]).exists()
-    assert json.loads((conf / "cni/10-bridge.conflist").read_text())["plugins"][0]["ipam"]["ranges"] == [[{"subnet": pod_network(1)}]]
+    assert json.loads((conf / "cni/10-bridge.conflist").read_text())["plugins"][0]["ipam"]["ranges"] == [
+        [{"subnet": pod_network(1)}]
+    ]
     assert certificates.verifies(folders.pki, "node1")
     assert not certificates.verifies(folders.pki, "node1", "front-proxy-ca")
     assert (folders.kubeconfig.stat().st_mode & 0o077) == 0
@@ -45,12 +50,23 @@ def test_what_a_node_reads_is_well_formed_and_names_the_node(folders: Folders) -
 def test_only_node_0_has_the_control_plane(folders: Folders) -> None:
     first, second = ({item.name for item in components.components(folders, number)} for number in (0, 1))
     assert second == {"containerd", "kubelet", "kube-proxy"}
-    assert first - second == {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns"}
+    assert first - second == {
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "coredns",
+    }
 
 
 def test_no_component_waits_for_itself_or_for_what_nobody_brings(folders: Folders) -> None:
     for item in components.components(folders, 0):
-        assert set(item.after) <= {"api", "tcp:127.0.0.1:2379", "unix:/run/containerd/containerd.sock", f"file:{folders.state}/dns-objects"}
+        assert set(item.after) <= {
+            "api",
+            "tcp:127.0.0.1:2379",
+            "unix:/run/containerd/containerd.sock",
+            f"file:{folders.state}/dns-objects",
+        }
         assert not (item.name == "kube-apiserver" and "api" in item.after)
 
 
@@ -81,14 +97,22 @@ def test_a_go_that_is_too_old_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         machine.check_go()
 
 
-def test_what_is_missing_is_named_with_the_command_that_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "PACKAGES", {"sh": "dash", "no-such-program": "one", "/no/such/file": "another", "nor-this": "one"})
+def test_what_is_missing_is_named_with_the_command_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        machine,
+        "PACKAGES",
+        {"sh": "dash", "no-such-program": "one", "/no/such/file": "another", "nor-this": "one"},
+    )
     assert machine.missing() == ["one", "another"]
     (tmp_path / "apt-get").write_text("")
     (tmp_path / "apt-get").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(NotPossible, match="as root: apt-get install --no-install-recommends dash one another"):
+    with pytest.raises(
+        NotPossible, match="as root: apt-get install --no-install-recommends dash one another"
+    ):
         machine.install()
 
 
@@ -145,10 +169,16 @@ def test_names_of_nodes_are_those_of_their_folders(folders: Folders) -> None:
     assert folders.node(2).name == node_name(2)
 
 
-def test_a_cluster_knows_which_images_are_newer_than_those_it_was_started_with(folders: Folders, tmp_path: Path) -> None:
+def test_a_cluster_knows_which_images_are_newer_than_those_it_was_started_with(
+    folders: Folders, tmp_path: Path
+) -> None:
     def write(name: str, content: bytes) -> Path:
         layer = files_layer(tmp_path / "layer", tmp_path / "layer.tar", [("code", content, 0o644)])
-        write_archive(tmp_path / name, f"hams.local/{name}:1", Image((layer,), Config(("run",), (), {}, "65532:65532", "/")))
+        write_archive(
+            tmp_path / name,
+            f"hams.local/{name}:1",
+            Image((layer,), Config(("run",), (), {}, "65532:65532", "/")),
+        )
         return tmp_path / name
 
     archives = [write("1-one.tar", b"old"), write("1-two.tar", b"old")]

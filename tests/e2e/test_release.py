@@ -39,7 +39,10 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-WAITED_FOR = ["kubectl rollout status statefulset/hams-etcd", "kubectl rollout status deployment/hams-controller"]
+WAITED_FOR = [
+    "kubectl rollout status statefulset/hams-etcd",
+    "kubectl rollout status deployment/hams-controller",
+]
 UPGRADED = "helm upgrade hams --reset-then-reuse-values --set=image.tag=next --namespace hams-system"
 BACK = ["helm rollback hams 7 --namespace hams-system", *WAITED_FOR]
 
@@ -56,7 +59,9 @@ def test_a_release_is_left_as_it_was_found_though_the_scenario_fails(said: list[
     assert said == ["helm status hams --output json --namespace hams-system", UPGRADED, "the scenario", *BACK]
 
 
-def test_so_is_one_whose_upgrade_fails(said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_is_one_whose_upgrade_fails(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = install.run
 
     def run(*words: object, env: dict[str, str]) -> str:
@@ -66,7 +71,10 @@ def test_so_is_one_whose_upgrade_fails(said: list[str], tmp_path: Path, monkeypa
         return done
 
     monkeypatch.setattr(install, "run", run)
-    with pytest.raises(CommandFailed, match="no"), Installation(Quiet(tmp_path, said)).upgraded(**{"image.tag": "next"}):
+    with (
+        pytest.raises(CommandFailed, match="no"),
+        Installation(Quiet(tmp_path, said)).upgraded(**{"image.tag": "next"}),
+    ):
         scenario(said)
     assert said[1:] == [UPGRADED, *BACK]
 

@@ -31,7 +31,10 @@ def alive(pid: int) -> bool:
 def test_what_did_not_run_is_said(tmp_path: Path) -> None:
     file = tmp_path / "scenarios.xml"
     file.write_text(CASES)
-    assert whole.outcome(file, 5) == "1 scenarios passed; 1 FAILED: two; 1 NOT RUN: three; 2 NOT RUN for want of time"
+    assert (
+        whole.outcome(file, 5)
+        == "1 scenarios passed; 1 FAILED: two; 1 NOT RUN: three; 2 NOT RUN for want of time"
+    )
     assert whole.outcome(tmp_path / "none", 7) == "0 scenarios passed; 7 NOT RUN for want of time"
 
 
@@ -40,7 +43,9 @@ def test_the_scenarios_of_the_short_form_are_there() -> None:
 
 
 @pytest.mark.parametrize(("words", "status"), [(["--where-possible"], 0), ([], 1)])
-def test_a_machine_that_cannot_is_no_pass(words: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_is_no_pass(
+    words: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse() -> None:
         raise NotPossible("no namespaces")
 
@@ -50,7 +55,9 @@ def test_a_machine_that_cannot_is_no_pass(words: list[str], status: int, tmp_pat
     assert (tmp_path / "outcome").read_text() == "NOT RUN: no namespaces\n"
 
 
-def test_a_program_that_has_no_time_left_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_has_no_time_left_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stages = whole.Stages(limit_s=0)
     child = whole.Child("sh", "-c", f"trap '' INT; sleep 1000 & echo $! > {tmp_path}/pid; wait")
     with pytest.raises(whole.NoTime):
@@ -65,7 +72,9 @@ def test_a_program_that_has_no_time_left_is_ended_with_its_children(tmp_path: Pa
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_cluster_that_is_up_with_older_images_is_refused(same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_up_with_older_images_is_refused(
+    same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Up(Cluster):
         def running(self) -> list[int]:
             return [0]
@@ -86,16 +95,25 @@ def test_a_cluster_that_is_up_with_older_images_is_refused(same: bool, tmp_path:
     monkeypatch.setattr(whole, "scenarios", lambda *_: 0)
     assert whole.main([]) == (0 if same else 1)
     said = (tmp_path / "outcome").read_text()
-    assert said.startswith("0 scenarios passed" if same else "FAILED: a cluster is up with other images than out/images has now: 1-one.tar;")
+    assert said.startswith(
+        "0 scenarios passed"
+        if same
+        else "FAILED: a cluster is up with other images than out/images has now: 1-one.tar;"
+    )
 
 
 def test_told_twice_to_end_it_takes_down_what_it_started(tmp_path: Path) -> None:
     """`timeout` and make both tell it."""
-    text = (
-        "import signal\nfrom e2e import whole\nsignal.signal(signal.SIGTERM, whole.interrupted)\ntry:\n    print('up', flush=True); signal.pause()\n"
-    )
+    text = "import signal\nfrom e2e import whole\nsignal.signal(signal.SIGTERM, whole.interrupted)\n"
+    text += "try:\n    print('up', flush=True); signal.pause()\n"
     text += "finally:\n    signal.raise_signal(signal.SIGTERM); print('down', flush=True)\n"
-    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=whole.ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-c", text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=whole.ROOT,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGTERM)

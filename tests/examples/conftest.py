@@ -57,7 +57,9 @@ class Running:
             self.request(inner, hops + 1)
         return reply
 
-    def _run(self, op: Operator, values: dict[str, Any], routes: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str] | None]:
+    def _run(
+        self, op: Operator, values: dict[str, Any], routes: dict[str, Any]
+    ) -> tuple[dict[str, Any] | None, list[str] | None]:
         arrays: list[Any] = []
         came = False
         for edge in op.in_edges:
@@ -78,7 +80,10 @@ class Running:
         (unit,) = result.units
         if unit.error is not None:
             raise Failed(f"{op.name}: {unit.error}")
-        outputs = {spec.name: decoded(spec.datatype, shape, data) for spec, (shape, data) in zip(op.outputs, unit.tensors, strict=True)}
+        outputs = {
+            spec.name: decoded(spec.datatype, shape, data)
+            for spec, (shape, data) in zip(op.outputs, unit.tensors, strict=True)
+        }
         return outputs, unit.route
 
 
@@ -99,10 +104,20 @@ def decoded(datatype: str, shape: tuple[int, ...], data: Any) -> Any:
 def engine(graph: Graph, op: Operator) -> Engine:
     """The model of an operator, initialized, under the declaration that the graph gives it."""
     module, _, name = op.model.entrypoint.partition(":")
-    inputs = tuple(declared(graph, edge, item.source, item.name, item.optional) for edge in op.in_edges for item in edge.inputs)
-    outputs = tuple(TensorSpec(spec.name, spec.datatype, spec.shape, finite=spec.finite) for spec in op.outputs)
-    successors = {"reply" if name == FRONTEND else name for name in op.successors} | ({"request"} if op.feedback else set())
-    spec = OperatorSpec(op.name, inputs, outputs, frozenset(successors), op.stateful, json.loads(op.model.config))
+    inputs = tuple(
+        declared(graph, edge, item.source, item.name, item.optional)
+        for edge in op.in_edges
+        for item in edge.inputs
+    )
+    outputs = tuple(
+        TensorSpec(spec.name, spec.datatype, spec.shape, finite=spec.finite) for spec in op.outputs
+    )
+    successors = {"reply" if name == FRONTEND else name for name in op.successors} | (
+        {"request"} if op.feedback else set()
+    )
+    spec = OperatorSpec(
+        op.name, inputs, outputs, frozenset(successors), op.stateful, json.loads(op.model.config)
+    )
     made = Engine(getattr(importlib.import_module(module), name)(), spec)
     made.initialize()
     return made

@@ -33,7 +33,10 @@ def test_it_learns_from_labelled_requests(digits: Any) -> None:
 def test_the_monitor_counts_what_the_learner_answered(digits: Any) -> None:
     requests = labelled(300)
     replies = [digits.request(tensors) for tensors in requests]
-    right = [int(reply["label"][0] == tensors["target"][0]) for reply, tensors in zip(replies, requests, strict=True)]
+    right = [
+        int(reply["label"][0] == tensors["target"][0])
+        for reply, tensors in zip(replies, requests, strict=True)
+    ]
     assert replies[-1]["quality"][0] == pytest.approx(np.mean(right[-256:]), abs=1e-6)
     confusion = digits.engines["monitor"].model.confusion
     assert (confusion.sum(), np.trace(confusion)) == (300, sum(right))
@@ -48,7 +51,9 @@ def test_without_a_target_nothing_is_learnt_or_counted(digits: Any, captured: An
     assert [captured(digits.engines[name]) for name in ("learner", "monitor")] == before
 
 
-def test_a_fresh_copy_with_the_captured_state_goes_on_the_same(digits: Any, example: Any, captured: Any) -> None:
+def test_a_fresh_copy_with_the_captured_state_goes_on_the_same(
+    digits: Any, example: Any, captured: Any
+) -> None:
     requests = labelled(120)
     for tensors in requests[:60]:
         digits.request(tensors)
@@ -76,7 +81,9 @@ def test_the_embedding_keeps_the_coarse_of_an_image(digits: Any) -> None:
     whole = Features()
     whole.initialize({"dim": 64})
     pixels = labelled(1)[0]["pixels"]
-    np.testing.assert_allclose(np.linalg.norm(pixels @ whole.projection), np.linalg.norm(pixels) / 16, rtol=1e-5)
+    np.testing.assert_allclose(
+        np.linalg.norm(pixels @ whole.projection), np.linalg.norm(pixels) / 16, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,4 +97,9 @@ def test_the_embedding_keeps_the_coarse_of_an_image(digits: Any) -> None:
 def test_a_process_starts_light(code: str, absent: str) -> None:
     folder = Path(__file__).resolve().parents[2] / "examples" / "digits"
     program = f"{code}; import sys; print({absent!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )

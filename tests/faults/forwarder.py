@@ -162,7 +162,9 @@ class _Link:
         self._count = 0
         self._bytes = 0
         self._last_due = 0.0
-        self._left: dict[int, int] = {}  # payload bytes still to come, per stream whose message goes through ...
+        self._left: dict[
+            int, int
+        ] = {}  # payload bytes still to come, per stream whose message goes through ...
         self._lost: dict[int, int] = {}  # ... and per stream whose message does not
         self._changed = asyncio.Event()
 
@@ -183,7 +185,9 @@ class _Link:
                 task.cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         for end in ends:
-            if isinstance(end, BaseException) and not isinstance(end, OSError | asyncio.IncompleteReadError | asyncio.CancelledError):
+            if isinstance(end, BaseException) and not isinstance(
+                end, OSError | asyncio.IncompleteReadError | asyncio.CancelledError
+            ):
                 raise end
 
     async def _read(self) -> None:
@@ -243,7 +247,10 @@ class _Link:
         if not header.flags & frames.PAYLOAD:
             return frame
         stream = OTHER_STREAMS + self._count
-        return frames.pack(header.kind, header.flags, stream, header.metadata, header.data) + frame[frames.HEADER.size :]
+        return (
+            frames.pack(header.kind, header.flags, stream, header.metadata, header.data)
+            + frame[frames.HEADER.size :]
+        )
 
     def _send(self, frame: bytes, held_s: float = 0.0) -> None:
         rules = self._owner.rules

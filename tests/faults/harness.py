@@ -127,7 +127,9 @@ class GraphRun:
                     if conditions["Ready"] == conditions["Redundant"] == "True":
                         return view
         except TimeoutError:
-            raise AssertionError(f"not redundant within {within_s} s: {view.conditions if view else None}") from None
+            raise AssertionError(
+                f"not redundant within {within_s} s: {view.conditions if view else None}"
+            ) from None
 
     async def find(self, operator: str, role: str, whole: bool = True) -> InstanceStatus:
         """An instance by operator (or "frontend", "manager") and role; that leads a shard, by the shard's name and "primary".
@@ -139,7 +141,11 @@ class GraphRun:
             leader = (await self.topology()).find(operator).primary
             found = [item for item in view.instances if item.id == leader]
         else:
-            found = [item for item in view.instances if (item.operator or item.role) == operator and item.role == role]
+            found = [
+                item
+                for item in view.instances
+                if (item.operator or item.role) == operator and item.role == role
+            ]
         assert found, f"no {role} of {operator}"
         return random.choice(found)
 
@@ -156,7 +162,9 @@ class GraphRun:
         """Instances whose registration etcd holds."""
         prefix = records.prefix_of(self.supervisor.uid) + "members/"
         async with self.coordination() as coordination:
-            return {entry.key.removeprefix(prefix) for entry in (await coordination.get_prefix(prefix)).entries}
+            return {
+                entry.key.removeprefix(prefix) for entry in (await coordination.get_prefix(prefix)).entries
+            }
 
     async def told(self, name: str, epoch: int, within_s: float = REDUNDANT_S) -> records.FailoverRecord:
         """What a manager tells of the failover that began `epoch` of a set, or a later one."""
@@ -195,7 +203,11 @@ class GraphRun:
         uid = self.supervisor.uid
         found = next(entry for entry in since.entries if entry.key == records.topology_key(uid))
         assert leads(records.decode_topology(found.value), instance), f"{instance} led nothing"
-        async with self.coordination() as coordination, asyncio.timeout(REDUNDANT_S), coordination.watch(records.prefix_of(uid), since) as watch:
+        async with (
+            self.coordination() as coordination,
+            asyncio.timeout(REDUNDANT_S),
+            coordination.watch(records.prefix_of(uid), since) as watch,
+        ):
             async for change in watch:
                 if isinstance(change, Deleted) and change.key == records.member_key(uid, instance):
                     return False
@@ -231,15 +243,23 @@ class GraphRun:
 
     # -- hurting -----------------------------------------------------------------------------------------------------------------
 
-    async def kill(self, operator: str, role: str, process: str = "both", number: signal.Signals = signal.SIGKILL) -> InstanceStatus:
+    async def kill(
+        self, operator: str, role: str, process: str = "both", number: signal.Signals = signal.SIGKILL
+    ) -> InstanceStatus:
         """A signal to the proxy, the model or both of an instance of a graph that misses nothing."""
         target = await self.find(operator, role)
         self.strike(target, process, number)
         return target
 
-    def strike(self, target: InstanceStatus, process: str = "both", number: signal.Signals = signal.SIGKILL) -> None:
+    def strike(
+        self, target: InstanceStatus, process: str = "both", number: signal.Signals = signal.SIGKILL
+    ) -> None:
         self.faults.append((asyncio.get_running_loop().time(), f"{number.name} {process} of {target.id}"))
-        pids = {"proxy": [target.proxy_pid], "model": [target.model_pid], "both": [target.model_pid, target.proxy_pid]}[process]
+        pids = {
+            "proxy": [target.proxy_pid],
+            "model": [target.model_pid],
+            "both": [target.model_pid, target.proxy_pid],
+        }[process]
         for pid in pids:
             if pid:
                 with contextlib.suppress(ProcessLookupError):
@@ -280,14 +300,18 @@ class GraphRun:
         try:
             while not self._stopping:
                 n += 1
-                self.replies.append(await self.ask(1.0, key=f"c{number}-{len(self.replies)}-{n}", writer=writer, kept=kept))
+                self.replies.append(
+                    await self.ask(1.0, key=f"c{number}-{len(self.replies)}-{n}", writer=writer, kept=kept)
+                )
                 self._answered.set()
         finally:
             writer.close()
             if kept is not None:
                 kept.close()
 
-    async def ask(self, x: float, key: str, writer: HistoryWriter | None = None, kept: "Kept | None" = None) -> Reply:
+    async def ask(
+        self, x: float, key: str, writer: HistoryWriter | None = None, kept: "Kept | None" = None
+    ) -> Reply:
         """One request, sent again under its key until it is answered; 503, 429 and broken connections are no answers."""
         loop = asyncio.get_running_loop()
         body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}]}).encode()
@@ -304,7 +328,13 @@ class GraphRun:
                         break
                 await asyncio.sleep(0.002)
         if writer is not None:
-            writer.write(RetLine(client=key, key=key, status="ok" if status == 200 else "conflict" if status == 409 else "error"))
+            writer.write(
+                RetLine(
+                    client=key,
+                    key=key,
+                    status="ok" if status == 200 else "conflict" if status == 409 else "error",
+                )
+            )
         return Reply(key, asked, loop.time(), status, attempts, json.loads(answer))
 
     async def post(self, body: bytes | dict[str, object]) -> tuple[int, dict[str, Any]]:
@@ -371,7 +401,13 @@ Make = Callable[[Graph, Path, int | None, Path | None, str | None], Supervisor]
 
 @contextlib.asynccontextmanager
 async def run_graph(
-    file: str, folder: Path, *, make: Make = Supervisor, graphs: Path = GRAPHS, etcd: str | None = None, settle: bool = True
+    file: str,
+    folder: Path,
+    *,
+    make: Make = Supervisor,
+    graphs: Path = GRAPHS,
+    etcd: str | None = None,
+    settle: bool = True,
 ) -> AsyncIterator[GraphRun]:
     """A graph of `graphs`, redundant, with its history recorded; ended and without a process left afterwards.
 
@@ -413,18 +449,30 @@ class HostedSupervisor(Supervisor):
             namespace, address = self.hosts.add(launch.instance)
             etcd = self.etcd_endpoints.replace("127.0.0.1", self.hosts.etcd)
             inner = [*launch.arguments, "--etcd", etcd, "--listen", f"tcp:{address}:0"]
-            return Launch(launch.instance, launch.of, "tests.faults.inside", [namespace, launch.module, *inner], launch.environment)
+            return Launch(
+                launch.instance,
+                launch.of,
+                "tests.faults.inside",
+                [namespace, launch.module, *inner],
+                launch.environment,
+            )
         launch.arguments += ["--listen", f"tcp:{self.hosts.here}:0"]
         return launch
 
 
 @contextlib.asynccontextmanager
-async def run_on_hosts(file: str, folder: Path, *, graphs: Path = GRAPHS) -> AsyncIterator[tuple[GraphRun, Hosts]]:
+async def run_on_hosts(
+    file: str, folder: Path, *, graphs: Path = GRAPHS
+) -> AsyncIterator[tuple[GraphRun, Hosts]]:
     """A graph whose operators run on hosts that can be cut off."""
     hosts = Hosts()
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # warmed processes look in no current folder
+    paths = os.pathsep.join(
+        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    )  # warmed processes look in no current folder
 
-    def make(graph: Graph, path: Path, port: int | None, history: Path | None, etcd: str | None) -> Supervisor:
+    def make(
+        graph: Graph, path: Path, port: int | None, history: Path | None, etcd: str | None
+    ) -> Supervisor:
         supervisor = HostedSupervisor(graph, path, port, history, etcd)
         supervisor.listen = f"tcp:{hosts.here}:0"
         supervisor.hosts = hosts

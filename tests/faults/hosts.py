@@ -98,7 +98,18 @@ class Hosts:
         if verb == "del":
             _ip("neigh", "del", address, "dev", device, inside=inside)
         else:
-            _ip("neigh", "replace", address, "lladdr", NOWHERE, "dev", device, "nud", "permanent", inside=inside)
+            _ip(
+                "neigh",
+                "replace",
+                address,
+                "lladdr",
+                NOWHERE,
+                "dev",
+                device,
+                "nud",
+                "permanent",
+                inside=inside,
+            )
 
     @contextmanager
     def cuts(self, *pairs: tuple[str, str]) -> Iterator[None]:

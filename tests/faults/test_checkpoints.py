@@ -50,7 +50,9 @@ async def first_count(folder: Path, graphs: Path) -> int:
     """What the graph counts first when it begins from a copy of these checkpoints."""
     copied = shutil.copytree(graphs, folder / "graphs")
 
-    def make(graph: Graph, path: Path, port: int | None, history: Path | None, etcd: str | None) -> Supervisor:
+    def make(
+        graph: Graph, path: Path, port: int | None, history: Path | None, etcd: str | None
+    ) -> Supervisor:
         supervisor = Supervisor(graph, path, port, history, etcd)
         supervisor.restore = True
         return supervisor
@@ -83,4 +85,6 @@ async def test_f13_a_lost_state_begins_again_from_its_newest_checkpoint(tmp_path
         await run.answered(40)
         await run.redundant()
     assert {reply.status for reply in run.replies} == {200}
-    assert end in {line["version"] for line in run.lines("lost") if line["op"] == "first"}, "and what is left is reported"
+    assert end in {line["version"] for line in run.lines("lost") if line["op"] == "first"}, (
+        "and what is left is reported"
+    )

@@ -27,18 +27,24 @@ TTL_S = 2.0
 
 
 @asynccontextmanager
-async def graph_with_etcd(tmp_path: Path, members: int = 1, extra: tuple[str, ...] = ()) -> AsyncIterator[tuple[GraphRun, LocalEtcd]]:
+async def graph_with_etcd(
+    tmp_path: Path, members: int = 1, extra: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[GraphRun, LocalEtcd]]:
     """Nobody is replaced for being slow: what happens here happens because of etcd."""
     etcd = await LocalEtcd.start(tmp_path / "etcd", members=members, extra=extra)
     try:
-        async with run_graph("line.yaml", tmp_path, etcd=etcd.endpoints, graphs=changed(tmp_path, SILENT)) as run:
+        async with run_graph(
+            "line.yaml", tmp_path, etcd=etcd.endpoints, graphs=changed(tmp_path, SILENT)
+        ) as run:
             yield run, etcd
     finally:
         await asyncio.gather(*(member.kill() for member in etcd.members))
 
 
 @pytest.mark.parametrize("away_s", [0.5 * TTL_S, 2.5 * TTL_S], ids=["less than the TTL", "more than the TTL"])
-async def test_f26_etcd_away_stops_nothing_and_its_return_is_no_mass_failure(tmp_path: Path, away_s: float) -> None:
+async def test_f26_etcd_away_stops_nothing_and_its_return_is_no_mass_failure(
+    tmp_path: Path, away_s: float
+) -> None:
     async with graph_with_etcd(tmp_path) as (run, etcd), run.load(clients=4):
         await run.answered(40)
         before = await run.epochs()
@@ -80,7 +86,9 @@ async def test_f27_a_lost_etcd_leader_and_then_a_lost_primary(tmp_path: Path, fa
     async with graph_with_etcd(tmp_path, members=3) as (run, etcd), run.load(clients=4):
         await run.answered(40)
         before = await run.epochs()
-        etcd.members[0].signal(fault)  # the first started is the leader as a rule; a follower is the smaller fault
+        etcd.members[0].signal(
+            fault
+        )  # the first started is the leader as a rule; a follower is the smaller fault
         await run.answered(100)
         await run.stalled(PROBED_S)
         assert await run.epochs() == before, "no spurious failover"
@@ -90,7 +98,9 @@ async def test_f27_a_lost_etcd_leader_and_then_a_lost_primary(tmp_path: Path, fa
     run.verify()
 
 
-async def test_f28_an_etcd_without_space_stops_no_service_and_recovery_goes_on_after_its_repair(tmp_path: Path) -> None:
+async def test_f28_an_etcd_without_space_stops_no_service_and_recovery_goes_on_after_its_repair(
+    tmp_path: Path,
+) -> None:
     async with graph_with_etcd(tmp_path, extra=("--quota-backend-bytes=3000000",)) as (run, etcd):
         client = EtcdCoordination(etcd.endpoints)
         try:
@@ -116,7 +126,9 @@ async def test_f28_an_etcd_without_space_stops_no_service_and_recovery_goes_on_a
 
 async def managers(run: GraphRun) -> list[InstanceStatus]:
     """In the order of their ranks."""
-    return sorted((item for item in (await run.view()).instances if item.role == "manager"), key=lambda item: item.id)
+    return sorted(
+        (item for item in (await run.view()).instances if item.role == "manager"), key=lambda item: item.id
+    )
 
 
 async def until_epoch(run: GraphRun, operator: str, epoch: int) -> None:

@@ -23,7 +23,9 @@ async def undelivered(run: GraphRun, hosts: Hosts, hurt: tuple[str, ...] = ()) -
         for _ in range(2):  # who has answered since has read what had come before the cut
             while not await answers(run, backup.id):
                 await run.stalled(0.01)
-        while not tainted(run, applied_by(run, backup.id)):  # what came before the cut may be applied after it
+        while not tainted(
+            run, applied_by(run, backup.id)
+        ):  # what came before the cut may be applied after it
             await run.stalled(0.01)
         for victim in (target, *also):
             run.strike(victim)
@@ -55,16 +57,23 @@ async def test_f6_f8_downstream_of_an_undelivered_state_takes_the_new_values(tmp
             await undelivered(run, hosts)
             await run.redundant()
             after = await run.epochs()
-            assert (after["first"], after["last"]) == (before["first"] + 1, before["last"] + 1), "what depends on it fails over too"
+            assert (after["first"], after["last"]) == (before["first"] + 1, before["last"] + 1), (
+                "what depends on it fails over too"
+            )
         outs: dict[str, set[str]] = {}
         for line in run.lines("exec", "middle"):
             outs.setdefault(line["req"], set()).add(line["out"])
-        assert any(len(values) > 1 for values in outs.values()), "the stateless one between them got another value and took it"
+        assert any(len(values) > 1 for values in outs.values()), (
+            "the stateless one between them got another value and took it"
+        )
     run.verify()
 
 
 async def test_f7_without_a_backup_the_downstream_primary_rolls_back(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as (run, hosts), run.load(clients=4):
+    async with (
+        run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as (run, hosts),
+        run.load(clients=4),
+    ):
         await run.answered(40)
         before = await run.epochs()
         primary = await run.find("last", "primary")

@@ -16,11 +16,31 @@ import pytest_asyncio
 from google.protobuf.message import Message
 
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd
-from hams_wire.coordination import ABSENT, Compare, Delete, Deleted, Event, Put, Restored, Snapshot, Watch, Write
+from hams_wire.coordination import (
+    ABSENT,
+    Compare,
+    Delete,
+    Deleted,
+    Event,
+    Put,
+    Restored,
+    Snapshot,
+    Watch,
+    Write,
+)
 from hams_wire.coordination import etcd_pb2 as pb
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.etcd_members import User
-from hams_wire.errors import AccessDenied, AuthExpired, CoordinationError, Lost, NoSpace, NotApplied, Unavailable, Unknown
+from hams_wire.errors import (
+    AccessDenied,
+    AuthExpired,
+    CoordinationError,
+    Lost,
+    NoSpace,
+    NotApplied,
+    Unavailable,
+    Unknown,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd]
 
@@ -94,7 +114,9 @@ class Forwarder:
             self._writers.discard(writer)
             self._tasks.discard(task)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event
+    ) -> None:
         while data := await reader.read(65536):
             await gate.wait()
             writer.write(data)
@@ -130,7 +152,9 @@ async def settled(client: EtcdCoordination, key: str, value: bytes) -> int:
             entry = await client.get(key)
             if entry is not None and entry.value == value:
                 return entry.mod_revision
-            return await client.compare_and_swap(key, entry.mod_revision if entry is not None else ABSENT, value)
+            return await client.compare_and_swap(
+                key, entry.mod_revision if entry is not None else ABSENT, value
+            )
         except CoordinationError as error:
             if not (error.retryable or isinstance(error, Unknown | NotApplied)):
                 raise
@@ -174,7 +198,9 @@ def joined(*members: EtcdProcess | Forwarder) -> str:
 async def call(endpoint: str, method: str, request: Message, response: type[Response]) -> Response:
     """An administrator's call."""
     async with grpc.aio.insecure_channel(endpoint.removeprefix("http://")) as channel:
-        unary = channel.unary_unary(f"/etcdserverpb.{method}", lambda message: message.SerializeToString(), response.FromString)
+        unary = channel.unary_unary(
+            f"/etcdserverpb.{method}", lambda message: message.SerializeToString(), response.FromString
+        )
         answer = await unary(request, timeout=10, wait_for_ready=True)
         assert isinstance(answer, response)
         return answer
@@ -183,14 +209,18 @@ async def call(endpoint: str, method: str, request: Message, response: type[Resp
 # ---- F26: etcd is away ----
 
 
-async def test_f26_etcd_restarted_within_the_ttl_costs_no_registration_and_no_event(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f26_etcd_restarted_within_the_ttl_costs_no_registration_and_no_event(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     client = EtcdCoordination(etcd.endpoints)
     clients.append(client)
     registration = await client.register("m/i", b"here", TTL_S)
     watch = client.watch("", await client.get_prefix(""))
     await client.compare_and_swap("before", ABSENT, b"")
 
-    await etcd.members[0].stop()  # killed, an etcd without disk syncs forgets what it had answered: the restored backup of F28
+    await etcd.members[
+        0
+    ].stop()  # killed, an etcd without disk syncs forgets what it had answered: the restored backup of F28
     await etcd.members[0].start()
     await etcd.members[0].wait_ready(10)
 
@@ -205,7 +235,9 @@ async def test_f26_etcd_restarted_within_the_ttl_costs_no_registration_and_no_ev
     assert keys == ["before", "after"]
 
 
-async def test_f26_who_was_away_longer_than_the_ttl_registers_again(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f26_who_was_away_longer_than_the_ttl_registers_again(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     async with Forwarder(etcd.members[0]) as between:
         client, observer = EtcdCoordination(between.endpoint), EtcdCoordination(etcd.endpoints)
         clients += [client, observer]
@@ -228,7 +260,9 @@ async def test_f26_who_was_away_longer_than_the_ttl_registers_again(etcd: LocalE
         assert [type(event) for event in (await anext(own), await anext(own))] == [Deleted, Put]
 
 
-async def test_f26_calls_fail_as_lost_while_nothing_listens_and_work_again_after(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f26_calls_fail_as_lost_while_nothing_listens_and_work_again_after(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     client, hasty = EtcdCoordination(etcd.endpoints), EtcdCoordination(etcd.endpoints, call_s=0.2)
     clients += [client, hasty]
     revision = await client.compare_and_swap("k", ABSENT, b"1")
@@ -248,7 +282,9 @@ async def test_f26_calls_fail_as_lost_while_nothing_listens_and_work_again_after
 
 @three
 @pytest.mark.parametrize("fault", ["killed", "paused"])
-async def test_f27_a_lost_leader_costs_no_registration_and_no_event(etcd: LocalEtcd, clients: list[EtcdCoordination], fault: str) -> None:
+async def test_f27_a_lost_leader_costs_no_registration_and_no_event(
+    etcd: LocalEtcd, clients: list[EtcdCoordination], fault: str
+) -> None:
     leader, others = await leader_first(etcd)
     client, observer = EtcdCoordination(joined(leader, *others)), EtcdCoordination(joined(*others))
     clients += [client, observer]
@@ -300,7 +336,9 @@ async def test_f27_a_member_that_hangs_is_avoided(etcd: LocalEtcd, clients: list
 
 
 @three
-async def test_f27_a_write_does_not_wait_for_a_member_that_has_fallen_silent(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f27_a_write_does_not_wait_for_a_member_that_has_fallen_silent(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     async with Forwarder(etcd.members[0]) as sick:
         client = EtcdCoordination(joined(sick, *etcd.members[1:]), call_s=600)
         clients.append(client)
@@ -314,7 +352,9 @@ async def test_f27_a_write_does_not_wait_for_a_member_that_has_fallen_silent(etc
 
 
 @three
-async def test_f27_a_write_goes_past_a_member_that_has_never_answered(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f27_a_write_goes_past_a_member_that_has_never_answered(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     async with Forwarder(etcd.members[0]) as sick:
         sick.replies.clear()
         client = EtcdCoordination(joined(sick, *etcd.members[1:]))
@@ -324,7 +364,9 @@ async def test_f27_a_write_goes_past_a_member_that_has_never_answered(etcd: Loca
 
 
 @three
-async def test_f27_without_a_majority_nothing_is_promised_and_everything_comes_back(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f27_without_a_majority_nothing_is_promised_and_everything_comes_back(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     client = EtcdCoordination(etcd.endpoints, call_s=1.0)
     clients.append(client)
     registration = await client.register("m/i", b"here", TTL_S)
@@ -346,7 +388,9 @@ async def test_f27_without_a_majority_nothing_is_promised_and_everything_comes_b
     await registration.held.wait()
 
 
-async def test_f27_a_watch_cut_off_during_a_compaction_misses_no_deletion(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f27_a_watch_cut_off_during_a_compaction_misses_no_deletion(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     async with Forwarder(etcd.members[0]) as between:
         client, observer = EtcdCoordination(between.endpoint), EtcdCoordination(etcd.endpoints)
         clients += [client, observer]
@@ -361,8 +405,15 @@ async def test_f27_a_watch_cut_off_during_a_compaction_misses_no_deletion(etcd: 
         await between.heal()
 
         events = [await anext(watch) for _ in range(4)]
-        assert {event.key for event in events[:2] if isinstance(event, Deleted) and event.synthetic} == {"t/a", "t/b"}
-        assert [(event.entry.key, event.entry.value) for event in events[2:] if isinstance(event, Put) and event.synthetic] == [
+        assert {event.key for event in events[:2] if isinstance(event, Deleted) and event.synthetic} == {
+            "t/a",
+            "t/b",
+        }
+        assert [
+            (event.entry.key, event.entry.value)
+            for event in events[2:]
+            if isinstance(event, Put) and event.synthetic
+        ] == [
             ("t/c", b"2"),
             ("t/b", b"2"),
         ]
@@ -373,7 +424,9 @@ async def test_f27_a_watch_cut_off_during_a_compaction_misses_no_deletion(etcd: 
 
 
 @three
-async def test_f27_a_lease_revoked_under_a_living_instance_comes_back(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f27_a_lease_revoked_under_a_living_instance_comes_back(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     client, observer = EtcdCoordination(etcd.endpoints), EtcdCoordination(etcd.endpoints)
     clients += [client, observer]
 
@@ -397,14 +450,22 @@ async def free_space(endpoint: str, client: EtcdCoordination, prefix: str) -> No
     """What an operator of etcd does: compact, defragment, disarm."""
     await client.compact((await client.get_prefix(prefix)).revision)
     await call(endpoint, "Maintenance/Defragment", pb.DefragmentRequest(), pb.DefragmentResponse)
-    raised = await call(endpoint, "Maintenance/Alarm", pb.AlarmRequest(action=pb.AlarmRequest.GET), pb.AlarmResponse)
+    raised = await call(
+        endpoint, "Maintenance/Alarm", pb.AlarmRequest(action=pb.AlarmRequest.GET), pb.AlarmResponse
+    )
     assert [alarm.alarm for alarm in raised.alarms] == [pb.NOSPACE]
-    disarm = pb.AlarmRequest(action=pb.AlarmRequest.DEACTIVATE, alarm=pb.NOSPACE, memberID=raised.alarms[0].memberID)
+    disarm = pb.AlarmRequest(
+        action=pb.AlarmRequest.DEACTIVATE, alarm=pb.NOSPACE, memberID=raised.alarms[0].memberID
+    )
     await call(endpoint, "Maintenance/Alarm", disarm, pb.AlarmResponse)
 
 
-@pytest.mark.parametrize("etcd", [(1, ("--quota-backend-bytes=2000000",))], indirect=True, ids=["small quota"])
-async def test_f28_out_of_space_is_a_type_of_its_own_and_ends_with_its_repair(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+@pytest.mark.parametrize(
+    "etcd", [(1, ("--quota-backend-bytes=2000000",))], indirect=True, ids=["small quota"]
+)
+async def test_f28_out_of_space_is_a_type_of_its_own_and_ends_with_its_repair(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     client = EtcdCoordination(etcd.endpoints)
     clients.append(client)
     registration = await client.register("m/i", b"here", TTL_S * 10)
@@ -418,7 +479,9 @@ async def test_f28_out_of_space_is_a_type_of_its_own_and_ends_with_its_repair(et
             full = refused
     assert not full.retryable
 
-    assert isinstance(full, Unknown), "etcd looks before it takes a write, and once more when it applies it, and says the same"
+    assert isinstance(full, Unknown), (
+        "etcd looks before it takes a write, and once more when it applies it, and says the same"
+    )
     assert (entry := await client.get("big")) is not None
     assert entry.mod_revision in (revision, revision + 1)
     with pytest.raises(NoSpace):
@@ -455,7 +518,9 @@ async def test_f28_an_answer_that_is_lost_leaves_the_outcome_unknown_and_the_wri
         assert (await observer.get_prefix("")).revision == before.revision + 1
 
 
-async def test_f28_a_request_that_is_lost_leaves_the_outcome_unknown_too(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f28_a_request_that_is_lost_leaves_the_outcome_unknown_too(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     async with Forwarder(etcd.members[0]) as between:
         client, observer = EtcdCoordination(between.endpoint), EtcdCoordination(etcd.endpoints)
         clients += [client, observer]
@@ -471,7 +536,9 @@ async def test_f28_a_request_that_is_lost_leaves_the_outcome_unknown_too(etcd: L
         assert (await observer.get_prefix("")).revision == before.revision
 
 
-async def test_f28_a_registration_survives_an_answer_lost_while_it_returns(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f28_a_registration_survives_an_answer_lost_while_it_returns(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     async with Forwarder(etcd.members[0]) as between:
         client, observer = EtcdCoordination(between.endpoint), EtcdCoordination(etcd.endpoints)
         clients += [client, observer]
@@ -500,16 +567,30 @@ async def test_f28_a_registration_survives_an_answer_lost_while_it_returns(etcd:
 async def authenticated(etcd: LocalEtcd) -> None:
     """Switch authentication on, with the user root."""
     endpoint = etcd.members[0].endpoint
-    await call(endpoint, "Auth/UserAdd", pb.AuthUserAddRequest(name="root", password="secret"), pb.AuthUserAddResponse)
+    await call(
+        endpoint,
+        "Auth/UserAdd",
+        pb.AuthUserAddRequest(name="root", password="secret"),
+        pb.AuthUserAddResponse,
+    )
     await call(endpoint, "Auth/RoleAdd", pb.AuthRoleAddRequest(name="root"), pb.AuthRoleAddResponse)
-    await call(endpoint, "Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user="root", role="root"), pb.AuthUserGrantRoleResponse)
+    await call(
+        endpoint,
+        "Auth/UserGrantRole",
+        pb.AuthUserGrantRoleRequest(user="root", role="root"),
+        pb.AuthUserGrantRoleResponse,
+    )
     await call(endpoint, "Auth/AuthEnable", pb.AuthEnableRequest(), pb.AuthEnableResponse)
 
 
-async def test_f28_a_forgotten_token_is_renewed_and_only_reads_are_repeated(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f28_a_forgotten_token_is_renewed_and_only_reads_are_repeated(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     client = EtcdCoordination(etcd.endpoints, user=User("root", "secret"))
     clients.append(client)
-    await client.compare_and_swap("t/0", ABSENT, b"")  # before authentication is switched on, the user does no harm
+    await client.compare_and_swap(
+        "t/0", ABSENT, b""
+    )  # before authentication is switched on, the user does no harm
     await authenticated(etcd)
     with pytest.raises(AuthExpired):
         await client.compare_and_swap("t/1", ABSENT, b"")
@@ -531,7 +612,9 @@ async def test_f28_a_forgotten_token_is_renewed_and_only_reads_are_repeated(etcd
     assert registration.times_lost == 0
 
 
-async def test_f28_a_read_authenticates_anew_by_itself(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f28_a_read_authenticates_anew_by_itself(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     client = EtcdCoordination(etcd.endpoints, user=User("root", "secret"))
     clients.append(client)
     await client.get("k")
@@ -539,7 +622,9 @@ async def test_f28_a_read_authenticates_anew_by_itself(etcd: LocalEtcd, clients:
     assert await client.get("k") is None
 
 
-async def test_f28_a_wrong_password_is_refused_for_good(etcd: LocalEtcd, clients: list[EtcdCoordination]) -> None:
+async def test_f28_a_wrong_password_is_refused_for_good(
+    etcd: LocalEtcd, clients: list[EtcdCoordination]
+) -> None:
     await authenticated(etcd)
     for user in (User("root", "wrong"), User("nobody", "secret")):
         client = EtcdCoordination(etcd.endpoints, user=user)
@@ -576,8 +661,12 @@ async def test_f28_a_restored_backup_is_reported_to_watches_and_registrations_re
     restored = await anext(watch)
     assert isinstance(restored, Restored)
     assert restored.found_revision < restored.seen_revision
-    events = await until(watch, "t/i")  # as fast as the registration is back, its key may be in the first reading already
+    events = await until(
+        watch, "t/i"
+    )  # as fast as the registration is back, its key may be in the first reading already
     assert {event.key for event in events if isinstance(event, Deleted)} == {"t/i", "t/other"}
-    assert [event.entry.value for event in events if isinstance(event, Put) and event.entry.key == "t/topology"] == [b"old"]
+    assert [
+        event.entry.value for event in events if isinstance(event, Put) and event.entry.key == "t/topology"
+    ] == [b"old"]
     await registration.held.wait()
     assert registration.times_lost == 1

@@ -24,8 +24,18 @@ class Pair:
         self._wake = asyncio.Event()
 
     async def start(self) -> None:
-        self.a = PeerNetwork("a", "g", "tcp:127.0.0.1:0", HeapFactory(), lambda *_: None, lambda _: self.tell("up"), lambda _: self.tell("down"))
-        self.b = PeerNetwork("b", "g", "tcp:127.0.0.1:0", HeapFactory(), self.got, lambda _: None, lambda _: None)
+        self.a = PeerNetwork(
+            "a",
+            "g",
+            "tcp:127.0.0.1:0",
+            HeapFactory(),
+            lambda *_: None,
+            lambda _: self.tell("up"),
+            lambda _: self.tell("down"),
+        )
+        self.b = PeerNetwork(
+            "b", "g", "tcp:127.0.0.1:0", HeapFactory(), self.got, lambda _: None, lambda _: None
+        )
         await self.a.start()
         await self.b.start()
         self.forwarder = Forwarder(self.b.address, seed=4)
@@ -55,8 +65,12 @@ class Pair:
     def send(self, *numbers: int, nbytes: int | None = None) -> None:
         self.sent += len(numbers)
         for n in numbers:
-            payload = None if nbytes is None else HeapPayload((), memoryview(n.to_bytes(4, "big") * (nbytes // 4)))
-            self.a.send("b", notice(n) if payload is None else StateRecord("p", 1, n, n - 1, (), (), "c", payload))
+            payload = (
+                None if nbytes is None else HeapPayload((), memoryview(n.to_bytes(4, "big") * (nbytes // 4)))
+            )
+            self.a.send(
+                "b", notice(n) if payload is None else StateRecord("p", 1, n, n - 1, (), (), "c", payload)
+            )
 
     def seqs(self) -> list[int]:
         return [item.versions[0].seq for item in self.messages if isinstance(item, Durable)]
@@ -152,7 +166,9 @@ async def test_reordered_messages_are_overtaken_and_none_is_lost(pair: Pair) -> 
 
 
 async def test_all_at_once_never_breaks_the_stream(pair: Pair) -> None:
-    pair.forwarder.rules = Rules(delay_s=0.001, jitter_s=0.005, drop=0.2, repeat=0.3, reorder=0.3, reorder_s=0.005)
+    pair.forwarder.rules = Rules(
+        delay_s=0.001, jitter_s=0.005, drop=0.2, repeat=0.3, reorder=0.3, reorder_s=0.005
+    )
     for n in range(1, 300):
         pair.send(n)
         pair.send(n, nbytes=(3 * MIB if n % 40 == 0 else 4 * (n % 1000)))

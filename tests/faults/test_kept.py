@@ -51,7 +51,9 @@ async def test_f33_the_state_of_a_revoked_primary_goes_on_under_its_fresh_id(tmp
         found = next(item for item in view.instances if item.operator == "first" and item.role == "primary")
         assert (found.id, found.proxy_pid) == (heir, primary.proxy_pid), "and its supervisor knows it"
         await run.answered(20)
-        assert not (await run.view()).losses, "found again, if it was away for so long that it was called lost"
+        assert not (await run.view()).losses, (
+            "found again, if it was away for so long that it was called lost"
+        )
     run.verify()
 
 
@@ -71,5 +73,7 @@ async def test_f33_the_logs_of_a_revoked_frontend_go_on_under_its_fresh_id(tmp_p
         await run.answered(60)
         await run.redundant()
         await run.answered(20)
-        assert not (await run.view()).losses, "found again, if it was away for so long that it was called lost"
+        assert not (await run.view()).losses, (
+            "found again, if it was away for so long that it was called lost"
+        )
     run.verify()

@@ -30,7 +30,10 @@ async def test_f1_f3_a_primary_that_dies_loses_and_doubles_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize("process", ["proxy", "model"])
 async def test_f3_managers_know_at_once_and_wait_for_no_lease(tmp_path: Path, process: str) -> None:
-    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run, run.load(clients=4):
+    async with (
+        run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run,
+        run.load(clients=4),
+    ):
         for operator, role in (("first", "primary"), ("stamp", "active")):
             await run.answered(20)
             target = await run.find(operator, role)
@@ -79,7 +82,9 @@ async def test_f9_both_sides_of_a_fan_out_see_one_value(tmp_path: Path) -> None:
     ],
     ids=lambda pair: "-and-".join(operator.replace("F/0", "frontend") for operator, _ in pair),
 )
-async def test_f10_neighbours_that_die_together_are_as_single_failures(tmp_path: Path, pair: tuple[tuple[str, str], ...]) -> None:
+async def test_f10_neighbours_that_die_together_are_as_single_failures(
+    tmp_path: Path, pair: tuple[tuple[str, str], ...]
+) -> None:
     async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
         await run.answered(60)
         targets = [await run.find(operator, role) for operator, role in pair]
@@ -90,13 +95,17 @@ async def test_f10_neighbours_that_die_together_are_as_single_failures(tmp_path:
                 run.strike(target)
             await run.answered(60)
             for instance in leading:
-                assert await run.replaced_before_its_lease_ended(since, instance), f"{instance} had to wait for a lease"
+                assert await run.replaced_before_its_lease_ended(since, instance), (
+                    f"{instance} had to wait for a lease"
+                )
         await run.redundant()
         await run.answered(20)
     run.verify()
 
 
-async def test_who_takes_the_place_of_a_dead_one_gets_no_request_before_its_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_takes_the_place_of_a_dead_one_gets_no_request_before_its_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = tmp_path / "gate"
     gate.touch()
     monkeypatch.setenv("HAMS_TEST_GATE", str(gate))
@@ -106,10 +115,15 @@ async def test_who_takes_the_place_of_a_dead_one_gets_no_request_before_its_mode
         gate.unlink()
         run.strike(target)
         async with asyncio.timeout(REDUNDANT_S):
-            while not any(entry.key.startswith(records.warming_key(run.supervisor.uid, "")) for entry in (await run.moment()).entries):
+            while not any(
+                entry.key.startswith(records.warming_key(run.supervisor.uid, ""))
+                for entry in (await run.moment()).entries
+            ):
                 await run.answered(20)
         await run.answered(100)
-        run.strike(await run.find("gated", "standby", whole=False), "model")  # while it loads: the next one is given nothing to answer for
+        run.strike(
+            await run.find("gated", "standby", whole=False), "model"
+        )  # while it loads: the next one is given nothing to answer for
         await run.answered(100)
         gate.touch()
         await run.redundant()
@@ -136,7 +150,9 @@ async def test_f1_each_promoted_backup_dies_in_turn(tmp_path: Path) -> None:
     run.verify()
 
 
-async def test_f23_a_primary_stopped_far_beyond_the_timeout_is_refused_when_it_resumes(tmp_path: Path) -> None:
+async def test_f23_a_primary_stopped_far_beyond_the_timeout_is_refused_when_it_resumes(
+    tmp_path: Path,
+) -> None:
     async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
         await run.answered(40)
         target = await run.kill("first", "primary", "proxy", signal.SIGSTOP)

@@ -24,7 +24,10 @@ HISTORY_BYTES = 256 * 1024
 
 
 async def test_f2_a_primary_that_dies_between_the_backups_apply_and_its_own_notice(tmp_path: Path) -> None:
-    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run, run.load(clients=4):
+    async with (
+        run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run,
+        run.load(clients=4),
+    ):
         for _ in range(2):
             await run.answered(30)
             target, backup = await run.find("first", "primary"), await run.find("first", "backup")
@@ -33,10 +36,18 @@ async def test_f2_a_primary_that_dies_between_the_backups_apply_and_its_own_noti
             await run.answered(30)
             await run.redundant()
             epoch = (await run.epochs())["first"]
-            ends = {line["end"] for line in run.lines("failover") if line["op"] == "first" and line["epoch"] == epoch}
+            ends = {
+                line["end"]
+                for line in run.lines("failover")
+                if line["op"] == "first" and line["epoch"] == epoch
+            }
             assert ends
             assert min(ends) >= applied, "what the backup had applied is kept"
-            again = [line for line in run.lines("exec") if line["op"] == "first" and line["epoch"] == epoch and line["seq"] <= applied]
+            again = [
+                line
+                for line in run.lines("exec")
+                if line["op"] == "first" and line["epoch"] == epoch and line["seq"] <= applied
+            ]
             assert not again, "and not executed again"
     run.verify()
 
@@ -47,8 +58,13 @@ async def stop_between(run: GraphRun, primary: str, backup: str, pid: int) -> in
         while True:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
-            applied = max((line["version"] for line in run.lines("apply", backup) if line["op"] == "first"), default=0)
-            durable = max((line["version"] for line in run.lines("durable", primary) if line["op"] == "first"), default=0)
+            applied = max(
+                (line["version"] for line in run.lines("apply", backup) if line["op"] == "first"), default=0
+            )
+            durable = max(
+                (line["version"] for line in run.lines("durable", primary) if line["op"] == "first"),
+                default=0,
+            )
             if applied > durable:
                 return int(applied)
             with contextlib.suppress(ProcessLookupError):
@@ -58,7 +74,9 @@ async def stop_between(run: GraphRun, primary: str, backup: str, pid: int) -> in
 
 async def without(run: GraphRun, gone: str) -> None:
     """Until nobody counts on this instance any more."""
-    found = await run.until(lambda topology: gone not in (*topology.find("first").joining, *topology.find("first").in_sync))
+    found = await run.until(
+        lambda topology: gone not in (*topology.find("first").joining, *topology.find("first").in_sync)
+    )
     assert found.find("first").primary != gone
 
 
@@ -96,7 +114,9 @@ async def test_f13_a_state_without_replicas_stops_the_graph_and_says_so(tmp_path
 async def refused(run: GraphRun) -> tuple[int, dict[str, Any]]:
     """The answer of a frontend that has heard of the loss. One that takes a request before it has heard keeps it until its time is up (504)."""
     while True:
-        status, answer = await run.post({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]})
+        status, answer = await run.post(
+            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
+        )
         if status != 504:
             return status, answer
 
@@ -142,7 +162,9 @@ async def test_f13_what_a_restart_leaves_downstream_is_reported_too(tmp_path: Pa
         await kill_all(run, "first")
         await run.answered(40)
         view = await run.redundant()
-        assert [(loss.operator, loss.version, loss.downstream) for loss in view.losses] == [("first", 0, ("last",))]
+        assert [(loss.operator, loss.version, loss.downstream) for loss in view.losses] == [
+            ("first", 0, ("last",))
+        ]
     assert {line["op"] for line in run.lines("lost")} == {"first", "last"}, "both losses are reported"
     report = check_directory(run.history)
     assert report.ok, report.render()
@@ -152,36 +174,58 @@ async def ahead_of_durable(run: GraphRun) -> None:
     """Until `last` has executed what stems from a version of `first` that is not durable."""
     async with asyncio.timeout(REDUNDANT_S):
         while True:
-            durable = max((line["version"] for line in run.lines("durable") if line["op"] == "first"), default=0)
-            pending = {line["req"] for line in run.lines("exec") if line["op"] == "first" and line["version"] > durable}
+            durable = max(
+                (line["version"] for line in run.lines("durable") if line["op"] == "first"), default=0
+            )
+            pending = {
+                line["req"]
+                for line in run.lines("exec")
+                if line["op"] == "first" and line["version"] > durable
+            }
             if any(line["op"] == "last" and line["req"] in pending for line in run.lines("exec")):
                 return
             await run.stalled(0.02)
 
 
-SLOW = ('"nonce.models:Tally", config: {stateBytes: 65536}', '"nonce.models:Slow", config: {stateBytes: 65536, loadS: 4}')
+SLOW = (
+    '"nonce.models:Tally", config: {stateBytes: 65536}',
+    '"nonce.models:Slow", config: {stateBytes: 65536, loadS: 4}',
+)
 """Whoever is to replace a lost replica takes so long to start that the heir dies before, on any machine."""
 
 
-async def heir_dies(run: GraphRun) -> int:
-    """The primary of `first` dies, and who is promoted for it at once as well; the epoch that began between."""
+async def heir_dies(run: GraphRun, kept: bool = False) -> int:
+    """The primary of `first` dies, and who is promoted for it as well; the epoch that began between.
+
+    `kept`: not before the state has a keeper. Under `Block` it never has one.
+    """
     await run.answered(40)
     epoch = (await run.epochs())["first"] + 1
     await run.kill("first", "primary")
-    found = (await run.until(lambda topology: topology.find("first").epoch >= epoch)).find("first")
+    topology = await run.until(
+        lambda topology: (
+            topology.find("first").epoch >= epoch and (not kept or bool(topology.find("first").keepers))
+        )
+    )
+    found = topology.find("first")
     assert (found.epoch, found.lost) == (epoch, False)
     run.strike(next(item for item in (await run.view()).instances if item.id == found.primary))
     return epoch
 
 
-async def test_f33_an_heir_that_dies_before_another_is_in_sync_loses_the_state_and_a_person_lets_it_begin_again(tmp_path: Path) -> None:
-    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SLOW)) as run:
+async def test_f33_an_heir_that_dies_before_another_is_in_sync_loses_the_state_and_a_person_lets_it_begin_again(
+    tmp_path: Path,
+) -> None:
+    graphs = changed(tmp_path, SLOW, ("spec:\n", "spec:\n  recovery: {whenUnprotected: Block}\n"))
+    async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
         async with run.load(clients=4):
             epoch = await heir_dies(run)
             view = await not_ready(run, "StateLost")
             assert view.open_sets == ("first",)
             found = (await run.topology()).find("first")
-            assert (found.epoch, found.lost) == (epoch, True), "nobody else is taken for one who has the state"
+            assert (found.epoch, found.lost) == (epoch, True), (
+                "nobody else is taken for one who has the state"
+            )
             assert not await run.supervisor.allow_restart("first")
             await run.answered(40)
             view = await run.redundant()
@@ -190,8 +234,11 @@ async def test_f33_an_heir_that_dies_before_another_is_in_sync_loses_the_state_a
     judged(run)
 
 
-async def test_f33_an_heir_that_dies_before_another_is_in_sync_begins_again_where_the_policy_says_so(tmp_path: Path) -> None:
-    graphs = changed(tmp_path, SLOW, ("spec:\n", "spec:\n  recovery: {whenLost: Restart}\n"))
+async def test_f33_an_heir_that_dies_before_another_is_in_sync_begins_again_where_the_policy_says_so(
+    tmp_path: Path,
+) -> None:
+    policy = "spec:\n  recovery: {whenLost: Restart, whenUnprotected: Block}\n"
+    graphs = changed(tmp_path, SLOW, ("spec:\n", policy))
     async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
         async with run.load(clients=4):
             epoch = await heir_dies(run)
@@ -202,6 +249,16 @@ async def test_f33_an_heir_that_dies_before_another_is_in_sync_begins_again_wher
         assert [loss.operator for loss in view.losses] == ["first"]
     assert {reply.status for reply in run.replies} == {200}
     judged(run)
+
+
+async def test_f33_an_heir_that_dies_once_the_state_has_a_keeper_loses_nothing(tmp_path: Path) -> None:
+    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SLOW)) as run, run.load(clients=4):
+        epoch = await heir_dies(run, kept=True)
+        await run.until(lambda topology: topology.find("first").epoch > epoch)
+        await run.answered(40)
+        assert not (await run.redundant()).losses
+    assert not run.lines("lost")
+    run.verify()
 
 
 async def test_f33_an_heir_that_dies_is_followed_by_the_second_backup(tmp_path: Path) -> None:
@@ -233,12 +290,20 @@ async def not_ready(run: GraphRun, reason: str) -> View:
     async with asyncio.timeout(REDUNDANT_S):
         while True:
             view = await run.view()
-            if any(item.type == "Ready" and item.status == "False" and item.reason == reason for item in view.conditions):
+            if any(
+                item.type == "Ready" and item.status == "False" and item.reason == reason
+                for item in view.conditions
+            ):
                 return view
 
 
-async def test_f22_a_backup_that_does_not_receive_leaves_the_set_and_its_primary_stays(tmp_path: Path) -> None:
-    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run, run.load(clients=4):
+async def test_f22_a_backup_that_does_not_receive_leaves_the_set_and_its_primary_stays(
+    tmp_path: Path,
+) -> None:
+    async with (
+        run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run,
+        run.load(clients=4),
+    ):
         await run.answered(40)
         before = await run.epochs()
         slow = await run.kill("first", "backup", "proxy", signal.SIGSTOP)
@@ -259,7 +324,9 @@ async def test_f23_a_primary_stopped_just_below_the_timeout_keeps_its_role(tmp_p
         for operator in ("first", "last", "first"):
             await run.answered(40)
             target = await run.kill(operator, "primary", "proxy", signal.SIGSTOP)
-            await run.stalled(1.5)  # the scenario: shorter than what is suspicious, far longer than what is so by default
+            await run.stalled(
+                1.5
+            )  # the scenario: shorter than what is suspicious, far longer than what is so by default
             run.strike(target, "proxy", signal.SIGCONT)
         await run.answered(40)
         assert await run.epochs() == before
@@ -312,7 +379,9 @@ async def test_f32_an_instance_whose_disk_is_full_stops_and_nothing_is_lost(tmp_
 
         async with run_graph("line.yaml", tmp_path, make=make) as run, run.load(clients=8):
             async with asyncio.timeout(REDUNDANT_S):
-                while not made[0].found_out() or made[0].victim in {item.id for item in (await run.view()).instances}:
+                while not made[0].found_out() or made[0].victim in {
+                    item.id for item in (await run.view()).instances
+                }:
                     await run.answered(20)
             await run.answered(40)
             await run.redundant()
@@ -321,7 +390,9 @@ async def test_f32_an_instance_whose_disk_is_full_stops_and_nothing_is_lost(tmp_
     run.verify()
 
 
-async def test_f35_a_joiner_with_another_state_layout_is_refused_and_the_old_replica_serves_on(tmp_path: Path) -> None:
+async def test_f35_a_joiner_with_another_state_layout_is_refused_and_the_old_replica_serves_on(
+    tmp_path: Path,
+) -> None:
     graphs = changed(tmp_path, PATIENT)
     models = graphs / "nonce" / "models.py"
     text = models.read_text()

@@ -22,17 +22,27 @@ def private_bytes(pid: int) -> int:
 
 
 async def test_f41_memory_is_flat_over_many_requests_with_failovers_between(tmp_path: Path) -> None:
-    graphs = changed(tmp_path, ("requestTimeout: 20s", "requestTimeout: 20s, repliesKept: 500"))  # what is kept on purpose is no leak
+    graphs = changed(
+        tmp_path, ("requestTimeout: 20s", "requestTimeout: 20s, repliesKept: 500")
+    )  # what is kept on purpose is no leak
     async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
         async with run.load(clients=16, keep=True):
             await run.answered(REQUESTS // 5, within_s=600)
-            warm = {item.id: private_bytes(item.proxy_pid) for item in (await run.view()).instances if item.proxy_pid}
+            warm = {
+                item.id: private_bytes(item.proxy_pid)
+                for item in (await run.view()).instances
+                if item.proxy_pid
+            }
             for turn in range(ROUNDS):
                 await run.kill(("first", "last")[turn % 2], "primary")
                 await run.answered((REQUESTS - REQUESTS // 5) // ROUNDS, within_s=600)
                 await run.redundant()
             instances = (await run.view()).instances
-        stayed = {item.id: private_bytes(item.proxy_pid) - warm[item.id] for item in instances if item.id in warm and item.proxy_pid}
+        stayed = {
+            item.id: private_bytes(item.proxy_pid) - warm[item.id]
+            for item in instances
+            if item.id in warm and item.proxy_pid
+        }
         assert len(stayed) >= len(warm) - 2 * ROUNDS
         assert max(stayed.values()) < GROWTH_BYTES_MAX, stayed
     run.verify()

@@ -26,7 +26,9 @@ STATE_BYTES = 16 << 20
 class BadNetwork(Supervisor):
     """Instances listen at one address and are dialled at another, where a forwarder of their own stands. Both have the same port."""
 
-    def __init__(self, graph: Graph, file: Path, port: int | None, history: Path | None, etcd: str | None) -> None:
+    def __init__(
+        self, graph: Graph, file: Path, port: int | None, history: Path | None, etcd: str | None
+    ) -> None:
         super().__init__(graph, file, port, history, etcd)
         self.forwarders: dict[str, Forwarder] = {}
         self.starting: list[asyncio.Task[None]] = []
@@ -36,10 +38,14 @@ class BadNetwork(Supervisor):
 
     def arrange(self, launch: Launch) -> Launch:
         port = free_ports().client
-        while port in self.taken:  # free again behind, but the forwarder of one that has ended still listens in front
+        while (
+            port in self.taken
+        ):  # free again behind, but the forwarder of one that has ended still listens in front
             port = free_ports().client
         self.taken.add(port)
-        forwarder = Forwarder(f"tcp:127.0.0.1:{port}", seed=len(self.forwarders), listen=f"tcp:{FRONT}:{port}")
+        forwarder = Forwarder(
+            f"tcp:127.0.0.1:{port}", seed=len(self.forwarders), listen=f"tcp:{FRONT}:{port}"
+        )
         forwarder.rules = self.rules
         if launch.of == self.cut_within_copy:
             forwarder.cut_after_bytes = STATE_BYTES // 4
@@ -56,11 +62,15 @@ class BadNetwork(Supervisor):
 
 
 @asynccontextmanager
-async def bad_network(folder: Path, suspect_after: str = "150ms", *also: tuple[str, str]) -> AsyncIterator[tuple[GraphRun, BadNetwork]]:
+async def bad_network(
+    folder: Path, suspect_after: str = "150ms", *also: tuple[str, str]
+) -> AsyncIterator[tuple[GraphRun, BadNetwork]]:
     made: list[BadNetwork] = []
     graphs = changed(folder, ("spec:\n", f"spec:\n  recovery: {{suspectAfter: {suspect_after}}}\n"), *also)
 
-    def make(graph: Graph, file: Path, port: int | None, history: Path | None, etcd: str | None) -> Supervisor:
+    def make(
+        graph: Graph, file: Path, port: int | None, history: Path | None, etcd: str | None
+    ) -> Supervisor:
         made.append(BadNetwork(graph, file, port, history, etcd))
         return made[0]
 
@@ -83,7 +93,9 @@ async def bad_network(folder: Path, suspect_after: str = "150ms", *also: tuple[s
     ],
     ids=["loss", "repeated and reordered", "jitter", "all of it"],
 )
-async def test_f21_a_bad_network_slows_and_spoils_nothing(tmp_path: Path, rules: Rules, suspect_after: str) -> None:
+async def test_f21_a_bad_network_slows_and_spoils_nothing(
+    tmp_path: Path, rules: Rules, suspect_after: str
+) -> None:
     async with bad_network(tmp_path, suspect_after) as (run, network), run.load(clients=8):
         await run.answered(40)
         network.spoil(rules)
@@ -114,18 +126,25 @@ async def test_f21_links_clogged_one_by_one_and_opened_in_random_order(tmp_path:
 
 async def test_f5_a_primary_serves_on_while_a_joiner_is_stuck_within_its_copy(tmp_path: Path) -> None:
     large = ("stateBytes: 65536", f"stateBytes: {STATE_BYTES}")
-    async with bad_network(tmp_path, "60s", large) as (run, network), run.load(clients=4):  # nobody is suspected for being silent meanwhile
+    async with (
+        bad_network(tmp_path, "60s", large) as (run, network),
+        run.load(clients=4),
+    ):  # nobody is suspected for being silent meanwhile
         await run.answered(20)
         before = await run.epochs()
         network.cut_within_copy = "first"
         await run.kill("first", "backup")
-        joiner = (await run.until(lambda topology: bool(topology.find("first").joining))).find("first").joining[0]
+        joiner = (
+            (await run.until(lambda topology: bool(topology.find("first").joining))).find("first").joining[0]
+        )
         async with asyncio.timeout(REDUNDANT_S):
             while not network.forwarders[joiner].is_cut:
                 await run.stalled(0.01)
         network.cut_within_copy = ""
         await run.answered(40)
-        assert joiner in (await run.topology()).find("first").joining, "all these were answered while the copy was under way"
+        assert joiner in (await run.topology()).find("first").joining, (
+            "all these were answered while the copy was under way"
+        )
         assert not run.lines("apply", joiner)
         run.strike(next(item for item in (await run.view()).instances if item.id == joiner))
         await run.redundant()

@@ -29,7 +29,10 @@ async def primary_other_than(run: GraphRun, operator: str, instance: str) -> Non
 
 
 async def test_f16_f17_f18_the_host_of_a_primary_is_gone_and_returns(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as (run, hosts), run.load(clients=4):
+    async with (
+        run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as (run, hosts),
+        run.load(clients=4),
+    ):
         for operator in ("first", "last"):
             await run.answered(40)
             target = await run.find(operator, "primary")
@@ -41,12 +44,16 @@ async def test_f16_f17_f18_the_host_of_a_primary_is_gone_and_returns(tmp_path: P
                 await run.answered(40)
                 assert await run.replaced_before_its_lease_ended(since, target.id)
             reason = (await run.told(operator, before + 1)).reason
-            assert reason.startswith(f"{target.id}: silent for "), f"the heartbeats tell, no lease and no connection: {reason}"
+            assert reason.startswith(f"{target.id}: silent for "), (
+                f"the heartbeats tell, no lease and no connection: {reason}"
+            )
             hosts.rejoin(target.id)
             await run.answered(40)
             await run.redundant()
             assert target.id in (await run.topology()).revoked
-            async with asyncio.timeout(REDUNDANT_S):  # it hears of that by itself, and its process comes back under another id
+            async with asyncio.timeout(
+                REDUNDANT_S
+            ):  # it hears of that by itself, and its process comes back under another id
                 while target.id in {item.id for item in (await run.view()).instances}:
                     await run.answered(1)
             assert await epoch(run, operator) == before + 1
@@ -54,7 +61,10 @@ async def test_f16_f17_f18_the_host_of_a_primary_is_gone_and_returns(tmp_path: P
 
 
 async def test_f18_a_primary_cut_from_etcd_serves_on(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as (run, hosts), run.load(clients=4):
+    async with (
+        run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as (run, hosts),
+        run.load(clients=4),
+    ):
         await run.answered(40)
         target = await run.find("first", "primary")
         with hosts.cuts((target.id, "etcd")):
@@ -70,7 +80,10 @@ async def test_f18_a_primary_cut_from_etcd_serves_on(tmp_path: Path) -> None:
 
 
 async def test_f18_a_primary_cut_from_its_backup_goes_on_without_it(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as (run, hosts), run.load(clients=4):
+    async with (
+        run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as (run, hosts),
+        run.load(clients=4),
+    ):
         await run.answered(40)
         target, backup = await run.find("first", "primary"), await run.find("first", "backup")
         before = await epoch(run, "first")
@@ -97,7 +110,10 @@ async def test_f18_a_primary_cut_from_downstream_alone(tmp_path: Path) -> None:
 
 
 async def test_f19_a_primary_that_speaks_and_does_not_hear(tmp_path: Path) -> None:
-    async with run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as (run, hosts), run.load(clients=4):
+    async with (
+        run_on_hosts("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as (run, hosts),
+        run.load(clients=4),
+    ):
         await run.answered(40)
         target = await run.find("first", "primary")
         before = await epoch(run, "first")
@@ -117,7 +133,9 @@ async def test_f19_a_bridge_two_reach_a_third_and_not_each_other(tmp_path: Path)
         await run.answered(40)
         target = await run.find("last", "primary")
         before = await epoch(run, "last")
-        with hosts.cuts((target.id, "here"), ("here", target.id)):  # managers and frontends; etcd and all operators reach it
+        with hosts.cuts(
+            (target.id, "here"), ("here", target.id)
+        ):  # managers and frontends; etcd and all operators reach it
             await run.stalled(1.0)
         await run.answered(40)
         await run.redundant()

@@ -53,7 +53,9 @@ def resident_bytes(pid: int) -> int:
 
 def attacks(rng: random.Random) -> list[bytes]:
     """What follows a correct greeting. Some of it claims sizes and then stays silent."""
-    record = Codec(HeapFactory()).encode(StateRecord("first", 1, 10**9, 10**9 - 1, (), (), "c", HeapPayload((), memoryview(bytes(1000)))))
+    record = Codec(HeapFactory()).encode(
+        StateRecord("first", 1, 10**9, 10**9 - 1, (), (), "c", HeapPayload((), memoryview(bytes(1000))))
+    )
     nested = b"\x91" * 1_000_000
     return [
         rng.randbytes(100_000),
@@ -101,9 +103,21 @@ async def test_f36_garbage_at_every_peer_port_changes_nothing(tmp_path: Path) ->
             memory = {pid: resident_bytes(pid) for _, pid in peers.values()}
             for round_ in range(3):
                 for instance, (address, _) in peers.items():
-                    hello = handshake.frame(handshake.Hello(run.supervisor.uid, f"stranger-{round_}", instance, "unix:/nowhere", 1, 1))
-                    await asyncio.gather(*(attack(address, greeting + data) for data in attacks(rng) for greeting in (b"", hello)))
-                    assert b"found magic" in await attack(address, b"GET / HTTP/1.1\r\n\r\n", REDUNDANT_S), instance
+                    hello = handshake.frame(
+                        handshake.Hello(
+                            run.supervisor.uid, f"stranger-{round_}", instance, "unix:/nowhere", 1, 1
+                        )
+                    )
+                    await asyncio.gather(
+                        *(
+                            attack(address, greeting + data)
+                            for data in attacks(rng)
+                            for greeting in (b"", hello)
+                        )
+                    )
+                    assert b"found magic" in await attack(address, b"GET / HTTP/1.1\r\n\r\n", REDUNDANT_S), (
+                        instance
+                    )
             crowd = [attack(address, b"") for address, _ in peers.values() for _ in range(200)]
             await asyncio.gather(*crowd)
             await run.answered(40)

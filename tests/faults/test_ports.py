@@ -81,7 +81,9 @@ async def test_f36_garbage_at_every_port_for_strangers_changes_nothing(tmp_path:
             for address in addresses:
                 await asyncio.gather(*(attack(address, data) for data in attacks(rng)))
             await run.answered(40)
-            assert {item.id: (item.proxy_pid, item.model_pid) for item in (await run.view()).instances} == before, "nobody died"
+            assert {
+                item.id: (item.proxy_pid, item.model_pid) for item in (await run.view()).instances
+            } == before, "nobody died"
             growth = {pid: resident_bytes(pid) - was for pid, was in memory.items()}
             assert max(growth.values()) < GROWTH_BYTES_MAX, growth
     run.verify()

@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hams_sidecar.endpoint.limits import head_s_max
 from tests.faults.harness import PATIENT, SILENT, GraphRun, Reply, changed, run_graph
+from tests.fuzz.requests import Run, generate
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 FULL = bool(os.environ.get("HAMS_FAULTS_FULL"))
 
 
@@ -24,9 +27,16 @@ async def primaries(run: GraphRun) -> dict[str, str | None]:
     return {item.name: item.primary for item in (await run.topology()).sets}
 
 
-@pytest.mark.parametrize(("x", "operator"), [(-13.0, "stamp"), (-23.0, "first")], ids=["stateless", "stateful"])
-async def test_f4_a_request_that_kills_its_model_becomes_an_error(tmp_path: Path, x: float, operator: str) -> None:
-    async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run, run.load(clients=4):
+@pytest.mark.parametrize(
+    ("x", "operator"), [(-13.0, "stamp"), (-23.0, "first")], ids=["stateless", "stateful"]
+)
+async def test_f4_a_request_that_kills_its_model_becomes_an_error(
+    tmp_path: Path, x: float, operator: str
+) -> None:
+    async with (
+        run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, PATIENT)) as run,
+        run.load(clients=4),
+    ):
         await run.answered(40)
         before = await run.epochs()
         poison = await run.ask(x, key="poison")
@@ -38,13 +48,20 @@ async def test_f4_a_request_that_kills_its_model_becomes_an_error(tmp_path: Path
         await run.redundant()
         after = await run.epochs()
         assert after["first"] - before["first"] <= DEATHS_MAX, "replicas are not killed in turn"
-        assert after["last"] - before["last"] <= DEATHS_MAX, "nobody dies downstream; what stems from versions lost above goes back with them"
+        assert after["last"] - before["last"] <= DEATHS_MAX, (
+            "nobody dies downstream; what stems from versions lost above goes back with them"
+        )
     run.verify()
 
 
 @pytest.mark.parametrize(("x", "operator"), [(-45.0, "odd"), (-24.0, "tally")], ids=["stateless", "stateful"])
-async def test_f32_a_request_for_which_a_model_finds_no_memory_is_refused_alone(tmp_path: Path, x: float, operator: str) -> None:
-    async with run_graph("odd.yaml", tmp_path, graphs=changed(tmp_path, PATIENT, file="odd.yaml")) as run, run.load(clients=4):
+async def test_f32_a_request_for_which_a_model_finds_no_memory_is_refused_alone(
+    tmp_path: Path, x: float, operator: str
+) -> None:
+    async with (
+        run_graph("odd.yaml", tmp_path, graphs=changed(tmp_path, PATIENT, file="odd.yaml")) as run,
+        run.load(clients=4),
+    ):
         await run.answered(20)
         before = {item.id: item.model_pid for item in (await run.view()).instances}
         reply = await run.ask(x, key="greedy")
@@ -52,7 +69,9 @@ async def test_f32_a_request_for_which_a_model_finds_no_memory_is_refused_alone(
         assert operator in str(reply.body["error"])
         assert "MemoryError" in str(reply.body["error"])
         await run.answered(20)
-        assert {item.id: item.model_pid for item in (await run.view()).instances} == before, "no process ended"
+        assert {item.id: item.model_pid for item in (await run.view()).instances} == before, (
+            "no process ended"
+        )
     run.verify()
 
 
@@ -84,7 +103,13 @@ async def test_f37_wrong_input_is_the_clients_error_alone(tmp_path: Path) -> Non
             status, answer = await run.post({"inputs": [wrong]})
             assert status == 400, (wrong, status, answer)
             assert said in answer["error"], (wrong, answer)
-        for body in (b"", b"{", b"[" * 5000, b'{"inputs": "\xff\xfe"}', b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [NaN'):
+        for body in (
+            b"",
+            b"{",
+            b"[" * 5000,
+            b'{"inputs": "\xff\xfe"}',
+            b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [NaN',
+        ):
             status, answer = await run.post(body)
             assert status == 400, (body[:40], status, answer)
             assert answer["error"]
@@ -151,7 +176,9 @@ async def test_f39_one_key_is_one_effect_on_every_frontend(tmp_path: Path) -> No
         await run.answered(20)
         first = await asyncio.gather(*(run.ask(2.0, key="same") for _ in range(8)))
         assert {item.status for item in first} == {200}
-        assert len({json.dumps(item.body["outputs"]) for item in first}) == 1, "one reply, whichever frontend answers"
+        assert len({json.dumps(item.body["outputs"]) for item in first}) == 1, (
+            "one reply, whichever frontend answers"
+        )
         run.replies.append(first[0])
         assert (await run.ask(3.0, key="same")).status == 409
         for operator, role in (("frontend", "frontend"), ("last", "primary")):
@@ -167,3 +194,21 @@ async def test_f39_one_key_is_one_effect_on_every_frontend(tmp_path: Path) -> No
         run.replies.append(fresh[0])
         await run.redundant()
     run.verify()
+
+
+async def test_f37_no_request_made_from_a_signature_ends_a_process_or_fails_a_good_one(
+    tmp_path: Path,
+) -> None:
+    """The short form of `tests/fuzz/requests.py` with real processes; its long form measures times."""
+    chain = tmp_path / "chain"
+    shutil.copytree(EXAMPLES / "chain", chain)
+    file = chain / "graph.yaml"
+    file.write_text(file.read_text().replace(*PATIENT))
+    async with run_graph("graph.yaml", tmp_path, graphs=chain) as run:
+        before = await run.registered()
+        graph = run.supervisor.graph.data
+        fuzz = Run(graph, run.supervisor.url, run.supervisor.grpc)
+        await fuzz.send(await asyncio.to_thread(generate, graph, 300, 1))
+        assert [line for line in fuzz.findings.wrong if "waited" not in line] == []
+        assert fuzz.findings.codes["200"] + fuzz.findings.codes["OK"] > 10
+        assert await run.registered() == before

@@ -32,7 +32,11 @@ def tool() -> ModuleType:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| F")]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("| F")
+    ]
     return {row[0]: row[2:] for row in cells}
 
 
@@ -42,7 +46,10 @@ def test_each_outcome_is_told_from_the_others(tool: ModuleType, tmp_path: Path) 
     (tmp_path / "F2.json").write_text(json.dumps({"histories": 9, "failures": [{}]}))
     found: dict[tuple[str, str], object] = {}
     (tmp_path / "older.xml").write_text(
-        JUNIT.replace('<testcase name="test_f13_lost" time="1.0"/>', '<testcase name="test_f13_lost"><error/></testcase>')
+        JUNIT.replace(
+            '<testcase name="test_f13_lost" time="1.0"/>',
+            '<testcase name="test_f13_lost"><error/></testcase>',
+        )
     )
     tool.read_junit([tmp_path / "older.xml", tmp_path / "p.xml"], found, set())
     for name in ("F1", "F2"):
@@ -61,7 +68,9 @@ def test_each_outcome_is_told_from_the_others(tool: ModuleType, tmp_path: Path) 
 
 def test_a_scenario_on_a_cluster_counts_for_that_level(tool: ModuleType, tmp_path: Path) -> None:
     suite = '<testsuite timestamp="2026-01-02T03:04:05"><testcase classname="{}" name="test_F16_F17_cut[primary]" time="2.0"/></testsuite>'
-    (tmp_path / "k.xml").write_text("<testsuites>" + suite.format("e2e.scenarios.test_nodes") + "</testsuites>")
+    (tmp_path / "k.xml").write_text(
+        "<testsuites>" + suite.format("e2e.scenarios.test_nodes") + "</testsuites>"
+    )
     found: dict[tuple[str, str], object] = {}
     tool.read_junit([tmp_path / "k.xml"], found, set())
     said = rows(tool.table(found))
@@ -85,12 +94,23 @@ def junit(*tests: tuple[str, str]) -> str:
 def test_a_row_of_which_a_part_ran_says_of_how_many(tool: ModuleType, tmp_path: Path) -> None:
     tests = tool.collected(COLLECTED, "given")
     here = "tests.faults.test_kills"
-    assert tests == {(here, "test_f1_dies[less than one]"), (here, "test_f1_dies[a::b]"), (f"{here}.TestMore", "test_f2_too"), NODES}
+    assert tests == {
+        (here, "test_f1_dies[less than one]"),
+        (here, "test_f1_dies[a::b]"),
+        (f"{here}.TestMore", "test_f2_too"),
+        NODES,
+    }
     for ran, cells in (
         ([(here, "test_f1_dies[a::b]")], ["passed (1 of 2 tests), 1 s, 2026-01-02", "no result"]),
-        ([(here, "test_f1_dies[a::b]"), (here, "test_f1_dies[less than one]"), NODES], ["passed (2 tests), 2 s, 2026-01-02", PASSED]),
+        (
+            [(here, "test_f1_dies[a::b]"), (here, "test_f1_dies[less than one]"), NODES],
+            ["passed (2 tests), 2 s, 2026-01-02", PASSED],
+        ),
         ([(here, "test_f1_named_so_once"), NODES], ["no result", PASSED]),
-        ([(here, "test_f1_dies[a::b]"), ("tests.other", "test_f1_elsewhere")], ["passed (2 tests), 2 s, 2026-01-02", "no result"]),
+        (
+            [(here, "test_f1_dies[a::b]"), ("tests.other", "test_f1_elsewhere")],
+            ["passed (2 tests), 2 s, 2026-01-02", "no result"],
+        ),
     ):
         (tmp_path / "p.xml").write_text(junit(*ran))
         found: dict[tuple[str, str], object] = {}
@@ -105,18 +125,40 @@ PASSED = "passed (1 test), 1 s, 2026-01-02"
 
 
 def test_failures_and_skips_are_counted_against_the_sources_too(tool: ModuleType) -> None:
-    assert tool.Found(there=6, failed=1, passed=2, when=["d"]).cell() == "**failed**: 1 of 3 (of 6 tests 3 ran), 0 s, d"
-    assert tool.Found(there=6, known=1, passed=5, when=["d"]).cell() == "**in part**: 5 passed, 1 known to fail, 0 s, d"
-    assert tool.Found(there=6, passed=4, skipped=2, when=["d"]).cell() == "passed (4 of 6 tests, 2 skipped), 0 s, d"
+    assert (
+        tool.Found(there=6, failed=1, passed=2, when=["d"]).cell()
+        == "**failed**: 1 of 3 (of 6 tests 3 ran), 0 s, d"
+    )
+    assert (
+        tool.Found(there=6, known=1, passed=5, when=["d"]).cell()
+        == "**in part**: 5 passed, 1 known to fail, 0 s, d"
+    )
+    assert (
+        tool.Found(there=6, passed=4, skipped=2, when=["d"]).cell()
+        == "passed (4 of 6 tests, 2 skipped), 0 s, d"
+    )
     assert tool.Found(there=6, skipped=2, when=["d"]).cell() == "skipped (2 of 6)"
 
 
-def test_the_tool_asks_pytest_for_the_tests_and_names_the_commit(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tool_asks_pytest_for_the_tests_and_names_the_commit(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "p.xml").write_text(junit(("tests.faults.test_table", "test_no_row")))
     for extra in ([], ["--collected", str(tmp_path / "c.txt")]):
         (tmp_path / "c.txt").write_text(COLLECTED)
         monkeypatch.setattr(
-            sys, "argv", ["faults_table", "--junit", str(tmp_path / "p.xml"), "--commit", "abc1234", "--out", str(tmp_path / "o.md"), *extra]
+            sys,
+            "argv",
+            [
+                "faults_table",
+                "--junit",
+                str(tmp_path / "p.xml"),
+                "--commit",
+                "abc1234",
+                "--out",
+                str(tmp_path / "o.md"),
+                *extra,
+            ],
         )
         assert tool.main() == 0
         text = (tmp_path / "o.md").read_text()
@@ -127,7 +169,12 @@ def test_the_tool_asks_pytest_for_the_tests_and_names_the_commit(tool: ModuleTyp
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("F1.json", "{}"), ("F1.json", '{"histories": 0, "failures": []}'), ("F11.json", '{"histories": 1, "failures": []}')]
+    ("name", "text"),
+    [
+        ("F1.json", "{}"),
+        ("F1.json", '{"histories": 0, "failures": []}'),
+        ("F11.json", '{"histories": 1, "failures": []}'),
+    ],
 )
 def test_what_is_no_result_is_refused(tool: ModuleType, tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)

@@ -26,7 +26,9 @@ def archives(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "out").iterdir())
 
 
-def test_an_archive_on_a_base_that_is_no_longer_built_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_on_a_base_that_is_no_longer_built_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old, new = layer(tmp_path, "old", b"1"), layer(tmp_path, "new", b"2")
     built(tmp_path, old, "digits", layer(tmp_path, "digits", b"3"), monkeypatch)
     builder = built(tmp_path, new, "chain", layer(tmp_path, "chain", b"4"), monkeypatch)
@@ -42,8 +44,14 @@ def test_an_archive_that_still_fits_is_left(tmp_path: Path, monkeypatch: pytest.
     assert "2-digits.tar" in archives(tmp_path)
 
 
-def test_what_stands_on_an_archive_that_is_removed_goes_too_and_what_is_none_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new, above = layer(tmp_path, "old", b"1"), layer(tmp_path, "new", b"2"), layer(tmp_path, "above", b"3")
+def test_what_stands_on_an_archive_that_is_removed_goes_too_and_what_is_none_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new, above = (
+        layer(tmp_path, "old", b"1"),
+        layer(tmp_path, "new", b"2"),
+        layer(tmp_path, "above", b"3"),
+    )
     out = tmp_path / "out"
     out.mkdir()
     write_archive(out / "1-middle.tar", "hams.local/middle:1", Image((old, above)), {old.digest})

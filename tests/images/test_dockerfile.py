@@ -23,7 +23,9 @@ def test_no_image_runs_as_root(file: Path) -> None:
 
 
 def test_arguments_are_filled_in_from_outside_or_their_default() -> None:
-    text = "ARG BASE=debian\nFROM ${BASE} AS one\nARG NAME\nARG KIND=a\nCOPY ${NAME}/$KIND /x\nRUN echo $NAME\n"
+    text = (
+        "ARG BASE=debian\nFROM ${BASE} AS one\nARG NAME\nARG KIND=a\nCOPY ${NAME}/$KIND /x\nRUN echo $NAME\n"
+    )
     (stage,) = parse(text, {"NAME": "n"})
     assert (stage.base, stage.name) == ("debian", "one")
     assert stage.steps == [Copy(("n/a",), "/x"), Run("echo $NAME", {"NAME": "n", "KIND": "a"})]

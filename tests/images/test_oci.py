@@ -38,7 +38,9 @@ def test_the_index_leads_to_manifest_configuration_and_layers(tmp_path: Path) ->
         "User": "65532:65532",
         "WorkingDir": "/app",
     }
-    assert len(blob(content, manifest["config"]["digest"])["history"]) == 1, "an entry for each layer: builders that stand on it count them"
+    assert len(blob(content, manifest["config"]["digest"])["history"]) == 1, (
+        "an entry for each layer: builders that stand on it count them"
+    )
     (described,) = manifest["layers"]
     data = content[f"blobs/sha256/{described['digest'].removeprefix('sha256:')}"]
     assert hashlib.sha256(data).hexdigest() == described["digest"].removeprefix("sha256:")
@@ -51,7 +53,10 @@ def test_layers_that_the_reader_has_are_named_but_left_out(tmp_path: Path) -> No
     write_archive(tmp_path / "thin.tar", "hams.local/x:1", Image((below, above)), {below.digest})
     content = read(tmp_path / "thin.tar")
     (entry,) = json.loads(content["index.json"])["manifests"]
-    assert [layer["digest"] for layer in blob(content, entry["digest"])["layers"]] == [below.digest, above.digest]
+    assert [layer["digest"] for layer in blob(content, entry["digest"])["layers"]] == [
+        below.digest,
+        above.digest,
+    ]
     names = {name.removeprefix("blobs/sha256/") for name in content}
     assert above.digest.removeprefix("sha256:") in names
     assert below.digest.removeprefix("sha256:") not in names

@@ -120,7 +120,13 @@ def run(folder: Path) -> Iterator[Run]:
 
     def command(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", module, *arguments], cwd=folder, env=environment, text=True, capture_output=True, timeout=120, check=False
+            [sys.executable, "-m", module, *arguments],
+            cwd=folder,
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=120,
+            check=False,
         )
 
     yield command
@@ -165,8 +171,12 @@ def test_a_first_graph_is_checked_run_asked_hit_and_ended(run: Run, folder: Path
 
 def _by_curl(url: str, text: str, key: str) -> int:
     """The count in the reply to one JSON request."""
-    body = json.dumps({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [text]}]}).encode()
-    request = urllib.request.Request(f"{url}/v2/models/words/infer", body, {"Idempotency-Key": key, "Content-Type": "application/json"})
+    body = json.dumps(
+        {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [text]}]}
+    ).encode()
+    request = urllib.request.Request(
+        f"{url}/v2/models/words/infer", body, {"Idempotency-Key": key, "Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=40) as response:
         outputs = {item["name"]: item["data"] for item in json.load(response)["outputs"]}
     assert len(outputs["score"]) == 1

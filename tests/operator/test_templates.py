@@ -35,15 +35,21 @@ def test_the_graph_is_valid_and_surprises_nobody() -> None:
 def test_the_models_do_what_the_readme_promises(models: ModuleType) -> None:
     scale, mean = load(TEMPLATE / "graph.yaml").data.operators
     value, scaled = TensorSpec("value", "FP32", ()), TensorSpec("scaled", "FP32", ())
-    outputs = tuple(TensorSpec(spec.name, spec.datatype, spec.shape, finite=spec.finite) for spec in mean.outputs)
-    first = Engine(models.Scale(), OperatorSpec("scale", (value,), (scaled,), config=json.loads(scale.model.config)))
+    outputs = tuple(
+        TensorSpec(spec.name, spec.datatype, spec.shape, finite=spec.finite) for spec in mean.outputs
+    )
+    first = Engine(
+        models.Scale(), OperatorSpec("scale", (value,), (scaled,), config=json.loads(scale.model.config))
+    )
     second = Engine(models.Mean(), OperatorSpec("mean", (scaled,), outputs, stateful=True))
     first.initialize()
     second.initialize()
     for expected in ([2.0, 3.0, 4.0], [3.5, 3.6, 4.0]):
         between = first.run([UnitInput("0/1", 3, [np.array([1, 2, 3], np.float32)], {})], lambda: None)
         assert between.units is not None
-        result = second.run([UnitInput("0/1", 3, [np.asarray(between.units[0].tensors[0][1])], {})], lambda: None)
+        result = second.run(
+            [UnitInput("0/1", 3, [np.asarray(between.units[0].tensors[0][1])], {})], lambda: None
+        )
         assert result.units is not None, result.message
         assert result.updated
         np.testing.assert_allclose(np.asarray(result.units[0].tensors[0][1]), expected)

@@ -58,6 +58,7 @@ class P:
     nbytes: int = 10
     rows: int = 1
     batch_key: str = ""
+    defect: str = ""
 
 
 def op(
@@ -74,14 +75,46 @@ def op(
     """One operator; every in-edge carries the tensor `a`."""
     edges = tuple(Edge(source, name, (Input("a", "a", source in optional),)) for source in sources)
     out = (TensorSpec("a", "FP32", (1,)),)
-    return Operator(name, join, edges, to, ((),), out, BatchPolicy(rows, 0.0), ModelSpec("m:M"), stateful, 1, window, slots)
+    return Operator(
+        name,
+        join,
+        edges,
+        to,
+        ((),),
+        out,
+        BatchPolicy(rows, 0.0),
+        ModelSpec("m:M"),
+        stateful,
+        1,
+        window,
+        slots,
+    )
 
 
-def graph(*operators: Operator, mode: Mode = Mode.NON_STOP, recovery: RecoverySpec | None = None) -> Graph:
-    """A graph of operators in topological order, with one shard."""
-    outputs = tuple(ReplyTensor(item.name, ((item.name, "a"),)) for item in operators if FRONTEND in item.successors)
+def graph(
+    *operators: Operator,
+    mode: Mode = Mode.NON_STOP,
+    recovery: RecoverySpec | None = None,
+    shards: int = 1,
+) -> Graph:
+    """A graph of operators in topological order."""
+    outputs = tuple(
+        ReplyTensor(item.name, ((item.name, "a"),)) for item in operators if FRONTEND in item.successors
+    )
     inputs = (TensorSpec("a", "FP32", (1,)),)
-    return Graph(GraphData("g", "uid", mode, FrontendSpec(shards=1), 1, recovery or RecoverySpec(), inputs, outputs, operators))
+    return Graph(
+        GraphData(
+            "g",
+            "uid",
+            mode,
+            FrontendSpec(shards=shards),
+            1,
+            recovery or RecoverySpec(),
+            inputs,
+            outputs,
+            operators,
+        )
+    )
 
 
 def rset(
@@ -98,7 +131,10 @@ def rset(
 
 def table(name: str, *owners: tuple[InstanceId | None, int], heir: InstanceId | None = None) -> SlotTable:
     """Slots: (instance, epoch) each; `heir` is the first one's."""
-    slots = tuple(Slot(epoch, instance, heir if number == 0 else None) for number, (instance, epoch) in enumerate(owners))
+    slots = tuple(
+        Slot(epoch, instance, heir if number == 0 else None)
+        for number, (instance, epoch) in enumerate(owners)
+    )
     return SlotTable(name, slots)
 
 
@@ -108,7 +144,12 @@ def topo(generation: int, *items: ReplicaSet | SlotTable, revoked: tuple[Instanc
     if not any(item.name == "F/0" for item in sets):
         sets.append(rset("F/0", "F-1"))
     tables = [item for item in items if isinstance(item, SlotTable)]
-    return Topology(generation, tuple(sorted(sets, key=lambda item: item.name)), tuple(sorted(tables, key=lambda item: item.op)), revoked)
+    return Topology(
+        generation,
+        tuple(sorted(sets, key=lambda item: item.name)),
+        tuple(sorted(tables, key=lambda item: item.op)),
+        revoked,
+    )
 
 
 def dep(name: str, epoch: int, seq: int) -> Deps:
@@ -130,7 +171,11 @@ def skip(source: str, request: RequestId, value_id: str, deps: Deps = ()) -> Tok
 def of(effects: list[Effect], kind: type[T], to: InstanceId | None = None) -> list[T]:
     """The effects of a kind; of a kind of message, those sent (to an instance)."""
     found: list[T] = [effect for effect in effects if isinstance(effect, kind)]
-    sends = [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.message, kind) and to in (None, effect.target)]
+    sends = [
+        effect
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, kind) and to in (None, effect.target)
+    ]
     return found + [effect.message for effect in sends]  # type: ignore[misc]
 
 
@@ -160,7 +205,9 @@ class Rig:
 
     def members(self, **of: str) -> list[Effect]:
         """Who is registered: keyword `q_1="q"` is instance q-1 of operator q."""
-        return self.step(MembersChanged(tuple(Member(name.replace("_", "-"), what, "") for name, what in of.items())))
+        return self.step(
+            MembersChanged(tuple(Member(name.replace("_", "-"), what, "") for name, what in of.items()))
+        )
 
     def get(self, sender: InstanceId, message: Message) -> list[Effect]:
         """A message from a peer."""

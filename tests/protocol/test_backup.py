@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kit import R0, P, Rig, dep, graph, of, op, rset, topo, value
+from kit import R0, P, Rig, dep, graph, of, op, rset, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
@@ -34,7 +34,12 @@ DATA = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=
 
 
 def at(generation, in_sync=("q-2",), joining=(), p=None, epoch=1, primary="q-1", ends=(), revoked=()):
-    return topo(generation, p or rset("p", "p-1"), rset("q", primary, *in_sync, joining=joining, epoch=epoch, ends=ends), revoked=revoked)
+    return topo(
+        generation,
+        p or rset("p", "p-1"),
+        rset("q", primary, *in_sync, joining=joining, epoch=epoch, ends=ends),
+        revoked=revoked,
+    )
 
 
 def joiner():
@@ -55,7 +60,16 @@ def record(version, deps=(), state=True, epoch=1, previous=None, request=None):
     out = value("q", request or R0._replace(n=version), f"q-1:{version}", dep("q", epoch, version))
     units = (Consumed(UnitId(out.request, ()), version, out.value_id, (("F", out),), ()),)
     before = version - 1 if previous is None else previous
-    return StateRecord("q", epoch, version, before, (*deps, Dep("q", epoch, version)), units, f"c{version}", P(f"state {version}") if state else None)
+    return StateRecord(
+        "q",
+        epoch,
+        version,
+        before,
+        (*deps, Dep("q", epoch, version)),
+        units,
+        f"c{version}",
+        P(f"state {version}") if state else None,
+    )
 
 
 def said(effects):
@@ -101,7 +115,9 @@ def test_a_backup_whose_fresh_model_has_another_state_layout_stops():
     rig = Rig(StatefulMachine(DATA, "q", "q-2"))
     rig.machine.step(ModelReady("old", P("fresh")), 0.0)
     rig.learn(at(1, (), ("q-2",)))
-    assert said(rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"), "old"))) == [(7, -1)]
+    assert said(rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"), "old"))) == [
+        (7, -1)
+    ]
     rig.machine.step(ModelDied("gone"), 0.1)
     effects = rig.machine.step(ModelReady("new", P("fresh")), 0.2)
     assert any(isinstance(effect, Stop) for effect in effects)
@@ -205,7 +221,9 @@ def test_the_others_go_back_to_their_record_of_the_end_and_stay_in_sync():
     for version in (1, 2, 3):
         rig.get("q-1", record(version))
     effects = rig.learn(at(3, ("q-2",), primary="q-3", epoch=2, ends=((1, 1),), revoked=("q-1",)))
-    assert [(item.target, item.message.epoch, item.message.applied) for item in effects if isinstance(item, Send)] == [("q-3", 2, 1)]
+    assert [
+        (item.target, item.message.epoch, item.message.applied) for item in effects if isinstance(item, Send)
+    ] == [("q-3", 2, 1)]
     assert [version.number for version in rig.machine.store.versions][-1] == 1
     assert not [unit for unit in rig.machine.lineage.units() if unit.seq > 1]
 
@@ -217,16 +235,20 @@ def test_who_lacks_the_record_of_the_end_stops():
     assert of(rig.learn(at(3, ("q-2",), primary="q-3", epoch=2, ends=((1, 2),))), Stop)
 
 
-def test_a_backup_answers_for_fan_out_inputs_it_holds_or_has_applied():
+def test_a_backup_does_not_answer_a_slots_new_owner_and_its_answer_as_primary_holds_what_it_has_applied():
     rig = backup()
     seen = value("s", R0, "s-1:1")
     other = value("s", R0._replace(n=7), "s-1:2")
+    slots = table("s", ("s-1", 1))
     for version, token, deps in ((1, seen, ()), (2, other, dep("p", 1, 4))):
         item = record(version, deps)
         rig.get("q-1", replace(item, units=(replace(item.units[0], fan_inputs=(token,)),)))
-    tokens = rig.machine.held_from_slot(SlotQuery("s", 0, 2))
-    assert [token.value_id for token in tokens] == ["s-1:1", "s-1:2"]
-    assert of(rig.get("s-2", SlotQuery("s", 0, 2)), SlotAnswer)
+    assert not rig.get("s-2", SlotQuery("s", 0, 2))
+    roles = (rset("p", "p-1"), rset("q", "q-2", epoch=2, ends=((1, 1),)), slots)
+    rig.learn(topo(3, *roles, revoked=("q-1",)))
+    (answer,) = of(rig.get("s-2", SlotQuery("s", 0, 2)), SlotAnswer)
+    assert answer.led == ("q", 2)
+    assert [token.value_id for token in answer.tokens] == ["s-1:1"], "what was held is dropped"
 
 
 def test_a_new_epoch_starts_the_copy_again():
@@ -252,7 +274,9 @@ def test_a_model_is_rehearsed_once_whatever_epochs_begin_meanwhile():
     assert of(rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"))), Rehearse)
     rig.learn(topo(2, rset("q", "q-3", joining=("q-2",), epoch=2, ends=((1, 7),))))
     effects = rig.get("q-3", StateCopy("q", 2, 8, (), Completion(()), "c8", P("state 8")))
-    assert not of(effects, Rehearse), "the first is under way: a second would keep the model busy when it is needed"
+    assert not of(effects, Rehearse), (
+        "the first is under way: a second would keep the model busy when it is needed"
+    )
     assert [(ack.received, ack.applied) for ack in of(rig.step(Loaded(0)), RecordAck, "q-3")] == [(8, 8)]
     rig.learn(topo(3, rset("q", "q-4", joining=("q-2",), epoch=3, ends=((1, 7), (2, 8)))))
     effects = rig.get("q-4", StateCopy("q", 3, 9, (), Completion(()), "c9", P("state 9")))

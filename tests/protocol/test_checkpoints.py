@@ -5,7 +5,17 @@ from dataclasses import replace
 from kit import R0, R1, R2, P, Rig, dep, graph, of, op, rset, topo, value
 
 from hams_protocol import limits
-from hams_protocol.effects import LoadState, NoteFailover, NoteLost, Propose, ReadCheckpoint, Send, StartBatch, Stop, WriteCheckpoint
+from hams_protocol.effects import (
+    LoadState,
+    NoteFailover,
+    NoteLost,
+    Propose,
+    ReadCheckpoint,
+    Send,
+    StartBatch,
+    Stop,
+    WriteCheckpoint,
+)
 from hams_protocol.events import CheckpointRead
 from hams_protocol.graph import FRONTEND, Checkpoint, Graph, RecoverySpec, WhenLost
 from hams_protocol.ids import UnitId
@@ -86,9 +96,13 @@ def test_a_backup_asks_what_is_durable_and_writes_no_more_than_that():
     assert of(effects, AskDurable, "q-1")
     assert not written(effects)
     (copy,) = written(rig.get("q-1", Durable(dep("q", 1, 1))))
-    assert (copy.version, copy.state, copy.chain) == (1, P("state 1"), "c1"), "2 is applied here, but not called durable"
+    assert (copy.version, copy.state, copy.chain) == (1, P("state 1"), "c1"), (
+        "2 is applied here, but not called durable"
+    )
     assert not written(rig.get("q-1", Durable(dep("q", 1, 2)))), "nobody asked"
-    assert [copy.version for copy in written(rig.after(EVERY))] == [2], "what it knows already it need not ask for"
+    assert [copy.version for copy in written(rig.after(EVERY))] == [2], (
+        "what it knows already it need not ask for"
+    )
     assert of(rig.after(EVERY), AskDurable)
     assert not written(rig.get("q-1", Durable(dep("q", 1, 3)))), "3 has not been applied here"
 
@@ -167,7 +181,9 @@ def test_nobody_reads_where_a_person_is_to_decide():
     assert not of(idle(DATA).learn(LOST), ReadCheckpoint)
 
 
-RESTARTED = topo(6, replace(rset("q", "q-9", epoch=3, ends=((1, 12), (2, 40))), restarted_in=3), revoked=("q-1",))
+RESTARTED = topo(
+    6, replace(rset("q", "q-9", epoch=3, ends=((1, 12), (2, 40))), restarted_in=3), revoked=("q-1",)
+)
 
 
 def test_the_set_begins_again_at_the_checkpoint_with_what_that_has_consumed():
@@ -177,7 +193,9 @@ def test_the_set_begins_again_at_the_checkpoint_with_what_that_has_consumed():
     effects = rig.learn(RESTARTED)
     assert [(note.epoch, note.end) for note in of(effects, NoteFailover)] == [(3, 40)]
     assert of(effects, LoadState)[0].state == P("saved")
-    assert [deliver.token.value_id for deliver in of(effects, Deliver)] == ["q-1:7"], "its saved outputs are sent again"
+    assert [deliver.token.value_id for deliver in of(effects, Deliver)] == ["q-1:7"], (
+        "its saved outputs are sent again"
+    )
     rig.loaded(effects)
     assert not of(rig.token("F-1", value("F", R1, "0/1")), StartBatch)
     assert not of(rig.token("F-1", value("F", R0, "0/0")), StartBatch), "complete when it was taken"
@@ -213,12 +231,16 @@ LOST_SET = replace(rset("q", "q-1", epoch=2, ends=((1, 12),)), lost=True)
 
 def test_a_manager_takes_the_newest_checkpoint_that_anybody_has_and_says_what_is_left():
     rig = manager(LOST_SET)
-    assert {effect.target for effect in rig.all if isinstance(effect, Send) and isinstance(effect.message, Probe)} >= {"q-8", "q-9"}
+    assert {
+        effect.target for effect in rig.all if isinstance(effect, Send) and isinstance(effect.message, Probe)
+    } >= {"q-8", "q-9"}
     told(rig, "q-8", 1, 90)
     assert restart(rig) is None, "q-9 has not answered"
     told(rig, "q-9", 2, 40)
     found = restart(rig)
-    assert (found.primary, found.epoch, found.end_of(2), found.lost) == ("q-9", 3, 40, False), "a later epoch is newer"
+    assert (found.primary, found.epoch, found.end_of(2), found.lost) == ("q-9", 3, 40, False), (
+        "a later epoch is newer"
+    )
     assert [(note.op, note.version) for note in of(rig.all, NoteLost)] == [("q", 40)]
 
 

@@ -1,10 +1,11 @@
 """The ack set (section 2): it contains the topology's in-sync set at every moment."""
 
+import pytest
 from kit import R0, P, dep, graph, of, op, primary_of, rset, topo, value
 
 from hams_protocol import limits
 from hams_protocol.effects import Capture, NoteDurable, Propose
-from hams_protocol.events import Captured, CasFailed, PeerDown, PeerUp
+from hams_protocol.events import Captured, CasFailed, Late, PeerDown, PeerUp, Tick
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import AskApplied, AskCopy, RecordAck, StateCopy, StateRecord
 from hams_protocol.stateful.followers import Followers
@@ -38,7 +39,9 @@ def test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed():
     assert (copy.version, copy.state, [unit.seq for unit in copy.units]) == (1, P("state 1"), [1])
     assert not of(effects, StateRecord, "q-3"), "nothing is sent behind it that it may be too slow for"
     effects = rig.get("q-3", RecordAck("q", 1, 1, 1))
-    assert [record.version for record in of(effects, StateRecord, "q-3")] == [2], "then it follows the records"
+    assert [record.version for record in of(effects, StateRecord, "q-3")] == [2], (
+        "then it follows the records"
+    )
     assert not of(rig.get("q-2", RecordAck("q", 1, 2, 2)), NoteDurable), "and is counted on"
     assert of(rig.get("q-3", RecordAck("q", 1, 2, 2)), NoteDurable)[0].version == 2
 
@@ -111,7 +114,10 @@ def test_a_joiner_catches_up_with_a_primary_that_is_alone_and_never_rests():
         effects += rig.get("q-2", RecordAck("q", 1, received, received))
         if of(effects, Propose):
             break
-        received = max((item.version for item in (*of(effects, StateCopy, "q-2"), *of(effects, StateRecord, "q-2"))), default=received)
+        received = max(
+            (item.version for item in (*of(effects, StateCopy, "q-2"), *of(effects, StateRecord, "q-2"))),
+            default=received,
+        )
     assert of(effects, Propose), "whoever runs one version behind would do so for ever"
 
 
@@ -189,7 +195,9 @@ def test_a_joiner_that_still_loads_its_copy_gets_no_second_one():
     rig.get("q-2", RecordAck("q", 1, 1, 1))
     rig.after(limits.copy_again_after_s)
     assert not of(rig.get("q-3", AskCopy("q", 1, 0, 9)), StateCopy), "its model loads it"
-    assert of(rig.get("q-3", RecordAck("q", 1, 0, 0)), StateCopy, "q-3")[0].version == 1, "then it gets what it lacks, once"
+    assert of(rig.get("q-3", RecordAck("q", 1, 0, 0)), StateCopy, "q-3")[0].version == 1, (
+        "then it gets what it lacks, once"
+    )
 
 
 def test_a_joiner_whose_copy_was_lost_gets_another():
@@ -244,7 +252,9 @@ def test_a_joiner_whose_connection_broke_while_its_last_step_was_under_way_gets_
     rig.step(PeerDown("q-2"))
     effects = rig.step(PeerUp("q-2"))
     assert of(effects, StateCopy, "q-2")[0].version == 1
-    assert [record.version for record in of(effects, StateRecord, "q-2")] == [2], "no record that it could not apply"
+    assert [record.version for record in of(effects, StateRecord, "q-2")] == [2], (
+        "no record that it could not apply"
+    )
 
 
 def test_a_joiner_that_waits_for_a_large_state_of_a_read_only_version_is_given_the_time():
@@ -286,3 +296,48 @@ def test_a_follower_whose_connection_was_broken_has_made_no_progress_in_the_futu
     follower.progress_at = 60.0  # a record left when the connection was thought to be broken
     followers.up("q-2", 61.0)
     assert follower.progress_at == 61.0
+
+
+def test_a_primary_that_got_no_cpu_drops_no_backup_for_what_it_has_not_read():
+    rig = primary_of(DATA, "q", at(1, "q-2"))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    feed(rig, 0)
+    rig.now += limits.backup_lag_max_s + 1.0
+    rig.step(Late(limits.backup_lag_max_s + 1.0))
+    assert not of(rig.step(Tick()), Propose), "the acknowledgement may lie unread"
+    for _ in range(10):
+        rig.after(1.0)
+    assert of(rig.all, Propose), "but it is not waited for without end"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_primary_that_is_always_late_drops_a_backup_whose_silence_no_delay_explains(broken):
+    rig = primary_of(DATA, "q", at(1, "q-2"))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    feed(rig, 0)
+    if broken:
+        rig.step(PeerDown("q-2"))
+    for _ in range(int(limits.silence_max_s) - 1):
+        rig.step(Late(1.0))
+        assert not of(rig.after(1.0), Propose)
+    for _ in range(2):
+        rig.step(Late(1.0))
+        rig.after(1.0)
+    assert of(rig.all, Propose)
+
+
+def test_one_long_pause_of_a_primary_is_no_silence_of_its_backup():
+    rig = primary_of(DATA, "q", at(1, "q-2"))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    feed(rig, 0)
+    rig.now += 2 * limits.silence_max_s
+    rig.step(Late(2 * limits.silence_max_s))
+    assert not of(rig.step(Tick()), Propose), "the acknowledgement may lie unread"
+
+
+def test_a_primary_that_got_no_cpu_drops_a_backup_at_whose_address_nobody_listens():
+    rig = primary_of(DATA, "q", at(1, "q-2"))
+    rig.get("q-2", RecordAck("q", 1, 0, 0))
+    rig.step(Late(0.4))
+    assert not of(rig.step(PeerDown("q-2")), Propose)
+    assert of(rig.step(PeerDown("q-2", refused=True)), Propose)

@@ -66,7 +66,9 @@ def test_a_joiner_that_hears_of_its_admission_and_of_the_handover_at_once_takes_
     for _ in range(2):
         effects = [effect for item in of_to(effects, "q-1") for effect in rig.get("q-2", item)]
         effects = [effect for item in of_to(effects, "q-2") for effect in heir.get("q-1", item)]
-    admitted = of([*rig.all, *(x for item in of_to(heir.step(Loaded(0)), "q-1") for x in rig.get("q-2", item))], Propose)[-1]
+    admitted = of(
+        [*rig.all, *(x for item in of_to(heir.step(Loaded(0)), "q-1") for x in rig.get("q-2", item))], Propose
+    )[-1]
     (handed,) = of(rig.step(CasDone(admitted.topology, 2)), Propose)
     assert handed.topology.find("q").primary == "q-2"
     assert not of(heir.learn(handed.topology), Stop)
@@ -79,7 +81,11 @@ def of_to(effects, target):
 
 
 def test_who_was_announced_to_run_alone_is_called_off_before_the_set_is_handed_over():
-    data = graph(op("p", FRONTEND, to=("q",), rows=4), op("q", "p", stateful=True, rows=4), recovery=RecoverySpec(max_attempts=1))
+    data = graph(
+        op("p", FRONTEND, to=("q",), rows=4),
+        op("q", "p", stateful=True, rows=4),
+        recovery=RecoverySpec(max_attempts=1),
+    )
     at = topo(1, table("p", ("p-1", 1)), rset("q", "q-1", "q-2"))
     upstream = active_of(data, "p", "p-1", at)
     upstream.members(q_1="q", q_2="q", p_1="p", F_1="F")
@@ -100,14 +106,20 @@ def test_who_was_announced_to_run_alone_is_called_off_before_the_set_is_handed_o
     assert not of(rig.all, Propose), "what was said is not settled"
     told = {}
     for _ in range(3):
-        for word in [item for item in of_to(rig.all, "p-1") if isinstance(item, Attempt) and told.get(item.request, -1) < item.serial]:
+        for word in [
+            item
+            for item in of_to(rig.all, "p-1")
+            if isinstance(item, Attempt) and told.get(item.request, -1) < item.serial
+        ]:
             told[word.request] = word.serial
             for answer in of_to(upstream.get("q-1", word), "q-1"):
                 if isinstance(answer, AttemptAck):
                     rig.get("p-1", answer)
     handed = of([*rig.all, *rig.after(limits.attempt_wait_s)], Propose)[-1]
     effects = upstream.learn(handed.topology)
-    assert {item.attempts for item in of_to(effects, "q-2") if isinstance(item, Deliver)} <= {0, 1}, "nobody has died of it"
+    assert {item.attempts for item in of_to(effects, "q-2") if isinstance(item, Deliver)} <= {0, 1}, (
+        "nobody has died of it"
+    )
 
 
 def test_lanes_of_two_executions_do_not_meet_in_a_state_though_the_first_was_routed_nowhere():

@@ -97,7 +97,9 @@ def test_a_second_token_of_the_same_edge_and_unit_is_a_duplicate():
 
 def test_values_of_two_executions_of_one_fan_out_are_not_mixed():
     joins = buffer()
-    unit, _ = filled(joins, value("a", R0, "a1", fan=(("s", "s-1:1"),)), value("b", R0, "b1", fan=(("s", "s-2:1"),)))
+    unit, _ = filled(
+        joins, value("a", R0, "a1", fan=(("s", "s-1:1"),)), value("b", R0, "b1", fan=(("s", "s-2:1"),))
+    )
     forward = joins.forward(unit)
     assert forward is not None
     assert "two values" in forward.error.message
@@ -105,7 +107,10 @@ def test_values_of_two_executions_of_one_fan_out_are_not_mixed():
 
 def test_a_fan_out_operator_runs_once_for_each_of_its_lanes():
     lanes = (("b",), ("c",))
-    tokens = [value("e", R0, f"e{n}", lane=lane, fan=((fan_name("d", lane), f"d-1:{n}"),)) for n, lane in enumerate(lanes)]
+    tokens = [
+        value("e", R0, f"e{n}", lane=lane, fan=((fan_name("d", lane), f"d-1:{n}"),))
+        for n, lane in enumerate(lanes)
+    ]
     assert torn(token.fan for token in tokens) is None
     assert torn([*(token.fan for token in tokens), ((fan_name("d", ("c",)), "d-2:1"),)]) == "d"
 
@@ -116,7 +121,9 @@ def test_what_an_execution_that_is_certain_ran_on_is_let_go_but_for_fan_out_inpu
     joins.finish(unit, (), frozenset({"b"}))
     assert unit.stage is Stage.DONE
     assert set(unit.tokens) == {"b"}
-    assert joins.value_held(unit, value("a", R0, "a9")) == "a1", "a duplicate is acknowledged under the id that ran"
+    assert joins.value_held(unit, value("a", R0, "a9")) == "a1", (
+        "a duplicate is acknowledged under the id that ran"
+    )
 
 
 def test_what_an_execution_that_may_become_orphan_ran_on_is_kept():

@@ -98,7 +98,9 @@ def test_a_former_backup_reports_what_it_had_applied():
     fresh = back(rig, topo(3, P1, Q1, revoked=("q-2",)))
     fresh.get("p-1", Durable(dep("p", 1, 5)))
     answer = frozen(fresh, generation=3)
-    assert (answer.applied, answer.chain) == (1, "c1"), "it was held, not applied; nothing is applied any more"
+    assert (answer.applied, answer.chain) == (1, "c1"), (
+        "it was held, not applied; nothing is applied any more"
+    )
 
 
 def test_it_answers_for_its_own_epoch_and_for_the_topology_it_knows():
@@ -115,7 +117,10 @@ def test_it_tells_a_probe_of_the_state_it_keeps():
     stopped(rig, REVOKED)
     fresh = back(rig, REVOKED)
     (answer,) = of(fresh.get("m-1", Probe(7)), ProbeAnswer)
-    assert [(report.role, report.name, report.epoch) for report in answer.roles] == [("standby", "q", 0), (KEPT, "q", 1)]
+    assert [(report.role, report.name, report.epoch) for report in answer.roles] == [
+        ("standby", "q", 0),
+        (KEPT, "q", 1),
+    ]
 
 
 def test_it_goes_on_as_primary_with_the_record_of_the_end_and_what_that_has_consumed():
@@ -165,7 +170,9 @@ def test_who_joins_the_next_epoch_drops_what_it_kept_and_goes_on():
     rig = led()
     stopped(rig, REVOKED)
     fresh = back(rig, REVOKED)
-    effects = fresh.learn(topo(3, P1, rset("q", "q-2", epoch=2, ends=((1, 1),), joining=("q-9",)), revoked=("q-1",)))
+    effects = fresh.learn(
+        topo(3, P1, rset("q", "q-2", epoch=2, ends=((1, 1),), joining=("q-9",)), revoked=("q-1",))
+    )
     assert not of(effects, Stop)
     assert (fresh.machine.role, fresh.machine.kept_of) == ("joining", None)
 
@@ -174,7 +181,9 @@ def test_without_the_record_of_the_end_it_does_not_guess():
     rig = led()
     stopped(rig, REVOKED)
     fresh = back(rig, REVOKED)
-    (stop,) = of(fresh.learn(topo(3, P1, rset("q", "q-8", "q-9", epoch=2, ends=((1, 4),)), revoked=("q-1",))), Stop)
+    (stop,) = of(
+        fresh.learn(topo(3, P1, rset("q", "q-8", "q-9", epoch=2, ends=((1, 4),)), revoked=("q-1",))), Stop
+    )
     assert stop.keep is None
 
 
@@ -201,7 +210,11 @@ def manager(*members, revoked=("q-1",), sets=(P1, Q1), kept=(("q-9", "q-1"),)):
 
 
 def freezes(effects):
-    return {item.target: item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Freeze)}
+    return {
+        item.target: item.message
+        for item in effects
+        if isinstance(item, Send) and isinstance(item.message, Freeze)
+    }
 
 
 def proposed(rig):
@@ -274,14 +287,23 @@ def test_who_keeps_a_state_that_the_set_may_need_does_not_join_it():
 
 
 def report(epoch=1):
-    return ProbeAnswer(1, Health.HEALTHY, 1, (RoleReport("q", "standby", 0, -1, True), RoleReport("q", KEPT, epoch, 7, False)))
+    return ProbeAnswer(
+        1,
+        Health.HEALTHY,
+        1,
+        (RoleReport("q", "standby", 0, -1, True), RoleReport("q", KEPT, epoch, 7, False)),
+    )
 
 
 def test_a_primary_is_revoked_when_the_kept_state_of_a_member_has_just_answered():
     sets = (P1, rset("q", "q-2", "q-1"))
     rig = manager(revoked=("q-1",), sets=sets)
     rig.after(0.4)  # q-2 has no lease: it is suspect
-    assert not [item for item in of(rig.all, Propose) if "q-2" in item.topology.revoked or item.topology.find("q").lost], "q-9 has not answered"
+    assert not [
+        item
+        for item in of(rig.all, Propose)
+        if "q-2" in item.topology.revoked or item.topology.find("q").lost
+    ], "q-9 has not answered"
     rig.get("q-9", replace(report(), nonce=0))
     assert "q-2" in proposed(rig).revoked
 

@@ -2,7 +2,15 @@
 
 from kit import R0, P, Rig, dep, graph, of, op, primary_of, rset, topo, value
 
-from hams_protocol.effects import AbandonBatch, LoadState, NoteDurable, NoteFailover, RestartModel, StartBatch, Stop
+from hams_protocol.effects import (
+    AbandonBatch,
+    LoadState,
+    NoteDurable,
+    NoteFailover,
+    RestartModel,
+    StartBatch,
+    Stop,
+)
 from hams_protocol.events import Drain, LoadFailed, ModelDied
 from hams_protocol.graph import FRONTEND
 from hams_protocol.messages import AskTopology, Durable, Fence, FenceAnswer, RecordAck, Refused, StateRecord
@@ -12,7 +20,12 @@ DATA = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=
 
 
 def at(generation, *in_sync, primary="q-1", epoch=1, ends=(), joining=(), p=None, revoked=()):
-    return topo(generation, p or rset("p", "p-1", "p-2"), rset("q", primary, *in_sync, epoch=epoch, ends=ends, joining=joining), revoked=revoked)
+    return topo(
+        generation,
+        p or rset("p", "p-1", "p-2"),
+        rset("q", primary, *in_sync, epoch=epoch, ends=ends, joining=joining),
+        revoked=revoked,
+    )
 
 
 def primary(*in_sync):
@@ -80,7 +93,9 @@ def test_a_primary_without_backup_rolls_back_with_outputs_and_consumed_units():
     assert of(effects, LoadState)[0].state == P("state 1")
     assert of(effects, NoteFailover)[0].end == 1
     rig.loaded(effects)
-    assert of(rig.token("p-2", value("p", R0._replace(n=1), "p-2:1", dep("p", 2, 10)), epoch=2), StartBatch), "its successor is accepted"
+    assert of(
+        rig.token("p-2", value("p", R0._replace(n=1), "p-2:1", dep("p", 2, 10)), epoch=2), StartBatch
+    ), "its successor is accepted"
     assert not of(rig.token("p-2", value("p", R0, "p:0"), epoch=2), StartBatch)
 
 

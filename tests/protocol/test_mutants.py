@@ -10,16 +10,28 @@ SOURCES = sorted(Path(hams_protocol.__file__).parent.rglob("*.py"))
 
 
 def test_every_mutant_stands_at_a_rule_and_every_rule_left_out_has_a_name():
-    used = {name for path in SOURCES for name in re.findall(r'mutants\.on\("([^"]+)"\)', path.read_text())}
+    used = {
+        name for path in SOURCES for name in re.findall(r'mutants\.on\(\s*"([^"]+)"\s*\)', path.read_text())
+    }
     assert used == set(mutants.REGISTRY)
 
 
 def test_there_are_mutants_over_the_whole_core():
     assert len(mutants.REGISTRY) >= 35
     modules = {path.stem for path in SOURCES if "mutants.on(" in path.read_text()}
-    assert {"primary", "backup", "followers", "vertex", "joins", "outbox", "knowledge", "poison", "attempt", "assign", "owner"} <= modules | {
-        "primary"
-    }
+    assert {
+        "primary",
+        "backup",
+        "followers",
+        "vertex",
+        "joins",
+        "outbox",
+        "knowledge",
+        "poison",
+        "attempt",
+        "assign",
+        "owner",
+    } <= modules | {"primary"}
 
 
 def test_every_mutant_names_the_section_whose_rule_it_leaves_out():

@@ -14,6 +14,7 @@ import test_poison as poison
 import test_primary as primary
 import test_recovery as recovery
 import test_stateless as stateless
+import test_unreadable as unreadable
 import test_vertex as vertex
 
 KILLERS: dict[str, Callable[[], None]] = {
@@ -25,8 +26,10 @@ KILLERS: dict[str, Callable[[], None]] = {
     "apply-orphan": backup.test_a_record_with_an_orphan_dep_is_discarded_with_all_that_follow_it,
     "apply-with-gap": backup.test_records_are_applied_in_order_whatever_order_they_come_in,
     "attempt-not-awaited": poison.test_a_suspect_runs_alone_only_after_its_upstream_has_acknowledged_what_was_said,
+    "starved-judge-judges": recovery.test_a_manager_that_got_no_cpu_judges_nobody_by_silence_until_it_has_been_on_time_for_a_while,
     "suspect-without-backup": poison.test_a_suspect_of_which_an_instance_died_waits_for_a_backup_in_sync_and_others_are_served,
     "complete-request-taken": vertex.test_a_complete_request_is_refused_for_ever,
+    "begins-again-unasked": recovery.test_a_lost_state_that_a_request_may_have_touched_waits_for_a_person_logged,
     "complete-without-close": findings.test_a_first_whose_loser_becomes_orphan_does_not_run_again,
     "consumed-not-restored": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,
     "copy-speculative": followers.test_a_joiner_copies_the_newest_durable_version_with_what_it_consumed,
@@ -35,8 +38,11 @@ KILLERS: dict[str, Callable[[], None]] = {
     "durable-when-tainted": findings.test_who_has_told_that_its_state_holds_an_orphan_makes_nothing_more_of_it_durable,
     "durable-before-all": primary.test_a_version_is_durable_when_the_whole_ack_set_has_applied_it,
     "ends-dropped-unheard": recovery.test_an_end_goes_once_everybody_has_said_that_he_knows_a_topology_that_had_it_and_the_newest_stay,
+    "follower-answers": stateless.test_a_followers_answer_is_not_its_sets,
     "frozen-takes-records": backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology,
     "goes-on-after-hand-over": handoff.test_nothing_is_executed_while_a_proposed_handover_may_be_committed_though_its_heir_wants_to_end_as_well,
+    "handed-slot-forgotten": stateless.test_who_has_handed_a_slot_over_tells_what_it_had_received_until_the_request_completes,
+    "hung-is-dead": recovery.test_a_lost_state_does_not_begin_again_at_once_where_who_has_it_may_only_hang,
     "heir-not-asked": handoff.test_who_has_just_got_a_set_waits_for_its_heir_to_say_whether_it_is_to_end_as_well,
     "hand-over-unflushed": primary.test_a_draining_primary_finishes_its_window_before_it_hands_over,
     "highest-becomes-primary": recovery.test_the_lowest_backup_becomes_primary_and_its_version_the_end,
@@ -53,7 +59,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "newest-fence-only": findings.test_an_older_fence_that_comes_late_does_not_relax_a_stricter_one,
     "no-fence": recovery.test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_commit,
     "no-reload": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,
-    "no-slot-query": stateless.test_a_new_owner_asks_every_instance_of_every_successor_before_it_emits_anything,
+    "no-slot-query": stateless.test_a_new_owner_asks_every_instance_of_a_stateless_successor_and_the_leader_of_a_set_before_it_emits,
     "no-window": primary.test_a_full_window_holds_the_next_update_and_drops_nothing,
     "old-freeze-accepted": backup.test_a_freeze_of_another_generation_is_refused,
     "outputs-not-resent": backup.test_a_promoted_backup_loads_its_record_sends_saved_outputs_again_and_announces_first_of_all,
@@ -69,9 +75,12 @@ KILLERS: dict[str, Callable[[], None]] = {
     "route-not-kept": stateless.test_if_only_a_skip_arrived_the_value_is_computed_again_and_the_route_kept,
     "set-before-ack-set": followers.test_a_joiner_enters_the_ack_set_before_it_is_declared_in_sync,
     "shrink-from-outside": recovery.test_a_manager_never_shrinks_a_set_on_its_primarys_behalf,
+    "silent-leader-dropped": stateless.test_a_set_whose_leader_died_before_it_answered_must_answer_by_its_new_leader,
     "skip-without-deps": primary.test_a_unit_of_skips_takes_a_seq_and_a_record_but_no_model_and_no_capture,
     "slot-moves-while-busy": stateless.test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed,
     "update-during-capture": primary.test_the_update_is_entered_only_when_the_version_before_is_captured,
+    "unreadable-is-lost": unreadable.test_a_stateless_operator_makes_an_error_of_it_and_acknowledges_it,
+    "unreadable-runs": unreadable.test_a_stateless_operator_makes_an_error_of_it_and_acknowledges_it,
     "update-with-orphans": primary.test_an_input_orphaned_before_the_update_leaves_the_batch_and_the_others_run_again,
 }
 

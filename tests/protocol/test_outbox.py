@@ -66,7 +66,9 @@ def test_who_has_not_acknowledged_is_suspected_of_nothing_the_first_time(wire):
     knowledge.learn(topo(2, rset("p", "p-1"), rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",)), 2)
     (sent,) = of(outbox.owners_changed(1.0), Deliver, "q-2")
     assert sent.attempts == 0, "most acknowledgements are still on their way"
-    knowledge.learn(topo(3, rset("p", "p-1"), rset("q", "q-3", epoch=3, ends=((1, 0), (2, 0))), revoked=("q-1", "q-2")), 3)
+    knowledge.learn(
+        topo(3, rset("p", "p-1"), rset("q", "q-3", epoch=3, ends=((1, 0), (2, 0))), revoked=("q-1", "q-2")), 3
+    )
     (sent,) = of(outbox.owners_changed(1.0), Deliver, "q-3")
     assert sent.attempts == 1, "two in a row are suspicious"
 
@@ -82,7 +84,9 @@ def test_an_older_word_does_not_undo_one_that_came_before_the_token(wire):
     _, outbox = wire
     assert outbox.attempted("q-1", Attempt("p", "q", R0, (), 0, 8))
     outbox.put("q", value("p", R0, "p-1:1"), 0.0)
-    assert outbox.attempted("q-1", Attempt("p", "q", R0, (), 2, 7)), "late: it went by a connection that broke"
+    assert outbox.attempted("q-1", Attempt("p", "q", R0, (), 2, 7)), (
+        "late: it went by a connection that broke"
+    )
     assert [sent.attempts for sent in of(outbox.resend_to("q-1", 1.0), Deliver)] == [0]
 
 
@@ -152,6 +156,8 @@ def test_a_target_without_owner_gets_it_once_it_has_one(wire):
 def test_a_new_owner_is_not_told_of_dependencies_that_are_durable_by_now(wire):
     knowledge, outbox = wire
     outbox.put("q", value("p", R0, "p-1:1", dep("p", 1, 4)), 0.0)
-    knowledge.learn(topo(2, rset("p", "p-1", epoch=2, ends=((1, 4),)), rset("q", "q-2", epoch=2, ends=((1, 0),))), 2)
+    knowledge.learn(
+        topo(2, rset("p", "p-1", epoch=2, ends=((1, 4),)), rset("q", "q-2", epoch=2, ends=((1, 0),))), 2
+    )
     (sent,) = of(outbox.owners_changed(1.0), Deliver, "q-2")
     assert sent.token.deps == (), "it may never have heard of that end"

@@ -47,7 +47,11 @@ def test_a_late_answer_makes_the_next_probe_wait_longer():
 
     def doubt():
         rig.get("F-1", Suspect("q-1", "silent"))
-        return next(item.message.nonce for item in reversed(rig.all) if isinstance(item, Send) and isinstance(item.message, Probe))
+        return next(
+            item.message.nonce
+            for item in reversed(rig.all)
+            if isinstance(item, Send) and isinstance(item.message, Probe)
+        )
 
     nonce = doubt()
     rig.after(0.35)

@@ -25,7 +25,9 @@ def heard(rig, effects):
     said = [item for item in effects if isinstance(item, Send) and isinstance(item.message, Attempt)]
     for word in said:
         message = word.message
-        effects = rig.get(word.target, AttemptAck(message.source, message.request, message.lane, message.serial))
+        effects = rig.get(
+            word.target, AttemptAck(message.source, message.request, message.lane, message.serial)
+        )
     return effects
 
 
@@ -62,12 +64,15 @@ def test_a_suspect_runs_alone_only_after_its_upstream_has_acknowledged_what_was_
     rig.want()
     through = rig.done()
     rig.capture(through)
-    assert counts(rig.token("p-1", value("p", R1, "p:1"), attempts=1)) == [], "the next one waits for the all-clear of the one before"
+    assert counts(rig.token("p-1", value("p", R1, "p:1"), attempts=1)) == [], (
+        "the next one waits for the all-clear of the one before"
+    )
     assert counts(heard(rig, through)) == [(1, 2)]
 
 
 def test_others_wait_for_an_acknowledgement_for_a_while_only():
     rig = primary_of(pair(), "q", AT)
+    rig.members(p_1="p", q_1="q", q_2="q")
     rig.token("p-1", value("p", R0, "p:0"), attempts=1)
     assert not of(rig.token("p-1", value("p", R1, "p:1")), StartBatch)
     rig.after(limits.attempt_wait_s)
@@ -135,8 +140,12 @@ def test_who_is_not_the_owner_any_more_is_not_heard():
     rig.done(updated=False)
     assert not of(rig.get("q-2", Attempt("p", "q", R0, (), 3, 1)), AttemptAck)
     assert of(rig.get("q-1", Attempt("p", "q", R0, (), 2, 2)), AttemptAck)
-    assert of(rig.get("q-1", Attempt("p", "q", R0, (), 3, 1)), AttemptAck), "said before, come late: nothing new"
-    effects = rig.learn(topo(2, table("p", ("p-1", 1)), rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",)))
+    assert of(rig.get("q-1", Attempt("p", "q", R0, (), 3, 1)), AttemptAck), (
+        "said before, come late: nothing new"
+    )
+    effects = rig.learn(
+        topo(2, table("p", ("p-1", 1)), rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",))
+    )
     assert of(effects, Deliver, "q-2")[0].attempts == 2
 
 
@@ -145,7 +154,9 @@ def test_the_owner_upstream_hands_the_count_to_a_successor():
     rig.token("F-1", value("F", R0, "0/0"))
     rig.done(updated=False)
     rig.get("q-1", Attempt("p", "q", R0, (), 3, 1))
-    effects = rig.learn(topo(2, table("p", ("p-1", 1)), rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",)))
+    effects = rig.learn(
+        topo(2, table("p", ("p-1", 1)), rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",))
+    )
     assert of(effects, Deliver, "q-2")[0].attempts == 3
 
 
@@ -164,7 +175,9 @@ def test_a_suspect_whose_request_completes_while_it_runs_holds_up_no_other():
     heard(rig, rig.token("p-1", value("p", R0, "p:0"), attempts=1))
     assert rig.units == (R0,)
     assert not rig.want(), "the capture before is not complete"
-    completed = rig.get("F-1", Completion(((0, 1, ()),)))  # the state had begun again from less than what that stems from
+    completed = rig.get(
+        "F-1", Completion(((0, 1, ()),))
+    )  # the state had begun again from less than what that stems from
     assert of(completed, AbandonBatch)
     rig.step(BatchFailed(rig.batch, "abandoned", False))
     said = rig.token("p-1", value("p", R1, "p:1"), attempts=1)

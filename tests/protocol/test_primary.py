@@ -7,8 +7,29 @@ from kit import R0, R1, R2, R3, P, dep, graph, of, op, primary_of, rset, skip, t
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
-from hams_protocol.effects import AbandonBatch, Capture, EnterUpdate, LoadState, NoteDurable, NoteExec, Propose, Send, StartBatch
-from hams_protocol.events import BatchDone, BatchFailed, CasDone, CasUnknown, Drain, ModelDied, PeerDown, PeerUp, Tick, UnitResult
+from hams_protocol.effects import (
+    AbandonBatch,
+    Capture,
+    EnterUpdate,
+    LoadState,
+    NoteDurable,
+    NoteExec,
+    Propose,
+    Send,
+    StartBatch,
+)
+from hams_protocol.events import (
+    BatchDone,
+    BatchFailed,
+    CasDone,
+    CasUnknown,
+    Drain,
+    ModelDied,
+    PeerDown,
+    PeerUp,
+    Tick,
+    UnitResult,
+)
 from hams_protocol.graph import FRONTEND, RecoverySpec, WhenUnprotected
 from hams_protocol.messages import (
     AskCopy,
@@ -31,12 +52,20 @@ from hams_protocol.messages import (
 def line(window=4, block=False, rows=1):
     policy = RecoverySpec(when_unprotected=WhenUnprotected.BLOCK if block else WhenUnprotected.CONTINUE)
     return graph(
-        op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", to=("r",), stateful=True, window=window, rows=rows), op("r", "q"), recovery=policy
+        op("p", FRONTEND, to=("q",), stateful=True),
+        op("q", "p", to=("r",), stateful=True, window=window, rows=rows),
+        op("r", "q"),
+        recovery=policy,
     )
 
 
 def at(generation=1, *in_sync, p=None, joining=(), epoch=1):
-    return topo(generation, p or rset("p", "p-1", "p-2"), rset("q", "q-1", *in_sync, joining=joining, epoch=epoch), table("r", ("r-1", 1)))
+    return topo(
+        generation,
+        p or rset("p", "p-1", "p-2"),
+        rset("q", "q-1", *in_sync, joining=joining, epoch=epoch),
+        table("r", ("r-1", 1)),
+    )
 
 
 P_FAILED = rset("p", "p-2", epoch=2, ends=((1, 9),))
@@ -137,8 +166,12 @@ def test_a_large_record_leaves_when_the_one_before_has_arrived(monkeypatch):
     first = rig.run()
     feed(rig, R1)
     second = rig.run()
-    assert [record.version for record in of(first + second, StateRecord, "q-2")] == [1], "a connection would drop what waits behind so much"
-    assert [record.version for record in of(rig.get("q-2", RecordAck("q", 1, 1, 0)), StateRecord, "q-2")] == [2]
+    assert [record.version for record in of(first + second, StateRecord, "q-2")] == [1], (
+        "a connection would drop what waits behind so much"
+    )
+    assert [record.version for record in of(rig.get("q-2", RecordAck("q", 1, 1, 0)), StateRecord, "q-2")] == [
+        2
+    ]
 
 
 def test_a_backup_has_the_time_that_a_large_record_takes(monkeypatch):
@@ -155,7 +188,10 @@ def test_a_backup_has_the_time_that_a_large_record_takes(monkeypatch):
         assert not of(effects, Propose)
         again += [rig.now] if of(effects, StateRecord, "q-2") else []
         ticks += 1
-    assert [round(at, 2) for at in again] == [travels_s + limits.resend_after_s, 2 * (travels_s + limits.resend_after_s)]
+    assert [round(at, 2) for at in again] == [
+        travels_s + limits.resend_after_s,
+        2 * (travels_s + limits.resend_after_s),
+    ]
     assert ticks < 1000, "it waits without turning round and round"
     (proposed,) = of(rig.after(0.1), Propose)
     assert proposed.topology.find("q").in_sync == ()
@@ -412,15 +448,23 @@ LANES = (("b",), ("c",))
 @pytest.mark.parametrize("rows", [1, 2])
 def test_lanes_of_one_request_that_stem_from_two_executions_of_a_fan_out_do_not_meet_in_a_state(rows):
     merge = replace(op("q", "p", stateful=True, rows=rows), lanes=LANES)
-    rig = primary_of(graph(op("p", FRONTEND, to=("q",)), merge), "q", topo(1, table("p", ("p-1", 1)), rset("q", "q-1", "q-2")))
-    rig.token("p-1", value("p", R1, "p:9"))  # the others wait for this one, and are taken together if there is room
+    rig = primary_of(
+        graph(op("p", FRONTEND, to=("q",)), merge),
+        "q",
+        topo(1, table("p", ("p-1", 1)), rset("q", "q-1", "q-2")),
+    )
+    rig.token(
+        "p-1", value("p", R1, "p:9")
+    )  # the others wait for this one, and are taken together if there is room
     for number, lane in enumerate(LANES):
         rig.token("p-1", value("p", R0, f"p:{number}", lane=lane, fan=(("s", f"s-{number}:1"),)))
     for number in range(2):
         batch = of(rig.all, StartBatch)[number]
         results = tuple(UnitResult(item.unit, P("out")) for item in batch.units)
         rig.capture(rig.want() + rig.step(BatchDone(batch.batch, results, updated=True)))
-    sent = {item.token.lane: item.token.error for item in of(rig.all, Deliver, "F-1") if item.token.request == R0}
+    sent = {
+        item.token.lane: item.token.error for item in of(rig.all, Deliver, "F-1") if item.token.request == R0
+    }
     assert sent[LANES[0]] is None
     assert "two values of" in sent[LANES[1]].message
 

@@ -8,7 +8,7 @@ from kit import Rig, dep, graph, of, op, rset, table, topo
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteLost, Propose, Send
-from hams_protocol.events import CasDone, CasFailed, CasUnknown, PeerDown
+from hams_protocol.events import CasDone, CasFailed, CasUnknown, Late, PeerDown, Tick
 from hams_protocol.graph import FRONTEND, Graph, WhenLost
 from hams_protocol.messages import (
     KEPT,
@@ -28,7 +28,9 @@ from hams_protocol.messages import (
 )
 from hams_protocol.recovery import ManagerMachine, assign
 
-DATA = graph(op("p", FRONTEND, to=("s",), stateful=True), op("s", "p", to=("q",)), op("q", "s", stateful=True))
+DATA = graph(
+    op("p", FRONTEND, to=("s",), stateful=True), op("s", "p", to=("q",)), op("q", "s", stateful=True)
+)
 EVERYBODY = {"F_1": "F", "p_1": "p", "p_2": "p", "p_3": "p", "q_1": "q", "q_2": "q", "s_1": "s", "s_2": "s"}
 P = rset("p", "p-1", "p-2", "p-3")
 Q = rset("q", "q-1", "q-2")
@@ -44,7 +46,11 @@ def manager(*items, instance="m-1", managers=("m_1",), revoked=(), **members):
 
 def probes(rig):
     """Whom the last probes went to, with their nonce."""
-    return {item.target: item.message.nonce for item in rig.all if isinstance(item, Send) and isinstance(item.message, Probe)}
+    return {
+        item.target: item.message.nonce
+        for item in rig.all
+        if isinstance(item, Send) and isinstance(item.message, Probe)
+    }
 
 
 def proposed(effects):
@@ -53,7 +59,11 @@ def proposed(effects):
 
 
 def freezes(effects):
-    return {item.target: item.message.attempt for item in effects if isinstance(item, Send) and isinstance(item.message, Freeze)}
+    return {
+        item.target: item.message.attempt
+        for item in effects
+        if isinstance(item, Send) and isinstance(item.message, Freeze)
+    }
 
 
 def test_a_suspect_is_probed_and_a_healthy_answer_clears_it():
@@ -93,7 +103,9 @@ def test_whom_an_attempt_replaces_it_goes_on_replacing_though_he_answers_late():
     rig.after(0.4)
     rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.HEALTHY, 1))
     freeze_answers(rig, p_2=9, p_3=9)
-    assert proposed(fence_answer(rig, False)).revoked == ("p-1",), "his backups have frozen, and only another topology thaws them"
+    assert proposed(fence_answer(rig, False)).revoked == ("p-1",), (
+        "his backups have frozen, and only another topology thaws them"
+    )
 
 
 def test_a_slot_owner_is_revoked_by_the_commit_that_replaces_it():
@@ -115,7 +127,9 @@ def test_a_silent_suspect_is_confirmed_by_a_manager_that_has_learnt_long_patienc
     for _ in range(3):
         rig.get("q-1", Suspect("p-1", "silent"))
         rig.after(1.0)
-        rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.HEALTHY, 1))  # late, so it is given more time from now on
+        rig.get(
+            "p-1", ProbeAnswer(probes(rig)["p-1"], Health.HEALTHY, 1)
+        )  # late, so it is given more time from now on
     assert rig.machine._probe_timeout_s > limits.probe_again_after_s
     rig.get("q-1", Suspect("p-1", "silent"))
     for _ in range(30):
@@ -171,7 +185,10 @@ def freeze_answers(rig, **applied):
 
 def fence_answer(rig, tainted, *retained):
     (fence,) = of(rig.all, Fence)[-1:]
-    return rig.get("q-1", FenceAnswer(fence.attempt, 1, "q", 1, tainted, tuple(RetainedVersion(*item) for item in retained)))
+    return rig.get(
+        "q-1",
+        FenceAnswer(fence.attempt, 1, "q", 1, tainted, tuple(RetainedVersion(*item) for item in retained)),
+    )
 
 
 def test_the_lowest_backup_becomes_primary_and_its_version_the_end():
@@ -208,14 +225,18 @@ def test_a_downstream_state_that_holds_an_orphan_fails_over_as_well_in_the_same_
     topology = proposed(rig.get("q-2", FreezeAnswer(attempt, 1, "q", 1, 3)))
     assert topology.find("p").epoch == topology.find("q").epoch == 2
     found = topology.find("q")
-    assert (found.primary, found.in_sync, found.ends) == ("q-2", ("q-1",), ((1, 3),)), "its old primary has the record of the end"
+    assert (found.primary, found.in_sync, found.ends) == ("q-2", ("q-1",), ((1, 3),)), (
+        "its old primary has the record of the end"
+    )
 
 
 def test_a_tainted_primary_without_backup_goes_back_to_its_newest_record_with_only_durable_deps():
     rig = orphaned(P, rset("q", "q-1"), S)
     freeze_answers(rig, p_2=9, p_3=7)
     pending = (5, (Dep("x", 1, 1),))
-    found = proposed(fence_answer(rig, True, (6, dep("p", 1, 9)), pending, (4, dep("p", 1, 7)), (3, ()))).find("q")
+    found = proposed(
+        fence_answer(rig, True, (6, dep("p", 1, 9)), pending, (4, dep("p", 1, 7)), (3, ()))
+    ).find("q")
     assert (found.primary, found.epoch, found.ends) == ("q-1", 2, ((1, 4),))
 
 
@@ -313,9 +334,24 @@ def test_an_end_goes_once_everybody_has_said_that_he_knows_a_topology_that_had_i
         assert proposed(rig.all).find("p").ends == listed, "one idle standby suffices to keep them"
 
 
+def test_an_end_stays_while_a_keeper_that_lost_its_lease_has_not_heard_of_it():
+    kept = replace(rset("q", "q-1"), keepers=("s-9",))
+    rig = manager(rset("p", "p-1", epoch=9, ends=LONG), kept, S, **EVERYBODY)
+    for _ in range(2):
+        for peer in EVERYBODY:
+            rig.get(peer.replace("_", "-"), Heartbeat(9))
+        known = rig.machine.knowledge.topology
+        rig.step(CasFailed(replace(known, generation=known.generation + 1), 7))
+        assert proposed(rig.all).find("p").ends == LONG
+
+
 def test_the_end_before_a_loss_stays_for_it_tells_what_was_lost():
     heard = topo(1, rset("p", "p-1", epoch=9, ends=LONG))
-    kept = assign.forget_ends(topo(2, replace(rset("p", "p-1", epoch=9, ends=LONG), restarted_in=3)), heard).find("p").ends
+    kept = (
+        assign.forget_ends(topo(2, replace(rset("p", "p-1", epoch=9, ends=LONG), restarted_in=3)), heard)
+        .find("p")
+        .ends
+    )
     assert kept == (LONG[1], *LONG[-limits.ends_kept :])
 
 
@@ -325,7 +361,11 @@ def test_the_end_before_a_loss_stays_for_it_tells_what_was_lost():
 def lost_shards(shards, *others, **frontends):
     """A manager before whom shards are lost (all but `others`), and the frontends that are there."""
     one = graph(op("s", FRONTEND)).data
-    data = replace(one, recovery=replace(one.recovery, when_lost=WhenLost.RESTART), frontend=replace(one.frontend, shards=shards))
+    data = replace(
+        one,
+        recovery=replace(one.recovery, when_lost=WhenLost.RESTART),
+        frontend=replace(one.frontend, shards=shards),
+    )
     rig = Rig(ManagerMachine(Graph(data), "m-1"))
     rig.members(m_1="manager", s_1="s", **frontends)
     sets = [replace(rset(f"F/{number}", "F-1", "F-2"), lost=True) for number in range(len(others), shards)]
@@ -365,6 +405,83 @@ def test_a_lost_shard_does_not_begin_again_with_who_is_suspect():
     assert of(rig.all, Propose)[-1].topology.find("F/1").primary == "F-5"
 
 
+def lost_by_silence(when_lost=WhenLost.RESTART, from_scratch=True):
+    """A manager that has called a state lost: who had it has no lease and answers no probe."""
+    one = graph(op("q", FRONTEND, stateful=True)).data
+    data = Graph(replace(one, recovery=replace(one.recovery, when_lost=when_lost)))
+    rig = Rig(ManagerMachine(data, "m-1", from_scratch))
+    rig.members(m_1="manager", F_1="F")
+    rig.learn(topo(1, rset("q", "q-1"), rset("F/0", "F-1")))
+    for _ in range(4):
+        rig.after(0.3)
+    lost = of(rig.all, Propose)[-1].topology
+    assert lost.find("q").lost
+    rig.step(CasDone(lost, 2))
+    rig.members(m_1="manager", F_1="F", q_9="q")
+    return rig
+
+
+def test_a_lost_state_does_not_begin_again_at_once_where_who_has_it_may_only_hang():
+    rig = lost_by_silence()
+    for _ in range(int(limits.hung_wait_s) - 1):
+        assert all(item.topology.find("q").primary == "q-1" for item in of(rig.after(1.0), Propose))
+    rig.members(m_1="manager", F_1="F", q_9="q", q_1="q")
+    rig.get("q-1", ProbeAnswer(probes(rig)["q-1"], Health.HEALTHY, 2))
+    for _ in range(3):
+        rig.after(1.0)
+    found = of(rig.all, Propose)[-1].topology.find("q")
+    assert (found.primary, found.lost) == ("q-1", False), "it woke up, and goes on"
+
+
+def test_a_lost_state_begins_again_at_once_where_nobody_listens_any_more_and_late_where_nobody_wakes_up():
+    rig = lost_by_silence()
+    assert proposed(rig.step(PeerDown("q-1", refused=True))).find("q").primary == "q-9"
+    rig = lost_by_silence()
+    rig.after(limits.hung_wait_s + 0.1)
+    assert of(rig.all, Propose)[-1].topology.find("q").primary == "q-9"
+
+
+def asked_logs(rig):
+    """The newest question to the shard's owner, after who might have woken up has been waited for."""
+    rig.step(PeerDown("q-1", refused=True))
+    found = freezes(rig.all)
+    return found.get("F-1")
+
+
+def test_a_lost_state_that_no_request_has_touched_begins_again_though_policy_says_stop():
+    rig = lost_by_silence(WhenLost.STOP)
+    question = asked_logs(rig)
+    assert not any(item.topology.find("q").primary == "q-9" for item in of(rig.all, Propose))
+    found = proposed(rig.get("F-1", FreezeAnswer(question, 2, "F/0", 1, 0))).find("q")
+    assert (found.primary, found.epoch, found.end_of(1)) == ("q-9", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("generation", "logged"),
+    [(2, 1), (1, 0)],
+    ids=["a request was logged", "the answer is of another generation"],
+)
+def test_a_lost_state_that_a_request_may_have_touched_waits_for_a_person(generation, logged):
+    rig = lost_by_silence(WhenLost.STOP)
+    question = asked_logs(rig)
+    rig.get("F-1", FreezeAnswer(question, generation, "F/0", 1, logged))
+    for _ in range(20):
+        rig.after(1.0)
+    assert not any(item.topology.find("q").primary == "q-9" for item in of(rig.all, Propose))
+    asked = [item for item in of(rig.all, Send) if isinstance(item.message, Freeze)]
+    assert len(asked) > 1 or logged, "an owner with entries is frozen once, and never again"
+    assert len(asked) == 1 or not logged
+
+
+def test_a_lost_state_that_a_request_may_have_touched_waits_for_a_person_logged():
+    test_a_lost_state_that_a_request_may_have_touched_waits_for_a_person(2, 1)
+
+
+def test_of_a_state_that_began_from_another_run_nothing_begins_again_by_itself():
+    rig = lost_by_silence(WhenLost.STOP, from_scratch=False)
+    assert asked_logs(rig) is None
+
+
 def test_nothing_is_remembered_of_instances_that_are_gone():
     rig = manager(P, Q, S)
     for number in range(100):
@@ -373,5 +490,67 @@ def test_nothing_is_remembered_of_instances_that_are_gone():
         rig.get(f"s-{number + 10}", ProbeAnswer(0, Health.HEALTHY, 1, (report,)))
         rig.step(PeerDown(f"s-{number + 10}", refused=True))
     rig.members(m_1="manager", **EVERYBODY)
-    held = {name: len(value) for name, value in vars(rig.machine).items() if isinstance(value, dict | set) and name != "members"}
+    held = {
+        name: len(value)
+        for name, value in vars(rig.machine).items()
+        if isinstance(value, dict | set) and name != "members"
+    }
     assert all(count <= len(EVERYBODY) for count in held.values()), held
+
+
+def test_a_manager_that_got_no_cpu_judges_nobody_by_silence_until_it_has_been_on_time_for_a_while():
+    rig = manager(P, Q, S)
+    rig.get("q-1", Suspect("p-1", "silent"))
+    for _ in range(20):
+        rig.step(Late(0.4))
+        rig.after(0.5)
+    assert not freezes(rig.all), "it was late itself, so it has read nothing"
+    for _ in range(20):
+        rig.after(limits.judge_calm_max_s / 10)
+    assert set(freezes(rig.all)) == {"p-2", "p-3"}
+
+
+def test_a_manager_that_got_no_cpu_still_acts_on_what_is_no_silence():
+    rig = manager(P, Q, S)
+    rig.step(Late(0.4))
+    rig.step(PeerDown("p-1", refused=True))
+    assert set(freezes(rig.all)) == {"p-2", "p-3"}
+
+
+def test_a_manager_that_is_always_late_acts_on_a_silence_that_no_delay_explains():
+    rig = manager(P, Q, S)
+    rig.get("q-1", Suspect("p-1", "silent"))
+    for _ in range(int(limits.silence_max_s)):
+        assert not freezes(rig.all)
+        rig.step(Late(0.4))
+        rig.after(1.0)
+    rig.after(1.0)
+    assert set(freezes(rig.all)) == {"p-2", "p-3"}
+
+
+def test_a_manager_that_gets_no_time_at_all_between_its_delays_acts_on_such_a_silence_as_well():
+    rig = manager(P, Q, S)
+    rig.get("q-1", Suspect("p-1", "silent"))
+    for _ in range(int(limits.silence_max_s)):
+        assert not freezes(rig.all)
+        rig.now += 1.0
+        rig.step(Late(1.0))
+        rig.step(Tick())
+    assert set(freezes(rig.all)) == {"p-2", "p-3"}
+
+
+def test_one_long_pause_of_a_manager_is_no_silence_of_others():
+    rig = manager(P, Q, S)
+    rig.get("q-1", Suspect("p-1", "silent"))
+    rig.now += 2 * limits.silence_max_s
+    rig.step(Late(2 * limits.silence_max_s))
+    rig.step(Tick())
+    assert not freezes(rig.all), "the answer may lie unread"
+
+
+def test_a_delay_that_is_small_against_what_the_graph_tolerates_keeps_nobody_from_judging():
+    rig = manager(P, Q, S)
+    rig.step(Late(limits.judge_late_share * DATA.data.recovery.suspect_after_s))
+    rig.get("q-1", Suspect("p-1", "silent"))
+    rig.after(0.6)
+    assert set(freezes(rig.all)) == {"p-2", "p-3"}

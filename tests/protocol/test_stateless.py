@@ -9,7 +9,18 @@ from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteExec, Propose, StartBatch, Stop
 from hams_protocol.events import BatchFailed, Drain, ModelDied
 from hams_protocol.graph import FEEDBACK, FRONTEND, Feedback
-from hams_protocol.messages import Attempt, AttemptAck, Completion, Deliver, Kind, SlotAnswer, SlotQuery, Suspect, TokenAcks, TopologyNews
+from hams_protocol.messages import (
+    Attempt,
+    AttemptAck,
+    Completion,
+    Deliver,
+    Kind,
+    SlotAnswer,
+    SlotQuery,
+    Suspect,
+    TokenAcks,
+    TopologyNews,
+)
 
 
 def fan_out():
@@ -21,17 +32,20 @@ REST = (table("c", ("c-1", 1)), rset("d", "d-1", "d-2"))
 
 def owner(instance="b-2", epoch=2, generation=2):
     revoked = ("b-1",) if epoch > 1 else ()
-    return active_of(fan_out(), "b", instance, topo(generation, table("b", (instance, epoch)), *REST, revoked=revoked))
+    return active_of(
+        fan_out(), "b", instance, topo(generation, table("b", (instance, epoch)), *REST, revoked=revoked)
+    )
 
 
 def asked(effects):
-    return sorted(effect.target for effect in effects if getattr(effect, "message", None) == SlotQuery("b", 0, 2))
+    return sorted(
+        effect.target for effect in effects if getattr(effect, "message", None) == SlotQuery("b", 0, 2)
+    )
 
 
 def answered(rig, *tokens):
     rig.get("c-1", SlotAnswer("b", 0, 2, tokens))
-    rig.get("d-1", SlotAnswer("b", 0, 2, ()))
-    return rig.get("d-2", SlotAnswer("b", 0, 2, ()))
+    return rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 1)))
 
 
 def test_a_first_owner_asks_nobody():
@@ -39,23 +53,116 @@ def test_a_first_owner_asks_nobody():
     assert of(rig.token("F-1", value("F", R0, "0/0")), StartBatch)
 
 
-def test_a_new_owner_asks_every_instance_of_every_successor_before_it_emits_anything():
+def test_a_new_owner_asks_every_instance_of_a_stateless_successor_and_the_leader_of_a_set_before_it_emits():
     rig = owner()
-    assert asked(rig.all) == ["c-1", "d-1", "d-2"]
+    assert asked(rig.all) == ["c-1", "d-1"]
     assert not of(rig.token("F-1", value("F", R0, "0/0")), StartBatch)
-    rig.get("c-1", SlotAnswer("b", 0, 2, ()))
-    assert not of(rig.get("d-1", SlotAnswer("b", 0, 2, ())), StartBatch), "a backup has tokens from the records"
-    assert of(rig.get("d-2", SlotAnswer("b", 0, 2, ())), StartBatch)
+    assert not of(rig.get("c-1", SlotAnswer("b", 0, 2, ())), StartBatch)
+    assert of(rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 1))), StartBatch)
+
+
+def test_a_new_owner_asks_every_shard_where_it_has_a_sink():
+    data = graph(op("b", FRONTEND, to=("d", FRONTEND)), op("d", "b", stateful=True), shards=2)
+    shards = (rset("F/0", "F-1", "F-2", epoch=3), rset("F/1", "F-2", "F-1"))
+    rig = active_of(data, "b", "b-2", topo(2, table("b", ("b-2", 2)), rset("d", "d-1"), *shards))
+    assert asked(rig.all) == ["F-1", "F-2", "d-1"]
+    rig.token("F-1", value("F", R0, "0/0"), epoch=3)
+    rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 1)))
+    rig.get("F-1", SlotAnswer("b", 0, 2, (), ("F/0", 3)))
+    assert not of(rig.get("F-1", SlotAnswer("b", 0, 2, (), ("F/0", 3))), StartBatch)
+    assert of(rig.get("F-2", SlotAnswer("b", 0, 2, (), ("F/1", 1))), StartBatch)
 
 
 def test_who_does_not_answer_is_asked_again_until_the_topology_drops_it():
     rig = owner()
-    assert asked(rig.after(2 * limits.resend_after_s)) == ["c-1", "d-1", "d-2"]
+    assert asked(rig.after(2 * limits.resend_after_s)) == ["c-1", "d-1"]
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 1)))
+    rest = (table("c", ("c-2", 2)), REST[1])
+    assert of(rig.learn(topo(3, table("b", ("b-2", 2)), *rest, revoked=("b-1", "c-1"))), StartBatch)
+
+
+def failed_over(rig):
+    """The leader of a successor's set, which has not answered, is replaced."""
+    rest = (REST[0], rset("d", "d-2", epoch=2, ends=((1, 4),)))
+    return rig.learn(topo(3, table("b", ("b-2", 2)), *rest, revoked=("b-1", "d-1")))
+
+
+def test_a_set_whose_leader_died_before_it_answered_must_answer_by_its_new_leader():
+    rig = owner()
     rig.token("F-1", value("F", R0, "0/0"))
     rig.get("c-1", SlotAnswer("b", 0, 2, ()))
-    rig.get("d-1", SlotAnswer("b", 0, 2, ()))
-    effects = rig.learn(topo(3, table("b", ("b-2", 2)), table("c", ("c-1", 1)), rset("d", "d-1"), revoked=("b-1", "d-2")))
-    assert of(effects, StartBatch)
+    effects = failed_over(rig)
+    assert asked(effects) == ["d-2"]
+    assert not of(effects, StartBatch)
+    found = value("b", R0, "b-1:7", route=("c", "d"), fan=(("b", "b-1:7"),))
+    effects = rig.get("d-2", SlotAnswer("b", 0, 2, (found,), ("d", 2)))
+    assert [item.token.value_id for item in of(effects, Deliver)] == ["b-1:7", "b-1:7"]
+    assert not of(effects, StartBatch)
+
+
+def test_a_followers_answer_is_not_its_sets():
+    rig = owner()
+    assert "d-2" not in asked(rig.all)
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.get("c-1", SlotAnswer("b", 0, 2, ()))
+    found = value("b", R0, "b-1:7", route=("c", "d"))
+    assert not rig.get("d-2", SlotAnswer("b", 0, 2, (found,))), "who is asked for nobody is not believed"
+
+
+def test_who_led_a_set_when_it_answered_has_answered_for_its_successors():
+    rig = owner()
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 1)))
+    assert not asked(failed_over(rig))
+    assert of(rig.get("c-1", SlotAnswer("b", 0, 2, ())), StartBatch)
+
+
+def test_an_answer_of_an_epoch_that_had_ended_when_the_slot_moved_does_not_count():
+    rest = (REST[0], rset("d", "d-1", epoch=2, ends=((1, 4),)))
+    rig = active_of(fan_out(), "b", "b-2", topo(2, table("b", ("b-2", 2)), *rest, revoked=("b-1",)))
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.get("c-1", SlotAnswer("b", 0, 2, ()))
+    assert not of(rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 1))), StartBatch)
+    assert asked(rig.after(2 * limits.resend_after_s)) == ["d-1"]
+    assert of(rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 2))), StartBatch)
+
+
+def again():
+    """A slot that has come back before its owner has heard that it was gone: two moves lie between."""
+    rig = owner()
+    rig.token("F-1", value("F", R0, "0/0"))
+    effects = rig.learn(topo(4, table("b", ("b-2", 4)), *REST, revoked=("b-1", "b-3")))
+    return rig, [
+        effect.target for effect in effects if getattr(effect, "message", None) == SlotQuery("b", 0, 4)
+    ]
+
+
+def test_a_slot_that_comes_back_while_its_owner_asks_is_asked_for_again_in_its_new_epoch():
+    rig, targets = again()
+    assert targets == ["c-1", "d-1"]
+    rig.get("c-1", SlotAnswer("b", 0, 4, ()))
+    assert of(rig.get("d-1", SlotAnswer("b", 0, 4, (), ("d", 1))), StartBatch)
+
+
+def test_what_was_answered_before_a_slot_came_back_does_not_count():
+    rig, _ = again()
+    rig.get("c-1", SlotAnswer("b", 0, 2, ()))
+    assert not of(rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 1))), StartBatch), (
+        "another owner has been there since"
+    )
+    rig.get("c-1", SlotAnswer("b", 0, 4, ()))
+    assert of(rig.get("d-1", SlotAnswer("b", 0, 4, (), ("d", 1))), StartBatch)
+
+
+def test_a_set_without_a_living_leader_is_waited_for():
+    rig = owner()
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.get("c-1", SlotAnswer("b", 0, 2, ()))
+    effects = rig.learn(topo(3, table("b", ("b-2", 2)), *REST, revoked=("b-1", "d-1")))
+    assert not asked(effects)
+    assert not of(effects, StartBatch)
+    assert not asked(rig.after(2 * limits.resend_after_s))
 
 
 def test_a_value_found_goes_to_the_other_successors_under_its_old_id_and_is_not_computed_again():
@@ -63,9 +170,11 @@ def test_a_value_found_goes_to_the_other_successors_under_its_old_id_and_is_not_
     rig.token("F-1", value("F", R0, "0/0"))
     found = value("b", R0, "b-1:7", route=("c", "d"), fan=(("b", "b-1:7"),))
     effects = rig.get("c-1", SlotAnswer("b", 0, 2, (found,)))
-    assert [(item.target, item.token.value_id) for item in of(effects, Deliver)] == [("c", "b-1:7"), ("d", "b-1:7")]
-    rig.get("d-1", SlotAnswer("b", 0, 2, ()))
-    assert not of(rig.get("d-2", SlotAnswer("b", 0, 2, ())), StartBatch)
+    assert [(item.target, item.token.value_id) for item in of(effects, Deliver)] == [
+        ("c", "b-1:7"),
+        ("d", "b-1:7"),
+    ]
+    assert not of(rig.get("d-1", SlotAnswer("b", 0, 2, (), ("d", 1))), StartBatch)
 
 
 def test_those_not_on_the_route_of_a_value_found_get_its_skip():
@@ -129,11 +238,18 @@ def test_who_has_handed_a_slot_over_tells_what_it_had_received_until_the_request
     told = of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[0].tokens
     assert sorted(token.value_id for token in told) == ["b-1:1", "b-1:2"]
     rig.get("F-1", Completion(((0, 1, ()),)))
-    assert [token.value_id for token in of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[-1].tokens] == ["b-1:2"]
+    assert [token.value_id for token in of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[-1].tokens] == [
+        "b-1:2"
+    ]
 
 
 def test_what_came_again_for_a_slot_that_is_back_counts_and_what_became_orphan_does_not():
-    data = graph(op("a", FRONTEND, stateful=True), op("b", "a", to=("c", "d")), op("c", "b"), op("d", "b", stateful=True))
+    data = graph(
+        op("a", FRONTEND, stateful=True),
+        op("b", "a", to=("c", "d")),
+        op("c", "b"),
+        op("d", "b", stateful=True),
+    )
     rest = (rset("a", "a-1", "a-2"), table("b", ("b-1", 1)), REST[1])
     rig = active_of(data, "c", "c-1", topo(1, *rest, table("c", ("c-1", 1))))
     rig.token("b-1", value("b", R0, "b-1:1", (Dep("a", 1, 1),)))
@@ -141,9 +257,13 @@ def test_what_came_again_for_a_slot_that_is_back_counts_and_what_became_orphan_d
     rig.learn(topo(2, *rest, table("c", ("c-2", 2))))
     rest = (rset("a", "a-2", epoch=2, ends=((1, 1),)), *rest[1:])
     rig.learn(topo(3, *rest, table("c", ("c-1", 3)), revoked=("a-1", "c-2")))
-    assert [token.value_id for token in of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[-1].tokens] == ["b-1:1"]
+    assert [token.value_id for token in of(rig.get("b-2", SlotQuery("b", 0, 2)), SlotAnswer)[-1].tokens] == [
+        "b-1:1"
+    ]
     rig.token("b-2", value("b", R0, "b-2:1"), epoch=2)
-    assert [token.value_id for token in of(rig.get("b-3", SlotQuery("b", 0, 3)), SlotAnswer)[-1].tokens] == ["b-2:1"]
+    assert [token.value_id for token in of(rig.get("b-3", SlotQuery("b", 0, 3)), SlotAnswer)[-1].tokens] == [
+        "b-2:1"
+    ]
 
 
 def test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed():
@@ -182,7 +302,9 @@ def test_a_model_that_dies_names_its_requests_upstream_and_itself_to_the_manager
 
 def test_an_error_goes_to_every_successor_but_not_round_a_feedback_edge():
     looped = replace(op("b", FRONTEND, to=("c", FRONTEND)), feedback=Feedback((("a", "a"),), 3))
-    rig = active_of(graph(looped, op("c", "b")), "b", "b-1", topo(1, table("b", ("b-1", 1)), table("c", ("c-1", 1))))
+    rig = active_of(
+        graph(looped, op("c", "b")), "b", "b-1", topo(1, table("b", ("b-1", 1)), table("c", ("c-1", 1)))
+    )
     rig.token("F-1", value("F", R0, "0/0"))
     kinds = {item.target: item.token.kind for item in of(rig.done(updated=False, error="no"), Deliver)}
     assert kinds == {"c": Kind.ERROR, FRONTEND: Kind.ERROR, FEEDBACK: Kind.SKIP}

@@ -63,7 +63,10 @@ def test_a_revoked_id_that_is_still_named_is_never_forgotten(monkeypatch):
 
 
 def test_who_hands_its_set_over_and_stays_is_a_backup_that_holds_the_end():
-    stayed, gone = hand_over(BASE, "p", "p-1", 1, "p-2", 9, stays=True), hand_over(BASE, "p", "p-1", 1, "p-2", 9)
+    stayed, gone = (
+        hand_over(BASE, "p", "p-1", 1, "p-2", 9, stays=True),
+        hand_over(BASE, "p", "p-1", 1, "p-2", 9),
+    )
     assert stayed is not None
     assert gone is not None
     assert stayed.find("p").members == ("p-2", "p-1")

@@ -9,7 +9,9 @@ from hams_protocol.messages import AskTopology, Completion, Deliver, Heartbeat, 
 
 
 def sandwich():
-    return graph(op("p", FRONTEND, to=("s",), stateful=True), op("s", "p", to=("q",)), op("q", "s", stateful=True))
+    return graph(
+        op("p", FRONTEND, to=("s",), stateful=True), op("s", "p", to=("q",)), op("q", "s", stateful=True)
+    )
 
 
 FIRST = topo(1, rset("p", "p-1", "p-2"), table("s", ("s-1", 1)), rset("q", "q-1"))
@@ -21,7 +23,9 @@ def middle(topology=FIRST):
 
 
 def acks(rig):
-    return [ack.value_id for message in of(rig.after(2 * limits.ack_delay_s), TokenAcks) for ack in message.acks]
+    return [
+        ack.value_id for message in of(rig.after(2 * limits.ack_delay_s), TokenAcks) for ack in message.acks
+    ]
 
 
 def test_a_token_is_run_and_acknowledged_under_its_value_id():

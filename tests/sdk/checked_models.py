@@ -14,7 +14,10 @@ class Good(hams_sdk.Model):
     def initialize(self, config: dict[str, Any]) -> Any:
         self.total = np.zeros(2, np.float32)
         self.count = 0
-        return {"total": self.total, "count": hams_sdk.Opaque(lambda: str(self.count).encode(), self.set_count)}
+        return {
+            "total": self.total,
+            "count": hams_sdk.Opaque(lambda: str(self.count).encode(), self.set_count),
+        }
 
     def set_count(self, data: bytes) -> None:
         self.count = int(data)
@@ -91,6 +94,50 @@ class Torch(hams_sdk.Model):
         with update:
             self.opt.step()
         return {"y": out}
+
+
+class LeavesRows(Good):
+    """Collects rows in a list that is empty between runs, unless one raises."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        self.rows: list[Any] = []
+        return super().initialize(config)
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        self.rows.append(batch["x"].sum(axis=0))
+        total = self.total + sum(self.rows)
+        with update:
+            self.total[:] = total
+        self.rows.clear()
+        return {"y": batch["x"] + total}
+
+
+class ZeroesAfterwards(Torch):
+    """Gradients are zero between runs, unless one raises after `backward`."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        out = self.net(batch.torch("x"))
+        out.square().mean().backward()
+        with update:
+            self.opt.step()
+            self.opt.zero_grad()
+        return {"y": out}
+
+
+class Picky(Good):
+    """Takes no row but its own."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        if not (batch["x"] == 7).all():
+            raise ValueError("not a seven")
+        return super().run(batch, update)
+
+
+class ReturnsNothing(Good):
+    """Forgets to say what its state is."""
+
+    def initialize(self, config: dict[str, Any]) -> Any:
+        super().initialize(config)
 
 
 class Stateless(hams_sdk.Model):

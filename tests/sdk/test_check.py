@@ -11,6 +11,7 @@ from hams_sdk import check
 from hams_sdk.errors import UsageError
 from hams_sdk.graphfile import read_operator
 from hams_sdk.specs import TensorSpec
+from hams_sdk.state import State
 
 Run = Callable[..., tuple[int, str]]
 HERE = Path(__file__).parent
@@ -27,7 +28,7 @@ spec:
   operators:
   - name: op
     %s
-    model: {entrypoint: "checked_models:%s", config: %s}
+    model: {entrypoint: "checked_models:%s", config: %s, warmUp: {row: {}}}
     inputs: [request.x, {from: request.words, as: text}]
     outputs: [{name: y, datatype: FP32, shape: [2], finite: true}]
     feedback: {to: request, inputs: {x: y}, maxHops: 2}
@@ -46,7 +47,9 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         graph = tmp_path / "graph.yaml"
         graph.write_text(GRAPH % ("stateful: {}" if stateful else "replicas: 2", name, config))
         monkeypatch.setattr("sys.path", [*sys.path])
-        status = check.main([f"checked_models:{name}", "--graph", str(graph), "--path", str(HERE), *arguments])
+        status = check.main(
+            [f"checked_models:{name}", "--graph", str(graph), "--path", str(HERE), *arguments]
+        )
         out, err = capsys.readouterr()
         return status, out + err
 
@@ -64,10 +67,20 @@ def test_a_model_that_fits_passes(run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Forgets", "FAIL  a fresh process with the restored state gives other outputs; state that initialize did not return: self.count"),
-        ("RandomWeights", "FAIL  a fresh process with the restored state gives other outputs; state that initialize did not return: self.weights"),
+        (
+            "Forgets",
+            "FAIL  a fresh process with the restored state gives other outputs; state that initialize did not return: self.count",
+        ),
+        (
+            "RandomWeights",
+            "FAIL  a fresh process with the restored state gives other outputs; state that initialize did not return: self.weights",
+        ),
         ("Early", "FAIL  state is written outside `with update:`: total"),
         ("WrongShape", 'FAIL  run on 1 rows: output "y": expected FP32 [1, 2], got [1, 1]'),
+        (
+            "ReturnsNothing",
+            'FAIL  initialize: operator "op" is stateful, but initialize returned None: return a dict of everything',
+        ),
         ("BadRestore", "FAIL  restored into a fresh process and captured again, the state differs: count"),
     ],
 )
@@ -90,6 +103,40 @@ def test_a_torch_optimizer_that_was_not_declared_is_named(run: Run) -> None:
     status, report = run("Torch", config="{all: false}")
     assert status == 1
     assert "self.opt.state" in report
+
+
+def test_a_model_that_leaves_something_behind_when_it_raises_is_named(run: Run) -> None:
+    status, report = run("LeavesRows")
+    assert status == 1
+    assert "FAIL  after a batch that raised in line " in report
+    assert (
+        "of checked_models.py, the next outputs are others than without it; it left behind: self.rows"
+        in report
+    )
+    assert "a batch that raises leaves nothing behind" in run("Good")[1]
+
+
+def test_gradients_of_a_batch_that_raised_are_undone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    status, report = run("ZeroesAfterwards")
+    assert status == 0, report
+    assert "a batch that raises leaves nothing behind" in report
+    monkeypatch.setattr(State, "discard_gradients", lambda _: None)
+    status, report = run("ZeroesAfterwards")
+    assert status == 1
+    assert "it left behind: self.net" in report
+    assert "(gradient)" in report
+
+
+def test_a_model_that_raises_on_made_up_data_is_not_called_wrong(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, report = run("Picky")
+    assert status == check.UNKNOWN
+    assert "with made-up data this may be no fault of the model: give --data, or model.warmUp.row" in report
+    monkeypatch.setattr(f"{__name__}.GRAPH", GRAPH.replace("row: {}", "row: {x: [7, 7]}"))
+    status, report = run("Picky")
+    assert status == 0, report
 
 
 def test_a_stateless_model_is_checked_for_its_outputs(run: Run) -> None:

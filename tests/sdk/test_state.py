@@ -1,6 +1,7 @@
 """States survive the way out and back exactly, or are refused by name."""
 
 import collections
+import json
 import math
 import subprocess
 import sys
@@ -84,7 +85,14 @@ def test_any_tree_comes_back_as_it_was(content: Any) -> None:
 
 def test_arrays_come_back_into_the_same_objects_and_holders_get_their_own() -> None:
     array = np.arange(6, dtype=np.float64).reshape(2, 3)[:, ::2]
-    holder = Holder({"inner": np.array(["ab", "c"]), "zero": np.zeros((0, 3), np.int8), "scalar": np.float32(2.5), "point": np.array(7)})
+    holder = Holder(
+        {
+            "inner": np.array(["ab", "c"]),
+            "zero": np.zeros((0, 3), np.int8),
+            "scalar": np.float32(2.5),
+            "point": np.array(7),
+        }
+    )
     state = State({"array": array, "holder": holder})
     image = captured(state)
     array[:] = 0
@@ -163,6 +171,48 @@ def test_garbage_is_no_image(data: bytes) -> None:
         read_header(memoryview(bytearray(data)))
 
 
+def forged(image: memoryview, change: Any) -> memoryview:
+    """The image with another header; its leaves stay where they are."""
+    header, start = read_header(image)
+    change(header)
+    text = json.dumps(header).encode()
+    text = text.ljust(len(text) + -(16 + len(text)) % 64)
+    return memoryview(bytes(image[:8]) + len(text).to_bytes(8, "little") + text + bytes(image[start:]))
+
+
+def two() -> dict[str, Any]:
+    return {"a": np.arange(3.0), "b": np.arange(4.0)}
+
+
+SPOILT: dict[str, Any] = {
+    "the second holder's leaf is of another shape": lambda header: header["leaves"][1].__setitem__(2, [2]),
+    "the second holder's leaf is of another type": lambda header: header["leaves"][1].__setitem__(1, "<i8"),
+    "the second holder's leaf is no array's": lambda header: header["leaves"][1].__setitem__(1, "bytes"),
+    "the second holder's leaf lies outside": lambda header: header["leaves"][1].__setitem__(3, 1 << 40),
+    "the second holder's leaf is before the image": lambda header: header["leaves"][1].__setitem__(3, -64),
+    "the second holder's tree names a leaf that is none": lambda header: header["trees"].__setitem__(
+        "b", {"leaf": 9}
+    ),
+    "the second holder's tree is a number": lambda header: header["trees"].__setitem__("b", 7),
+    "the second holder's tree is missing": lambda header: header["trees"].pop("b"),
+    "the trees are a list": lambda header: header.__setitem__("trees", []),
+    "the leaves are missing": lambda header: header.pop("leaves"),
+    "a dimension of 400 digits": lambda header: header["leaves"][1].__setitem__(2, [10**400]),
+}
+
+
+@pytest.mark.parametrize("change", SPOILT.values(), ids=SPOILT.keys())
+def test_an_image_that_fits_one_holder_and_not_the_next_writes_neither(change: Any) -> None:
+    image = captured(State(two()))
+    holders = {name: value + 100 for name, value in two().items()}
+    before = {name: value.copy() for name, value in holders.items()}
+    state = State(holders)
+    with pytest.raises(StateFault):
+        state.load(forged(image, change))
+    for name, value in holders.items():
+        assert np.array_equal(value, before[name]), name
+
+
 def test_opaque_that_does_not_give_bytes_is_named() -> None:
     state = State({"o": hams_sdk.Opaque(lambda: "text", lambda _: None)})  # type: ignore[arg-type, return-value]
     with pytest.raises(StateFault, match=r"Opaque.get returned a str, expected bytes"):
@@ -226,10 +276,21 @@ def test_a_module_that_keeps_what_it_is_given_gets_its_own() -> None:
 
 def test_the_sdk_itself_imports_neither_torch_nor_anything_of_the_house() -> None:
     code = "import sys, hams_sdk.serve; print(*{name.partition('.')[0] for name in sys.modules})"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(SDK)})
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(SDK)}
+    )
     loaded = set(found.stdout.split())
     assert "hams_sdk" in loaded
-    assert not loaded & {"torch", "yaml", "msgspec", "asyncio", "hams_protocol", "hams_wire", "hams_sidecar", "hams_operator"}
+    assert not loaded & {
+        "torch",
+        "yaml",
+        "msgspec",
+        "asyncio",
+        "hams_protocol",
+        "hams_wire",
+        "hams_sidecar",
+        "hams_operator",
+    }
 
 
 def test_unknown_tags_of_a_later_format_are_refused() -> None:

@@ -17,7 +17,11 @@ from hams_sidecar.payload import image, pack
 CAPACITY = 64 * ALIGN
 
 
-@given(st.lists(st.one_of(st.integers(1, 20).map(lambda units: units * ALIGN), st.integers(-40, -1)), max_size=120))
+@given(
+    st.lists(
+        st.one_of(st.integers(1, 20).map(lambda units: units * ALIGN), st.integers(-40, -1)), max_size=120
+    )
+)
 def test_blocks_in_use_never_overlap_and_free_blocks_are_joined(steps: list[int]) -> None:
     blocks = Blocks(CAPACITY)
     held: list[tuple[int, int]] = []
@@ -55,7 +59,9 @@ def test_contents_survive_while_anything_refers_to_them(steps: list[tuple[int, i
             continue
         if action == 1:
             buffer.trim(nbytes // 2)
-        contents = bytes((salt + i) & 255 for i in range(min(buffer.nbytes, 64))) + bytes(max(buffer.nbytes - 64, 0))
+        contents = bytes((salt + i) & 255 for i in range(min(buffer.nbytes, 64))) + bytes(
+            max(buffer.nbytes - 64, 0)
+        )
         buffer.view[:] = contents
         half = len(contents) // 2 if action == 2 else 0
         held.append((buffer.view[half:], contents[half:]))  # a slice alone keeps the slot
@@ -115,7 +121,11 @@ async def test_waiters_are_served_in_order() -> None:
         order.append(number)
         return buffer
 
-    tasks = [asyncio.create_task(wait(1, CAPACITY)), asyncio.create_task(wait(2, 1)), asyncio.create_task(wait(3, 1))]
+    tasks = [
+        asyncio.create_task(wait(1, CAPACITY)),
+        asyncio.create_task(wait(2, 1)),
+        asyncio.create_task(wait(3, 1)),
+    ]
     await asyncio.sleep(0)
     assert arena.stats().waiting == 3
     tasks[1].cancel()
@@ -167,7 +177,14 @@ def test_payloads_give_back_what_was_packed() -> None:
     arena = Arena(1 << 16)
     words = np.array([[b"", b"\xff\x00"], [b"a" * 300, "grün".encode()]], dtype=object)
     numbers = np.arange(6, dtype=np.float32).reshape(3, 2)
-    payload = pack(arena, [("words", "BYTES", words), ("numbers", "FP32", numbers), ("none", "INT64", np.empty((2, 0), np.int64))])
+    payload = pack(
+        arena,
+        [
+            ("words", "BYTES", words),
+            ("numbers", "FP32", numbers),
+            ("none", "INT64", np.empty((2, 0), np.int64)),
+        ],
+    )
     assert payload.array("words").tolist() == words.tolist()
     assert np.array_equal(payload.array("numbers"), numbers)
     assert payload.array("none").shape == (2, 0)

@@ -14,7 +14,9 @@ from hams_wire import checkpoints
 
 def writer(folder: Path, arena: Arena) -> CheckpointWriter:
     policy = SimpleNamespace(dir=str(folder), keep=2)
-    graph = SimpleNamespace(operators={"p": SimpleNamespace(checkpoint=policy)}, data=SimpleNamespace(name="g"))
+    graph = SimpleNamespace(
+        operators={"p": SimpleNamespace(checkpoint=policy)}, data=SimpleNamespace(name="g")
+    )
     return CheckpointWriter(graph, "p", arena, "p-1")
 
 
@@ -32,12 +34,18 @@ class Watched(Arena):
 
 async def test_a_checkpoint_is_read_beside_the_loop_into_memory_given_out_on_it(tmp_path, monkeypatch):
     first = writer(tmp_path, Arena(1 << 20))
-    first.write(WriteCheckpoint(StateCopy("p", 3, 7, (), Completion(()), "chain", image(Arena(1 << 20), b"state"), "layout")))
+    first.write(
+        WriteCheckpoint(
+            StateCopy("p", 3, 7, (), Completion(()), "chain", image(Arena(1 << 20), b"state"), "layout")
+        )
+    )
     await first.close()
 
     verified = []
     verify = checkpoints._verify
-    monkeypatch.setattr(checkpoints, "_verify", lambda path: (verified.append(threading.current_thread()), verify(path)))
+    monkeypatch.setattr(
+        checkpoints, "_verify", lambda path: (verified.append(threading.current_thread()), verify(path))
+    )
     arena = Watched()
     second = writer(tmp_path, arena)
     told = []
@@ -52,7 +60,11 @@ async def test_a_checkpoint_is_read_beside_the_loop_into_memory_given_out_on_it(
 
 async def test_one_that_does_not_fit_is_said_and_left(tmp_path, caplog):
     first = writer(tmp_path, Arena(1 << 20))
-    first.write(WriteCheckpoint(StateCopy("p", 3, 7, (), Completion(()), "chain", image(Arena(1 << 20), bytes(100_000)), "layout")))
+    first.write(
+        WriteCheckpoint(
+            StateCopy("p", 3, 7, (), Completion(()), "chain", image(Arena(1 << 20), bytes(100_000)), "layout")
+        )
+    )
     await first.close()
     assert await writer(tmp_path, Arena(4096)).newest() is None
     assert "does not fit" in caplog.text

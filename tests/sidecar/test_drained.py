@@ -39,7 +39,9 @@ class Frontend:
         self.drained = Drained("uid")
         self.heard: asyncio.Queue[str] = asyncio.Queue()
         self.client = store.client()
-        self.node = Node(Silent(), name, of, "uid", self.client, HeapFactory(), lambda effect: None, noted=self._noted)
+        self.node = Node(
+            Silent(), name, of, "uid", self.client, HeapFactory(), lambda effect: None, noted=self._noted
+        )
 
     def _noted(self, name: str, value: bytes | None, revision: int) -> None:
         self.drained.noted(name, value)
@@ -67,7 +69,9 @@ async def three(store: MemoryStore) -> AsyncIterator[list[Frontend]]:
             await item.node.close(leave=True)
 
 
-@pytest.mark.parametrize("lost", [0, limits.drained_tries_max - 1], ids=["said", "said again, as it may not have been"])
+@pytest.mark.parametrize(
+    "lost", [0, limits.drained_tries_max - 1], ids=["said", "said again, as it may not have been"]
+)
 async def test_who_has_answered_its_clients_stays_until_the_others_have(lost: int) -> None:
     async with three(MemoryStore()) as (one, two, _):
         one.client.lose_request(lost)

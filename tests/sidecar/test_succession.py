@@ -1,14 +1,20 @@
 """The parts of a succession in the data plane, one by one; all of them together: tests/operator/plan/test_succession_runs.py."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from hams_protocol.events import TopologyLearnt
+from hams_protocol.frontend import FrontendMachine
 from hams_protocol.frontend.state import key_hash
 from hams_protocol.graph import FrontendSpec, Graph
+from hams_protocol.keys import scoped
 from hams_protocol.messages import AskTopology, ClientForward, Meta, Payload
 from hams_protocol.topology import ReplicaSet, Topology
 from hams_sidecar.endpoint.doubles import DIGITS
@@ -27,17 +33,21 @@ from hams_sidecar.inference import (
     TimedOut,
     TraceContext,
 )
-from hams_sidecar.succession import predecessor, talk
+from hams_sidecar.succession import predecessor, replies, talk
+from hams_sidecar.succession.heir import Heir, Seen
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.replies import Table
-from hams_wire import succession
+from hams_sidecar.succession.successor import Successor, answer_visitor
+from hams_wire import records, succession
 from hams_wire.coordination.port import Coordination
 from hams_wire.errors import NotApplied
-from hams_wire.peers.visits import VisitFailed
-from hams_wire.succession import Phase, Quiet, Succession, all_hold, cut_of
+from hams_wire.peers.visits import Visit, VisitFailed
+from hams_wire.succession import Follows, Phase, Quiet, Succession, all_hold, cut_of
 
 TENSORS = (Tensor("x", "FP32", (1, 2), b"12345678"), Tensor("y", "BYTES", (1,), b"\x01\x00\x00\x00a"))
-REQUEST = InferenceRequest(TENSORS, {"a": 1, "b": True, "c": 0.5, "d": "e"}, ("y",), 3.0, "key", TraceContext("00-1", "s"), "digest")
+REQUEST = InferenceRequest(
+    TENSORS, {"a": 1, "b": True, "c": 0.5, "d": "e"}, ("y",), 3.0, "key", TraceContext("00-1", "s"), "digest"
+)
 
 
 def joined(parts: list[Any]) -> memoryview:
@@ -53,7 +63,16 @@ def test_a_request_arrives_as_it_left() -> None:
 
 @pytest.mark.parametrize(
     "outcome",
-    [Reply(TENSORS), ModelFailure("op", "it broke"), Refused("op", "no"), Conflict(), KeyExpired(), Full(2.5), NotReady("why"), TimedOut()],
+    [
+        Reply(TENSORS),
+        ModelFailure("op", "it broke"),
+        Refused("op", "no"),
+        Conflict(),
+        KeyExpired(),
+        Full(2.5),
+        NotReady("why"),
+        TimedOut(),
+    ],
     ids=lambda outcome: type(outcome).__name__,
 )
 def test_an_outcome_arrives_as_it_left(outcome: InferenceOutcome) -> None:
@@ -97,7 +116,20 @@ def test_a_key_of_before_has_its_answer_and_no_other() -> None:
     assert table.find("new", "any") is None
 
 
-@pytest.mark.parametrize("spec", [FrontendSpec(shards=1, replies_kept=2), FrontendSpec(shards=1, replies_kept_bytes=8)], ids=["count", "bytes"])
+def test_a_key_of_before_is_known_to_whoever_has_a_scope_and_no_other_scopes_is() -> None:
+    table = Table(FrontendSpec(shards=1))
+    table.add(*told("a", scoped("bob", "b")))
+    assert isinstance(table.find(scoped("alice", "a"), "digest of a"), Reply)
+    assert table.find(scoped("alice", "long ago"), "any") == KeyExpired()
+    assert table.find(scoped("alice", "b"), "any") is None
+    assert table.find("b", "any") is None
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [FrontendSpec(shards=1, replies_kept=2), FrontendSpec(shards=1, replies_kept_bytes=8)],
+    ids=["count", "bytes"],
+)
 def test_the_oldest_go_first_and_are_known_to_be_gone(spec: FrontendSpec) -> None:
     table = Table(spec)
     table.add(*told("a", "b"))
@@ -240,7 +272,9 @@ class Racing:
     async def swap(self, key: str, revision: int, value: bytes) -> None:
         self.swaps.append(revision)
         if len(self.swaps) == 1:
-            self.desk.predecessor.noted(succession.SUCCESSION, succession.encode(Succession("new", Phase.CLOSE)), 2)
+            self.desk.predecessor.noted(
+                succession.SUCCESSION, succession.encode(Succession("new", Phase.CLOSE)), 2
+            )
             raise NotApplied("too late", ())
         assert succession.decode_succession(value).phase is Phase.BACK
         self.done.set()
@@ -296,3 +330,108 @@ async def test_other_keys_and_nonsense_change_nothing() -> None:
     assert len(desk.core) == 1
     await asyncio.sleep(0)
     await desk.predecessor.close()
+
+
+# -- the replies, over two changes of shape in a row ---------------------------------------------------------------------------------------
+
+
+class Shape:
+    """One shape of a graph as its successor meets it: one frontend, which owns the only shard, and the replies that it has taken over."""
+
+    def __init__(self, table: Table | None) -> None:
+        self.graph = Graph(replace(DIGITS, frontend=replace(DIGITS.frontend, shards=1)))
+        self.machine = FrontendMachine(self.graph, "f-1")
+        topology = Topology(1, (ReplicaSet("F/0", 1, "f-1"),))
+        self.machine.step(TopologyLearnt(topology, 1), 0.0)
+        self.node = SimpleNamespace(machine=self.machine, stopped=SimpleNamespace(done=lambda: False))
+        self.successor: Successor | None = None
+        if table is not None:
+            self.successor = Successor(self.graph, cast(Heir, None))
+            self.successor.table = table
+            self.successor.open.set()
+
+    def expire(self, *keys: str) -> None:
+        """Keys that its own log has answered and does not keep any more."""
+        logs = self.machine.kept_logs()
+        assert logs is not None
+        for key in keys:
+            logs.logs[0].state.expired.add(key)
+
+    def outcome(self, outcome: Any) -> InferenceOutcome:
+        raise AssertionError(f"nothing is kept, found {outcome!r}")
+
+
+async def taken_over(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """What a frontend of the next shape has of this one, taken as it does, message by message."""
+
+    @contextlib.asynccontextmanager
+    async def visit(self: Heir, seen: Seen, uid: str, host: str) -> AsyncIterator[Visit]:
+        ours, theirs = socket.socketpair()
+        here, there = [Visit(*await asyncio.open_connection(sock=end)) for end in (ours, theirs)]
+        answers = asyncio.create_task(answer_visitor(there, cast(Any, shape), shape.successor))
+        try:
+            yield here
+        finally:
+            here.close()
+            with contextlib.suppress(VisitFailed):
+                await answers
+            there.close()
+
+    async def take(self: Heir, fetch: Callable[[], Any], needless: object) -> Table:
+        self._shards = ("F/0",)
+        self._before._values["topology"] = records.encode_topology(shape.machine.knowledge.topology)
+        return cast(Table, await fetch())
+
+    monkeypatch.setattr(Heir, "_visit", visit)
+    monkeypatch.setattr(Heir, "_take", take)
+    heir = Heir(cast(Coordination, None), "new", "F", "process", Follows("old", ()), None)
+    return await heir.kept_replies(shape.graph.data.frontend)
+
+
+async def test_a_table_that_was_not_whole_is_not_whole_two_changes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Table(DIGITS.frontend)
+    table.add(*told("a"))
+    table.whole = False
+    for _ in range(2):
+        table = await taken_over(Shape(table), monkeypatch)
+        assert not table.whole
+        assert isinstance(table.find("a", "digest of a"), Reply)
+
+
+async def test_a_table_that_was_whole_is_whole_two_changes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(DIGITS.frontend)
+    for _ in range(2):
+        table = await taken_over(Shape(table), monkeypatch)
+        assert table.whole
+
+
+@pytest.mark.parametrize("hashes_max", [1, 2, 100], ids=["one by one", "two by two", "in one message"])
+async def test_no_expired_key_is_executed_again_two_changes_later(
+    monkeypatch: pytest.MonkeyPatch, hashes_max: int
+) -> None:
+    monkeypatch.setattr(replies.limits, "hashes_told_max", hashes_max)
+    shape = Shape(None)
+    shape.expire("e1", "e2", "e3")
+    known = ["e1", "e2", "e3"]
+    for number in range(2):
+        table = await taken_over(shape, monkeypatch)
+        found = {key: table.find(key, "any") for key in (*known, "new")}
+        assert found == {key: KeyExpired() for key in known} | {"new": None}
+        shape = Shape(table)
+        shape.expire(f"later {number}")
+        known.append(f"later {number}")
+
+
+async def test_what_is_pushed_out_on_the_way_is_known_to_be_gone_two_changes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replies.limits, "replies_told_max", 2)
+    table = Table(FrontendSpec(shards=1, replies_kept=3))
+    table.add(*told("a", "b", "c"))
+    table.add(*told("d"))
+    for _ in range(2):
+        table = await taken_over(Shape(table), monkeypatch)
+    assert table.find("a", "digest of a") == KeyExpired()
+    assert all(isinstance(table.find(key, f"digest of {key}"), Reply) for key in "bcd")

@@ -52,7 +52,9 @@ def test_a_row_that_is_not_simulated_says_where_it_runs(capsys, row):
 
 
 def test_the_rows_that_are_not_simulated_are_those_of_the_catalogue():
-    spec = importlib.util.spec_from_file_location("faults_table", Path(__file__).parents[2] / "tools" / "faults_table.py")
+    spec = importlib.util.spec_from_file_location(
+        "faults_table", Path(__file__).parents[2] / "tools" / "faults_table.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     table = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -61,7 +63,10 @@ def test_the_rows_that_are_not_simulated_are_those_of_the_catalogue():
     assert {row for row, found in levels.items() if "S" in found} == set(SCENARIOS)
     assert {row for row, found in levels.items() if "S" not in found} == set(ELSEWHERE)
     for row, where in ELSEWHERE.items():
-        assert ("make test-faults" in where, "make e2e" in where) == ("P" in levels[row], "K" in levels[row]), row
+        assert ("make test-faults" in where, "make e2e" in where) == (
+            "P" in levels[row],
+            "K" in levels[row],
+        ), row
 
 
 def test_the_case_of_a_row_does_not_matter():
@@ -85,13 +90,17 @@ def test_the_words_and_shapes_of_the_corpus_and_of_the_mutants_are_known():
         assert parse(["--fault", item.get("fault", PLAIN), "--shape", item["shape"]])
     for name in mutants.REGISTRY:
         assert parse(["--mutant", name])
-    pairs = {(spec.fault or PLAIN, spec.shape) for name in mutants.REGISTRY for spec in histories(name, 40, 1)}
+    pairs = {
+        (spec.fault or PLAIN, spec.shape) for name in mutants.REGISTRY for spec in histories(name, 40, 1)
+    }
     for fault, shape in pairs:
         assert parse(["--fault", fault, "--shape", shape])
 
 
 def test_a_scene_on_a_graph_without_what_it_is_about_is_refused(capsys):
-    assert "what F8 is about needs one of sandwich; found single" in refused(capsys, "--fault", "f8", "--shape", "single")
+    assert "what F8 is about needs one of sandwich; found single" in refused(
+        capsys, "--fault", "f8", "--shape", "single"
+    )
     assert "router" in shapes_of("F9"), "where a mutant needs it"
 
 
@@ -104,7 +113,10 @@ def test_a_scene_on_a_graph_without_what_it_is_about_is_refused(capsys):
         (("--histories", "many"), "argument --histories: expected a whole number, found 'many'"),
         (("--jobs", "-1"), "argument --jobs: expected 1 or more, found -1"),
         (("--seed", "x"), "argument --seed: expected a whole number, found 'x'"),
-        (("--drop", "fault"), "argument --drop: expected fault:N, call:N or op:NAME, separated by commas, found 'fault'"),
+        (
+            ("--drop", "fault"),
+            "argument --drop: expected fault:N, call:N or op:NAME, separated by commas, found 'fault'",
+        ),
         (("--drop", "call:x"), "found 'call:x'"),
         (("--drop", "nope:1"), "found 'nope:1'"),
         (("--nope",), "unrecognized arguments: --nope"),

@@ -20,7 +20,9 @@ REQUESTS = 40
 def messages_per_request(monkeypatch) -> dict[type, float]:
     chain = [Vertex("a", (FRONTEND,), True), Vertex("b", ("a",), True), Vertex("c", ("b",), True, reply=True)]
     monkeypatch.setitem(SHAPES, "three", lambda rng: chain)
-    sizes = Sizes(backups=1, shards=2, frontends=2, managers=3, unprotected=WhenUnprotected.CONTINUE, standbys=0)
+    sizes = Sizes(
+        backups=1, shards=2, frontends=2, managers=3, unprotected=WhenUnprotected.CONTINUE, standbys=0
+    )
     graph, _ = build("three", Random("economy"), sizes)
     behaviours = {}
     for op in graph.data.operators:
@@ -42,9 +44,14 @@ def messages_per_request(monkeypatch) -> dict[type, float]:
     for number in range(2 * REQUESTS):
         if number == REQUESTS:  # by now everything is as it stays
             counts.clear()
-            world.trace = lambda now, node, event, effects: counts.update(type(item.message) for item in effects if type(item) is Send)
+            world.trace = lambda now, node, event, effects: counts.update(
+                type(item.message) for item in effects if type(item) is Send
+            )
         answered.clear()
-        world.feed(frontend, ClientRequest(10_000 + number, None, str(number), Meta(), SimPayload("", None, number, ())))
+        world.feed(
+            frontend,
+            ClientRequest(10_000 + number, None, str(number), Meta(), SimPayload("", None, number, ())),
+        )
         while not answered:
             world.run(world.now + 0.0001)
     return {kind: count / REQUESTS for kind, count in counts.items()}
@@ -53,6 +60,8 @@ def messages_per_request(monkeypatch) -> dict[type, float]:
 def test_a_version_costs_one_record_its_acknowledgements_and_notices_to_who_holds_something_back(monkeypatch):
     cost = messages_per_request(monkeypatch)
     assert cost[StateRecord] == 3
-    assert cost[RecordAck] <= 5, "the first operator's backup waits for nothing; the others say first that they have it, then that it is applied"
+    assert cost[RecordAck] <= 5, (
+        "the first operator's backup waits for nothing; the others say first that they have it, then that it is applied"
+    )
     assert cost[Durable] <= 6, "the backups of c and b, the backup of c, and each time the owner of the shard"
     assert cost.get(AskDurable, 0) == 0

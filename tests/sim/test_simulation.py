@@ -9,8 +9,10 @@ import hams_sim
 from hams_protocol import mutants
 from hams_sim.faults import MIXED
 from hams_sim.late import LATE
+from hams_sim.logs_and_losses import LOGS_AND_LOSSES
 from hams_sim.moments import MOMENTS
 from hams_sim.mutants import FAULTS_FOR, HISTORIES_FOR, NOT_CAUGHT, SHAPES_FOR, catch, table
+from hams_sim.replacements import REPLACEMENTS
 from hams_sim.runner import main
 from hams_sim.scenarios import SCENARIOS, SCENES
 from hams_sim.shapes import SHAPES
@@ -24,7 +26,9 @@ CORPUS = json.loads((Path(hams_sim.__file__).parent / "corpus" / "seeds.json").r
 
 def test_what_once_failed_holds():
     specs = [Spec(item["seed"], item["shape"], item.get("fault", "")) for item in CORPUS]
-    failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
+    failed = [
+        f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok
+    ]
     assert not failed, "\n".join(failed)
 
 
@@ -52,13 +56,20 @@ def test_one_seed_is_one_history_in_every_process():
 def test_scenario(fault):
     scenario = SCENARIOS[fault]
     specs = [Spec(300 + number, shape, fault) for number, shape in enumerate(scenario.shapes)]
-    failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
+    failed = [
+        f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok
+    ]
     assert not failed, "\n".join(failed)
 
 
 def test_every_moment_holds_without_a_mutant():
-    specs = [Spec(400 + number, scene.shapes[0], name) for number, (name, scene) in enumerate((MOMENTS | LATE).items())]
-    failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
+    specs = [
+        Spec(400 + number, scene.shapes[0], name)
+        for number, (name, scene) in enumerate((MOMENTS | LATE | LOGS_AND_LOSSES | REPLACEMENTS).items())
+    ]
+    failed = [
+        f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok
+    ]
     assert not failed, "\n".join(failed)
 
 
@@ -70,14 +81,19 @@ def test_what_is_said_of_mutants_is_said_of_known_ones():
 
 
 def test_the_table_of_mutants_has_a_row_for_each():
-    rows = [{"mutant": name, "rule": rule, "histories": 3, "caught": "I1"} for name, rule in mutants.REGISTRY.items()]
+    rows = [
+        {"mutant": name, "rule": rule, "histories": 3, "caught": "I1"}
+        for name, rule in mutants.REGISTRY.items()
+    ]
     rows[0]["caught"] = ""
     text = table(rows)
     assert text.count("| I1 | 3 |") == len(rows) - 1
     assert all(f"| {name} | " in text for name in mutants.REGISTRY)
 
 
-@pytest.mark.parametrize("mutant", ["durable-before-all", "apply-before-upstream-durable", "receipt-counts-as-apply"])
+@pytest.mark.parametrize(
+    "mutant", ["durable-before-all", "apply-before-upstream-durable", "receipt-counts-as-apply"]
+)
 def test_a_protocol_bug_is_caught(mutant):
     assert mutant in mutants.REGISTRY
     _, outcome = catch(mutant, 60, 1, 2)
@@ -99,7 +115,9 @@ def test_a_random_graph_has_lanes_that_fit():
     for seed in range(200):
         graph = make_plan(Spec(seed, "random")).graph
         for op in graph.data.operators:
-            sources = [graph.operators[edge.source].lanes if edge.source != "F" else ((),) for edge in op.in_edges]
+            sources = [
+                graph.operators[edge.source].lanes if edge.source != "F" else ((),) for edge in op.in_edges
+            ]
             if op.join != "Interleave":
                 assert all(lanes == op.lanes for lanes in sources)
             else:
@@ -116,7 +134,9 @@ def test_a_mixed_history_has_faults_of_two_kinds_and_holds_whatever_it_is_about(
             assert len({fault.kind for fault in plan.faults}) >= 2
             specs.append(spec)
     assert len(specs) == 6
-    failed = [f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok]
+    failed = [
+        f"{outcome.spec.command()}: {outcome.message}" for outcome in run_all(specs, 2) if not outcome.ok
+    ]
     assert not failed, "\n".join(failed)
 
 

@@ -17,9 +17,28 @@ def payload(text: bytes, *tensors: TensorInfo) -> HeapPayload:
 
 def copy(version: int, epoch: int = 1, state: bytes = b"state") -> StateCopy:
     request = RequestId(0, version)
-    token = Token(request, (), "p", Kind.VALUE, "p-1:1", (), ("F",), Meta(), payload=payload(b"12345678", TensorInfo("a", "FP32", (1, 2), 0, 8)))
+    token = Token(
+        request,
+        (),
+        "p",
+        Kind.VALUE,
+        "p-1:1",
+        (),
+        ("F",),
+        Meta(),
+        payload=payload(b"12345678", TensorInfo("a", "FP32", (1, 2), 0, 8)),
+    )
     units = (Consumed(UnitId(request, ()), version, "p-1:1", (("F", token),), (token,)),)
-    return StateCopy("p", epoch, version, units, Completion(((0, version, (version + 2,)),)), "chain", payload(state), "layout")
+    return StateCopy(
+        "p",
+        epoch,
+        version,
+        units,
+        Completion(((0, version, (version + 2,)),)),
+        "chain",
+        payload(state),
+        "layout",
+    )
 
 
 @pytest.fixture
@@ -53,6 +72,29 @@ def test_a_changed_file_is_skipped(folder, at):
     data[at] ^= 1
     path.write_bytes(data)
     assert folder.newest(CODEC) == copy(3)
+
+
+def test_whatever_single_byte_of_the_newest_file_is_wrong_the_next_older_one_is_taken(folder, caplog):
+    """Each byte takes each value that means something to a reader: it ends a text, is none, or nests; and the head's lengths become huge."""
+    folder.write(copy(3), CODEC, "p-1", 3)
+    path = folder.write(copy(5), CODEC, "p-1", 3)
+    data = path.read_bytes()
+    for at in range(len(data)):
+        for value in (0x00, 0x22, 0x2D, 0x5B, 0x80, 0xC3, 0xFF):
+            if data[at] == value:
+                continue
+            path.write_bytes(data[:at] + bytes([value]) + data[at + 1 :])
+            caplog.clear()
+            assert folder.newest(CODEC) == copy(3), (at, value)
+            assert "checkpoint skipped" in caplog.text
+
+
+def test_a_head_that_asks_for_more_memory_than_a_head_may_have_is_skipped(folder, monkeypatch):
+    folder.write(copy(3), CODEC, "p-1", 3)
+    path = folder.write(copy(5), CODEC, "p-1", 3)
+    monkeypatch.setattr("hams_wire.limits.checkpoint_head_bytes_max", 10)
+    assert folder.newest(CODEC) is None
+    assert path.exists()
 
 
 @pytest.mark.parametrize("left", [0, 5, 20, 100, -1])

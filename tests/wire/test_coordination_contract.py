@@ -74,7 +74,9 @@ ETCD = (pytest.mark.etcd, pytest.mark.process)
     scope="module",
     params=["double", pytest.param("etcd-1", marks=ETCD), pytest.param("etcd-3", marks=ETCD)],
 )
-async def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+async def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Cluster]:
     if request.param == "double":
         yield MemoryCluster()
         return
@@ -129,7 +131,9 @@ async def test_an_absent_key_reads_as_none(client: Coordination, at: str) -> Non
     assert (await client.get_prefix(at)).entries == ()
 
 
-async def test_a_created_key_is_read_back_with_its_revisions(client: Coordination, other: Coordination, at: str) -> None:
+async def test_a_created_key_is_read_back_with_its_revisions(
+    client: Coordination, other: Coordination, at: str
+) -> None:
     revision = await client.compare_and_swap(at + "a", ABSENT, b"1")
     assert await other.get(at + "a") == KeyValue(at + "a", b"1", revision, revision, 0)
     later = await client.compare_and_swap(at + "a", revision, b"2")
@@ -154,12 +158,19 @@ async def test_a_transaction_is_all_or_nothing(client: Coordination, at: str) ->
     revision = await client.compare_and_swap(at + "a", ABSENT, b"1")
     await client.compare_and_swap(at + "b", ABSENT, b"1")
     with pytest.raises(NotApplied) as refused:
-        await client.transact((Compare(at + "c", ABSENT), Compare(at + "b", revision)), (Write(at + "a", b"2"), Delete(at + "b")))
+        await client.transact(
+            (Compare(at + "c", ABSENT), Compare(at + "b", revision)),
+            (Write(at + "a", b"2"), Delete(at + "b")),
+        )
     assert [entry.value if entry else None for entry in refused.value.current] == [None, b"1"]
     assert [entry.value for entry in (await client.get_prefix(at)).entries] == [b"1", b"1"]
 
-    later = await client.transact((Compare(at + "a", revision),), (Write(at + "a", b"2"), Delete(at + "b"), Write(at + "c", b"3")))
-    assert [(entry.key, entry.value, entry.mod_revision) for entry in (await client.get_prefix(at)).entries] == [
+    later = await client.transact(
+        (Compare(at + "a", revision),), (Write(at + "a", b"2"), Delete(at + "b"), Write(at + "c", b"3"))
+    )
+    assert [
+        (entry.key, entry.value, entry.mod_revision) for entry in (await client.get_prefix(at)).entries
+    ] == [
         (at + "a", b"2", later),
         (at + "c", b"3", later),
     ]
@@ -231,7 +242,9 @@ async def test_a_write_under_a_lease_that_is_gone_is_refused(client: Coordinatio
 # ---- watching ----
 
 
-async def test_a_watch_reports_everything_after_its_snapshot_once_and_in_order(client: Coordination, other: Coordination, at: str) -> None:
+async def test_a_watch_reports_everything_after_its_snapshot_once_and_in_order(
+    client: Coordination, other: Coordination, at: str
+) -> None:
     revision = await client.compare_and_swap(at + "a", ABSENT, b"0")
     after = await other.get_prefix(at)
     revision = await client.compare_and_swap(at + "a", revision, b"1")
@@ -241,11 +254,18 @@ async def test_a_watch_reports_everything_after_its_snapshot_once_and_in_order(c
             revision = await client.compare_and_swap(at + "a", revision, value)
         await client.transact((), (Delete(at + "a"),))
         events = await take(watch, 4)
-    assert names(events) == [("put", at + "a", b"2"), ("put", at + "a", b"3"), ("put", at + "a", b"4"), ("deleted", at + "a", b"")]
+    assert names(events) == [
+        ("put", at + "a", b"2"),
+        ("put", at + "a", b"3"),
+        ("put", at + "a", b"4"),
+        ("deleted", at + "a", b""),
+    ]
     assert not any(event.synthetic for event in events if isinstance(event, Put | Deleted))
 
 
-async def test_a_watch_sees_a_transaction_at_one_revision_and_no_other_prefix(client: Coordination, at: str) -> None:
+async def test_a_watch_sees_a_transaction_at_one_revision_and_no_other_prefix(
+    client: Coordination, at: str
+) -> None:
     async with client.watch(at + "m/", await client.get_prefix(at + "m/")) as watch:
         await client.compare_and_swap(at + "elsewhere", ABSENT, b"")
         revision = await client.transact((), (Write(at + "m/a", b"1"), Write(at + "m/b", b"2")))
@@ -266,7 +286,9 @@ async def test_every_watch_sees_every_change(cluster: Cluster, client: Coordinat
         await each.close()
 
 
-async def test_a_watch_over_compacted_revisions_misses_no_deletion(cluster: Cluster, client: Coordination, at: str) -> None:
+async def test_a_watch_over_compacted_revisions_misses_no_deletion(
+    cluster: Cluster, client: Coordination, at: str
+) -> None:
     for key in ("changed", "deleted", "again", "same"):
         await client.compare_and_swap(at + key, ABSENT, b"0")
     after = await client.get_prefix(at)
@@ -279,14 +301,20 @@ async def test_a_watch_over_compacted_revisions_misses_no_deletion(cluster: Clus
         events = await take(watch, 5)
         assert all(event.synthetic for event in events if isinstance(event, Put | Deleted))
         assert sorted(names(events[:2])) == [("deleted", at + "again", b""), ("deleted", at + "deleted", b"")]
-        assert names(events[2:]) == [("put", at + "changed", b"1"), ("put", at + "again", b"0"), ("put", at + "new", b"0")]
+        assert names(events[2:]) == [
+            ("put", at + "changed", b"1"),
+            ("put", at + "again", b"0"),
+            ("put", at + "new", b"0"),
+        ]
         await client.transact((), (Delete(at + "same"),))
         (event,) = await take(watch, 1)
     assert isinstance(event, Deleted)
     assert (event.key, event.synthetic) == (at + "same", False)
 
 
-async def test_a_deletion_at_the_compacted_revision_itself_is_seen(cluster: Cluster, client: Coordination, at: str) -> None:
+async def test_a_deletion_at_the_compacted_revision_itself_is_seen(
+    cluster: Cluster, client: Coordination, at: str
+) -> None:
     await client.compare_and_swap(at + "a", ABSENT, b"0")
     after = await client.get_prefix(at)
     await client.transact((), (Delete(at + "a"),))
@@ -299,7 +327,9 @@ async def test_a_watch_may_start_from_the_reading_of_a_wider_prefix(client: Coor
     await client.transact((), (Write(at + "m/a", b"0"), Write(at + "n/a", b"0")))
     async with client.watch(at + "m/", await client.get_prefix(at)) as watch:
         await client.transact((), (Write(at + "m/a", b"1"), Write(at + "n/a", b"1")))
-        assert [(event.entry.key, event.synthetic) for event in await take(watch, 1) if isinstance(event, Put)] == [(at + "m/a", False)]
+        assert [
+            (event.entry.key, event.synthetic) for event in await take(watch, 1) if isinstance(event, Put)
+        ] == [(at + "m/a", False)]
 
 
 async def test_a_closed_watch_ends_whoever_waits_for_it(client: Coordination, at: str) -> None:
@@ -317,7 +347,9 @@ async def test_a_closed_watch_ends_whoever_waits_for_it(client: Coordination, at
 # ---- registrations ----
 
 
-async def test_a_registration_is_a_key_under_a_lease_until_it_is_revoked(client: Coordination, other: Coordination, at: str) -> None:
+async def test_a_registration_is_a_key_under_a_lease_until_it_is_revoked(
+    client: Coordination, other: Coordination, at: str
+) -> None:
     registration = await client.register(at + "i", b"here", TTL_S)
     entry = await other.get(at + "i")
     assert entry is not None
@@ -331,7 +363,9 @@ async def test_a_registration_is_a_key_under_a_lease_until_it_is_revoked(client:
     assert await other.get(at + "i") is None
 
 
-async def test_a_lease_revoked_under_a_living_owner_comes_back(client: Coordination, other: Coordination, at: str) -> None:
+async def test_a_lease_revoked_under_a_living_owner_comes_back(
+    client: Coordination, other: Coordination, at: str
+) -> None:
     registration = await client.register(at + "i", b"here", TTL_S)
     lease = registration.lease
     async with other.watch(at, await other.get_prefix(at)) as watch:
@@ -346,7 +380,9 @@ async def test_a_lease_revoked_under_a_living_owner_comes_back(client: Coordinat
     await registration.revoke()
 
 
-async def test_a_registration_deleted_by_hand_comes_back_under_its_lease(client: Coordination, other: Coordination, at: str) -> None:
+async def test_a_registration_deleted_by_hand_comes_back_under_its_lease(
+    client: Coordination, other: Coordination, at: str
+) -> None:
     registration = await client.register(at + "i", b"here", TTL_S)
     lease = registration.lease
     async with other.watch(at, await other.get_prefix(at)) as watch:
@@ -357,7 +393,9 @@ async def test_a_registration_deleted_by_hand_comes_back_under_its_lease(client:
     await registration.revoke()
 
 
-async def test_a_registration_that_may_not_return_stays_away(client: Coordination, other: Coordination, at: str) -> None:
+async def test_a_registration_that_may_not_return_stays_away(
+    client: Coordination, other: Coordination, at: str
+) -> None:
     asked = asyncio.Event()
 
     async def permit() -> None:
@@ -373,7 +411,9 @@ async def test_a_registration_that_may_not_return_stays_away(client: Coordinatio
     assert await other.get(at + "i") is None
 
 
-async def test_a_permit_that_is_outrun_is_asked_again(client: Coordination, other: Coordination, at: str) -> None:
+async def test_a_permit_that_is_outrun_is_asked_again(
+    client: Coordination, other: Coordination, at: str
+) -> None:
     """The instance is listed as revoked between the question and the return: the transaction must notice."""
     asked: list[int] = []
 
@@ -394,7 +434,9 @@ async def test_a_permit_that_is_outrun_is_asked_again(client: Coordination, othe
     assert await other.get(at + "i") is None
 
 
-async def test_a_registration_returns_with_its_newest_value(client: Coordination, other: Coordination, at: str) -> None:
+async def test_a_registration_returns_with_its_newest_value(
+    client: Coordination, other: Coordination, at: str
+) -> None:
     registration = await client.register(at + "i", b"1", TTL_S)
     async with other.watch(at, await other.get_prefix(at)) as watch:
         await registration.update(b"2")
@@ -407,7 +449,9 @@ async def test_a_registration_returns_with_its_newest_value(client: Coordination
     await registration.revoke()
 
 
-async def test_a_registration_taken_by_another_owner_ends(client: Coordination, other: Coordination, at: str) -> None:
+async def test_a_registration_taken_by_another_owner_ends(
+    client: Coordination, other: Coordination, at: str
+) -> None:
     first = await client.register(at + "i", b"1", TTL_S)
     second = await other.register(at + "i", b"2", TTL_S)
     await first.ended.wait()
@@ -430,7 +474,9 @@ async def test_revoking_a_lease_that_is_gone_is_done(client: Coordination, at: s
 # ---- closing ----
 
 
-async def test_a_closed_client_refuses_calls_and_leaves_its_leases_to_expire(cluster: Cluster, other: Coordination, at: str) -> None:
+async def test_a_closed_client_refuses_calls_and_leaves_its_leases_to_expire(
+    cluster: Cluster, other: Coordination, at: str
+) -> None:
     client = cluster.client()
     registration = await client.register(at + "i", b"", TTL_S)
     watch = client.watch(at, Snapshot(1))

@@ -37,12 +37,22 @@ def answer(code: grpc.StatusCode, details: str) -> CoordinationError:
         (grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied", errors.AccessDenied),
         (grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large", InvalidCall),
         (grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted", Forgotten),
-        (grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision is a future revision", NotReached),
-        (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: Connection refused", Lost),
+        (
+            grpc.StatusCode.OUT_OF_RANGE,
+            "etcdserver: mvcc: required revision is a future revision",
+            NotReached,
+        ),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "failed to connect to all addresses; last error: Connection refused",
+            Lost,
+        ),
         (grpc.StatusCode.UNAVAILABLE, "DNS resolution failed for etcd-0:2379", Lost),
     ],
 )
-def test_a_refusal_that_etcd_gives_instead_of_applying_is_known(code: grpc.StatusCode, details: str, kind: type[CoordinationError]) -> None:
+def test_a_refusal_that_etcd_gives_instead_of_applying_is_known(
+    code: grpc.StatusCode, details: str, kind: type[CoordinationError]
+) -> None:
     error = answer(code, details)
     assert type(error) is kind
     assert "Txn at etcd-0:2379" in str(error)
@@ -55,7 +65,10 @@ def test_a_refusal_that_etcd_gives_instead_of_applying_is_known(code: grpc.Statu
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"),
         (grpc.StatusCode.UNAVAILABLE, "Socket closed"),
         (grpc.StatusCode.UNAVAILABLE, "etcdserver: request timed out"),
-        (grpc.StatusCode.UNAVAILABLE, "etcdserver: request timed out, possibly due to previous leader failure"),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "etcdserver: request timed out, possibly due to previous leader failure",
+        ),
         (grpc.StatusCode.UNAVAILABLE, "etcdserver: server stopped"),
         (grpc.StatusCode.UNAVAILABLE, "etcdserver: leader changed"),
         (grpc.StatusCode.CANCELLED, ""),
@@ -71,7 +84,11 @@ def test_whatever_may_have_been_applied_is_unknown(code: grpc.StatusCode, detail
 
 def test_what_may_have_been_applied_is_never_retryable() -> None:
     """The promise of the tree in errors.py."""
-    assert {kind.__name__ for kind in CoordinationError.__subclasses__() if kind.retryable} == {"Lost", "Unavailable", "AuthExpired"}
+    assert {kind.__name__ for kind in CoordinationError.__subclasses__() if kind.retryable} == {
+        "Lost",
+        "Unavailable",
+        "AuthExpired",
+    }
     assert all(isinstance(kind.guilty, errors.Guilty) for kind in CoordinationError.__subclasses__())
 
 
@@ -88,7 +105,19 @@ def test_endpoints_are_urls_or_addresses(text: str, addresses: tuple[str, ...], 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "a:0", "a:65536", "a:x", "ftp://a:1", "http://a:1,https://b:1", "http://a:1/path", "a:1,,b:1", "http://u@a:1"]
+    "text",
+    [
+        "",
+        "a",
+        "a:0",
+        "a:65536",
+        "a:x",
+        "ftp://a:1",
+        "http://a:1,https://b:1",
+        "http://a:1/path",
+        "a:1,,b:1",
+        "http://u@a:1",
+    ],
 )
 def test_other_endpoints_are_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(InvalidCall, match=r"expected|mixed"):
@@ -97,9 +126,17 @@ def test_other_endpoints_are_refused_with_what_was_expected(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("prefix", "start", "end"),
-    [("a/", b"a/", b"a0"), ("", b"\x00", b"\x00"), ("a\udcff", b"a\xff", b"b"), ("\udcff", b"\xff", b"\x00"), ("é", b"\xc3\xa9", b"\xc3\xaa")],
+    [
+        ("a/", b"a/", b"a0"),
+        ("", b"\x00", b"\x00"),
+        ("a\udcff", b"a\xff", b"b"),
+        ("\udcff", b"\xff", b"\x00"),
+        ("é", b"\xc3\xa9", b"\xc3\xaa"),
+    ],
 )
-def test_the_range_of_a_prefix_holds_all_keys_that_begin_with_it(prefix: str, start: bytes, end: bytes) -> None:
+def test_the_range_of_a_prefix_holds_all_keys_that_begin_with_it(
+    prefix: str, start: bytes, end: bytes
+) -> None:
     assert range_of(prefix) == (start, end)
 
 

@@ -61,10 +61,17 @@ def test_after_a_restore_everything_found_is_reported() -> None:
 
 @pytest.mark.parametrize(
     ("entries", "same"),
-    [((A1, B1), True), ((A1,), False), ((A1, KeyValue("b", b"2", 3, 3)), False), ((A1, B1, KeyValue("c", b"", 3, 3)), False)],
+    [
+        ((A1, B1), True),
+        ((A1,), False),
+        ((A1, KeyValue("b", b"2", 3, 3)), False),
+        ((A1, B1, KeyValue("c", b"", 3, 3)), False),
+    ],
     ids=["equal", "less", "another value at the same revision", "more"],
 )
-def test_a_history_is_the_same_if_what_is_known_is_what_it_holds(entries: tuple[KeyValue, ...], same: bool) -> None:
+def test_a_history_is_the_same_if_what_is_known_is_what_it_holds(
+    entries: tuple[KeyValue, ...], same: bool
+) -> None:
     assert Follower(Snapshot(3, (A1, B1))).agrees(entries) is same
 
 
@@ -75,7 +82,9 @@ keys = st.sampled_from(["t/a", "t/b", "t/c", "u/a"])
 steps = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["write", "delete", "both"]), keys),
-        st.tuples(st.sampled_from(["compact", "partition", "heal", "backup", "restore", "consume"]), st.just("")),
+        st.tuples(
+            st.sampled_from(["compact", "partition", "heal", "backup", "restore", "consume"]), st.just("")
+        ),
     ),
     max_size=40,
 )
@@ -95,7 +104,9 @@ async def test_the_events_of_a_watch_rebuild_the_store_and_skip_no_deletion(scri
             case Put(entry):
                 assert entry.key.startswith("t/")
                 before = model.get(entry.key)
-                assert before is None or before.create_revision == entry.create_revision, "a deletion was skipped"
+                assert before is None or before.create_revision == entry.create_revision, (
+                    "a deletion was skipped"
+                )
                 model[entry.key] = entry
             case Deleted(key):
                 assert key in model, "a deletion was made up"
@@ -124,7 +135,9 @@ async def test_the_events_of_a_watch_rebuild_the_store_and_skip_no_deletion(scri
     await client.close()
 
 
-async def perform(step: str, key: str, number: int, store: MemoryStore, client: MemoryCoordination, backup: Backup) -> Backup:
+async def perform(
+    step: str, key: str, number: int, store: MemoryStore, client: MemoryCoordination, backup: Backup
+) -> Backup:
     operations: dict[str, tuple[Operation, ...]] = {
         "write": (Write(key, b"%d" % number),),
         "delete": (Delete(key),),

@@ -28,14 +28,20 @@ OURS, THEIRS = records.prefix_of("ours"), records.prefix_of("theirs")
 class Locked:
     """An etcd that lets in users only, and clients of it by their names."""
 
-    def __init__(self, folder: Path, authority: Authority, endpoint: str, stack: contextlib.AsyncExitStack) -> None:
+    def __init__(
+        self, folder: Path, authority: Authority, endpoint: str, stack: contextlib.AsyncExitStack
+    ) -> None:
         self.endpoint = endpoint
         self.folder = folder
         self.authority = authority
         self._stack = stack
 
     def client(
-        self, name: str | None, signer: Authority | None = None, at: datetime.datetime | None = None, call_s: float = 20.0
+        self,
+        name: str | None,
+        signer: Authority | None = None,
+        at: datetime.datetime | None = None,
+        call_s: float = 20.0,
     ) -> EtcdCoordination:
         """Under the common name `name`; None: without a certificate. `call_s`: short for who gets no answer at all."""
         if name is None:
@@ -59,8 +65,17 @@ async def locked(tmp_path: Path) -> AsyncIterator[Locked]:
     (tmp_path / "server.key").write_bytes(key)
     ports = _free_ports(1)
     endpoint = f"https://127.0.0.1:{ports[0].client}"
-    flags = [f"--listen-client-urls={endpoint}", f"--advertise-client-urls={endpoint}", "--client-cert-auth", "--enable-grpc-gateway=false"]
-    flags += [f"--cert-file={tmp_path}/server.crt", f"--key-file={tmp_path}/server.key", f"--trusted-ca-file={tmp_path}/ca.crt"]
+    flags = [
+        f"--listen-client-urls={endpoint}",
+        f"--advertise-client-urls={endpoint}",
+        "--client-cert-auth",
+        "--enable-grpc-gateway=false",
+    ]
+    flags += [
+        f"--cert-file={tmp_path}/server.crt",
+        f"--key-file={tmp_path}/server.key",
+        f"--trusted-ca-file={tmp_path}/ca.crt",
+    ]
     etcd = EtcdProcess(find_etcd(), tmp_path, 0, ports, flags)
     await etcd.start()
     async with contextlib.AsyncExitStack() as stack:
@@ -81,11 +96,15 @@ async def test_a_graph_does_with_its_own_keys_what_it_likes(locked: Locked) -> N
     revision = await ours.compare_and_swap(f"{OURS}topology", ABSENT, b"1")
     watch = ours.watch(OURS, await ours.get_prefix(OURS))
     registration = await ours.register(f"{OURS}members/a", b"here", 30)
-    await ours.transact((Compare(f"{OURS}topology", revision),), (Write(f"{OURS}topology", b"2"), Delete(f"{OURS}members/b")))
+    await ours.transact(
+        (Compare(f"{OURS}topology", revision),), (Write(f"{OURS}topology", b"2"), Delete(f"{OURS}members/b"))
+    )
     await anext(watch)
     await registration.stop(AccessDenied("over"))
     await ours.compare_and_swap("/hams/v1/ours-r1/spec", ABSENT, b"another shape")
-    assert {entry.key for entry in (await ours.get_prefix("/hams/v1/ours-r1/")).entries} == {"/hams/v1/ours-r1/spec"}
+    assert {entry.key for entry in (await ours.get_prefix("/hams/v1/ours-r1/")).entries} == {
+        "/hams/v1/ours-r1/spec"
+    }
 
 
 async def test_a_graph_neither_reads_nor_writes_another_ones_keys(locked: Locked) -> None:
@@ -117,7 +136,9 @@ async def test_a_graph_neither_reads_nor_writes_another_ones_keys(locked: Locked
         with pytest.raises(AccessDenied):
             await anext(ours.watch(prefix, Snapshot(1)))
     assert held.held.is_set()
-    assert [entry.key for entry in (await ours.get_prefix(OURS)).entries] == [f"{OURS}topology"], "nothing of a refused transaction was done"
+    assert [entry.key for entry in (await ours.get_prefix(OURS)).entries] == [f"{OURS}topology"], (
+        "nothing of a refused transaction was done"
+    )
     entry = await theirs.get(f"{THEIRS}topology")
     assert entry is not None
     assert entry.value == b"yours"
@@ -131,7 +152,9 @@ async def test_who_is_no_user_gets_nothing(locked: Locked) -> None:
     with pytest.raises(Lost):
         await locked.client("ours", foreign, call_s=1.0).get(f"{OURS}topology")
     with pytest.raises(Lost):
-        await locked.client("ours", at=certified.now() - datetime.timedelta(days=8), call_s=1.0).get(f"{OURS}topology")
+        await locked.client("ours", at=certified.now() - datetime.timedelta(days=8), call_s=1.0).get(
+            f"{OURS}topology"
+        )
 
 
 async def test_a_graph_that_is_forgotten_has_no_rights_any_more(locked: Locked) -> None:

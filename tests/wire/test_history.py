@@ -62,11 +62,20 @@ def test_a_line_has_the_names_of_the_format() -> None:
         "chain": "a1",
     }
     fed_back = LogLine(i="F-1", gen=1, req="0/0", key=None, source="p-1:1")
-    assert json.loads(encode(fed_back)) == {"t": "log", "i": "F-1", "gen": 1, "req": "0/0", "key": None, "from": "p-1:1"}
+    assert json.loads(encode(fed_back)) == {
+        "t": "log",
+        "i": "F-1",
+        "gen": 1,
+        "req": "0/0",
+        "key": None,
+        "from": "p-1:1",
+    }
 
 
 def test_what_is_required_is_written_even_if_it_is_null_or_empty() -> None:
-    skip = ExecLine(i="p-1", gen=1, op="p", epoch=1, seq=1, version=1, req="0/0", lane=(), inputs=(), out=None, route=())
+    skip = ExecLine(
+        i="p-1", gen=1, op="p", epoch=1, seq=1, version=1, req="0/0", lane=(), inputs=(), out=None, route=()
+    )
     told = json.loads(encode(skip))
     assert (told["out"], told["in"], told["route"], told["lane"]) == (None, [], [], [])
     assert "chain" not in told
@@ -74,8 +83,17 @@ def test_what_is_required_is_written_even_if_it_is_null_or_empty() -> None:
 
 
 def test_a_line_read_back_is_the_same_line() -> None:
-    header = GraphLine(operators={"p": OperatorEntry(kind="stateful", join="combine", inputs=("F",), outputs=("F",))}, ordered=True, want={"p": 1})
-    for line in (EXEC, header, ApplyLine(i="b", gen=1, op="p", epoch=1, version=3, snapshot=True, at=2.5), CompleteLine(req="0/0")):
+    header = GraphLine(
+        operators={"p": OperatorEntry(kind="stateful", join="combine", inputs=("F",), outputs=("F",))},
+        ordered=True,
+        want={"p": 1},
+    )
+    for line in (
+        EXEC,
+        header,
+        ApplyLine(i="b", gen=1, op="p", epoch=1, version=3, snapshot=True, at=2.5),
+        CompleteLine(req="0/0"),
+    ):
         assert decode(encode(line)) == line
 
 
@@ -84,7 +102,11 @@ def test_lines_appear_in_their_file_at_once_and_in_order(tmp_path: Path) -> None
     writer.write(EXEC)
     assert writer.path.read_bytes() == encode(EXEC)
     writer.write(CompleteLine(req="0/0"), CompleteLine(req="0/1"))
-    assert [decode(text) for text in writer.path.read_bytes().splitlines()] == [EXEC, CompleteLine(req="0/0"), CompleteLine(req="0/1")]
+    assert [decode(text) for text in writer.path.read_bytes().splitlines()] == [
+        EXEC,
+        CompleteLine(req="0/0"),
+        CompleteLine(req="0/1"),
+    ]
     writer.close()
     writer.close()
 
@@ -145,7 +167,10 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
     os.close(reader)
     assert os.waitpid(child, 0)[1] == 0
     assert told_bytes == b"no space,no space"
-    assert [decode(text) for text in (tmp_path / "p-1.jsonl").read_bytes().splitlines()] == [EXEC, CompleteLine(req="0/0")]
+    assert [decode(text) for text in (tmp_path / "p-1.jsonl").read_bytes().splitlines()] == [
+        EXEC,
+        CompleteLine(req="0/0"),
+    ]
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from hams_protocol.effects import Answer, Effect, NotServed, Propose, Send, Stop
-from hams_protocol.events import CasDone, CasFailed, CasUnknown, ClientGone, Event, MembersChanged, Received, Tick, TopologyLearnt
+from hams_protocol.events import (
+    CasDone,
+    CasFailed,
+    CasUnknown,
+    ClientGone,
+    Event,
+    MembersChanged,
+    Received,
+    Tick,
+    TopologyLearnt,
+)
 from hams_protocol.graph import FrontendSpec, Graph, GraphData, Mode, RecoverySpec
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import Heartbeat
@@ -38,7 +48,12 @@ class Scripted:
         return float("inf")
 
 
-def node(core: Scripted, perform: Callable[[Effect], None], name: str = "a-1", store: MemoryCoordination | None = None) -> Node:
+def node(
+    core: Scripted,
+    perform: Callable[[Effect], None],
+    name: str = "a-1",
+    store: MemoryCoordination | None = None,
+) -> Node:
     return Node(core, name, "a", "uid", store or MemoryStore().client(), HeapFactory(), perform)
 
 
@@ -58,7 +73,12 @@ async def test_events_that_arise_while_effects_are_performed_follow_in_order() -
         if handles([effect]) == [1]:
             shell.feed(ClientGone(2))
 
-    core = Scripted(lambda event: {ClientGone(1): [answer(1), Send("a-1", Heartbeat(7)), answer(10)], ClientGone(2): [answer(2)]}.get(event, []))
+    core = Scripted(
+        lambda event: {
+            ClientGone(1): [answer(1), Send("a-1", Heartbeat(7)), answer(10)],
+            ClientGone(2): [answer(2)],
+        }.get(event, [])
+    )
     shell = node(core, perform)
     shell.feed(ClientGone(1))
     await asyncio.sleep(0)
@@ -75,7 +95,9 @@ async def test_a_machine_that_can_is_given_the_events_of_one_turn_together() -> 
         return [Send("a-1", Heartbeat(7)), answer(len(events))] if len(taken) == 1 else []
 
     core = Scripted(lambda event: [])
-    shell = Node(core, "a-1", "a", "uid", MemoryStore().client(), HeapFactory(), performed.append, steps=steps)
+    shell = Node(
+        core, "a-1", "a", "uid", MemoryStore().client(), HeapFactory(), performed.append, steps=steps
+    )
     for handle in range(3):
         shell.feed(ClientGone(handle))
     assert not taken
@@ -159,7 +181,9 @@ async def test_a_proposal_whose_outcome_is_unknown_is_read_again_and_not_repeate
     assert core.events[-1] == TopologyLearnt(Topology(generation=1), found.mod_revision)
 
 
-async def test_while_etcd_is_away_one_reader_waits_for_it_however_many_proposals_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_etcd_is_away_one_reader_waits_for_it_however_many_proposals_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "etcd_pause_max_s", 0.001)
     store = MemoryStore()
     client = store.client()
@@ -223,7 +247,9 @@ async def test_a_trace_that_cannot_be_written_ends_and_the_instance_goes_on(
 async def test_a_proposal_that_somebody_else_was_faster_with_is_answered_by_what_there_is() -> None:
     store = MemoryStore()
     there = Topology(generation=5)
-    revision = await store.client().compare_and_swap(records.topology_key("uid"), 0, records.encode_topology(there))
+    revision = await store.client().compare_and_swap(
+        records.topology_key("uid"), 0, records.encode_topology(there)
+    )
     told: asyncio.Future[CasFailed] = asyncio.get_running_loop().create_future()
 
     def answers(event: Event) -> list[Effect]:
@@ -250,6 +276,36 @@ async def test_a_proposal_of_a_graph_that_has_ended_is_no_news_that_calls_for_an
     shell.feed(Tick())
     assert await told == CasUnknown()
     assert store.read(records.topology_key("uid")) is None
+
+
+async def test_what_is_no_topology_in_etcd_ends_nobody_and_the_next_one_counts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Somebody has written over it: what is known goes on to hold, a proposal is answered as of unknown outcome, and who mends it is heard."""
+    store = MemoryStore()
+    key = records.topology_key("uid")
+    writer = store.client()
+    revision = await writer.compare_and_swap(key, 0, b'{"generation":"\xff')
+    told: asyncio.Queue[Event] = asyncio.Queue()
+
+    def answers(event: Event) -> list[Effect]:
+        if isinstance(event, CasUnknown | TopologyLearnt):
+            told.put_nowait(event)
+        return [Propose(0, Topology(generation=1))] if isinstance(event, Tick) else []
+
+    shell = node(Scripted(answers), _nothing, store=store.client())
+    shell.feed(Tick())
+    assert await told.get() == CasUnknown()
+    await writer.compare_and_swap(key, revision, b"[]")
+    found = await writer.get_prefix(records.prefix_of("uid"))
+    shell._spawn(shell._watch(records.prefix_of("uid"), found))
+    revision = found.entries[0].mod_revision
+    revision = await writer.compare_and_swap(key, revision, b"{}}")
+    mended = Topology(generation=7)
+    revision = await writer.compare_and_swap(key, revision, records.encode_topology(mended))
+    assert await told.get() == TopologyLearnt(mended, revision)
+    assert not shell.stopped.done()
+    assert "etcd holds no topology" in caplog.text
 
 
 async def test_until_what_members_decide_holds() -> None:
@@ -294,7 +350,10 @@ async def test_two_nodes_find_each_other_and_who_is_over_gives_no_sign_of_life()
         return []
 
     talker = Scripted(lambda event: [Stop("over")] if isinstance(event, Tick) else [])
-    one, two = node(talker, _nothing, store=store.client()), node(Scripted(hear), _nothing, "a-2", store.client())
+    one, two = (
+        node(talker, _nothing, store=store.client()),
+        node(Scripted(hear), _nothing, "a-2", store.client()),
+    )
     try:
         await one.start()
         await two.start()

@@ -12,11 +12,22 @@ from hams_protocol import messages
 from hams_protocol.deps import Dep
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import Admit, Deliver, Heartbeat, Kind, LogAppend, Message, Meta, Payload, StateRecord, Token
+from hams_protocol.messages import (
+    Admit,
+    Deliver,
+    Heartbeat,
+    Kind,
+    LogAppend,
+    Message,
+    Meta,
+    Payload,
+    StateRecord,
+    Token,
+)
 from hams_wire import limits
 from hams_wire.peers.codec import CODES, Codec, Lane
 from hams_wire.peers.errors import BadFrame, NotSendable
-from hams_wire.peers.payload import HeapFactory, HeapPayload, Room, TensorInfo
+from hams_wire.peers.payload import HeapFactory, HeapPayload, Room, TensorInfo, defect_of
 from hams_wire.peers.schema import Schema
 
 codec = Codec(HeapFactory())
@@ -60,7 +71,9 @@ def through(message: Message) -> Message:
 
 def token(payload: Payload | None = None) -> Token:
     meta = Meta((("k", 3), ("t", 0.5), ("s", "x"), ("b", True)), "00-ab", 1.5, 2)
-    return Token(RequestId(1, 7), ("a",), "op", Kind.VALUE, "v", (Dep("p", 1, 2),), ("q",), meta, payload=payload)
+    return Token(
+        RequestId(1, 7), ("a",), "op", Kind.VALUE, "v", (Dep("p", 1, 2),), ("q",), meta, payload=payload
+    )
 
 
 def test_every_message_has_a_code_of_its_own() -> None:
@@ -100,7 +113,13 @@ def test_a_payload_that_is_named_twice_travels_once() -> None:
     shared = heap(b"x" * 100)
     request = RequestId(0, 1)
     message = LogAppend(
-        0, 1, 1, (Admit(request, None, "d", Meta(), payload=shared), messages.ReplyEntry(request, (token(shared), token(heap(b"y")))))
+        0,
+        1,
+        1,
+        (
+            Admit(request, None, "d", Meta(), payload=shared),
+            messages.ReplyEntry(request, (token(shared), token(heap(b"y")))),
+        ),
     )
     encoded = codec.encode(message)
     assert encoded.data == 101
@@ -136,7 +155,9 @@ def test_a_field_that_a_newer_peer_adds_is_ignored() -> None:
 def test_a_default_with_a_wire_form_of_its_own_is_taken_too() -> None:
     shape = Schema().shape(Outer)
     assert shape.decode is not None
-    decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(typing.cast("type[object]", shape.wire))
+    decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(
+        typing.cast("type[object]", shape.wire)
+    )
     assert shape.decode(decoder.decode(msgspec.msgpack.encode(["a"])), []) == Outer("a", Inner(5))
     assert shape.decode(decoder.decode(msgspec.msgpack.encode(["a", [6]])), []) == Outer("a", Inner(6))
 
@@ -223,19 +244,98 @@ def test_F36_a_payload_number_that_is_none_is_refused(number: object) -> None:
         [[-1, []]],
         [[limits.payload_bytes_max + 1, []]],
         [[limits.payload_bytes_max, []], [1, []]],
-        [[3, [["x", "UINT8", [3], 1, 3]]]],
-        [[3, [["x", "UINT8", [-3], 0, 3]]]],
-        [[3, [["x", "UINT8", [1] * (limits.tensor_rank_max + 1), 0, 3]]]],
-        [[3, [["x", "UINT8", [3], 0]]]],
         [[3]],
     ],
     ids=repr,
 )
-def test_F36_a_payload_table_that_lies_is_refused(table: object) -> None:
+def test_F36_a_payload_table_without_sizes_is_refused(table: object) -> None:
     encoded = codec.encode(Deliver("rank", 3, token(heap(b"abc"))))
     _, body = msgspec.msgpack.decode(encoded.metadata)
     with pytest.raises(BadFrame):
         codec.begin(encoded.code, msgspec.msgpack.encode([table, body]))
+
+
+DEFECTS: list[object] = [
+    [["x", "UINT8", [3], 1, 3]],
+    [["x", "UINT8", [-3], 0, 3]],
+    [["x", "UINT8", [1, -1, -1], 0, 3]],
+    [["x", "UINT8", [1 << 64 - 1, 0], 0, 3]],
+    [["x", "UINT8", [1] * (limits.tensor_rank_max + 1), 0, 3]],
+    [["x", "UINT8", [3], 0]],
+    [["x", "UINT8", [3], -1, 3]],
+    [["x", "UINT8", ["3"], 0, 3]],
+    ["x"],
+    "no table",
+    None,
+]
+
+
+@pytest.mark.parametrize("tensors", DEFECTS, ids=repr)
+def test_F36_a_payload_that_cannot_be_read_is_one_tokens_business_and_no_bad_frame(tensors: object) -> None:
+    """Descriptors of one payload are wrong: the token arrives, says why it cannot be read, and is passed on as it came."""
+    encoded = codec.encode(Deliver("rank", 3, token(heap(b"abc"))))
+    _, body = msgspec.msgpack.decode(encoded.metadata)
+    incoming = codec.begin(encoded.code, msgspec.msgpack.encode([[[3, tensors]], body]))
+    room = codec.factory.allocate(3)
+    room.view[:] = b"abc"
+    found = codec.finish(incoming, [room])
+    assert isinstance(found, Deliver)
+    assert found.token.request == RequestId(1, 7)
+    assert found.token.payload is not None
+    assert found.token.payload.defect
+    assert found.token.payload.nbytes == 3
+    again = codec.encode(found)
+    assert msgspec.msgpack.decode(again.metadata) == [[[3, tensors]], body]
+    assert b"".join(again.views) == b"abc"
+
+
+def test_a_defect_of_one_payload_is_not_its_neighbours() -> None:
+    request = RequestId(0, 1)
+    entries = tuple(Admit(request, None, "d", Meta(), payload=heap(data)) for data in (b"a", b"b"))
+    encoded = codec.encode(LogAppend(0, 1, 1, entries))
+    table, body = msgspec.msgpack.decode(encoded.metadata)
+    table[0][1][0][2] = [1, -1]
+    incoming = codec.begin(encoded.code, msgspec.msgpack.encode([table, body]))
+    found = codec.finish(incoming, [codec.factory.allocate(1), codec.factory.allocate(1)])
+    assert isinstance(found, LogAppend)
+    defects = [entry.payload.defect for entry in found.entries if isinstance(entry, Admit) and entry.payload]
+    assert defects[0].startswith("tensor 'x' has a dimension of -1")
+    assert defects[1] == ""
+
+
+BOUNDARIES = (
+    -(10**400),
+    -(1 << 63) - 1,
+    -1,
+    0,
+    1,
+    1 << 31,
+    1 << 53,
+    1 << 63,
+    (1 << 64) - 1,
+    1 << 64,
+    10**400,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(BOUNDARIES), max_size=4),
+    st.sampled_from(BOUNDARIES),
+    st.sampled_from(BOUNDARIES),
+)
+def test_whatever_a_payload_says_of_itself_can_be_delivered(
+    shape: list[int], offset: int, nbytes: int
+) -> None:
+    """A log may hold no entry that cannot be delivered: it leaves, and its receiver knows as well as its sender whether it can be read."""
+    tensors = (TensorInfo("x", "UINT8", tuple(shape), offset, nbytes),)
+    payload = HeapPayload(tensors, memoryview(b"abc"))
+    found = through(LogAppend(0, 1, 1, (Admit(RequestId(0, 1), None, "d", Meta(), payload=payload),)))
+    assert isinstance(found, LogAppend)
+    (entry,) = found.entries
+    assert isinstance(entry, Admit)
+    assert entry.payload is not None
+    assert bool(entry.payload.defect) is bool(defect_of(tensors, 3))
 
 
 @settings(max_examples=300, deadline=None)
@@ -264,6 +364,21 @@ def test_F36_a_message_with_flipped_bytes_is_a_message_or_a_bad_frame(data: st.D
         pass
 
 
+def test_F36_memory_follows_the_bytes_that_came_and_not_those_that_were_claimed() -> None:
+    """A frame of a few dozen bytes claims 768 MB."""
+    encoded = codec.encode(Deliver("rank", 3, token(heap(b"abc"))))
+    _, body = msgspec.msgpack.decode(encoded.metadata)
+    before = resident_bytes()
+    incoming = codec.begin(encoded.code, msgspec.msgpack.encode([[[768 << 20, []]], body]))
+    rooms = [codec.factory.allocate(size) for size in incoming.sizes]
+    assert len(rooms[0].view) == 768 << 20
+    assert resident_bytes() - before < 16 << 20
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
 # ---- what may not leave ----
 
 
@@ -277,7 +392,7 @@ def test_a_class_without_a_code_does_not_leave() -> None:
         codec.encode(typing.cast(Message, Meta()))
 
 
-def test_a_factory_that_refuses_a_descriptor_makes_it_a_bad_frame() -> None:
+def test_a_descriptor_that_a_factory_refuses_is_its_payloads_defect() -> None:
     class Strict(HeapFactory):
         def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> HeapPayload:
             raise ValueError("no such datatype")
@@ -285,8 +400,20 @@ def test_a_factory_that_refuses_a_descriptor_makes_it_a_bad_frame() -> None:
     strict = Codec(Strict())
     encoded = strict.encode(Deliver("rank", 3, token(heap(b"abc"))))
     incoming = strict.begin(encoded.code, encoded.metadata)
-    with pytest.raises(BadFrame, match="no such datatype"):
-        strict.finish(incoming, [strict.factory.allocate(3)])
+    found = strict.finish(incoming, [strict.factory.allocate(3)])
+    assert isinstance(found, Deliver)
+    assert found.token.payload is not None
+    assert found.token.payload.defect == "no such datatype"
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [(("n", 1 << 64),), (("n", -(1 << 63) - 1),), (("s", "\ud800"),), (("\udfff", 1),)],
+    ids=ascii,
+)
+def test_what_has_no_wire_form_does_not_leave(parameters: tuple[tuple[str, int | str], ...]) -> None:
+    with pytest.raises(NotSendable, match="LogAppend"):
+        codec.encode(LogAppend(0, 1, 1, (Admit(RequestId(0, 1), None, "d", Meta(parameters)),)))
 
 
 def test_the_contract_lists_every_message_with_its_code_and_lane() -> None:

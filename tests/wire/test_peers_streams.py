@@ -30,7 +30,7 @@ from hams_wire.peers.codec import CODES, Codec
 from hams_wire.peers.errors import BadFrame, NoRoom
 from hams_wire.peers.inbox import Inbox
 from hams_wire.peers.outbox import Outbox
-from hams_wire.peers.payload import HeapFactory, HeapPayload, HeapRoom, TensorInfo
+from hams_wire.peers.payload import HeapFactory, HeapPayload, HeapRoom, TensorInfo, Unreadable
 
 MIB = 1 << 20
 
@@ -41,7 +41,11 @@ def heap(nbytes: int, seed: int = 0) -> HeapPayload:
 
 
 def token(n: int, payload: Payload | None = None) -> Deliver:
-    return Deliver("rank", 3, Token(RequestId(0, n), (), "op", Kind.VALUE, f"v{n}", (), ("rank",), Meta(), payload=payload))
+    return Deliver(
+        "rank",
+        3,
+        Token(RequestId(0, n), (), "op", Kind.VALUE, f"v{n}", (), ("rank",), Meta(), payload=payload),
+    )
 
 
 def record(version: int, payload: Payload | None) -> StateRecord:
@@ -101,13 +105,24 @@ def wire(*messages: Message) -> bytes:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    sizes=st.lists(st.one_of(st.none(), st.integers(0, 200), st.integers(limits.chunk_bytes - 100, limits.chunk_bytes + 100)), max_size=8),
+    sizes=st.lists(
+        st.one_of(
+            st.none(), st.integers(0, 200), st.integers(limits.chunk_bytes - 100, limits.chunk_bytes + 100)
+        ),
+        max_size=8,
+    ),
     cuts=st.randoms(use_true_random=False),
 )
-def test_messages_arrive_whole_wherever_the_stream_is_cut(sizes: list[int | None], cuts: random.Random) -> None:
+def test_messages_arrive_whole_wherever_the_stream_is_cut(
+    sizes: list[int | None], cuts: random.Random
+) -> None:
     sent: list[Message] = []
     for n, size in enumerate(sizes):
-        sent += [token(n, None if size is None else heap(size, n)), record(n, None if size is None else heap(size, n)), notice(n)]
+        sent += [
+            token(n, None if size is None else heap(size, n)),
+            record(n, None if size is None else heap(size, n)),
+            notice(n),
+        ]
     data = memoryview(wire(*sent))
     line = Line()
     while data:
@@ -115,11 +130,16 @@ def test_messages_arrive_whole_wherever_the_stream_is_cut(sizes: list[int | None
         line.feed(data[:count])
         data = data[count:]
     for cls in (Deliver, StateRecord, Durable):
-        assert [item for item in line.messages if isinstance(item, cls)] == [item for item in sent if isinstance(item, cls)]
+        assert [item for item in line.messages if isinstance(item, cls)] == [
+            item for item in sent if isinstance(item, cls)
+        ]
 
 
 def test_a_message_with_several_payloads_gets_each_its_own_bytes() -> None:
-    tokens = tuple(token(n, heap(size, n)).token for n, size in enumerate((0, 10, 0, limits.chunk_bytes, 3, 2 * limits.chunk_bytes + 1, 0)))
+    tokens = tuple(
+        token(n, heap(size, n)).token
+        for n, size in enumerate((0, 10, 0, limits.chunk_bytes, 3, 2 * limits.chunk_bytes + 1, 0))
+    )
     message = StateCopy("p", 1, 2, (), Completion(()), "c", heap(5, 9))
     for item in tokens:
         message = StateCopy("p", 1, 2, (*message.units, consumed(item)), Completion(()), "c", message.state)
@@ -190,11 +210,22 @@ def test_each_lane_keeps_its_order() -> None:
     rng = random.Random(3)
     sent: list[Message] = []
     for n in range(200):
-        sent.append(rng.choice((token(n, heap(rng.choice((0, 100, 600_000)), n)), record(n, heap(10, n)), notice(n), Heartbeat(n))))
+        sent.append(
+            rng.choice(
+                (
+                    token(n, heap(rng.choice((0, 100, 600_000)), n)),
+                    record(n, heap(10, n)),
+                    notice(n),
+                    Heartbeat(n),
+                )
+            )
+        )
     line = Line()
     line.feed(wire(*sent))
     for kinds in ((Deliver,), (StateRecord,), (Durable, Heartbeat)):
-        assert [item for item in line.messages if isinstance(item, kinds)] == [item for item in sent if isinstance(item, kinds)]
+        assert [item for item in line.messages if isinstance(item, kinds)] == [
+            item for item in sent if isinstance(item, kinds)
+        ]
 
 
 def test_endless_acknowledgements_do_not_starve_records() -> None:
@@ -270,7 +301,13 @@ def test_bytes_are_counted_exactly() -> None:
     codec, outbox = Codec(HeapFactory()), Outbox()
     rng = random.Random(5)
     for n in range(300):
-        outbox.push(codec.encode(rng.choice((token(n, heap(rng.choice((0, 1, 100_000, 700_000)), n)), notice(n), record(n, None)))))
+        outbox.push(
+            codec.encode(
+                rng.choice(
+                    (token(n, heap(rng.choice((0, 1, 100_000, 700_000)), n)), notice(n), record(n, None))
+                )
+            )
+        )
         if rng.random() < 0.3:
             outbox.take()
         assert outbox.nbytes >= 0
@@ -282,9 +319,20 @@ def test_bytes_are_counted_exactly() -> None:
 # ---- F36: what the inbox refuses ----
 
 
-def frame(kind: int, flags: int, stream: int, metadata: bytes, data: bytes, *, claim: int | None = None, part: int | None = None) -> bytes:
+def frame(
+    kind: int,
+    flags: int,
+    stream: int,
+    metadata: bytes,
+    data: bytes,
+    *,
+    claim: int | None = None,
+    part: int | None = None,
+) -> bytes:
     """A frame that may lie: `claim` for the size of its metadata, `part` for that of its payload bytes."""
-    head = frames.pack(kind, flags, stream, len(metadata) if claim is None else claim, len(data) if part is None else part)
+    head = frames.pack(
+        kind, flags, stream, len(metadata) if claim is None else claim, len(data) if part is None else part
+    )
     return head + metadata + data
 
 
@@ -321,7 +369,10 @@ NOTICE = CODES[Durable][0]
         frame(RECORD, 1, 2, announced(heap(3)), b"x") + frame(frames.DATA, 0, 3, b"", b"xx"),
         frame(RECORD, 1, 2, announced(heap(3)), b"x") + frame(RECORD, 1, 2, announced(heap(3)), b"x"),
         frame(RECORD, 1, 2, announced(heap(3)), b"xxx") + frame(frames.DATA, 0, 2, b"", b"x"),
-        b"".join(frame(RECORD, 1, stream, announced(heap(3)), b"x") for stream in range(limits.streams_open_max + 1)),
+        b"".join(
+            frame(RECORD, 1, stream, announced(heap(3)), b"x")
+            for stream in range(limits.streams_open_max + 1)
+        ),
     ],
     ids=lambda data: data[:24].hex(),
 )
@@ -374,8 +425,11 @@ def test_F36_a_stream_with_flipped_bytes_never_delivers_half_a_message(data: st.
     except BadFrame:
         pass
     for message in line.messages:
-        for payload in (getattr(message, "state", None), getattr(getattr(message, "token", None), "payload", None)):
-            assert payload is None or isinstance(payload, HeapPayload)
+        for payload in (
+            getattr(message, "state", None),
+            getattr(getattr(message, "token", None), "payload", None),
+        ):
+            assert payload is None or isinstance(payload, HeapPayload | Unreadable)
 
 
 # ---- no room ----
@@ -389,6 +443,8 @@ def test_I6_a_message_without_room_is_dropped_and_holds_up_nobody() -> None:
             return super().allocate(nbytes)
 
     line = Line(Small())
-    line.feed(wire(token(1, heap(3 * MIB)), notice(1), token(2, heap(100)), record(3, heap(2000))), step=100_000)
+    line.feed(
+        wire(token(1, heap(3 * MIB)), notice(1), token(2, heap(100)), record(3, heap(2000))), step=100_000
+    )
     assert line.dropped == 2
     assert line.messages == [notice(1), token(2, heap(100))]

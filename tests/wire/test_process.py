@@ -15,15 +15,24 @@ from hams_wire.tls import digest_of, sealed
 
 
 def test_an_instance_in_a_pod_has_a_fresh_id_at_every_start() -> None:
-    first, second = (common_arguments("x", "y").parse_args(["--graph", "g", "--etcd", "e", "--pod", "digits-learner-x2"]).instance for _ in range(2))
+    first, second = (
+        common_arguments("x", "y")
+        .parse_args(["--graph", "g", "--etcd", "e", "--pod", "digits-learner-x2"])
+        .instance
+        for _ in range(2)
+    )
     assert first != second
     assert first.startswith("digits-learner-x2-")
 
 
 @pytest.mark.parametrize("level", ["loud", "", "10"])
-def test_a_log_level_that_is_none_is_refused_with_those_there_are(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_level_that_is_none_is_refused_with_those_there_are(
+    level: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        common_arguments("hams-x", "y").parse_args(["--graph", "g", "--etcd", "e", "--instance", "x-1", "--log-level", level])
+        common_arguments("hams-x", "y").parse_args(
+            ["--graph", "g", "--etcd", "e", "--instance", "x-1", "--log-level", level]
+        )
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert "--log-level" in said
@@ -31,7 +40,12 @@ def test_a_log_level_that_is_none_is_refused_with_those_there_are(level: str, ca
 
 
 def test_a_log_level_may_be_in_capitals() -> None:
-    assert common_arguments("x", "y").parse_args(["--graph", "g", "--etcd", "e", "--instance", "x-1", "--log-level", "DEBUG"]).log_level == "debug"
+    assert (
+        common_arguments("x", "y")
+        .parse_args(["--graph", "g", "--etcd", "e", "--instance", "x-1", "--log-level", "DEBUG"])
+        .log_level
+        == "debug"
+    )
 
 
 def _port(server: asyncio.Server) -> int:
@@ -81,10 +95,16 @@ async def test_metrics_are_what_the_process_says_and_its_own() -> None:
     finally:
         server.close()
     assert answer.startswith(b"HTTP/1.1 200")
-    families = {family.name: family for family in text_string_to_metric_families(answer.partition(b"\r\n\r\n")[2].decode())}
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(answer.partition(b"\r\n\r\n")[2].decode())
+    }
     assert families["hams_x_units"].type == "counter"
     assert families["hams_x_units"].samples[0].value == 12345678
-    assert [(found.labels["role"], found.value) for found in families["hams_x_role"].samples] == [('pri"mary\\\n', 1), ("backup", 0)]
+    assert [(found.labels["role"], found.value) for found in families["hams_x_role"].samples] == [
+        ('pri"mary\\\n', 1),
+        ("backup", 0),
+    ]
     assert families["process_resident_memory_bytes"].samples[0].value > 1 << 20
 
 
@@ -113,19 +133,31 @@ async def test_with_a_token_probes_answer_only_who_bears_it(header: bytes, statu
 async def test_the_token_of_metrics_opens_metrics_only() -> None:
     server = await answer_probes(0, lambda: None, token="secret", metrics_digest=digest_of(b"other"))
     try:
-        for path, status in ((b"/livez", b"401"), (b"/readyz", b"401"), (b"/metrics", b"200"), (b"/metrics?x", b"401"), (b"/nothing", b"401")):
-            answer = await _ask(_port(server), b"GET " + path + b" HTTP/1.1\r\nAuthorization: Bearer other\r\n\r\n")
+        for path, status in (
+            (b"/livez", b"401"),
+            (b"/readyz", b"401"),
+            (b"/metrics", b"200"),
+            (b"/metrics?x", b"401"),
+            (b"/nothing", b"401"),
+        ):
+            answer = await _ask(
+                _port(server), b"GET " + path + b" HTTP/1.1\r\nAuthorization: Bearer other\r\n\r\n"
+            )
             assert answer.startswith(b"HTTP/1.1 " + status), path
         digest = digest_of(b"other").hex().encode()
         for guess in (digest, b"sha256:" + digest):  # what lies in the Secret of a graph opens nothing
-            answer = await _ask(_port(server), b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer " + guess + b"\r\n\r\n")
+            answer = await _ask(
+                _port(server), b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer " + guess + b"\r\n\r\n"
+            )
             assert answer.startswith(b"HTTP/1.1 401")
     finally:
         server.close()
 
 
 @pytest.mark.parametrize("held", [sealed(b"other"), b"other\n"])
-def test_the_token_of_metrics_is_known_by_its_digest_and_by_what_older_controllers_wrote(tmp_path: Path, held: bytes) -> None:
+def test_the_token_of_metrics_is_known_by_its_digest_and_by_what_older_controllers_wrote(
+    tmp_path: Path, held: bytes
+) -> None:
     (tmp_path / "metrics-token").write_bytes(held)
     assert Access("https://etcd:2379", tmp_path).metrics_digest() == digest_of(b"other")
     (tmp_path / "metrics-token").write_text("sha256:no")

@@ -46,7 +46,19 @@ def graph() -> Graph:
         '{"spec":{}}',
     )
     inputs = (TensorSpec("x", "FP32", (-1, 4), optional=True),)
-    return Graph(GraphData("g", "uid", Mode.NON_STOP, FrontendSpec(), 3, RecoverySpec(), inputs, (ReplyTensor("x", (("a", "x"),), True),), (op,)))
+    return Graph(
+        GraphData(
+            "g",
+            "uid",
+            Mode.NON_STOP,
+            FrontendSpec(),
+            3,
+            RecoverySpec(),
+            inputs,
+            (ReplyTensor("x", (("a", "x"),), True),),
+            (op,),
+        )
+    )
 
 
 def test_a_graph_comes_back_as_it_was() -> None:
@@ -67,12 +79,18 @@ def test_equal_graphs_give_equal_bytes() -> None:
         (b"[]", "not a compiled graph: Expected `object`, got `array`"),
         (b"{}", "not a compiled graph: Object missing required field `format`"),
         (b"\xff", "not a compiled graph: JSON is malformed: invalid character (byte 0)"),
-        (encode_spec(graph()).replace(b"hams-spec-1", b"hams-spec-2"), 'a compiled graph of format "hams-spec-2"; this version reads "hams-spec-1"'),
+        (
+            encode_spec(graph()).replace(b"hams-spec-1", b"hams-spec-2"),
+            'a compiled graph of format "hams-spec-2"; this version reads "hams-spec-1"',
+        ),
         (
             encode_spec(graph()).replace(b'"Interleave"', b'"Zip"'),
             "not a compiled graph: Invalid enum value 'Zip' - at `$.operators[0].join`",
         ),
-        (encode_spec(graph()).replace(b'"managers":3', b'"managers":"3"'), "not a compiled graph: Expected `int`, got `str` - at `$.managers`"),
+        (
+            encode_spec(graph()).replace(b'"managers":3', b'"managers":"3"'),
+            "not a compiled graph: Expected `int`, got `str` - at `$.managers`",
+        ),
     ],
 )
 def test_other_bytes_are_refused_with_the_place(data: bytes, message: str) -> None:

@@ -30,9 +30,13 @@ async def twice(visit: Visit) -> None:
 
 
 @asynccontextmanager
-async def host(listen: str = "tcp:127.0.0.1:0", tls: Certificates | None = None, answer: object = twice) -> AsyncIterator[PeerNetwork]:
+async def host(
+    listen: str = "tcp:127.0.0.1:0", tls: Certificates | None = None, answer: object = twice
+) -> AsyncIterator[PeerNetwork]:
     events: list[InstanceId] = []
-    network = PeerNetwork("a", "g", listen, HeapFactory(), lambda *_: None, events.append, events.append, tls=tls, host=answer)  # type: ignore[arg-type]
+    network = PeerNetwork(
+        "a", "g", listen, HeapFactory(), lambda *_: None, events.append, events.append, tls=tls, host=answer
+    )  # type: ignore[arg-type]
     await network.start()
     try:
         yield network
@@ -66,7 +70,9 @@ async def test_only_who_is_asked_for_answers(tmp_path: Path) -> None:
             await pay(network.address, "g", "somebody", "a", None)
 
 
-async def test_a_visitor_without_a_proof_is_not_let_in_and_does_not_speak_to_strangers(tmp_path: Path) -> None:
+async def test_a_visitor_without_a_proof_is_not_let_in_and_does_not_speak_to_strangers(
+    tmp_path: Path,
+) -> None:
     signer = authority()
     ours = Certificates(folder(tmp_path / "ours", signer))
     others = Certificates(folder(tmp_path / "others", signer, identity="spiffe://hams/default/other"))

@@ -17,6 +17,11 @@ app.kubernetes.io/component: {{ .component }}
 {{ .root.Values.image.registry }}/{{ .name }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
 {{- end }}
 
+{{/* Where graphs may be, separated by commas; nothing: everywhere. */}}
+{{- define "hams.namespaces" -}}
+{{- if not (has "*" .Values.controller.watchNamespaces) }}{{ join "," .Values.controller.watchNamespaces }}{{ end }}
+{{- end }}
+
 {{- define "hams.etcd.image" -}}
 {{ .Values.etcd.image | default (include "hams.image" (dict "root" . "name" "hams-etcd")) }}
 {{- end }}

@@ -48,13 +48,19 @@ class Learner(hams_sdk.Model):
         self.torch = torch
         torch.manual_seed(int(config.get("seed", 7)))
         dim, hidden = int(config.get("dim", 32)), int(config.get("hidden", 64))
-        self.net = torch.nn.Sequential(torch.nn.Linear(dim, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, CLASSES))
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(dim, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, CLASSES)
+        )
         self.rate = float(config.get("rate", 0.01))
         # Adam by hand: the first optimizer of torch.optim imports the whole compiler, a second and 150 MB in every process.
         self.steps = torch.zeros((), dtype=torch.int64)
         self.mean = {name: torch.zeros_like(weight) for name, weight in self.net.named_parameters()}
         self.square = {name: torch.zeros_like(weight) for name, weight in self.net.named_parameters()}
-        moments = {f"{kind}.{name}": one for kind, held in (("mean", self.mean), ("square", self.square)) for name, one in held.items()}
+        moments = {
+            f"{kind}.{name}": one
+            for kind, held in (("mean", self.mean), ("square", self.square))
+            for name, one in held.items()
+        }
         return {"net": self.net, "steps": self.steps, **moments}
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
@@ -80,7 +86,9 @@ class Learner(hams_sdk.Model):
         for (name, weight), gradient in zip(self.net.named_parameters(), gradients, strict=True):
             mean = self.mean[name].lerp_(gradient, 0.1)
             square = self.square[name].lerp_(gradient.square(), 0.001)
-            weight.addcdiv_(mean / (1 - 0.9**done), (square / (1 - 0.999**done)).sqrt() + 1e-8, value=-self.rate)
+            weight.addcdiv_(
+                mean / (1 - 0.9**done), (square / (1 - 0.999**done)).sqrt() + 1e-8, value=-self.rate
+            )
 
 
 class Monitor(hams_sdk.Model):
@@ -99,7 +107,10 @@ class Monitor(hams_sdk.Model):
         label, target = batch["label"], batch["target"]
         if target is None:
             rows = len(label)
-            return {"accuracy": np.full(rows, self._accuracy(int(self.seen)), np.float32), "seen": np.full(rows, self.seen, np.int64)}
+            return {
+                "accuracy": np.full(rows, self._accuracy(int(self.seen)), np.float32),
+                "seen": np.full(rows, self.seen, np.int64),
+            }
         accuracy, seen = np.empty(len(label), np.float32), np.empty(len(label), np.int64)
         with update:
             for row, (answer, truth) in enumerate(zip(label, target, strict=True)):

@@ -5,14 +5,22 @@ from collections.abc import Iterator
 import numpy as np
 from vega_datasets import data
 
-FORMS = ("Where is {name} in {city}?", "where is the {name}, {city}", "{name} in {city}: where is it?", "Tell me where {name} in {city} is!")
+FORMS = (
+    "Where is {name} in {city}?",
+    "where is the {name}, {city}",
+    "{name} in {city}: where is it?",
+    "Tell me where {name} in {city} is!",
+)
 
 
 def airports() -> list[tuple[str, str]]:
     """(answer, words to find it by) of each airport."""
     table = data.airports().fillna("")
     return [
-        (f"{row.iata}: {row.name}, {row.city}, {row.state}, {row.country} ({row.latitude:.4f}, {row.longitude:.4f})", f"{row.name} {row.city}")
+        (
+            f"{row.iata}: {row.name}, {row.city}, {row.state}, {row.country} ({row.latitude:.4f}, {row.longitude:.4f})",
+            f"{row.name} {row.city}",
+        )
         for row in table.itertuples(index=False, name="Airport")
     ]
 

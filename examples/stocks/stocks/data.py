@@ -9,7 +9,9 @@ from vega_datasets import data
 def prices() -> list[tuple[str, float]]:
     """(symbol, price in US dollars) in order of time, all 560 of them."""
     table = data.stocks().sort_values(["date", "symbol"])
-    return [(str(symbol), float(price)) for symbol, price in zip(table["symbol"], table["price"], strict=True)]
+    return [
+        (str(symbol), float(price)) for symbol, price in zip(table["symbol"], table["price"], strict=True)
+    ]
 
 
 def stream() -> Iterator[dict[str, np.ndarray]]:

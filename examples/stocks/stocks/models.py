@@ -24,12 +24,25 @@ def accepted(batch: hams_sdk.Batch, symbols: dict[bytes, int]) -> list[tuple[int
     names, prices = batch["symbol"], batch["price"]
     found = []
     for unit in batch.units:
-        rows = [(row, symbols.get(bytes(names[row]), -1), float(prices[row])) for row in range(unit.rows.start, unit.rows.stop)]
-        bad = next(((row, number, price) for row, number, price in rows if number < 0 or not (math.isfinite(price) and price > 0)), None)
+        rows = [
+            (row, symbols.get(bytes(names[row]), -1), float(prices[row]))
+            for row in range(unit.rows.start, unit.rows.stop)
+        ]
+        bad = next(
+            (
+                (row, number, price)
+                for row, number, price in rows
+                if number < 0 or not (math.isfinite(price) and price > 0)
+            ),
+            None,
+        )
         if bad is None:
             found += rows
         elif bad[1] < 0:
-            batch.fail(unit, f'unknown symbol "{bytes(names[bad[0]]).decode(errors="replace")}"; known are {", ".join(s.decode() for s in symbols)}')
+            batch.fail(
+                unit,
+                f'unknown symbol "{bytes(names[bad[0]]).decode(errors="replace")}"; known are {", ".join(s.decode() for s in symbols)}',
+            )
         else:
             batch.fail(unit, f"a price must be positive, found {bad[2]}")
     return found
@@ -53,11 +66,20 @@ class Trend(hams_sdk.Model):
         width = int(config.get("width", 16))
         self.cell = torch.nn.LSTMCell(1, width)
         self.head = torch.nn.Linear(width, 1)
-        self.opt = torch.optim.SGD([*self.cell.parameters(), *self.head.parameters()], lr=float(config.get("rate", 0.05)))
+        self.opt = torch.optim.SGD(
+            [*self.cell.parameters(), *self.head.parameters()], lr=float(config.get("rate", 0.05))
+        )
         self.hidden = torch.zeros(len(self.symbols), width)
         self.memory = torch.zeros(len(self.symbols), width)
         self.last = torch.zeros(len(self.symbols), dtype=torch.float64)  # last price; 0 = none yet
-        return {"cell": self.cell, "head": self.head, "opt": self.opt, "hidden": self.hidden, "memory": self.memory, "last": self.last}
+        return {
+            "cell": self.cell,
+            "head": self.head,
+            "opt": self.opt,
+            "hidden": self.hidden,
+            "memory": self.memory,
+            "last": self.last,
+        }
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
         forecasts = np.zeros(len(batch), np.float32)
@@ -65,7 +87,14 @@ class Trend(hams_sdk.Model):
         if not rows:
             return {"forecast": forecasts}
         # Compute stage: on copies of each symbol's memory; the weights stay as they are.
-        now = {number: (self.hidden[number : number + 1], self.memory[number : number + 1], float(self.last[number])) for _, number, _ in rows}
+        now = {
+            number: (
+                self.hidden[number : number + 1],
+                self.memory[number : number + 1],
+                float(self.last[number]),
+            )
+            for _, number, _ in rows
+        }
         losses = []
         for row, number, price in rows:
             hidden, memory, last = now[number]
@@ -82,7 +111,11 @@ class Trend(hams_sdk.Model):
             if losses:
                 self.opt.step()
             for number, (hidden, memory, price) in now.items():
-                self.hidden[number], self.memory[number], self.last[number] = hidden.detach()[0], memory.detach()[0], price
+                self.hidden[number], self.memory[number], self.last[number] = (
+                    hidden.detach()[0],
+                    memory.detach()[0],
+                    price,
+                )
         return {"forecast": forecasts}
 
 
@@ -98,7 +131,13 @@ class Regressor(hams_sdk.Model):
         self.lags = np.zeros((count, LAGS))  # newest first
         self.last = np.zeros(count)
         self.count = np.zeros(count, np.int64)
-        return {"weights": self.weights, "spread": self.spread, "lags": self.lags, "last": self.last, "count": self.count}
+        return {
+            "weights": self.weights,
+            "spread": self.spread,
+            "lags": self.lags,
+            "last": self.last,
+            "count": self.count,
+        }
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
         forecasts = np.zeros(len(batch), np.float32)

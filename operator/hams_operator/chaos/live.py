@@ -62,7 +62,9 @@ class Background:
 class LiveRun:
     """`Run` of one graph. `answered_now`: how many requests the load has had answered; `faults`: when (monotonic) and what."""
 
-    def __init__(self, there: Background, cluster: Cluster, graph: str, system: str, answered_now: Callable[[], int]) -> None:
+    def __init__(
+        self, there: Background, cluster: Cluster, graph: str, system: str, answered_now: Callable[[], int]
+    ) -> None:
         """`system`: the namespace of the controllers."""
         self._there = there
         self._cluster = cluster
@@ -100,8 +102,13 @@ class LiveRun:
             found = self._look()
             living = [pod.name for pod in found.pods if not pod.deleting]
             if operator in (FRONTEND, MANAGER):
-                return min((pod.name for pod in found.pods if pod.of == operator and pod.ready and not pod.deleting), default="")
-            return next((pod for name in holders(found.item, operator, role) if (pod := pod_of(name, living))), "")
+                return min(
+                    (pod.name for pod in found.pods if pod.of == operator and pod.ready and not pod.deleting),
+                    default="",
+                )
+            return next(
+                (pod for name in holders(found.item, operator, role) if (pod := pod_of(name, living))), ""
+            )
 
         return self._until(look, limits.chaos_role_s, f"a {role} of {operator}")
 
@@ -144,7 +151,11 @@ class LiveRun:
     def changed(self, within_s: float = limits.chaos_role_s) -> None:
         """See `Run`."""
         gone = self._last
-        self._until(lambda: gone not in [pod.name for pod in self._look().pods if not pod.deleting], within_s, f"end of pod {gone}")
+        self._until(
+            lambda: gone not in [pod.name for pod in self._look().pods if not pod.deleting],
+            within_s,
+            f"end of pod {gone}",
+        )
 
     def moved(self, operator: str, epoch: int, within_s: float = limits.chaos_redundant_s) -> None:
         """See `Run`."""
@@ -164,15 +175,21 @@ class LiveRun:
 
         def look() -> bool:
             item = self._look().item
-            seen = (item.get("status") or {}).get("observedGeneration", 0) >= item["metadata"].get("generation", 0)
-            image = next((op["model"].get("image") for op in item["spec"]["operators"] if op["name"] == operator), None)
+            seen = (item.get("status") or {}).get("observedGeneration", 0) >= item["metadata"].get(
+                "generation", 0
+            )
+            image = next(
+                (op["model"].get("image") for op in item["spec"]["operators"] if op["name"] == operator), None
+            )
             return seen and all(rolled_out(found, image) for found in self._deployments(operator))
 
         self._until(look, within_s, f"new pods of {operator}")
 
     def _deployments(self, operator: str) -> list[Json]:
         selector = f"{GRAPH}={self._graph},{OPERATOR}={operator}"
-        return list(self._kube(self._cluster.kube.page(DEPLOYMENTS, self._cluster.namespace, selector))["items"])
+        return list(
+            self._kube(self._cluster.kube.page(DEPLOYMENTS, self._cluster.namespace, selector))["items"]
+        )
 
     # -- hurting -----------------------------------------------------------------------------------------------------------------
 
@@ -184,7 +201,9 @@ class LiveRun:
         """See `Run`."""
         self.note(f"{'force ' if force else ''}delete {pod}")
         self._last = pod
-        self._kube(self._cluster.kube.delete(PODS, self._cluster.namespace, pod, grace_s=0 if force else None))
+        self._kube(
+            self._cluster.kube.delete(PODS, self._cluster.namespace, pod, grace_s=0 if force else None)
+        )
 
     def drain(self, node: str) -> None:
         """See `Run`."""
@@ -199,7 +218,9 @@ class LiveRun:
                 if not pod.deleting:
                     self._evict(pod)
             if time.monotonic() > deadline:
-                raise NotInTime(f"drain of {node}: {pods[0].name} is still there after {limits.chaos_drain_s:g} s")
+                raise NotInTime(
+                    f"drain of {node}: {pods[0].name} is still there after {limits.chaos_drain_s:g} s"
+                )
             time.sleep(limits.chaos_look_s)
 
     def _evict(self, pod: Pod) -> None:
@@ -221,17 +242,27 @@ class LiveRun:
             raise NotInTime(NO_CONTROLLER.format(self._system))
         self.note(f"{'force ' if force else ''}delete the controllers")
         for item in page["items"]:
-            self._kube(self._cluster.kube.delete(PODS, self._system, item["metadata"]["name"], grace_s=0 if force else None))
+            self._kube(
+                self._cluster.kube.delete(
+                    PODS, self._system, item["metadata"]["name"], grace_s=0 if force else None
+                )
+            )
 
     def stop_controllers(self) -> None:
         """See `Run`."""
         page = self._kube(self._cluster.kube.page(DEPLOYMENTS, self._system, CONTROLLERS))
-        self._controllers = {item["metadata"]["name"]: int(item["spec"]["replicas"]) for item in page["items"]}
+        self._controllers = {
+            item["metadata"]["name"]: int(item["spec"]["replicas"]) for item in page["items"]
+        }
         if not self._controllers:
             raise NotInTime(NO_CONTROLLER.format(self._system))
         self.note("stop the controllers")
         self._scale(dict.fromkeys(self._controllers, 0))
-        self._until(lambda: not self._kube(self._cluster.kube.page(PODS, self._system, CONTROLLERS))["items"], limits.chaos_redundant_s, "their end")
+        self._until(
+            lambda: not self._kube(self._cluster.kube.page(PODS, self._system, CONTROLLERS))["items"],
+            limits.chaos_redundant_s,
+            "their end",
+        )
 
     def start_controllers(self) -> None:
         """See `Run`."""
@@ -242,14 +273,18 @@ class LiveRun:
         def ready() -> bool:
             page = self._kube(self._cluster.kube.page(DEPLOYMENTS, self._system, CONTROLLERS))
             return all(
-                (item.get("status") or {}).get("readyReplicas", 0) == self._controllers.get(item["metadata"]["name"]) for item in page["items"]
+                (item.get("status") or {}).get("readyReplicas", 0)
+                == self._controllers.get(item["metadata"]["name"])
+                for item in page["items"]
             )
 
         self._until(ready, limits.chaos_redundant_s, "controllers that are Ready")
 
     def _scale(self, wanted: Mapping[str, int]) -> None:
         for name, replicas in wanted.items():
-            self._kube(self._cluster.kube.merge(DEPLOYMENTS, self._system, name, {"spec": {"replicas": replicas}}))
+            self._kube(
+                self._cluster.kube.merge(DEPLOYMENTS, self._system, name, {"spec": {"replicas": replicas}})
+            )
 
     def _members(self) -> list[Json]:
         """Pods of the chart's etcd that are not about to go."""
@@ -283,13 +318,21 @@ class LiveRun:
             again = {"kubectl.kubernetes.io/restartedAt": datetime.now(UTC).isoformat()}
             for item in self._deployments(operator):
                 patch: Json = {"spec": {"template": {"metadata": {"annotations": again}}}}
-                self._kube(self._cluster.kube.merge(DEPLOYMENTS, self._cluster.namespace, item["metadata"]["name"], patch))
+                self._kube(
+                    self._cluster.kube.merge(
+                        DEPLOYMENTS, self._cluster.namespace, item["metadata"]["name"], patch
+                    )
+                )
             return
         item = self._look().item
         operators = [
-            {**op, "model": {**op["model"], "image": image}} if op["name"] == operator else op for op in item["spec"]["operators"]
+            {**op, "model": {**op["model"], "image": image}} if op["name"] == operator else op
+            for op in item["spec"]["operators"]
         ]  # a merge patch knows whole lists only; the version keeps somebody else's change from being undone
-        body: Json = {"metadata": {"resourceVersion": item["metadata"]["resourceVersion"]}, "spec": {"operators": operators}}
+        body: Json = {
+            "metadata": {"resourceVersion": item["metadata"]["resourceVersion"]},
+            "spec": {"operators": operators},
+        }
         self._kube(self._cluster.kube.merge(GRAPHS, self._cluster.namespace, self._graph, body))
 
 
@@ -311,7 +354,11 @@ def entry(item: Json, operator: str) -> Json:
 def holders(item: Json, operator: str, role: str) -> list[str]:
     """Instances that have a role by the status."""
     found = entry(item, operator)
-    named: dict[str, list[str]] = {PRIMARY: [found.get("primary", "")], BACKUP: found.get("inSync", []), ACTIVE: found.get("active", [])}
+    named: dict[str, list[str]] = {
+        PRIMARY: [found.get("primary", "")],
+        BACKUP: found.get("inSync", []),
+        ACTIVE: found.get("active", []),
+    }
     return [name for name in named.get(role, []) if name]
 
 
@@ -329,7 +376,12 @@ def why_not_redundant(found: Found) -> str:
     if waiting is not None:
         return f"pod {waiting} is not Ready"
     living = [pod.name for pod in found.pods]
-    named = [name for op in status.get("operators", []) for role in (PRIMARY, BACKUP, ACTIVE) for name in holders(found.item, op["name"], role)]
+    named = [
+        name
+        for op in status.get("operators", [])
+        for role in (PRIMARY, BACKUP, ACTIVE)
+        for name in holders(found.item, op["name"], role)
+    ]
     homeless = next((name for name in named if pod_of(name, living) is None), None)
     return "" if homeless is None else f"{homeless} has no pod any more"
 
@@ -357,7 +409,10 @@ def why_no_member_is_spare(members: list[Json]) -> str:
     away = next((item["metadata"]["name"] for item in members if not pod_seen(item).ready), None)
     if away is not None:
         return f"{away} is not Ready, and without another one there would be no majority"
-    kept = all(any(volume.get("persistentVolumeClaim") for volume in item["spec"].get("volumes") or []) for item in members)
+    kept = all(
+        any(volume.get("persistentVolumeClaim") for volume in item["spec"].get("volumes") or [])
+        for item in members
+    )
     return "" if kept else "its data would go with it (etcd.persistence.enabled=false)"
 
 

@@ -11,7 +11,9 @@ AFTER_S = 10.0
 """Replies this long after a fault are looked at for its gap."""
 
 
-def gaps_ms(replied_s: Iterable[float], faults: Iterable[float], began_s: float, ended_s: float) -> list[float]:
+def gaps_ms(
+    replied_s: Iterable[float], faults: Iterable[float], began_s: float, ended_s: float
+) -> list[float]:
     """Per fault, the longest time without any reply that began within AFTER_S of it, and before the next fault. All times by one clock, seconds.
 
     `began_s`, `ended_s`: of the load: before the first reply and after the last one there is none, which is no calm.
@@ -21,7 +23,28 @@ def gaps_ms(replied_s: Iterable[float], faults: Iterable[float], began_s: float,
     found = []
     times = list(faults)
     for struck, following in itertools.zip_longest(times, times[1:], fillvalue=math.inf):
-        near = [later - earlier for earlier, later in pairs if struck < later and earlier < min(struck + AFTER_S, following)]
+        near = [
+            later - earlier
+            for earlier, later in pairs
+            if struck < later and earlier < min(struck + AFTER_S, following)
+        ]
+        found.append(round(1000 * max(near, default=0.0), 1))
+    return found
+
+
+def slowest_ms(
+    replied_s: Iterable[float], latencies_s: Iterable[float], faults: Iterable[float]
+) -> list[float]:
+    """Per fault, the longest that a single request took which was in flight then, or was sent within AFTER_S of it and before the next fault.
+
+    A gap ends with anybody's reply; one client may wait on while all others are answered.
+    """
+    requests = [(replied - took, replied, took) for replied, took in zip(replied_s, latencies_s, strict=True)]
+    times = list(faults)
+    found = []
+    for struck, following in itertools.zip_longest(times, times[1:], fillvalue=math.inf):
+        until = min(struck + AFTER_S, following)
+        near = [took for sent, replied, took in requests if replied > struck and sent < until]
         found.append(round(1000 * max(near, default=0.0), 1))
     return found
 
@@ -32,11 +55,12 @@ def at(values: Sequence[float], share: float) -> float:
 
 
 class Fault(msgspec.Struct, frozen=True, rename="camel"):
-    """What was done, when (seconds since the load began), and the longest time without a reply around it."""
+    """What was done, when (seconds since the load began), the longest time without a reply around it, and the slowest single request."""
 
     at_s: float
     what: str
     gap_ms: float
+    slowest_ms: float = 0.0
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
@@ -64,12 +88,21 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
     def text(self) -> str:
         """For people."""
-        lines = [f"{fault.at_s:7.1f} s  {fault.what}: longest gap {fault.gap_ms:.0f} ms" for fault in self.faults]
-        counts = f"{self.answered} answered, {self.failed} failed, {self.again} attempts repeated under their key"
+        lines = [
+            f"{fault.at_s:7.1f} s  {fault.what}: longest gap {fault.gap_ms:.0f} ms, slowest request {fault.slowest_ms:.0f} ms"
+            for fault in self.faults
+        ]
+        counts = (
+            f"{self.answered} answered, {self.failed} failed, {self.again} attempts repeated under their key"
+        )
         lines.append(f"{self.requests} requests in {self.seconds:.0f} s: {counts}")
         lines.append(f"availability {100 * self.availability:.3f} %")
-        lines.append("latency   " + "   ".join(f"{name} {value:.1f} ms" for name, value in self.latency_ms.items()))
-        lines.append("gaps      " + "   ".join(f"{name} {value:.0f} ms" for name, value in self.gap_ms.items()))
+        lines.append(
+            "latency   " + "   ".join(f"{name} {value:.1f} ms" for name, value in self.latency_ms.items())
+        )
+        lines.append(
+            "gaps      " + "   ".join(f"{name} {value:.0f} ms" for name, value in self.gap_ms.items())
+        )
         lines += [f"  {count} x {why}" for why, count in self.failures.items()]
         lines += [f"  {problem}" for problem in self.wrong]
         if self.error:

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY, Run
 
-OPERATOR, NODE, CONTROLLER = "deletes pods of the graph", "drains a node of the graph's pods", "stops or deletes controllers"
+OPERATOR, NODE, CONTROLLER = (
+    "deletes pods of the graph",
+    "drains a node of the graph's pods",
+    "stops or deletes controllers",
+)
 ETCD = "deletes a member of etcd, and a pod of the graph"
 
 
@@ -48,7 +52,9 @@ def chosen(run: Run, aim: Aim) -> str:
     if not aim.operator:
         return next((name for name, stateful in run.operators.items() if stateful), next(iter(run.operators)))
     if aim.operator not in (*run.operators, FRONTEND, MANAGER):
-        raise ValueError(f'no operator "{aim.operator}"; there are {", ".join((*run.operators, FRONTEND, MANAGER))}')
+        raise ValueError(
+            f'no operator "{aim.operator}"; there are {", ".join((*run.operators, FRONTEND, MANAGER))}'
+        )
     return aim.operator
 
 
@@ -56,7 +62,9 @@ def modelled(run: Run, aim: Aim) -> str:
     """The operator that is meant, which has to be one: frontends and managers have no model. Raises ValueError."""
     operator = chosen(run, aim)
     if operator not in run.operators:
-        raise ValueError(f"{operator} has no model: this scenario is about operators: {', '.join(run.operators)}")
+        raise ValueError(
+            f"{operator} has no model: this scenario is about operators: {', '.join(run.operators)}"
+        )
     return operator
 
 
@@ -65,18 +73,28 @@ def targets(run: Run, aim: Aim) -> Iterator[tuple[str, str]]:
     operator = chosen(run, aim)
     found = _of(run, operator)
     if not aim.operator:
-        without_state = next((name for name, keeps in run.operators.items() if not keeps and name != operator), None)
+        without_state = next(
+            (name for name, keeps in run.operators.items() if not keeps and name != operator), None
+        )
         if run.operators[operator] and without_state is not None:
             found += _of(run, without_state)
         found += [(FRONTEND, FRONTEND), (MANAGER, MANAGER)]
     if aim.role and aim.role not in [role for _, role in found]:
-        raise ValueError(f'{aim.operator or "the graph"} has no role "{aim.role}"; there are {", ".join(role for _, role in found)}')
+        raise ValueError(
+            f'{aim.operator or "the graph"} has no role "{aim.role}"; there are {", ".join(role for _, role in found)}'
+        )
     yield from (target for target in found if aim.role in ("", target[1]))
 
 
 def _of(run: Run, operator: str) -> list[tuple[str, str]]:
     """An operator with each of its roles."""
-    roles = (operator,) if operator in (FRONTEND, MANAGER) else (PRIMARY, BACKUP) if run.operators[operator] else (ACTIVE,)
+    roles = (
+        (operator,)
+        if operator in (FRONTEND, MANAGER)
+        else (PRIMARY, BACKUP)
+        if run.operators[operator]
+        else (ACTIVE,)
+    )
     return [(operator, role) for role in roles]
 
 
@@ -190,7 +208,9 @@ def controllers_killed_in_a_change(run: Run, aim: Aim) -> None:
 
 def etcd_member_lost(run: Run, aim: Aim) -> None:
     """F27: a member of etcd and a primary go by force at once: the others serve on, and the one that is back finds its data again."""
-    primary = run.pod_of(stateful(run, aim), PRIMARY)  # asked before: who tells may be connected with the member that goes
+    primary = run.pod_of(
+        stateful(run, aim), PRIMARY
+    )  # asked before: who tells may be connected with the member that goes
     run.lose_etcd_member()
     run.delete(primary, force=True)
     run.changed()
@@ -219,18 +239,53 @@ def upgraded_in_a_failover(run: Run, aim: Aim) -> None:
 
 
 CATALOGUE = (
-    Scenario("F11", "graceful", "deletes a pod of each role, gracefully, one after another", OPERATOR, deleted),
+    Scenario(
+        "F11", "graceful", "deletes a pod of each role, gracefully, one after another", OPERATOR, deleted
+    ),
     Scenario("F12", "force", "deletes a pod of each role by force, one after another", OPERATOR, forced),
-    Scenario("F11", "controllers", "deletes the controllers, gracefully and by force", CONTROLLER, controllers_deleted),
-    Scenario("F13", "all-replicas", "deletes all replicas of a state by force", OPERATOR, all_replicas, loses=True),
+    Scenario(
+        "F11",
+        "controllers",
+        "deletes the controllers, gracefully and by force",
+        CONTROLLER,
+        controllers_deleted,
+    ),
+    Scenario(
+        "F13", "all-replicas", "deletes all replicas of a state by force", OPERATOR, all_replicas, loses=True
+    ),
     Scenario("F14", "random", "deletes pods at random, never the last replica in sync", OPERATOR, at_random),
     Scenario("F15", "drain", "drains the node of a primary", NODE, drained),
     Scenario("F27", "etcd-member", "deletes a member of etcd and a primary by force", ETCD, etcd_member_lost),
-    Scenario("F30", "no-controller", "deletes a primary by force while no controller runs", CONTROLLER, without_controllers),
-    Scenario("F31", "controller-storm", "kills controllers again and again while a model is replaced", CONTROLLER, controllers_killed_in_a_change),
-    Scenario("F33", "heir", "deletes a primary, then the promoted backup before another is in sync", OPERATOR, heir_dies, loses=True),
+    Scenario(
+        "F30",
+        "no-controller",
+        "deletes a primary by force while no controller runs",
+        CONTROLLER,
+        without_controllers,
+    ),
+    Scenario(
+        "F31",
+        "controller-storm",
+        "kills controllers again and again while a model is replaced",
+        CONTROLLER,
+        controllers_killed_in_a_change,
+    ),
+    Scenario(
+        "F33",
+        "heir",
+        "deletes a primary, then the promoted backup before another is in sync",
+        OPERATOR,
+        heir_dies,
+        loses=True,
+    ),
     Scenario("F34", "upgrade", "replaces models one operator after another", OPERATOR, model_upgraded),
-    Scenario("F34", "upgrade-failover", "deletes a primary by force while its operator is replaced", OPERATOR, upgraded_in_a_failover),
+    Scenario(
+        "F34",
+        "upgrade-failover",
+        "deletes a primary by force while its operator is replaced",
+        OPERATOR,
+        upgraded_in_a_failover,
+    ),
 )
 
 
@@ -238,7 +293,9 @@ def find(word: str) -> Scenario:
     """By `F14`, `random` or `F14/random`; an id alone means its first. Raises ValueError with those that there are."""
     row, _, name = word.partition("/")
     for scenario in CATALOGUE:
-        if (name and (scenario.id, scenario.name) == (row, name)) or (not name and row in (scenario.id, scenario.name)):
+        if (name and (scenario.id, scenario.name) == (row, name)) or (
+            not name and row in (scenario.id, scenario.name)
+        ):
             return scenario
     there = ", ".join(f"{scenario.id}/{scenario.name}" for scenario in CATALOGUE)
     raise ValueError(f'no scenario "{word}"; there are {there}')

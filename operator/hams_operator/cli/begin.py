@@ -31,16 +31,18 @@ def init(folder: Path, output: Output) -> int:
     return 0
 
 
-def validate(file: Path, output: Output) -> int:
-    """All errors (exit 1), or what the graph means."""
+def validate(file: Path, output: Output, on_kubernetes: bool = False) -> int:
+    """All errors (exit 1), or what the graph means. `on_kubernetes`: what only a cluster asks for is asked for, too."""
     try:
-        description = describe(load(file))
+        description = describe(load(file, on_kubernetes=on_kubernetes))
     except InvalidGraph as error:
         if output is Output.JSON:
             print_json({"valid": False, "problems": [asdict(problem) for problem in error.problems]})
         else:
             sys.stderr.write("".join(f"{problem}\n" for problem in error.problems))
-            sys.stderr.write(f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}\n")
+            sys.stderr.write(
+                f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}\n"
+            )
         return 1
     if output is Output.JSON:
         print_json({"valid": True, **asdict(description)})
@@ -60,7 +62,9 @@ def meaning(found: Description) -> str:
         roles = ", ".join(f"{count} {role}" for role, count in op.roles)
         join = f", {op.join}" if len(op.upstream) > 1 else ""
         lanes = f", {op.lanes} lanes" if op.lanes > 1 else ""
-        lines.append(f"  {op.name:<{width}}  {op.kind}{join}{lanes}: {' + '.join(op.upstream)} -> {', '.join(op.successors)}; {roles}")
+        lines.append(
+            f"  {op.name:<{width}}  {op.kind}{join}{lanes}: {' + '.join(op.upstream)} -> {', '.join(op.successors)}; {roles}"
+        )
     lines += ["", f"  {found.frontends} frontends with {found.shards} shards, {found.managers} managers"]
     lines.append(
         f"  {found.processes} processes on this machine, about {_mib(found.memory_bytes)} without the models,"

@@ -11,9 +11,14 @@ from hams_operator.cli.output import complain
 def bench(arguments: list[str]) -> int:
     """Run one benchmark; without a name, say which there are."""
     root = _root()
-    found = {path.stem: _summary(path) for path in sorted((root / "benchmarks").glob("*.py")) if _has_main(path)}
+    found = {
+        path.stem: _summary(path) for path in sorted((root / "benchmarks").glob("*.py")) if _has_main(path)
+    }
     if not arguments or arguments[0].startswith("-"):
-        sys.stdout.write("hams bench NAME [--out FILE.json]\n\n" + "".join(f"  {name:<16} {about}\n" for name, about in found.items()))
+        sys.stdout.write(
+            "hams bench NAME [--out FILE.json]\n\n"
+            + "".join(f"  {name:<16} {about}\n" for name, about in found.items())
+        )
         return 0 if arguments in (["--help"], ["-h"]) else 2
     name = arguments[0].replace("-", "_")
     if name not in found:
@@ -32,7 +37,11 @@ def _root() -> Path:
 
 def _has_main(path: Path) -> bool:
     """Whether it is a benchmark that takes arguments, told without importing it."""
-    found = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef) and node.name == "main"]
+    found = [
+        node
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name == "main"
+    ]
     return bool(found) and bool(found[0].args.args)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hams_operator.chaos.live import LiveRun, NotInTime, background
-from hams_operator.chaos.report import Fault, Report, at, gaps_ms, summary
+from hams_operator.chaos.report import Fault, Report, at, gaps_ms, slowest_ms, summary
 from hams_operator.chaos.scenarios import CATALOGUE, Aim, Scenario, find
 from hams_operator.cli.cluster import Cluster, Target, connect, forwarded
 from hams_operator.cli.inference import Client
@@ -52,21 +52,46 @@ class Stage:
 def catalogue(output: Output) -> int:
     """Print the scenarios."""
     if output is Output.JSON:
-        print_json([{"id": item.id, "name": item.name, "does": item.does, "touches": item.touches, "loses": item.loses} for item in CATALOGUE])
+        print_json(
+            [
+                {
+                    "id": item.id,
+                    "name": item.name,
+                    "does": item.does,
+                    "touches": item.touches,
+                    "loses": item.loses,
+                }
+                for item in CATALOGUE
+            ]
+        )
         return 0
     for item in CATALOGUE:
-        sys.stdout.write(f"{item.id:4} {item.name:17} {item.does}{'; MAY LOSE STATE' if item.loses else ''}\n")
+        sys.stdout.write(
+            f"{item.id:4} {item.name:17} {item.does}{'; MAY LOSE STATE' if item.loses else ''}\n"
+        )
     return 0
 
 
-def run(word: str, name: str | None, target: Target, system: str, aim: Aim, load: Load, allow_state_loss: bool, output: Output) -> int:
+def run(
+    word: str,
+    name: str | None,
+    target: Target,
+    system: str,
+    aim: Aim,
+    load: Load,
+    allow_state_loss: bool,
+    output: Output,
+) -> int:
     """Run one; 0 if no request failed and the scenario came to its end."""
     try:
         scenario = find(word)
     except ValueError as unknown:
         complain(str(unknown), 2)
     if scenario.loses and not allow_state_loss:
-        complain(f"{scenario.id}/{scenario.name} {scenario.does}: it may lose a state; say --allow-state-loss if this graph may", 2)
+        complain(
+            f"{scenario.id}/{scenario.name} {scenario.does}: it may lose a state; say --allow-state-loss if this graph may",
+            2,
+        )
     if not 0 < load.rate <= 10_000:
         complain(f"--rate: expected requests per second above 0, found {load.rate:g}", 2)
     check_token(load.token)
@@ -113,9 +138,15 @@ async def _under_load(target: Target, name: str | None, load: Load, begun: "Futu
             graph = load_object({key: value for key, value in item.items() if key != "status"})
         except InvalidGraph as error:
             complain(f"the graph on the cluster cannot be read by this version: {error.problems[0]}")
-        url = load.url if load.url is not None else await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
+        url = (
+            load.url
+            if load.url is not None
+            else await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
+        )
         client = await stack.enter_async_context(Client(url, graph.data.name, load_request_s, load.token))
-        source = samples(graph, Path(os.devnull), load.data)  # no file of the graph here: random tensors, or the data given
+        source = samples(
+            graph, Path(os.devnull), load.data
+        )  # no file of the graph here: random tensors, or the data given
         traffic = Traffic(client, source, load.rate, REQUESTS_MAX, judge=shape_judge(graph), resend=True)
         stop = asyncio.Event()
         begun.set_result(Stage(cluster, graph, traffic, stop, time.monotonic()))
@@ -129,9 +160,13 @@ def _pass_on(done: "Future[Tally]", begun: "Future[Stage]") -> None:
         begun.set_exception(error)
 
 
-def report_of(scenario: Scenario, stage: Stage, live: LiveRun, tally: Tally, over: float, now: float, error: str) -> Report:
+def report_of(
+    scenario: Scenario, stage: Stage, live: LiveRun, tally: Tally, over: float, now: float, error: str
+) -> Report:
     """What the load saw. `over`: when the scenario was; `now`: when the last reply had come."""
-    gaps = gaps_ms(tally.replied_s, [when for when, _ in live.faults], stage.began, over)
+    struck = [when for when, _ in live.faults]
+    slowest = slowest_ms(tally.replied_s, tally.latencies_s, struck)
+    gaps = gaps_ms(tally.replied_s, struck, stage.began, over)
     latencies = sorted(1000 * value for value in tally.latencies_s)
     in_time = sum(1 for value in latencies if value <= 1000 * stage.graph.data.frontend.request_timeout_s)
     return Report(
@@ -144,9 +179,14 @@ def report_of(scenario: Scenario, stage: Stage, live: LiveRun, tally: Tally, ove
         wrong=tally.wrong[:problems_shown_max],
         again=max(0, tally.attempts - tally.sent - tally.resent),
         availability=round(in_time / max(1, tally.sent), 5),
-        latency_ms={key: round(at(latencies, share), 1) for key, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))},
+        latency_ms={
+            key: round(at(latencies, share), 1) for key, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+        },
         gap_ms=summary(gaps),
-        faults=[Fault(round(when - stage.began, 1), what, gap) for (when, what), gap in zip(live.faults, gaps, strict=True)],
+        faults=[
+            Fault(round(when - stage.began, 1), what, gap, slow)
+            for (when, what), gap, slow in zip(live.faults, gaps, slowest, strict=True)
+        ],
         seconds=round(now - stage.began, 1),
         error=error,
     )

@@ -18,7 +18,16 @@ from hams_operator.cli.kill import PROCESSES, ROLES, SIGNALS, pick
 from hams_operator.cli.output import Output, check_lines, check_namespace, complain, console, print_json
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
 from hams_operator.local.observe import Condition, FailureInfo, InstanceStatus, Status
-from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MANAGER_ROLE, MODEL, PROXY, RESTART_LOST, Json, Place
+from hams_operator.plan.names import (
+    FRONTEND_ROLE,
+    GRAPH,
+    MANAGER_ROLE,
+    MODEL,
+    PROXY,
+    RESTART_LOST,
+    Json,
+    Place,
+)
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 
 STRIKE = """
@@ -91,7 +100,10 @@ class Cluster:
         there = await self.graphs()
         names = [item["metadata"]["name"] for item in there]
         if graph is not None and graph not in names:
-            complain(f'no graph "{graph}" in namespace {self.namespace}' + (f"; there are: {', '.join(names)}" if names else ""))
+            complain(
+                f'no graph "{graph}" in namespace {self.namespace}'
+                + (f"; there are: {', '.join(names)}" if names else "")
+            )
         if graph is None and not there:
             complain(f"no graph in namespace {self.namespace}; create one with: kubectl apply -f FILE")
         if graph is None and len(there) > 1:
@@ -107,18 +119,30 @@ class Cluster:
     async def run_in(self, pod: str, container: str, command: list[str], ends_with_it: bool = False) -> str:
         """What a command in a container writes to stdout. Raises Complaint with its stderr if it fails. `ends_with_it`: it may have ended the
         container, and so itself, after it has written."""
-        query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
+        query = [
+            ("container", container),
+            ("stdout", "true"),
+            ("stderr", "true"),
+            *(("command", word) for word in command),
+        ]
         socket = await self.kube.socket(PODS.url(self.namespace, pod, "exec"), query)
         written = {1: b"", 2: b"", 3: b""}
         async for message in socket:
             if message.type is aiohttp.WSMsgType.BINARY and message.data:
                 written[message.data[0]] = written.get(message.data[0], b"") + message.data[1:]
         status = json.loads(written[3] or b"{}")
-        causes = {cause.get("reason"): cause.get("message") for cause in (status.get("details") or {}).get("causes") or []}
+        causes = {
+            cause.get("reason"): cause.get("message")
+            for cause in (status.get("details") or {}).get("causes") or []
+        }
         ended = causes.get("ExitCode", "")
         if status.get("status") == "Success" or (ends_with_it and written[1] and ended in ("", str(_KILLED))):
             return written[1].decode()
-        why = f"the command ended with exit code {ended}" if ended else status.get("message", "the connection ended")
+        why = (
+            f"the command ended with exit code {ended}"
+            if ended
+            else status.get("message", "the connection ended")
+        )
         complain(f"in pod {pod}: {written[2].decode('utf-8', 'replace').strip() or why}")
 
 
@@ -149,10 +173,15 @@ def status_of(found: Found) -> Status:
         status.get("url", place.url),
         place.grpc,
         status.get("generation", 0),
-        tuple(Condition(item["type"], item["status"], item["reason"], item["message"]) for item in status.get("conditions", []))
+        tuple(
+            Condition(item["type"], item["status"], item["reason"], item["message"])
+            for item in status.get("conditions", [])
+        )
         or (Condition("Ready", "Unknown", "NoStatus", "the controller has not looked at it yet"),),
         tuple(instances_of(found)),
-        (FailureInfo(failure["operator"], failure["instance"], failure.get("exitCode", 0), log),) if failure else (),
+        (FailureInfo(failure["operator"], failure["instance"], failure.get("exitCode", 0), log),)
+        if failure
+        else (),
     )
 
 
@@ -162,11 +191,21 @@ def instances_of(found: Found) -> list[InstanceStatus]:
     living = {pod.name: pod for pod in found.pods if not pod.deleting}
     for op in (found.item.get("status") or {}).get("operators", []):
         epoch, name = op.get("epoch", 0), op["name"]
-        roles = [("primary", [op["primary"]] if "primary" in op else []), ("backup", op.get("inSync", [])), ("joining", op.get("joining", []))]
-        roles += [("active", list(dict.fromkeys(filter(None, op.get("active", []))))), ("standby", op.get("standbys", []))]
+        roles = [
+            ("primary", [op["primary"]] if "primary" in op else []),
+            ("backup", op.get("inSync", [])),
+            ("joining", op.get("joining", [])),
+        ]
+        roles += [
+            ("active", list(dict.fromkeys(filter(None, op.get("active", []))))),
+            ("standby", op.get("standbys", [])),
+        ]
         for role, instances in roles:
             shown = 0 if role in ("standby", "joining") else epoch
-            listed += [InstanceStatus(item, name, role, False, shown, op.get("version"), None, None) for item in instances]
+            listed += [
+                InstanceStatus(item, name, role, False, shown, op.get("version"), None, None)
+                for item in instances
+            ]
     known = {pod_of(item.id, living) for item in listed}
     leader = min((pod.name for pod in living.values() if pod.of == MANAGER_ROLE and pod.ready), default=None)
     for pod in sorted(living.values(), key=lambda pod: pod.name):
@@ -184,7 +223,9 @@ def status(target: Target, graph: str | None, every: bool, output: Output) -> in
         async with connect(target) as cluster:
             if not every:
                 return [status_of(await cluster.find(graph))], cluster.namespace
-            return [status_of(await cluster.whole(item)) for item in await cluster.graphs()], cluster.namespace
+            return [
+                status_of(await cluster.whole(item)) for item in await cluster.graphs()
+            ], cluster.namespace
 
     found, namespace = asyncio.run(work())
     if output is Output.JSON:
@@ -207,7 +248,10 @@ def logs(target: Target, operator: str, graph: str | None, lines: int, follow: b
     check_lines(lines)
 
     def say(name: str, line: str) -> None:
-        sys.stdout.write((json.dumps({"process": name, "line": line}) if output is Output.JSON else f"{name} | {line}") + "\n")
+        sys.stdout.write(
+            (json.dumps({"process": name, "line": line}) if output is Output.JSON else f"{name} | {line}")
+            + "\n"
+        )
         if follow:
             sys.stdout.flush()
 
@@ -227,7 +271,9 @@ def logs(target: Target, operator: str, graph: str | None, lines: int, follow: b
             found = await cluster.find(graph)
             pods = sorted(pod.name for pod in found.pods if pod.of == operator)
             if not pods:
-                complain(f'no pods of "{operator}"; there are: {", ".join(sorted({pod.of for pod in found.pods}))}')
+                complain(
+                    f'no pods of "{operator}"; there are: {", ".join(sorted({pod.of for pod in found.pods}))}'
+                )
             containers = [operator] if operator in (FRONTEND_ROLE, MANAGER_ROLE) else [PROXY, MODEL]
             todo = [tell(cluster, pod, container) for pod in pods for container in containers]
             if follow:
@@ -274,17 +320,31 @@ def kill(
             if pod is None:
                 complain(f"{chosen.id} has no pod any more")
             container = PROXY if chosen.operator else chosen.role
-            said = await cluster.run_in(pod, container, ["python3", "-I", "-S", "-c", STRIKE, process, number], ends_with_it=True)
+            said = await cluster.run_in(
+                pod, container, ["python3", "-I", "-S", "-c", STRIKE, process, number], ends_with_it=True
+            )
             return chosen, json.loads(said)
 
     chosen, hit = asyncio.run(work())
     if not hit:
         complain(f"{chosen.id} has no living {'process' if process == 'both' else process} any more")
     if output is Output.JSON:
-        print_json({"instance": chosen.id, "operator": chosen.operator, "role": chosen.role, "signal": number, "pids": hit})
+        print_json(
+            {
+                "instance": chosen.id,
+                "operator": chosen.operator,
+                "role": chosen.role,
+                "signal": number,
+                "pids": hit,
+            }
+        )
     else:
         what = " and ".join(f"{name} {pid}" for name, pid in hit.items())
-        place = f"{chosen.role} of {chosen.operator}" if chosen.operator else chosen.role + (" (leader)" if chosen.leader else "")
+        place = (
+            f"{chosen.role} of {chosen.operator}"
+            if chosen.operator
+            else chosen.role + (" (leader)" if chosen.leader else "")
+        )
         sys.stdout.write(f"{signal.Signals[f'SIG{number}'].name}: {chosen.id}, {place}: {what}\n")
     return 0
 
@@ -296,11 +356,31 @@ def restart(target: Target, operator: str, graph: str | None, output: Output) ->
         async with connect(target) as cluster:
             item = (await cluster.find(graph)).item
             name = item["metadata"]["name"]
-            lost = [found for found in (item.get("status") or {}).get("conditions", []) if found["reason"] == "StateLost"]
-            asked = next((word for found in lost for word in re.findall(r"\S+@\d+", found["message"]) if word.startswith(f"{operator}@")), None)
+            lost = [
+                found
+                for found in (item.get("status") or {}).get("conditions", [])
+                if found["reason"] == "StateLost"
+            ]
+            asked = next(
+                (
+                    word
+                    for found in lost
+                    for word in re.findall(r"\S+@\d+", found["message"])
+                    if word.startswith(f"{operator}@")
+                ),
+                None,
+            )
             if asked is None:
-                complain(f"the state of {operator} is not lost, as the status of {name} says" + (f": {lost[0]['message']}" if lost else ""))
-            body: Json = {"metadata": {"resourceVersion": item["metadata"]["resourceVersion"], "annotations": {RESTART_LOST: asked}}}
+                complain(
+                    f"the state of {operator} is not lost, as the status of {name} says"
+                    + (f": {lost[0]['message']}" if lost else "")
+                )
+            body: Json = {
+                "metadata": {
+                    "resourceVersion": item["metadata"]["resourceVersion"],
+                    "annotations": {RESTART_LOST: asked},
+                }
+            }
             await cluster.kube.merge(GRAPHS, cluster.namespace, name, body)
             return str(name)
 
@@ -308,7 +388,9 @@ def restart(target: Target, operator: str, graph: str | None, output: Output) ->
     if output is Output.JSON:
         print_json({"graph": name, "restarts": operator})
     else:
-        sys.stdout.write(f"the state of {operator} begins again, from its newest checkpoint if there is one\n")
+        sys.stdout.write(
+            f"the state of {operator} begins again, from its newest checkpoint if there is one\n"
+        )
     return 0
 
 
@@ -334,7 +416,11 @@ async def forwarded(target: Target, graph: str, port: int) -> AsyncIterator[str]
             async with looking:
                 if loop.time() - looked_at > _LOOK_S:
                     there = await cluster.whole(found.item)
-                    ready = sorted(pod.name for pod in there.pods if pod.of == FRONTEND_ROLE and pod.ready and not pod.deleting)
+                    ready = sorted(
+                        pod.name
+                        for pod in there.pods
+                        if pod.of == FRONTEND_ROLE and pod.ready and not pod.deleting
+                    )
                     looked_at = loop.time()
             turn += 1
             return ready[turn % len(ready)] if ready else None
@@ -365,7 +451,9 @@ async def forwarded(target: Target, graph: str, port: int) -> AsyncIterator[str]
             await asyncio.gather(*open_ones, return_exceptions=True)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, socket: aiohttp.ClientWebSocketResponse) -> None:
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, socket: aiohttp.ClientWebSocketResponse
+) -> None:
     """Both ways until either ends. Channel 0 is data, 1 errors; the first message of each names the port."""
 
     async def up() -> None:

@@ -1,6 +1,8 @@
 """`hams demo`: the digits graph on real data, a killed primary in the middle of the traffic, and what can be proven of it afterwards.
 
-Every number that is shown is recomputed from what clients were answered: nothing is taken from the graph on trust.
+Every number that is shown is recomputed from what clients were answered: nothing is taken from the graph on trust. Each finding is right, wrong,
+or open: a machine that is too slow leaves requests without an answer in time, and what those did cannot be told from here. They may have
+been counted or not, so what was counted is right anywhere between what was acknowledged and what was sent.
 """
 
 import asyncio
@@ -12,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +27,7 @@ from hams_operator.cli.output import Output, complain, console, print_json, seco
 from hams_operator.cli.runs import choose, status_of
 from hams_operator.cli.samples import samples
 from hams_operator.cli.traffic import Tally, Traffic, percentile
-from hams_operator.cli.up import start_detached
+from hams_operator.cli.up import patience_s, start_detached
 from hams_operator.graph import load
 from hams_operator.limits import demo_settle_s, demo_start_s, load_request_s, status_interval_s
 from hams_operator.local.home import RunFile, running
@@ -40,20 +43,38 @@ WINDOW_ROWS = 256
 """Rows over which the digits example reports its accuracy."""
 
 
+class Verdict(StrEnum):
+    """Of one finding, and of all of them together."""
+
+    RIGHT = "right"
+    SLOW = "too slow"
+    WRONG = "wrong"
+
+
+CODES = {Verdict.RIGHT: 0, Verdict.WRONG: 1, Verdict.SLOW: 3}
+"""Exit codes."""
+MARKS = {Verdict.RIGHT: "[green]✓[/]", Verdict.WRONG: "[bold red]✗[/]", Verdict.SLOW: "[yellow]?[/]"}
+UNANSWERED = ("no answer", "not sent", "429", "503", "504")
+"""How failures begin that say nothing of what became of a request."""
+
+
 @dataclass
 class Findings:
-    """What the demo found out: (what, good, told)."""
+    """What the demo found out: (what, verdict, told)."""
 
-    lines: list[tuple[str, bool, str]] = field(default_factory=list)
+    lines: list[tuple[str, Verdict, str]] = field(default_factory=list)
 
-    def add(self, what: str, good: bool, told: str) -> None:
+    def add(self, what: str, verdict: Verdict, told: str) -> None:
         """One thing."""
-        self.lines.append((what, good, told))
+        self.lines.append((what, verdict, told))
 
     @property
-    def good(self) -> bool:
-        """Everything held."""
-        return all(good for _, good, _ in self.lines)
+    def verdict(self) -> Verdict:
+        """Wrong if anything is; right only if everything is."""
+        found = {verdict for _, verdict, _ in self.lines}
+        if Verdict.WRONG in found:
+            return Verdict.WRONG
+        return Verdict.SLOW if Verdict.SLOW in found else Verdict.RIGHT
 
 
 @dataclass
@@ -74,21 +95,33 @@ class Replies:
         self.seen.append(int(values["seen"][0]))
         self.quality.append(float(values["quality"][0]))
 
-    def off(self) -> str:
-        """Where the counts or the accuracy that the graph reported differ from what follows from its answers; empty if nowhere."""
+    def off(self, unanswered: int = 0) -> str:
+        """Where the counts or the accuracy that the graph reported differ from what follows from its answers; empty if nowhere.
+
+        So many requests were sent without an answer: each may have been counted, so up to as many counts are missing. An accuracy is judged
+        where all the rows that it is of were answered.
+        """
         order = np.argsort(self.seen)
-        if [self.seen[row] for row in order] != list(range(1, len(self.seen) + 1)):
-            return "the counts in the replies are not 1, 2, 3, ... each once"
-        right = np.array([self.truth[row] == self.label[row] for row in order], np.float64)
-        for place, row in enumerate(order):
-            window = right[max(0, place + 1 - WINDOW_ROWS) : place + 1]
-            if np.float32(window.mean()) != np.float32(self.quality[row]):
-                return f"row {place + 1}: the replies give an accuracy of {window.mean():.4f}, the graph said {self.quality[row]:.4f}"
+        counts = [self.seen[row] for row in order]
+        missing = (max(counts) if counts else 0) - len(counts)
+        if len(set(counts)) < len(counts) or (counts and counts[0] < 1) or missing > unanswered:
+            return "the counts in the replies are not 1, 2, 3, ... each once" + (
+                f", {unanswered} of them without an answer" if unanswered else ""
+            )
+        right = {self.seen[row]: float(self.truth[row] == self.label[row]) for row in order}
+        for row in order:
+            seen = self.seen[row]
+            window = [right[at] for at in range(max(1, seen + 1 - WINDOW_ROWS), seen + 1) if at in right]
+            if len(window) < min(seen, WINDOW_ROWS):
+                continue
+            mean = np.array(window, np.float64).mean()
+            if np.float32(mean) != np.float32(self.quality[row]):
+                return f"row {seen}: the replies give an accuracy of {mean:.4f}, the graph said {self.quality[row]:.4f}"
         return ""
 
 
 def demo(duration: str, rate: float, output: Output) -> int:
-    """Run it; 0 only if everything held."""
+    """Run it; 0 only if everything held, 1 if something was wrong, 3 if the machine was too slow to tell."""
     file = _example()
     if not 0 < rate <= 1_000:
         complain(f"--rate: expected requests per second above 0, found {rate:g}", 2)
@@ -98,15 +131,27 @@ def demo(duration: str, rate: float, output: Output) -> int:
     folder = Path(tempfile.mkdtemp(prefix="hams-demo-"))
     os.environ["HAMS_HOME"] = str(folder / "home")
     graph = load(file)
-    terminal.print("[bold]digits[/]: handwritten digits, learnt while they are answered (features -> learner -> monitor)\n")
+    terminal.print(
+        "[bold]digits[/]: handwritten digits, learnt while they are answered (features -> learner -> monitor)\n"
+    )
     findings = Findings()
     began = time.monotonic()
-    options = Options(str(file), history=str(folder / "history"), timeout_s=demo_start_s, parent=os.getpid())
+    options = Options(
+        str(file),
+        history=str(folder / "history"),
+        timeout_s=demo_start_s,
+        parent=os.getpid(),
+        suspect_after_s=patience_s(graph),
+    )
     try:
         with terminal.status("starting: an etcd, 3 managers, 2 frontends, 6 proxies and their models"):
             ready = start_detached(options)
         run = choose(graph.data.name)
-        findings.add("started", True, f"ready and redundant after {time.monotonic() - began:.1f} s at {ready.url}")
+        findings.add(
+            "started",
+            Verdict.RIGHT,
+            f"ready and redundant after {time.monotonic() - began:.1f} s at {ready.url}",
+        )
         _tell(terminal.print, findings.lines[-1:])
         asyncio.run(_traffic(graph, file, run, rate, count, findings, output))
         _tell(terminal.print, findings.lines[1:])
@@ -115,25 +160,49 @@ def demo(duration: str, rate: float, output: Output) -> int:
             end(left)
     findings.add(*_history(folder / "history"))
     _tell(terminal.print, findings.lines[-1:])
+    verdict = findings.verdict
     if output is Output.JSON:
-        print_json({"good": findings.good, "findings": [dict(zip(("what", "good", "told"), line, strict=True)) for line in findings.lines]})
-    elif findings.good:
+        print_json(
+            {
+                "good": verdict is Verdict.RIGHT,
+                "verdict": verdict,
+                "findings": [
+                    {"what": what, "good": found is Verdict.RIGHT, "verdict": found, "told": told}
+                    for what, found, told in findings.lines
+                ],
+            }
+        )
+    elif verdict is Verdict.RIGHT:
         terminal.print("\n[bold green]Nothing was forgotten, nothing was counted twice.[/]")
-    if not findings.good:
+    if verdict is Verdict.SLOW:
+        terminal.print(
+            "\n[bold yellow]Nothing is wrong, but this machine is too slow or too busy to prove more.[/] Fewer other processes,"
+            f" or a lower --rate, help. Logs and history: {folder}"
+        )
+    elif verdict is Verdict.WRONG:
         terminal.print(f"\n[bold red]Something is off.[/] Logs and history: {folder}")
-        return 1
-    shutil.rmtree(folder, ignore_errors=True)
-    return 0
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return CODES[verdict]
 
 
-async def _traffic(graph: Graph, file: Path, run: RunFile, rate: float, count: int, findings: Findings, output: Output) -> None:
+async def _traffic(
+    graph: Graph, file: Path, run: RunFile, rate: float, count: int, findings: Findings, output: Output
+) -> None:
     replies = Replies()
     hit: list[tuple[InstanceStatus, dict[str, int], float]] = []
 
     history = HistoryWriter(run.history or "", "client-demo")
     async with Client(run.url, graph.data.name, load_request_s) as client:
         traffic = Traffic(
-            client, samples(graph, file, None), rate, count, judge=shape_judge(graph), resend=True, history=history, on_answer=replies.take
+            client,
+            samples(graph, file, None),
+            rate,
+            count,
+            judge=shape_judge(graph),
+            resend=True,
+            history=history,
+            on_answer=replies.take,
         )
 
         async def murder() -> None:
@@ -148,38 +217,68 @@ async def _traffic(graph: Graph, file: Path, run: RunFile, rate: float, count: i
         counted = await _count(traffic)
     history.close()
     names = " and ".join(f"{name} {pid}" for name, pid in pids.items())
-    findings.add("killed", bool(pids), f"kill -9 of {victim.id}, primary of {VICTIM} in epoch {victim.epoch} ({names}), amid the traffic")
+    findings.add(
+        "killed",
+        Verdict.RIGHT if pids else Verdict.SLOW,
+        f"kill -9 of {victim.id}, primary of {VICTIM} in epoch {victim.epoch} ({names}), amid the traffic",
+    )
     _judge(findings, tally, replies, counted)
     later = [at for at in sorted(tally.replied_s) if at > killed_s]
     gaps = tally.gaps_s()
     findings.add(
         "gap",
-        bool(later),
+        Verdict.RIGHT if later else Verdict.SLOW,
         f"longest pause between two replies {1000 * max(gaps, default=0):.0f} ms (median {1000 * percentile(gaps, 0.5):.0f} ms)"
         + ("" if later else "; but every reply had come before the kill"),
     )
-    heir = next((item for item in after.instances if item.operator == VICTIM and item.role == "primary"), None)
-    findings.add(
-        "recovered",
-        settled(after) and heir is not None and heir.epoch > victim.epoch,
-        f"{heir.id} is primary in epoch {heir.epoch}, and a fresh backup is in sync again" if heir else f"{VICTIM} has no primary",
+    heir = next(
+        (item for item in after.instances if item.operator == VICTIM and item.role == "primary"), None
     )
+    findings.add("recovered", *_recovered(after, heir, victim))
+
+
+def _recovered(after: Status, heir: InstanceStatus | None, victim: InstanceStatus) -> tuple[Verdict, str]:
+    """A state that is lost is wrong; a successor that is not there yet, or no backup, within `demo_settle_s` is slow."""
+    ready = next(item for item in after.conditions if item.type == "Ready")
+    if ready.reason == "StateLost":
+        return Verdict.WRONG, ready.message
+    if heir is None or heir.epoch <= victim.epoch:
+        return Verdict.SLOW, f"{VICTIM} has no new primary after {demo_settle_s:g} s: {ready.message}"
+    if not settled(after):
+        return (
+            Verdict.SLOW,
+            f"{heir.id} is primary in epoch {heir.epoch}, but not everything is redundant after {demo_settle_s:g} s",
+        )
+    return Verdict.RIGHT, f"{heir.id} is primary in epoch {heir.epoch}, and a fresh backup is in sync again"
 
 
 def _judge(findings: Findings, tally: Tally, replies: Replies, counted: int) -> None:
     trouble = [f"{amount} x {why}" for why, amount in tally.failed.items()] + tally.wrong[:3]
+    unanswered = tally.sent - tally.ok
     findings.add(
         "answered",
-        tally.good,
-        f"{tally.ok} of {tally.sent} requests, {tally.resent} keys sent again and answered the same" + "".join(f"; {item}" for item in trouble),
+        _answered(tally),
+        f"{tally.ok} of {tally.sent} requests, {tally.resent} keys sent again and answered the same"
+        + "".join(f"; {item}" for item in trouble),
     )
-    findings.add("remembered", counted == tally.ok, f"the state has counted {counted} labelled digits; {tally.ok} were acknowledged")
-    off = replies.off()
+    findings.add(
+        "remembered",
+        Verdict.SLOW
+        if counted < 0
+        else Verdict.RIGHT
+        if tally.ok <= counted <= tally.sent
+        else Verdict.WRONG,
+        "no answer"
+        if counted < 0
+        else f"the state has counted {counted} labelled digits; {tally.ok} were acknowledged, {tally.sent} sent",
+    )
+    off = replies.off(unanswered)
     last = replies.quality[replies.seen.index(max(replies.seen))] if replies.seen else 0.0
     findings.add(
         "correct",
-        not off and bool(replies.seen),
-        off or f"every count and every accuracy follows from the replies before it; {100 * last:.0f} % right in the last {WINDOW_ROWS}",
+        Verdict.WRONG if off else Verdict.RIGHT if replies.seen else Verdict.SLOW,
+        off
+        or f"every count and every accuracy follows from the replies before it; {100 * last:.0f} % right in the last {WINDOW_ROWS}",
     )
 
 
@@ -200,16 +299,26 @@ async def _count(traffic: Traffic) -> int:
     return int(answer.values()["seen"][0]) if answer.status == 200 else -1
 
 
-def _history(folder: Path) -> tuple[str, bool, str]:
+def _answered(tally: Tally) -> Verdict:
+    """A request without an answer in time may have been done or not; any other failure is wrong."""
+    if tally.good:
+        return Verdict.RIGHT
+    reasons = [why.removeprefix("sent again: ") for why in tally.failed]
+    open_only = all(why.startswith(UNANSWERED) and "is lost" not in why for why in reasons)
+    return Verdict.SLOW if open_only and not (tally.wrong or tally.doubled) else Verdict.WRONG
+
+
+def _history(folder: Path) -> tuple[str, Verdict, str]:
     from hams_sim.history.checker import check_directory  # noqa: PLC0415 - only at the end
 
     report = check_directory(str(folder))
-    return "history", report.exit_code == 0, report.render().strip().splitlines()[-1]
+    verdict = Verdict.RIGHT if report.exit_code == 0 else Verdict.WRONG
+    return "history", verdict, report.render().strip().splitlines()[-1]
 
 
-def _tell(say: Callable[..., None], lines: list[tuple[str, bool, str]]) -> None:
-    for what, good, told in lines:
-        say(f"  [{'green' if good else 'bold red'}]{'✓' if good else '✗'}[/] {what:<11} {told}")
+def _tell(say: Callable[..., None], lines: list[tuple[str, Verdict, str]]) -> None:
+    for what, verdict, told in lines:
+        say(f"  {MARKS[verdict]} {what:<11} {told}")
 
 
 def _example() -> Path:
@@ -219,11 +328,15 @@ def _example() -> Path:
         file = folder / "examples" / "digits" / "graph.yaml"
         if file.is_file():
             return file
-    complain(f"the digits example is not there: expected {here.parents[1] / 'examples' / 'digits' / 'graph.yaml'}")
+    complain(
+        f"the digits example is not there: expected {here.parents[1] / 'examples' / 'digits' / 'graph.yaml'}"
+    )
 
 
 def _check_needs() -> None:
     """Raises Complaint, before anything is started, if the example's models cannot be imported."""
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        complain(f"the demo's models need what is not installed ({', '.join(missing)}): install the extras local and examples of hams")
+        complain(
+            f"the demo's models need what is not installed ({', '.join(missing)}): install the extras local and examples of hams"
+        )

@@ -93,7 +93,14 @@ def endpoint(url: str) -> tuple[str, int, str]:
     except ValueError as error:
         raise ValueError(f"expected a URL like http://127.0.0.1:8080, found {url!r}: {error}") from None
     more = parts.query or parts.fragment or parts.username is not None
-    if parts.scheme != "http" or not host or not port or more or not (url.isascii() and url.isprintable()) or " " in url:
+    if (
+        parts.scheme != "http"
+        or not host
+        or not port
+        or more
+        or not (url.isascii() and url.isprintable())
+        or " " in url
+    ):
         raise ValueError(f"expected a URL like http://127.0.0.1:8080, found {url!r}")
     return host, port, parts.path.rstrip("/")
 
@@ -109,7 +116,11 @@ class Pool:
 
     async def post(self, path: str, headers: dict[str, str], body: bytes) -> Response:
         """One request, sent once. Raises NoResponse."""
-        lines = [f"POST {self._base}{path} HTTP/1.1", f"host: {self._host}:{self._port}", f"content-length: {len(body)}"]
+        lines = [
+            f"POST {self._base}{path} HTTP/1.1",
+            f"host: {self._host}:{self._port}",
+            f"content-length: {len(body)}",
+        ]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         request = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
         async with self._room:

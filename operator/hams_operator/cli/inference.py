@@ -86,9 +86,13 @@ def tensor(name: str, datatype: str, array: Array) -> Tensor:
     if datatype == "BYTES":
         strange = next((item for item in array.ravel().tolist() if not isinstance(item, str | bytes)), None)
         if strange is not None:
-            raise ValueError(f"tensor {name}: expected BYTES, found {type(strange).__name__} in an array of {array.dtype}")
+            raise ValueError(
+                f"tensor {name}: expected BYTES, found {type(strange).__name__} in an array of {array.dtype}"
+            )
         parts = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]
-        return Tensor(name, datatype, array.shape, b"".join(len(part).to_bytes(4, "little") + part for part in parts))
+        return Tensor(
+            name, datatype, array.shape, b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+        )
     wanted = np.dtype(DTYPES[datatype])
     if not np.can_cast(array.dtype, wanted, "same_kind"):
         raise ValueError(f"tensor {name}: expected {datatype}, found an array of {array.dtype}")
@@ -111,13 +115,20 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._pool.close()
 
     async def infer(self, tensors: tuple[Tensor, ...], key: str) -> Answer:
         """One attempt."""
         inputs = [
-            {"name": item.name, "datatype": item.datatype, "shape": item.shape, "parameters": {"binary_data_size": len(item.data)}}
+            {
+                "name": item.name,
+                "datatype": item.datatype,
+                "shape": item.shape,
+                "parameters": {"binary_data_size": len(item.data)},
+            }
             for item in tensors
         ]
         head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
@@ -128,7 +139,9 @@ class Client:
             **self._proof,
         }
         try:
-            return _answer(await self._pool.post(self._path, headers, b"".join((head, *(item.data for item in tensors)))))
+            return _answer(
+                await self._pool.post(self._path, headers, b"".join((head, *(item.data for item in tensors))))
+            )
         except NoResponse as error:
             return Answer(0, error=str(error))
 

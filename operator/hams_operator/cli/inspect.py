@@ -54,7 +54,9 @@ def restart(operator: str, graph: str | None, output: Output) -> int:
     if output is Output.JSON:
         print_json({"graph": run.graph, "restarts": operator})
     else:
-        sys.stdout.write(f"the state of {operator} begins again, from its newest checkpoint if there is one\n")
+        sys.stdout.write(
+            f"the state of {operator} begins again, from its newest checkpoint if there is one\n"
+        )
     return 0
 
 
@@ -83,27 +85,59 @@ def end(run: RunFile) -> None:
         if not wait_end(run.pid, down_s):
             complain(f"the supervisor of {run.graph} (process {run.pid}) cannot be killed")
     GraphHome(run.graph).read()  # clears what a killed one left
+    GraphHome(run.graph).forget_killed()
 
 
-def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Output) -> int:
-    """The last lines of an operator's processes, live or past; with `follow` also what comes."""
+def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Output, earlier: int = 0) -> int:
+    """The last lines of an operator's processes in this run, or in the last one; with `follow` also what comes.
+
+    `earlier`: so many runs before that one.
+    """
     check_lines(lines)
     folder = _folder_of(graph)
+    if earlier:
+        folder = _earlier(folder, earlier, follow)
     found = sorted((path for path in folder.glob("*.log*") if _is_of(operator, path)), key=_modified_s)
     if not found and not follow:
-        names = sorted({match[1] for path in folder.glob("*.log*") if (match := re.fullmatch(f"(.+){_OF_INSTANCE}", path.name))})
+        names = sorted(
+            {
+                match[1]
+                for path in folder.glob("*.log*")
+                if (match := re.fullmatch(f"(.+){_OF_INSTANCE}", path.name))
+            }
+        )
         etcd = ["etcd"] if any(folder.glob("etcd-0.log*")) else []
-        complain(f'no logs of "{operator}" in {folder}; there are: {", ".join([*names, *etcd, "supervisor"])}')
+        complain(
+            f'no logs of "{operator}" in {folder}; there are: {", ".join([*names, *etcd, "supervisor"])}'
+        )
+    said = False
     for name, line in _last_lines(found, lines):
         _say(name, line, output)
+        said = True
+    if not said and lines and not follow and output is Output.TEXT:
+        sys.stderr.write(f"{operator} has written nothing in this run\n")
     if follow:
         _follow(folder, operator, output)
     return 0
 
 
+def _earlier(logs: Path, earlier: int, follow: bool) -> Path:
+    """The folder with the logs of a run before. Raises Complaint."""
+    if earlier < 0 or follow:
+        complain(
+            "--earlier: expected a number of runs, without --follow: nothing comes of a run that is over", 2
+        )
+    kept = sorted(GraphHome(logs.parent.name).earlier.glob("*"))
+    if earlier > len(kept):
+        complain(f"--earlier {earlier}: logs of {len(kept)} earlier runs are kept")
+    return kept[-earlier]
+
+
 def _is_of(operator: str, path: Path) -> bool:
     """Whether that is a log of an operator's processes, or of the run's own: supervisor, etcd."""
-    kinds = {"supervisor": _OF_SUPERVISOR, "etcd": f"(?:{_OF_INSTANCE}|{_OF_ETCD})"}.get(operator, _OF_INSTANCE)
+    kinds = {"supervisor": _OF_SUPERVISOR, "etcd": f"(?:{_OF_INSTANCE}|{_OF_ETCD})"}.get(
+        operator, _OF_INSTANCE
+    )
     return re.fullmatch(re.escape(operator) + kinds, path.name) is not None
 
 
@@ -123,7 +157,9 @@ def _folder_of(graph: str | None) -> Path:
     if not runs and not past:
         complain("no graph has run here; start one with: hams up FILE")
     names = [run.graph for run in runs] or [folder.graph for folder in past]
-    complain(f"several graphs {'run' if runs else 'have run'}: {', '.join(names)}; choose one with --graph NAME", 2)
+    complain(
+        f"several graphs {'run' if runs else 'have run'}: {', '.join(names)}; choose one with --graph NAME", 2
+    )
 
 
 def _last_lines(files: list[Path], lines: int) -> Iterator[tuple[str, str]]:

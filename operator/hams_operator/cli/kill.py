@@ -15,7 +15,14 @@ ROLES = ("primary", "backup", "joining", "active", "standby")
 
 
 def kill(
-    target: str | None, graph: str | None, role: str | None, leader: bool, instance: str | None, process: str, number: str, output: Output
+    target: str | None,
+    graph: str | None,
+    role: str | None,
+    leader: bool,
+    instance: str | None,
+    process: str,
+    number: str,
+    output: Output,
 ) -> int:
     """Send a signal to an instance's processes and say which."""
     if number.removeprefix("SIG") not in SIGNALS:
@@ -31,15 +38,29 @@ def kill(
     if not hit:
         complain(f"{chosen.id} has no living {'process' if process == 'both' else process} any more")
     if output is Output.JSON:
-        print_json({"instance": chosen.id, "operator": chosen.operator, "role": chosen.role, "signal": number.removeprefix("SIG"), "pids": hit})
+        print_json(
+            {
+                "instance": chosen.id,
+                "operator": chosen.operator,
+                "role": chosen.role,
+                "signal": number.removeprefix("SIG"),
+                "pids": hit,
+            }
+        )
     else:
         what = " and ".join(f"{name} {pid}" for name, pid in hit.items())
-        place = f"{chosen.role} of {chosen.operator}" if chosen.operator else chosen.role + (" (leader)" if chosen.leader else "")
+        place = (
+            f"{chosen.role} of {chosen.operator}"
+            if chosen.operator
+            else chosen.role + (" (leader)" if chosen.leader else "")
+        )
         sys.stdout.write(f"SIG{number.removeprefix('SIG')}: {chosen.id}, {place}: {what}\n")
     return 0
 
 
-def pick(status: Status, target: str | None, role: str | None, leader: bool, instance: str | None) -> InstanceStatus:
+def pick(
+    status: Status, target: str | None, role: str | None, leader: bool, instance: str | None
+) -> InstanceStatus:
     """The instance that is meant; of several one at random. Raises Complaint."""
     if target in ("frontend", "manager"):
         found = [item for item in status.instances if item.operator is None and item.role == target]
@@ -55,7 +76,9 @@ def pick(status: Status, target: str | None, role: str | None, leader: bool, ins
     if instance is not None:
         named = [item for item in found if item.id == instance]
         if not named:
-            complain(f'no instance "{instance}"{f" of {target}" if target else ""} runs; these do: {", ".join(item.id for item in found)}')
+            complain(
+                f'no instance "{instance}"{f" of {target}" if target else ""} runs; these do: {", ".join(item.id for item in found)}'
+            )
         return named[0]
     if leader:
         found = [item for item in found if item.leader]
@@ -64,7 +87,9 @@ def pick(status: Status, target: str | None, role: str | None, leader: bool, ins
         living = found
         found = [item for item in found if item.role in wanted]
         if not found:
-            complain(f"{target} has no {' or '.join(wanted)} now; it has: {', '.join(f'{item.id} ({item.role})' for item in living)}")
+            complain(
+                f"{target} has no {' or '.join(wanted)} now; it has: {', '.join(f'{item.id} ({item.role})' for item in living)}"
+            )
     if not found:
         complain(f"no {'leader' if leader else target} runs now")
     return random.choice(found)

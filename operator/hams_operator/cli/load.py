@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from hams_operator.cli.samples import samples
 from hams_operator.cli.traffic import Judge, Tally, Traffic, percentile
 from hams_operator.graph import InvalidGraph
 from hams_operator.graph import load as load_graph
-from hams_operator.limits import load_request_s, problems_shown_max
+from hams_operator.limits import load_connect_s, load_request_s, problems_shown_max
 from hams_operator.local.home import GraphHome
 from hams_operator.plan.names import HTTP_PORT
 from hams_protocol.graph import Graph
@@ -51,7 +52,9 @@ def load(
     if url is None and target is None:
         run = GraphHome(graph.data.name).read()
         if run is None:
-            complain(f'graph "{graph.data.name}" does not run here; start it with: hams up {file}, or say where it is with --url')
+            complain(
+                f'graph "{graph.data.name}" does not run here; start it with: hams up {file}, or say where it is with --url'
+            )
         url = run.url
     source = samples(graph, file, data)
     history = None
@@ -69,6 +72,7 @@ def load(
                 from hams_operator.cli.cluster import forwarded  # noqa: PLC0415 - the Kubernetes client, only where it is used
 
                 at = await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
+            await check_answers(at)
             client = await stack.enter_async_context(Client(at, graph.data.name, load_request_s, token))
             judge = shape_judge(graph) if verify else None
             traffic = Traffic(client, source, rate, count, judge=judge, resend=verify, history=history)
@@ -86,7 +90,14 @@ def load(
     return 0 if tally.good else 1
 
 
-async def with_progress(traffic: Traffic, count: int, what: str, *, shown: bool, aside: Callable[[], Awaitable[None]] | None = None) -> Tally:
+async def with_progress(
+    traffic: Traffic,
+    count: int,
+    what: str,
+    *,
+    shown: bool,
+    aside: Callable[[], Awaitable[None]] | None = None,
+) -> Tally:
     """Run traffic behind a progress bar, if stderr is a terminal; `aside` runs beside it."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - not for JSON
 
@@ -103,7 +114,11 @@ async def with_progress(traffic: Traffic, count: int, what: str, *, shown: bool,
                 tally = traffic.tally
                 p50, p99 = (1000 * percentile(tally.latencies_s[-1000:], share) for share in (0.5, 0.99))
                 failed = f"  [red]{tally.failed.total()} failed[/]" if tally.failed else ""
-                bar.update(row, completed=tally.ok + tally.failed.total(), told=f"{tally.ok}/{count}  p50 {p50:.1f} ms  p99 {p99:.1f} ms{failed}")
+                bar.update(
+                    row,
+                    completed=tally.ok + tally.failed.total(),
+                    told=f"{tally.ok}/{count}  p50 {p50:.1f} ms  p99 {p99:.1f} ms{failed}",
+                )
                 await asyncio.sleep(0.1)
 
         extra = [asyncio.ensure_future(aside())] if aside is not None else []
@@ -134,11 +149,27 @@ def check_url(url: str | None) -> None:
         complain(f"--url: {error}", 2)
 
 
+async def check_answers(url: str) -> None:
+    """Raises Complaint if nothing takes a connection there: load on nothing has no percentiles."""
+    host, port, _ = endpoint(url)
+    try:
+        async with asyncio.timeout(load_connect_s):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        complain(f"nothing answers at {url}: no connection for {load_connect_s:g} s")
+    except OSError as error:
+        complain(f"nothing answers at {url}: {os.strerror(error.errno) if error.errno else error}")
+    writer.close()
+
+
 def shape_judge(graph: Graph) -> Judge:
     """Declared names, datatypes and shapes, and as many rows as were sent; with lanes, any number of rows."""
     specs = {}
     for reply in graph.data.outputs:
-        found = [next(item for item in graph.operators[op].outputs if item.name == name) for op, name in reply.sources]
+        found = [
+            next(item for item in graph.operators[op].outputs if item.name == name)
+            for op, name in reply.sources
+        ]
         specs[reply.name] = (found[0].datatype, found[0].shape, reply.concat_lanes)
 
     def judge(request: tuple[Tensor, ...], answer: Answer) -> str | None:
@@ -150,7 +181,9 @@ def shape_judge(graph: Graph) -> Judge:
                 return f"output {item.name} is not declared"
             datatype, shape, lanes = specs[item.name]
             rows_right = lanes or item.shape[0] == request[0].shape[0]
-            fits = len(item.shape) == len(shape) + 1 and all(dim in (-1, got) for dim, got in zip(shape, item.shape[1:], strict=True))
+            fits = len(item.shape) == len(shape) + 1 and all(
+                dim in (-1, got) for dim, got in zip(shape, item.shape[1:], strict=True)
+            )
             if item.datatype != datatype or not fits or not rows_right:
                 wanted = ["rows" if lanes else request[0].shape[0], *shape]
                 return f"output {item.name}: expected {datatype} {wanted}, got {item.datatype} {list(item.shape)}"
@@ -184,12 +217,22 @@ def as_text(tally: Tally, verify: bool) -> str:
     """The result for people."""
     gaps = tally.gaps_s()
     again = tally.attempts - tally.sent - tally.resent
-    repeated = "1 attempt repeated under its key" if again == 1 else f"{again} attempts repeated under their key"
-    lines = [f"{tally.sent} sent, {tally.ok} answered, {tally.failed.total()} failed" + (f"; {repeated}" if again > 0 else "")]
-    lines.append("latency   " + "   ".join(f"{name} {_ms(percentile(tally.latencies_s, share))} ms" for name, share in SHARES.items()))
-    lines.append(f"replies   longest gap {_ms(max(gaps, default=0.0))} ms, median {_ms(percentile(gaps, 0.5))} ms")
+    repeated = (
+        "1 attempt repeated under its key" if again == 1 else f"{again} attempts repeated under their key"
+    )
+    lines = [
+        f"{tally.sent} sent, {tally.ok} answered, {tally.failed.total()} failed"
+        + (f"; {repeated}" if again > 0 else "")
+    ]
+    if tally.ok:
+        shares = (f"{name} {_ms(percentile(tally.latencies_s, share))} ms" for name, share in SHARES.items())
+        lines.append("latency   " + "   ".join(shares))
+        longest, median = _ms(max(gaps, default=0.0)), _ms(percentile(gaps, 0.5))
+        lines.append(f"replies   longest gap {longest} ms, median {median} ms")
     if verify:
-        lines.append(f"verified  {tally.resent} keys sent again, {tally.doubled} answered differently; {len(tally.wrong)} wrong replies")
+        lines.append(
+            f"verified  {tally.resent} keys sent again, {tally.doubled} answered differently; {len(tally.wrong)} wrong replies"
+        )
     lines += [f"  {count} x {why}" for why, count in tally.failed.most_common(problems_shown_max)]
     lines += [f"  {problem}" for problem in tally.wrong[:problems_shown_max]]
     return "\n".join(lines) + "\n"

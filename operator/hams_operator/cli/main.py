@@ -4,6 +4,7 @@ No stack trace reaches a user: what goes wrong in a way that is known is a `Comp
 operating system refuses is one line too.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -14,35 +15,114 @@ from typing import Annotated, NoReturn
 import typer
 
 from hams_operator.cli.output import Complaint, Output
+from hams_operator.extras import extra_of, missing, sentence
 from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE
 
 app = typer.Typer(
     name="hams",
     help="HAMS: graphs of models as one service that never forgets.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 history_app = typer.Typer(help="Recorded histories.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(history_app, name="history")
-chaos_app = typer.Typer(help="Faults against a graph on a cluster, under load.", no_args_is_help=True, rich_markup_mode=None)
+chaos_app = typer.Typer(
+    help="Faults against a graph on a cluster, under load.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(chaos_app, name="chaos")
+image_app = typer.Typer(help="Images of models, for Kubernetes.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(image_app, name="image")
 
 _RAW = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The graph: a ServiceGraph in YAML.", show_default=False)]
-GraphOption = Annotated[str | None, typer.Option("--graph", metavar="NAME", help="Which graph; without it the one that runs.", show_default=False)]
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The graph: a ServiceGraph in YAML.", show_default=False)
+]
+
+
+def _graphs(incomplete: str) -> list[str]:
+    """What a shell offers for --graph: graphs that run here."""
+    from hams_operator.local.home import running  # noqa: PLC0415
+
+    return [run.graph for run in running() if run.graph.startswith(incomplete)]
+
+
+def _operators(incomplete: str) -> list[str]:
+    """What a shell offers for OPERATOR: those of the graphs that run here, and the two kinds that every graph has."""
+    from hams_operator.graph import InvalidGraph, load  # noqa: PLC0415
+    from hams_operator.local.home import running  # noqa: PLC0415
+
+    found = ["frontend", "manager"]
+    for run in running():
+        with contextlib.suppress(InvalidGraph, OSError):  # its file may have gone since
+            found += [op.name for op in load(Path(run.file)).data.operators]
+    return [name for name in found if name.startswith(incomplete)]
+
+
+GraphOption = Annotated[
+    str | None,
+    typer.Option(
+        "--graph",
+        metavar="NAME",
+        help="Which graph; without it the one that runs.",
+        show_default=False,
+        autocompletion=_graphs,
+    ),
+]
 OutputOption = Annotated[Output, typer.Option("--output", help="How to print.")]
 ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="A cluster of the kubeconfig, instead of this machine.", show_default=False)
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="A cluster of the kubeconfig, instead of this machine.",
+        show_default=False,
+    ),
 ]
 NamespaceOption = Annotated[
     str | None,
-    typer.Option("--namespace", metavar="NAME", help="Of the cluster (without it the context's), instead of this machine.", show_default=False),
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="Of the cluster (without it the context's), instead of this machine.",
+        show_default=False,
+    ),
 ]
-TokenOption = Annotated[str, typer.Option("--token", envvar="HAMS_TOKEN", help="Borne by each request, if the graph asks for one.", show_envvar=True)]
+TokenOption = Annotated[
+    str,
+    typer.Option(
+        "--token",
+        envvar="HAMS_TOKEN",
+        help="Borne by each request, if the graph asks for one.",
+        show_envvar=True,
+    ),
+]
 Code = typer.Exit
+
+
+def _version(asked: bool) -> None:
+    """The version, and which form of the core runs here: it decides how fast a graph is."""
+    if not asked:
+        return
+    import platform  # noqa: PLC0415
+    from importlib.metadata import version  # noqa: PLC0415
+
+    import hams_protocol.graph as core  # noqa: PLC0415
+
+    form = "Python sources" if str(core.__file__).endswith(".py") else "machine code"
+    sys.stdout.write(f"hams {version('hams')}\ncore: {form}\nPython {platform.python_version()}\n")
+    raise Code(0)
+
+
+@app.callback()
+def hams(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """HAMS: graphs of models as one service that never forgets."""
 
 
 @app.command()
@@ -51,7 +131,10 @@ def demo(
     duration: Annotated[str, typer.Option(help="How long the traffic runs.")] = "20s",
     rate: Annotated[float, typer.Option(help="Requests per second.")] = 50.0,
 ) -> None:
-    """A graph on real data, traffic, a killed primary, and what happened."""
+    """Run a graph on real data, kill a primary, see what was kept."""
+    lacking = missing("local") or tuple(name for name in missing("examples") if name in ("torch", "sklearn"))
+    if lacking:
+        raise Complaint(sentence("hams demo", lacking, extra_of(lacking[0]) or "examples"))
     from hams_operator.cli import demo as work  # noqa: PLC0415
 
     raise Code(work.demo(duration, rate, output))
@@ -59,37 +142,68 @@ def demo(
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it.", show_default=False)], output: OutputOption = Output.TEXT
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it.", show_default=False)],
+    output: OutputOption = Output.TEXT,
 ) -> None:
-    """A small graph with a stateless and a stateful model to start from."""
+    """Write a small graph to start from."""
     from hams_operator.cli import begin  # noqa: PLC0415
 
     raise Code(begin.init(folder, output))
 
 
 @app.command()
-def validate(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
+def validate(
+    file: FileArgument,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Also what only Kubernetes needs, such as images.")
+    ] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
     """All errors of a graph, or what it means."""
     from hams_operator.cli import begin  # noqa: PLC0415
 
-    raise Code(begin.validate(file, output))
+    raise Code(begin.validate(file, output, kubernetes))
 
 
 @app.command()
 def up(
     file: FileArgument,
-    port: Annotated[int | None, typer.Option(help="HTTP port; gRPC takes the next one. Without it free ports.", show_default=False)] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return when the graph is ready and redundant; it runs on.")] = False,
-    timeout: Annotated[str | None, typer.Option(help="How long that may take; 60s with --detach.", show_default=False)] = None,
-    history: Annotated[Path | None, typer.Option(metavar="DIR", help="Record a history there.", show_default=False)] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="HTTP port; gRPC takes the next one. Without it free ports.", show_default=False),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Port of the page of all metrics; without it a free one.", show_default=False),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the graph is ready and redundant; it runs on.")
+    ] = False,
+    timeout: Annotated[
+        str | None, typer.Option(help="How long that may take; 60s with --detach.", show_default=False)
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Record a history there.", show_default=False)
+    ] = None,
     restore: Annotated[bool, typer.Option("--restore", help="Begin from the newest checkpoints.")] = False,
-    etcd: Annotated[str | None, typer.Option(metavar="URL", help="Use this etcd instead of an own one.", show_default=False)] = None,
+    etcd: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Use this etcd instead of an own one.", show_default=False),
+    ] = None,
+    check: Annotated[
+        bool | None,
+        typer.Option(
+            "--check/--no-check",
+            help="Prove each model first, as `hams-model check` does. By default if a person starts it.",
+            show_default=False,
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Run a graph on this machine; Ctrl-C ends it."""
     from hams_operator.cli import up as work  # noqa: PLC0415
 
-    raise Code(work.up(file, port, detach, timeout, history, restore, etcd, output))
+    raise Code(work.up(file, port, detach, timeout, history, restore, etcd, check, output, metrics_port))
 
 
 @app.command()
@@ -100,7 +214,7 @@ def status(
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """What runs, who has which role, and whether it is ready and redundant."""
+    """What runs, in which role, and whether it is redundant."""
     if context is not None or namespace is not None:
         from hams_operator.cli import cluster  # noqa: PLC0415
 
@@ -112,10 +226,24 @@ def status(
 
 @app.command()
 def logs(
-    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="An operator, frontend, manager, supervisor or etcd.", show_default=False)],
+    operator: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATOR",
+            help="An operator, frontend, manager, supervisor or etcd.",
+            show_default=False,
+            autocompletion=_operators,
+        ),
+    ],
     graph: GraphOption = None,
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many last lines of each process.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    earlier: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Not of the last run here, but of the N-th before it.", show_default=False
+        ),
+    ] = 0,
     context: ContextOption = None,
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
@@ -127,7 +255,7 @@ def logs(
         raise Code(cluster.logs(cluster.Target(context, namespace), operator, graph, lines, follow, output))
     from hams_operator.cli import inspect  # noqa: PLC0415
 
-    raise Code(inspect.logs(operator, graph, lines, follow, output))
+    raise Code(inspect.logs(operator, graph, lines, follow, output, earlier))
 
 
 @app.command()
@@ -144,23 +272,35 @@ def down(
 
 @app.command()
 def kill(
-    target: Annotated[str | None, typer.Argument(metavar="OPERATOR|frontend|manager", show_default=False)] = None,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="OPERATOR|frontend|manager", show_default=False, autocompletion=_operators),
+    ] = None,
     graph: GraphOption = None,
-    role: Annotated[str | None, typer.Option(help="primary, backup, joining, active, standby.", show_default=False)] = None,
+    role: Annotated[
+        str | None, typer.Option(help="primary, backup, joining, active, standby.", show_default=False)
+    ] = None,
     leader: Annotated[bool, typer.Option("--leader", help="The manager that leads.")] = False,
-    instance: Annotated[str | None, typer.Option(metavar="ID", help="This very instance.", show_default=False)] = None,
+    instance: Annotated[
+        str | None, typer.Option(metavar="ID", help="This very instance.", show_default=False)
+    ] = None,
     process: Annotated[str, typer.Option(help="model, proxy or both.")] = "both",
     number: Annotated[str, typer.Option("--signal", help="KILL, STOP, CONT or TERM.")] = "KILL",
     context: ContextOption = None,
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Chaos by hand: a signal to the processes of an instance, of several to one at random."""
+    """Send a signal to an instance: chaos by hand.
+
+    Of several that fit, one at random is hit.
+    """
     if context is not None or namespace is not None:
         from hams_operator.cli import cluster  # noqa: PLC0415
 
         where = cluster.Target(context, namespace)
-        raise Code(cluster.kill(where, target, graph, role, leader, instance, process, number.upper(), output))
+        raise Code(
+            cluster.kill(where, target, graph, role, leader, instance, process, number.upper(), output)
+        )
     from hams_operator.cli import kill as work  # noqa: PLC0415
 
     raise Code(work.kill(target, graph, role, leader, instance, process, number.upper(), output))
@@ -168,13 +308,21 @@ def kill(
 
 @app.command()
 def restart(
-    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The operator (or shard, F/0) whose state is lost.", show_default=False)],
+    operator: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATOR", help="The operator (or shard, F/0) whose state is lost.", show_default=False
+        ),
+    ],
     graph: GraphOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Decide that a lost state shall begin again: where whenLost is Stop, the graph waits for this."""
+    """Let a lost state begin again.
+
+    Where whenLost is Stop, the graph waits for this.
+    """
     if context is not None or namespace is not None:
         from hams_operator.cli import cluster  # noqa: PLC0415
 
@@ -187,19 +335,34 @@ def restart(
 @app.command()
 def load(
     file: FileArgument,
-    url: Annotated[str | None, typer.Option(help="Where the graph answers; without it the run of that name here.", show_default=False)] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the graph answers; without it the run of that name here.", show_default=False
+        ),
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Request tensors; without it data.py beside the models, else random.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="Request tensors; without it data.py beside the models, else random.",
+            show_default=False,
+        ),
     ] = None,
     rate: Annotated[float, typer.Option(help="Requests per second, whether answers come or not.")] = 50.0,
     duration: Annotated[str, typer.Option(help="How long.")] = "10s",
-    verify: Annotated[bool, typer.Option("--verify", help="Check every reply; send every tenth key again.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every reply; send every tenth key again.")
+    ] = False,
     token: TokenOption = "",
     context: ContextOption = None,
     namespace: NamespaceOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Open-loop load with percentiles; --verify proves one reply per key."""
+    """Send requests at a rate, and say how they were answered.
+
+    --verify proves one reply per key.
+    """
     from hams_operator.cli import load as work  # noqa: PLC0415
 
     where = None
@@ -213,11 +376,24 @@ def load(
 @app.command()
 def render(
     file: FileArgument,
-    namespace: Annotated[str | None, typer.Option(help="Namespace; without it the file's, else default.", show_default=False)] = None,
-    image: Annotated[str, typer.Option(envvar="HAMS_SIDECAR_IMAGE", help="Image of proxies, frontends and managers.")] = DEFAULT_IMAGE,
-    etcd: Annotated[str, typer.Option(envvar="HAMS_ETCD", help="Endpoints of etcd, separated by commas.")] = DEFAULT_ETCD,
-    uid: Annotated[str, typer.Option(help="uid of the ServiceGraph that owns the objects; without it nothing owns them.")] = "",
-    tls: Annotated[bool, typer.Option(help="Pods mount the Secret with their certificates, which the controller makes; not without one.")] = True,
+    namespace: Annotated[
+        str | None, typer.Option(help="Namespace; without it the file's, else default.", show_default=False)
+    ] = None,
+    image: Annotated[
+        str, typer.Option(envvar="HAMS_SIDECAR_IMAGE", help="Image of proxies, frontends and managers.")
+    ] = DEFAULT_IMAGE,
+    etcd: Annotated[
+        str, typer.Option(envvar="HAMS_ETCD", help="Endpoints of etcd, separated by commas.")
+    ] = DEFAULT_ETCD,
+    uid: Annotated[
+        str, typer.Option(help="uid of the ServiceGraph that owns the objects; without it nothing owns them.")
+    ] = "",
+    tls: Annotated[
+        bool,
+        typer.Option(
+            help="Pods mount the Secret with their certificates, which the controller makes; not without one."
+        ),
+    ] = True,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """The Kubernetes objects that the controller would apply."""
@@ -237,7 +413,12 @@ def chaos_list(output: OutputOption = Output.TEXT) -> None:
 
 @chaos_app.command("run")
 def chaos_run(
-    scenario: Annotated[str, typer.Option(metavar="F14|random|F14/random", help="Which; hams chaos list tells all.", show_default=False)],
+    scenario: Annotated[
+        str,
+        typer.Option(
+            metavar="F14|random|F14/random", help="Which; hams chaos list tells all.", show_default=False
+        ),
+    ],
     graph: GraphOption = None,
     context: ContextOption = None,
     namespace: NamespaceOption = None,
@@ -245,19 +426,35 @@ def chaos_run(
     every: Annotated[str, typer.Option(help="Between two faults of such a one.")] = "5s",
     times: Annotated[int, typer.Option(help="How often each role is hit, in the others.")] = 2,
     operator: Annotated[
-        str, typer.Option(help="Whom to hit; without it the first operator with state, the first without, frontends, managers.")
+        str,
+        typer.Option(
+            help="Whom to hit; without it the first operator with state, the first without, frontends, managers."
+        ),
     ] = "",
-    role: Annotated[str, typer.Option(help="primary, backup, active, frontend or manager; without it each that there is.")] = "",
-    image: Annotated[str, typer.Option(help="F34: the model's next image; without it its pods are restarted.")] = "",
+    role: Annotated[
+        str, typer.Option(help="primary, backup, active, frontend or manager; without it each that there is.")
+    ] = "",
+    image: Annotated[
+        str, typer.Option(help="F34: the model's next image; without it its pods are restarted.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="Of what is chosen at random.")] = 14,
     rate: Annotated[float, typer.Option(help="Requests per second, whether answers come or not.")] = 20.0,
     url: Annotated[
-        str | None, typer.Option(help="Where the graph answers; without it its frontends, through the API server.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Where the graph answers; without it its frontends, through the API server.",
+            show_default=False,
+        ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Request tensors; without it random ones.", show_default=False)] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="Request tensors; without it random ones.", show_default=False),
+    ] = None,
     token: TokenOption = "",
     system: Annotated[str, typer.Option(help="Namespace of the controllers.")] = "hams-system",
-    allow_state_loss: Annotated[bool, typer.Option("--allow-state-loss", help="For scenarios that may lose a state.")] = False,
+    allow_state_loss: Annotated[
+        bool, typer.Option("--allow-state-loss", help="For scenarios that may lose a state.")
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Hit a graph on a cluster while it answers requests; exit code 1 if a request failed."""
@@ -267,18 +464,40 @@ def chaos_run(
 
     aim = Aim(operator, role, times, seconds(duration), seconds(every), seed, image)
     where = cluster.Target(context, namespace)
-    raise Code(chaos.run(scenario, graph, where, system, aim, chaos.Load(url, rate, data, token), allow_state_loss, output))
+    raise Code(
+        chaos.run(
+            scenario, graph, where, system, aim, chaos.Load(url, rate, data, token), allow_state_loss, output
+        )
+    )
+
+
+@image_app.command("build")
+def image_build(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="The model's code, and requirements.txt.", show_default=False),
+    ],
+    name: Annotated[
+        str, typer.Option(metavar="REGISTRY/NAME:TAG", help="As the graph names it.", show_default=False)
+    ],
+    builder: Annotated[str, typer.Option(help="auto, docker, podman, buildah or local.")] = "auto",
+    push: Annotated[bool, typer.Option("--push", help="Push it to its registry.")] = False,
+) -> None:
+    """A model's own code as an image, with docker, podman, buildah, or the project's own builder."""
+    from hams_operator.cli import image  # noqa: PLC0415
+
+    raise Code(image.build(folder, name, builder, push))
 
 
 @app.command(context_settings=_RAW)
 def sim(context: typer.Context) -> None:
-    """Deterministic simulation: hams sim --histories N --seed S."""
+    """Simulate histories: hams sim --histories N --seed S."""
     raise Code(_foreign("hams_sim.runner", "the simulator", context.args))
 
 
 @history_app.command("check", context_settings=_RAW)
 def history_check(context: typer.Context) -> None:
-    """Check the invariants over a recorded history: hams history check DIR."""
+    """Check a recorded history: hams history check DIR."""
     raise Code(_foreign("hams_sim.history.command", "the history checker", ["check", *context.args]))
 
 
@@ -315,6 +534,11 @@ def main() -> None:
     except BrokenPipeError:  # `hams logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
+    except ModuleNotFoundError as error:
+        lacking = extra_of(error.name or "")
+        if lacking is None or error.name is None:
+            raise
+        _told(sentence(f"hams {' '.join(sys.argv[1:2])}", (error.name,), lacking), 1)
     except OSError as error:  # what the machine refuses, where no command has better words for it
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         _told(where + (error.strerror or str(error) or type(error).__name__), 1)

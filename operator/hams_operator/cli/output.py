@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from hams_operator.limits import pipe_columns
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -40,7 +42,10 @@ def console(*, stderr: bool = False) -> "Console":
     """A terminal for text, or what stands in for one."""
     from rich.console import Console  # noqa: PLC0415 - 50 ms that JSON and errors need not pay
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    made = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = pipe_columns
+    return made
 
 
 def check_namespace(name: str | None) -> None:

@@ -39,10 +39,19 @@ def render(file: Path, namespace: str | None, settings: Settings, uid: str, outp
         place = Place(name, namespace or found_namespace or "default", uid or found_uid)
         graph = load(file, uid=place.graph_uid(), on_kubernetes=True)
     except InvalidGraph as error:
-        complain("\n".join([f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}", *map(str, error.problems)]))
+        complain(
+            "\n".join(
+                [
+                    f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}",
+                    *map(str, error.problems),
+                ]
+            )
+        )
     objects = desired(graph, encode_spec(graph).decode(), place, settings)
     if output is Output.JSON:
         print_json({"apiVersion": "v1", "kind": "List", "items": list(objects)})
     else:
-        sys.stdout.write(yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=150, explicit_start=True))
+        sys.stdout.write(
+            yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=150, explicit_start=True)
+        )
     return 0

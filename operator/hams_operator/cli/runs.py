@@ -2,7 +2,7 @@
 
 from hams_operator.cli.output import Complaint, complain
 from hams_operator.local.control import NoAnswer, ask
-from hams_operator.local.home import GraphHome, RunFile, running
+from hams_operator.local.home import GraphHome, RunFile, folders, running
 from hams_operator.local.observe import Status
 
 
@@ -12,15 +12,30 @@ def choose(graph: str | None) -> RunFile:
         found = home_of(graph)
         run = found.read() if found.folder.is_dir() else None
         if run is None:
+            if (dead := found.killed()) is not None:
+                complain(_was_killed(dead))
             names = ", ".join(item.graph for item in running())
             complain(f'no graph "{graph}" runs here' + (f"; these do: {names}" if names else ""))
         return run
     runs = running()
+    ended = [item for item in (folder.killed() for folder in folders()) if item is not None]
+    if not runs and ended:
+        complain(_was_killed(ended[0]))
     if not runs:
         complain("no graph runs here; start one with: hams up FILE")
     if len(runs) > 1:
-        complain(f"several graphs run: {', '.join(run.graph for run in runs)}; choose one with --graph NAME", 2)
+        complain(
+            f"several graphs run: {', '.join(run.graph for run in runs)}; choose one with --graph NAME", 2
+        )
     return runs[0]
+
+
+def _was_killed(run: RunFile) -> str:
+    """What a user should know of a run that nobody ended."""
+    return (
+        f"{run.graph} does not run any more: its supervisor (process {run.pid}) was killed, and its processes ended with it. "
+        f"What it said: hams logs supervisor --graph {run.graph}. Start it again with: hams up {run.file}"
+    )
 
 
 def home_of(graph: str) -> GraphHome:

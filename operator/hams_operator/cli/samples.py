@@ -65,8 +65,12 @@ def as_request(graph: Graph, found: Mapping[str, Array]) -> tuple[Tensor, ...]:
         raise ValueError(f"tensor {missing[0]} is missing; found {', '.join(found) or 'none'}")
     for name, array in found.items():
         shape = specs[name].shape
-        if array.ndim != len(shape) + 1 or any(dim not in (-1, got) for dim, got in zip(shape, array.shape[1:], strict=True)):
-            raise ValueError(f"tensor {name}: expected the shape {['rows', *shape]}, found {list(array.shape)}")
+        if array.ndim != len(shape) + 1 or any(
+            dim not in (-1, got) for dim, got in zip(shape, array.shape[1:], strict=True)
+        ):
+            raise ValueError(
+                f"tensor {name}: expected the shape {['rows', *shape]}, found {list(array.shape)}"
+            )
     return tuple(tensor(name, item.datatype, found[name]) for name, item in specs.items() if name in found)
 
 
@@ -78,13 +82,27 @@ def from_npz(path: Path) -> Iterator[dict[str, Array]]:
             complain(f"--data {path}: expected a .npz file of plain arrays, found a single array (.npy)")
         with loaded as found:
             arrays = {name: found[name] for name in found.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # RuntimeError: zip's, of what it cannot unpack
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        RuntimeError,
+    ) as error:  # RuntimeError: zip's, of what it cannot unpack
+        why = (
+            error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
+        )
         complain(f"--data {path}: expected a .npz file of plain arrays: {why}")
     rows = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(rows) != 1 or rows == {0}:
-        complain(f"--data {path}: expected arrays with one common number of rows above 0, found {sorted(rows) or 'no array'}")
-    return ({name: array[row : row + 1] for name, array in arrays.items()} for row in itertools.cycle(range(rows.pop())))
+        complain(
+            f"--data {path}: expected arrays with one common number of rows above 0, found {sorted(rows) or 'no array'}"
+        )
+    return (
+        {name: array[row : row + 1] for name, array in arrays.items()}
+        for row in itertools.cycle(range(rows.pop()))
+    )
 
 
 def from_module(graph: Graph, file: Path) -> Iterator[dict[str, Array]] | None:
@@ -97,10 +115,15 @@ def from_module(graph: Graph, file: Path) -> Iterator[dict[str, Array]] | None:
         return None
     sys.path.insert(0, folder)
     try:
-        stream = cast(Callable[[], Iterator[dict[str, Array]]] | None, getattr(importlib.import_module(name), "stream", None))
+        stream = cast(
+            Callable[[], Iterator[dict[str, Array]]] | None,
+            getattr(importlib.import_module(name), "stream", None),
+        )
         return None if stream is None else iter(stream())
     except Exception as error:  # noqa: BLE001 - data.py is the user's own code and may raise anything
-        complain(f"{name} in {folder} cannot be used: {type(error).__name__}: {error}; give requests with --data FILE.npz")
+        complain(
+            f"{name} in {folder} cannot be used: {type(error).__name__}: {error}; give requests with --data FILE.npz"
+        )
 
 
 def generated(graph: Graph, seed: int = 0) -> Iterator[dict[str, Array]]:
@@ -115,7 +138,9 @@ def _random(item: TensorSpec, random: np.random.Generator) -> Array:
     kind = np.dtype(DTYPES[item.datatype])
     if item.datatype == "BYTES":
         array = np.empty(shape, object)
-        array[...] = [random.bytes(4).hex().encode() for _ in range(array.size)] if array.ndim == 1 else b"text"
+        array[...] = (
+            [random.bytes(4).hex().encode() for _ in range(array.size)] if array.ndim == 1 else b"text"
+        )
         return array
     if kind.kind == "f":
         return random.standard_normal(shape).astype(kind)

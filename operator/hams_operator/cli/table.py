@@ -6,14 +6,24 @@ from rich.text import Text
 
 from hams_operator.local.observe import InstanceStatus, Status, said
 
-_COLOURS = {"primary": "bold green", "active": "bold green", "backup": "cyan", "joining": "yellow", "standby": "dim"}
+_COLOURS = {
+    "primary": "bold green",
+    "active": "bold green",
+    "backup": "cyan",
+    "joining": "yellow",
+    "standby": "dim",
+}
 
 
 def table(status: Status, *, hint: str = "") -> RenderableType:
     """The whole picture."""
     rows = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
     for heading in ("OPERATOR", "ROLE", "EPOCH", "VERSION", "INSTANCE", "PROXY", "MODEL"):
-        rows.add_column(heading, justify="right" if heading in ("EPOCH", "VERSION", "PROXY", "MODEL") else "left", no_wrap=True)
+        rows.add_column(
+            heading,
+            justify="right" if heading in ("EPOCH", "VERSION", "PROXY", "MODEL") else "left",
+            no_wrap=True,
+        )
     last = ""
     for item in sorted(status.instances, key=_order):
         name = item.operator or {"frontend": "(frontend)", "manager": "(manager)"}[item.role]
@@ -29,7 +39,12 @@ def table(status: Status, *, hint: str = "") -> RenderableType:
         last = name
     parts: list[RenderableType] = [_headline(status), Text(""), rows]
     for failure in status.failures:
-        parts.append(Text(f"\nthe model of {failure.operator} keeps ending, last with {said(failure.exit_code)}:", style="bold red"))
+        parts.append(
+            Text(
+                f"\n{failure.who} keeps ending, last with {said(failure.exit_code)}:",
+                style="bold red",
+            )
+        )
         parts += [Text(f"  {line}", style="red") for line in failure.log[-3:]]
     for loss in status.losses:
         rest = f"; {' and '.join(loss.downstream)} may hold more of it" if loss.downstream else ""
@@ -39,15 +54,20 @@ def table(status: Status, *, hint: str = "") -> RenderableType:
                 style="bold yellow",
             )
         )
+    if status.metrics:
+        parts.append(Text(f"\nmetrics of all processes: {status.metrics}", style="dim"))
+    parts += [Text(f"\n{warning}", style="bold yellow") for warning in status.warnings]
     if hint:
         parts.append(Text(f"\n{hint}", style="dim"))
     return Group(*parts)
 
 
 def _headline(status: Status) -> Text:
-    text = Text.assemble((status.graph, "bold"), f"   {status.url}   gRPC {status.grpc}   generation {status.generation}\n")
+    text = Text.assemble(
+        (status.graph, "bold"), f"   {status.url}   gRPC {status.grpc}   generation {status.generation}\n"
+    )
     for item in status.conditions:
-        if item.type == "Progressing":
+        if item.type not in ("Ready", "Redundant"):
             continue
         good = item.status == "True"
         text.append(f"{item.type} ", style="")

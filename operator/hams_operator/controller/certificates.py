@@ -101,7 +101,9 @@ def rotated(held: tuple[Authority, ...], name: str, now: datetime.datetime) -> t
 
 def signer(held: tuple[Authority, ...], now: datetime.datetime) -> Authority:
     """Who signs: the newest that everybody has had time to hear of, else the oldest."""
-    known = [item for item in held if now - item.made >= datetime.timedelta(days=limits.authority_overlap_days)]
+    known = [
+        item for item in held if now - item.made >= datetime.timedelta(days=limits.authority_overlap_days)
+    ]
     return known[-1] if known else held[0]
 
 
@@ -114,7 +116,10 @@ def authorities(certificates: bytes, keys: bytes) -> tuple[Authority, ...]:
     """As `bundle` and the keys in the same order were written. Raises ValueError if they do not fit each other."""
     found = tuple(Authority(*pair) for pair in zip(blocks(certificates), blocks(keys), strict=True))
     for item in found:
-        if x509.load_pem_x509_certificate(item.certificate).public_key() != serialization.load_pem_private_key(item.key, None).public_key():
+        if (
+            x509.load_pem_x509_certificate(item.certificate).public_key()
+            != serialization.load_pem_private_key(item.key, None).public_key()
+        ):
             raise ValueError("an authority's certificate has another key than its own")
     return found
 
@@ -142,7 +147,9 @@ def issue(authority: Authority, subject: Subject, now: datetime.datetime, days: 
     key = ec.generate_private_key(ec.SECP256R1())
     names: list[x509.GeneralName] = [x509.DNSName(host) for host in subject.hosts]
     names += [x509.UniformResourceIdentifier(uri) for uri in subject.uris]
-    purposes = [ExtendedKeyUsageOID.SERVER_AUTH] * subject.serves + [ExtendedKeyUsageOID.CLIENT_AUTH] * subject.dials
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH] * subject.serves + [
+        ExtendedKeyUsageOID.CLIENT_AUTH
+    ] * subject.dials
     builder = (
         x509.CertificateBuilder()
         .subject_name(_name(subject.name))
@@ -152,7 +159,9 @@ def issue(authority: Authority, subject: Subject, now: datetime.datetime, days: 
         .not_valid_before(now - _SKEW)
         .not_valid_after(min(now + datetime.timedelta(days=days), issuer.not_valid_after_utc))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False
+        )
         .add_extension(_usage(sign=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     )
@@ -161,7 +170,14 @@ def issue(authority: Authority, subject: Subject, now: datetime.datetime, days: 
     return builder.sign(signing, hashes.SHA256()).public_bytes(_PEM), _text(key)
 
 
-def good(certificate: bytes, key: bytes, authority: Authority, subject: Subject, now: datetime.datetime, left_days: float) -> bool:
+def good(
+    certificate: bytes,
+    key: bytes,
+    authority: Authority,
+    subject: Subject,
+    now: datetime.datetime,
+    left_days: float,
+) -> bool:
     """Whether a certificate is by this authority, for this subject, and holds for longer than `left_days`. What cannot be read does not."""
     try:
         found = x509.load_pem_x509_certificate(certificate)
@@ -181,7 +197,14 @@ def fresh_pair(names: tuple[str, ...], now: datetime.datetime) -> Pair:
 
 def holds(pair: Pair, names: tuple[str, ...], now: datetime.datetime) -> bool:
     """Whether a pair is for these names and does not end soon. What cannot be read does not."""
-    return good(pair.certificate, pair.key, Authority(pair.authority, b""), _webhook(names), now, limits.certificate_renew_days)
+    return good(
+        pair.certificate,
+        pair.key,
+        Authority(pair.authority, b""),
+        _webhook(names),
+        now,
+        limits.certificate_renew_days,
+    )
 
 
 def _webhook(names: tuple[str, ...]) -> Subject:
@@ -200,7 +223,9 @@ def _named(certificate: x509.Certificate) -> Subject:
             uris = tuple(extension.value.get_values_for_type(x509.UniformResourceIdentifier))
         elif isinstance(extension.value, x509.ExtendedKeyUsage):
             purposes = frozenset(extension.value)
-    serves, dials = (purpose in purposes for purpose in (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH))
+    serves, dials = (
+        purpose in purposes for purpose in (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+    )
     return Subject(str(common[0].value) if common else "", hosts, uris, serves, dials)
 
 

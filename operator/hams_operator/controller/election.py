@@ -52,13 +52,20 @@ class Election:
             elif self.won.is_set() and loop.time() - renewed_at >= limits.lease_renew_s:
                 log.error("%s leads no longer: the lease could not be renewed", self._identity)
                 return
-            ends_s = renewed_at + limits.lease_renew_s - loop.time() if self.won.is_set() else limits.lease_pause_s
+            ends_s = (
+                renewed_at + limits.lease_renew_s - loop.time() if self.won.is_set() else limits.lease_pause_s
+            )
             await asyncio.sleep(max(0.0, min(limits.lease_pause_s, ends_s)))
 
     async def _try(self, now: float) -> bool:
         lease = await self._kube.get(LEASES, self._namespace, LEASE)
         if lease is None:
-            fresh = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": {"name": LEASE}, "spec": self._spec({})}
+            fresh = {
+                "apiVersion": LEASES.api_version,
+                "kind": "Lease",
+                "metadata": {"name": LEASE},
+                "spec": self._spec({}),
+            }
             return await self._write(fresh, new=True)
         spec: Json = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
@@ -99,6 +106,9 @@ class Election:
         try:
             lease = await self._kube.get(LEASES, self._namespace, LEASE)
             if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
-                await self._write({**lease, "spec": {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}}, new=False)
+                await self._write(
+                    {**lease, "spec": {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}},
+                    new=False,
+                )
         except KubeError as error:
             log.info("the lease is left to expire: %s", error)

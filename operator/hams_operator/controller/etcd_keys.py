@@ -17,7 +17,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hams_operator import limits
-from hams_operator.controller.certificates import Authority, Subject, authorities, fresh_authority, good, issue
+from hams_operator.controller.certificates import (
+    Authority,
+    Subject,
+    authorities,
+    fresh_authority,
+    good,
+    issue,
+)
 from hams_operator.controller.kube import SECRETS, Kube, KubeError
 from hams_operator.controller.options import Options
 from hams_operator.controller.secrets import Data, Foreign, data_of, keep
@@ -89,10 +96,17 @@ class EtcdKeys:
     async def look(self) -> None:
         """Have everything that there should be now. Raises KubeError, NoEtcdKeys, Foreign."""
         if self.own:
-            held = await keep(self._kube, self._options.namespace, self._options.etcd_secret, self._with_authorities)
+            held = await keep(
+                self._kube, self._options.namespace, self._options.etcd_secret, self._with_authorities
+            )
             self._authority, self.trust = Authority(held["ca.crt"], held["ca.key"]), held["ca.crt"]
             peers = Authority(held["peer-ca.crt"], held["peer-ca.key"])
-            await keep(self._kube, self._options.namespace, self._options.etcd_members_secret, lambda data: self._of_members(data, peers))
+            await keep(
+                self._kube,
+                self._options.namespace,
+                self._options.etcd_members_secret,
+                lambda data: self._of_members(data, peers),
+            )
         else:
             self._authority, self.trust = await self._given()
         self._write_own()
@@ -112,15 +126,30 @@ class EtcdKeys:
         try:
             authorities(held["ca.crt"] + held["peer-ca.crt"], held["ca.key"] + held["peer-ca.key"])
         except (KeyError, ValueError):
-            made, peers = (fresh_authority(name, self._clock(), limits.etcd_authority_days) for name in ("hams-etcd-ca", "hams-etcd-peer-ca"))
-            return {"ca.crt": made.certificate, "ca.key": made.key, "peer-ca.crt": peers.certificate, "peer-ca.key": peers.key}
+            made, peers = (
+                fresh_authority(name, self._clock(), limits.etcd_authority_days)
+                for name in ("hams-etcd-ca", "hams-etcd-peer-ca")
+            )
+            return {
+                "ca.crt": made.certificate,
+                "ca.key": made.key,
+                "peer-ca.crt": peers.certificate,
+                "peer-ca.key": peers.key,
+            }
         return held
 
     def _of_members(self, held: Data, peers: Authority) -> Data:
         """etcd reads certificates and keys at every handshake: these are replaced under it. `client`: of the commands that look after a member."""
         hosts = [urlsplit(item).hostname or "" for item in self._options.settings.etcd.split(",")]
-        member, parts = Subject(hosts=tuple(dict.fromkeys((*hosts, *_service(hosts[0]), "localhost")))), Subject(hosts=tuple(hosts))
-        signers = (("tls", self.client_authority, member), ("peer", peers, parts), ("client", self.client_authority, Subject(ROOT, serves=False)))
+        member, parts = (
+            Subject(hosts=tuple(dict.fromkeys((*hosts, *_service(hosts[0]), "localhost")))),
+            Subject(hosts=tuple(hosts)),
+        )
+        signers = (
+            ("tls", self.client_authority, member),
+            ("peer", peers, parts),
+            ("client", self.client_authority, Subject(ROOT, serves=False)),
+        )
         found: dict[str, bytes] = {"ca.crt": self.trust, "peer-ca.crt": peers.certificate}
         for name, authority, subject in signers:
             certificate, key = held.get(f"{name}.crt", b""), held.get(f"{name}.key", b"")
@@ -139,7 +168,11 @@ class EtcdKeys:
             there = b"", b""
         if not good(*there, self.client_authority, subject, self._clock(), limits.leaf_renew_days):
             there = issue(self.client_authority, subject, self._clock(), limits.leaf_days)
-        for path, data in ((self.tls.authority, self.trust), (self.tls.certificate, there[0]), (self.tls.key, there[1])):
+        for path, data in (
+            (self.tls.authority, self.trust),
+            (self.tls.certificate, there[0]),
+            (self.tls.key, there[1]),
+        ):
             if not path.exists() or path.read_bytes() != data:
                 fresh = path.with_suffix(".new")
                 fresh.write_bytes(data)

@@ -9,7 +9,16 @@ import secrets as randomness
 from typing import Protocol
 
 from hams_operator import limits
-from hams_operator.controller.certificates import Authority, Subject, authorities, bundle, good, issue, rotated, signer
+from hams_operator.controller.certificates import (
+    Authority,
+    Subject,
+    authorities,
+    bundle,
+    good,
+    issue,
+    rotated,
+    signer,
+)
 from hams_operator.controller.etcd_keys import Clock, EtcdKeys, user_of, utc
 from hams_operator.controller.kube import SECRETS, Kube
 from hams_operator.controller.secrets import Data, data_of, keep
@@ -55,7 +64,13 @@ class IssuedIdentities:
     """`etcd`, `keys`: None where etcd is spoken to in the clear; then a graph has no user there."""
 
     def __init__(
-        self, kube: Kube, namespace: str, metrics_secret: str, etcd: EtcdCoordination | None, keys: EtcdKeys | None, clock: Clock = utc
+        self,
+        kube: Kube,
+        namespace: str,
+        metrics_secret: str,
+        etcd: EtcdCoordination | None,
+        keys: EtcdKeys | None,
+        clock: Clock = utc,
     ) -> None:
         self._kube = kube
         self._namespace = namespace
@@ -80,7 +95,13 @@ class IssuedIdentities:
             token = await metrics_token(self._kube, self._namespace, self._metrics_secret)
             self._metrics = now_s + limits.metrics_token_look_s, token
         metrics = self._metrics[1]
-        kept = await keep(self._kube, self._namespace, _secret_of(place.owner_uid), lambda held: self._with_authority(held, place), fresh=fresh)
+        kept = await keep(
+            self._kube,
+            self._namespace,
+            _secret_of(place.owner_uid),
+            lambda held: self._with_authority(held, place),
+            fresh=fresh,
+        )
         held = authorities(kept["ca.crt"], kept["ca.key"])
         probes = kept[tls.PROBE_TOKEN]
         fixed = {
@@ -90,9 +111,19 @@ class IssuedIdentities:
             tls.METRICS_TOKEN: tls.sealed(metrics),
         }
         metadata = place.metadata(place.secret)
-        await keep(self._kube, place.namespace, place.secret, lambda mounted: self._mounted(mounted, fixed, held, place), metadata, fresh=fresh)
+        await keep(
+            self._kube,
+            place.namespace,
+            place.secret,
+            lambda mounted: self._mounted(mounted, fixed, held, place),
+            metadata,
+            fresh=fresh,
+        )
         if doubts == self._doubts:
-            self._known[place.owner_uid] = (now_s + (limits.etcd_look_s if away else limits.certificate_look_s / 2), probes.decode())
+            self._known[place.owner_uid] = (
+                now_s + (limits.etcd_look_s if away else limits.certificate_look_s / 2),
+                probes.decode(),
+            )
         return probes.decode()
 
     async def forget(self, owner_uid: str) -> None:
@@ -124,7 +155,9 @@ class IssuedIdentities:
                     self._locked_until_s = now_s + limits.certificate_look_s / 2
             await etcd_users.allow(self._etcd, user_of(uid), records.all_of(uid), fresh=fresh)
         except CoordinationError:
-            if tls.ETCD_CERTIFICATE not in data_of(await self._kube.get(SECRETS, place.namespace, place.secret)):
+            if tls.ETCD_CERTIFICATE not in data_of(
+                await self._kube.get(SECRETS, place.namespace, place.secret)
+            ):
                 raise
             return True
         return False
@@ -136,7 +169,11 @@ class IssuedIdentities:
             before = ()
         after = rotated(before, f"{place.namespace}/{place.name}"[:64], self._clock())
         token = held.get(tls.PROBE_TOKEN) or _token()
-        return {"ca.crt": bundle(after), "ca.key": b"".join(item.key for item in after), tls.PROBE_TOKEN: token}
+        return {
+            "ca.crt": bundle(after),
+            "ca.key": b"".join(item.key for item in after),
+            tls.PROBE_TOKEN: token,
+        }
 
     def _mounted(self, held: Data, fixed: Data, trusted: tuple[Authority, ...], place: Place) -> Data:
         now = self._clock()
@@ -144,7 +181,14 @@ class IssuedIdentities:
         found = dict(fixed)
         if self._keys is not None:
             found[tls.ETCD_AUTHORITY] = self._keys.trust
-            wanted.append((tls.ETCD_CERTIFICATE, tls.ETCD_KEY, self._keys.client_authority, Subject(user_of(place.owner_uid), serves=False)))
+            wanted.append(
+                (
+                    tls.ETCD_CERTIFICATE,
+                    tls.ETCD_KEY,
+                    self._keys.client_authority,
+                    Subject(user_of(place.owner_uid), serves=False),
+                )
+            )
         for name, key_name, authority, subject in wanted:
             certificate, key = held.get(name, b""), held.get(key_name, b"")
             if not good(certificate, key, authority, subject, now, limits.leaf_renew_days):
@@ -155,7 +199,9 @@ class IssuedIdentities:
 
 async def metrics_token(kube: Kube, namespace: str, secret: str) -> bytes:
     """What Prometheus bears when it asks any part of any graph, or the controller. Raises KubeError, Foreign."""
-    return (await keep(kube, namespace, secret, lambda held: held if held.get("token") else {"token": _token()}))["token"]
+    return (
+        await keep(kube, namespace, secret, lambda held: held if held.get("token") else {"token": _token()})
+    )["token"]
 
 
 def identity_of(place: Place) -> str:

@@ -46,7 +46,11 @@ def next_step(old: Shape, new: Shape, kept: tuple[str, ...], record: Succession 
         return Step(None, f"{record.to} has not given up yet")
     if record.phase is Phase.HOLD:
         frontends = [name for name, of in old.registered.items() if of == FRONTEND]
-        return Step(Phase.CLOSE) if all_hold(frontends, old.quiet, new.uid) else Step(None, "open requests are finished")
+        return (
+            Step(Phase.CLOSE)
+            if all_hold(frontends, old.quiet, new.uid)
+            else Step(None, "open requests are finished")
+        )
     if record.phase is not Phase.CLOSE:
         return Step(None)
     refused = [item.refused for item in new.taken.values() if item.refused]
@@ -75,7 +79,11 @@ def why_not_there(new: Shape, kept: tuple[str, ...]) -> str:
             if why:
                 return why
     wanted = new.graph.data.frontend.replicas
-    return "" if waiting.count(FRONTEND) >= wanted else f"{waiting.count(FRONTEND)} of {wanted} frontends are there"
+    return (
+        ""
+        if waiting.count(FRONTEND) >= wanted
+        else f"{waiting.count(FRONTEND)} of {wanted} frontends are there"
+    )
 
 
 def why_not_able(old: Shape, kept: tuple[str, ...]) -> str:

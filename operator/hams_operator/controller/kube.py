@@ -43,7 +43,13 @@ class Resource:
 
     def url(self, namespace: str = "", name: str = "", sub: str = "") -> str:
         """The path of all objects, those of a namespace, or one."""
-        parts = [self.path, *(["namespaces", namespace] if namespace else []), self.plural, *([name] if name else []), *([sub] if sub else [])]
+        parts = [
+            self.path,
+            *(["namespaces", namespace] if namespace else []),
+            self.plural,
+            *([name] if name else []),
+            *([sub] if sub else []),
+        ]
         return "/" + "/".join(parts)
 
 
@@ -53,7 +59,11 @@ NODES = Resource("Node", "api/v1", "nodes")
 EVENTS = Resource("Event", "api/v1", "events")
 SECRETS = Resource("Secret", "api/v1", "secrets")
 LEASES = Resource("Lease", "apis/coordination.k8s.io/v1", "leases")
-WEBHOOKS = Resource("ValidatingWebhookConfiguration", "apis/admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")
+WEBHOOKS = Resource(
+    "ValidatingWebhookConfiguration",
+    "apis/admissionregistration.k8s.io/v1",
+    "validatingwebhookconfigurations",
+)
 OWNED = {
     item.kind: item
     for item in (
@@ -95,7 +105,9 @@ def _event(line: bytes, heard: Heard | None) -> Json:
     event = _EVENTS.decode(line)
     if heard is not None and event.type in ("ADDED", "MODIFIED"):
         found = _OBJECTS.decode(event.object).metadata
-        if heard(found.namespace, found.name, found.resourceVersion, partial(msgspec.json.decode, event.object)):
+        if heard(
+            found.namespace, found.name, found.resourceVersion, partial(msgspec.json.decode, event.object)
+        ):
             return {"type": HEARD, "object": {"metadata": msgspec.structs.asdict(found)}}
     return {"type": event.type, "object": msgspec.json.decode(event.object)}
 
@@ -140,17 +152,28 @@ class Kube(Protocol):
         ...
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None, *, dependents_first: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        uid: str = "",
+        grace_s: int | None = None,
+        *,
+        dependents_first: bool = False,
     ) -> None:
         """Delete, if it is still the one with this `uid`. What is gone already, or another by now, is fine. Dependents go in the background, or
         `dependents_first`: then it is there until they are gone, and makes no new ones."""
         ...
 
-    async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
-        """A page of a list; `after`: the `continue` of the one before."""
+    async def page(
+        self, resource: Resource, namespace: str, selector: str, after: str = "", fields: str = ""
+    ) -> Json:
+        """A page of a list; `after`: the `continue` of the one before; `fields`: a selector of fields."""
         ...
 
-    def watch(self, resource: Resource, namespace: str, selector: str, version: str, heard: Heard | None = None) -> AsyncIterator[Json]:
+    def watch(
+        self, resource: Resource, namespace: str, selector: str, version: str, heard: Heard | None = None
+    ) -> AsyncIterator[Json]:
         """Changes since `version`, bookmarks included, until the API server ends it. What `heard` says is no news comes as HEARD, metadata alone."""
         ...
 
@@ -183,7 +206,9 @@ class KubeClient:
 
     async def replace(self, resource: Resource, namespace: str, name: str, item: Json) -> Json:
         """See `Kube.replace`."""
-        return await self._ask("PUT", resource.url(namespace, name), body=item, query={"fieldManager": FIELD_MANAGER})
+        return await self._ask(
+            "PUT", resource.url(namespace, name), body=item, query={"fieldManager": FIELD_MANAGER}
+        )
 
     async def apply(self, resource: Resource, namespace: str, name: str, item: Json, sub: str = "") -> Json:
         """See `Kube.apply`."""
@@ -192,18 +217,33 @@ class KubeClient:
             "force": "true",
             "fieldValidation": "Ignore",
         }  # an apply looks at fields by itself, and again if asked to
-        return await self._ask("PATCH", resource.url(namespace, name, sub), body=item, query=query, content_type=APPLY)
+        return await self._ask(
+            "PATCH", resource.url(namespace, name, sub), body=item, query=query, content_type=APPLY
+        )
 
     async def merge(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
         """See `Kube.merge`."""
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Ignore"}
-        return await self._ask("PATCH", resource.url(namespace, name), body=patch, query=query, content_type=MERGE)
+        return await self._ask(
+            "PATCH", resource.url(namespace, name), body=patch, query=query, content_type=MERGE
+        )
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None, *, dependents_first: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        uid: str = "",
+        grace_s: int | None = None,
+        *,
+        dependents_first: bool = False,
     ) -> None:
         """See `Kube.delete`."""
-        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground" if dependents_first else "Background"}
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Foreground" if dependents_first else "Background",
+        }
         if uid:
             body["preconditions"] = {"uid": uid}
         if grace_s is not None:
@@ -214,16 +254,34 @@ class KubeClient:
             if error.status not in (404, 409):
                 raise
 
-    async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
+    async def page(
+        self, resource: Resource, namespace: str, selector: str, after: str = "", fields: str = ""
+    ) -> Json:
         """See `Kube.page`."""
-        query = {"labelSelector": selector, "limit": str(limits.kube_page_items), **({"continue": after} if after else {})}
+        query = {
+            "labelSelector": selector,
+            **({"fieldSelector": fields} if fields else {}),
+            "limit": str(limits.kube_page_items),
+            **({"continue": after} if after else {}),
+        }
         return await self._ask("GET", resource.url(namespace), query=query)
 
-    async def watch(self, resource: Resource, namespace: str, selector: str, version: str, heard: Heard | None = None) -> AsyncIterator[Json]:
+    async def watch(
+        self, resource: Resource, namespace: str, selector: str, version: str, heard: Heard | None = None
+    ) -> AsyncIterator[Json]:
         """See `Kube.watch`."""
-        query = {"labelSelector": selector, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
+        query = {
+            "labelSelector": selector,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+        }
         query["timeoutSeconds"] = str(limits.kube_watch_s)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.kube_request_s, sock_read=limits.kube_watch_s + limits.kube_request_s)
+        timeout = aiohttp.ClientTimeout(
+            total=None,
+            sock_connect=limits.kube_request_s,
+            sock_read=limits.kube_watch_s + limits.kube_request_s,
+        )
         response = await self._send("GET", resource.url(namespace), query, None, "", timeout)
         try:
             async for line in response.content:
@@ -236,7 +294,11 @@ class KubeClient:
 
     async def evict(self, namespace: str, pod: str) -> None:
         """Ask for a pod's eviction; status 429 while its budget does not permit it."""
-        body: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+        body: Json = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+        }
         await self._ask("POST", PODS.url(namespace, pod, "eviction"), body=body)
 
     async def lines(self, path: str, query: Mapping[str, str]) -> AsyncIterator[str]:
@@ -259,14 +321,22 @@ class KubeClient:
         await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
         url = f"{self._client.configuration.host}{path}?{urlencode(query)}"
         try:
-            return await session.ws_connect(url, headers=headers, protocols=("v4.channel.k8s.io",), max_msg_size=0)
+            return await session.ws_connect(
+                url, headers=headers, protocols=("v4.channel.k8s.io",), max_msg_size=0
+            )
         except aiohttp.WSServerHandshakeError as error:
             raise KubeError(error.status, f"{path}: {error.message}") from None
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise KubeError(0, f"{path}: {error}") from None
 
     async def _ask(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json | None = None, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
     ) -> Json:
         timeout = aiohttp.ClientTimeout(total=limits.kube_request_s)
         response = await self._send(method, path, query, body, content_type, timeout)
@@ -277,10 +347,19 @@ class KubeClient:
         return found
 
     async def _send(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None, content_type: str, timeout: aiohttp.ClientTimeout
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Json | None,
+        content_type: str,
+        timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         self.requests += 1
-        headers = {"Accept": "application/json", **({"Content-Type": content_type} if body is not None else {})}
+        headers = {
+            "Accept": "application/json",
+            **({"Content-Type": content_type} if body is not None else {}),
+        }
         await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = self._client.configuration.host + path + (f"?{urlencode(query)}" if query else "")
         try:
@@ -295,10 +374,19 @@ class KubeClient:
         except (ValueError, AttributeError):
             message = text
         retry = response.headers.get("Retry-After", "0")
-        raise KubeError(response.status, f"{method} {path}: {message.strip()[:2000]}", float(retry) if retry.isdigit() else 0.0)
+        raise KubeError(
+            response.status,
+            f"{method} {path}: {message.strip()[:2000]}",
+            float(retry) if retry.isdigit() else 0.0,
+        )
 
     async def _request(
-        self, method: str, url: str, headers: dict[str, str], body: Json | None, timeout: aiohttp.ClientTimeout
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: Json | None,
+        timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
         """The client makes the session, with its certificates; then most requests go to it directly: the client's own JSON takes as long as the
         rest of a request. Its ways around (proxies, another name in TLS) are left to it."""
@@ -309,7 +397,9 @@ class KubeClient:
             response: aiohttp.ClientResponse = found.response
             return response
         data = None if body is None else msgspec.json.encode(body)
-        return await session.request(method, yarl.URL(url, encoded=True), headers=headers, data=data, timeout=timeout)
+        return await session.request(
+            method, yarl.URL(url, encoded=True), headers=headers, data=data, timeout=timeout
+        )
 
 
 class NoCluster(Exception):
@@ -345,8 +435,18 @@ async def client_of(context: str | None = None) -> KubeClient:
     except ConfigException as error:
         raise NoCluster(f"no cluster to talk to: {error}") from None
     except OSError as error:
-        raise NoCluster(f"no cluster to talk to: {error.filename or files}: {error.strerror or error}") from None
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:  # it takes for granted what a file holds
-        raise NoCluster(f"no cluster to talk to: expected a kubeconfig in {files}: {' '.join(str(error).split())}") from None
+        raise NoCluster(
+            f"no cluster to talk to: {error.filename or files}: {error.strerror or error}"
+        ) from None
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+    ) as error:  # it takes for granted what a file holds
+        raise NoCluster(
+            f"no cluster to talk to: expected a kubeconfig in {files}: {' '.join(str(error).split())}"
+        ) from None
     chosen = {} if loader is None else loader.current_context["context"]
     return KubeClient(client, str(chosen.get("namespace") or "default"))

@@ -12,7 +12,17 @@ from hams_operator import limits
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology, allow_restart
 from hams_wire import records, succession
-from hams_wire.coordination.port import ABSENT, Compare, Coordination, Delete, Deleted, KeyValue, Put, Restored, Write
+from hams_wire.coordination.port import (
+    ABSENT,
+    Compare,
+    Coordination,
+    Delete,
+    Deleted,
+    KeyValue,
+    Put,
+    Restored,
+    Write,
+)
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
 from hams_wire.succession import Follows, Quiet, Succession, Taken
 
@@ -96,11 +106,17 @@ class Mirror:
                 async for event in watch:
                     if isinstance(event, Put):
                         if not self._knows(event.entry):
-                            self._changed(self._put(event.entry.key, event.entry.value, event.entry.mod_revision))
+                            self._changed(
+                                self._put(event.entry.key, event.entry.value, event.entry.mod_revision)
+                            )
                     elif isinstance(event, Deleted):
                         self._changed(self._drop(event.key))
                     elif isinstance(event, Restored):
-                        log.error("etcd's history went back from revision %d to %d", event.seen_revision, event.found_revision)
+                        log.error(
+                            "etcd's history went back from revision %d to %d",
+                            event.seen_revision,
+                            event.found_revision,
+                        )
                         self._changed("")
             finally:
                 looking.cancel()
@@ -190,7 +206,9 @@ class Mirror:
             known.taken.pop(name.removeprefix(succession.TAKEN), None)
         elif name == succession.ENDED:
             known.ended = False
-        if not (known.spec or known.registered or known.topology.generation or known.follows or known.succession):
+        if not (
+            known.spec or known.registered or known.topology.generation or known.follows or known.succession
+        ):
             del self._known[uid]
         return uid
 
@@ -200,7 +218,9 @@ class Mirror:
         if known.spec == compiled:
             return
         try:
-            revision = await self._coordination.compare_and_swap(records.spec_key(graph_uid), known.spec_revision, compiled)
+            revision = await self._coordination.compare_and_swap(
+                records.spec_key(graph_uid), known.spec_revision, compiled
+            )
         except NotApplied:  # a manager brought it in the meantime
             entry = await self._coordination.get(records.spec_key(graph_uid))
             if entry is not None:
@@ -215,13 +235,17 @@ class Mirror:
         known = self.of(graph_uid)
         if known.follows is None or (known.follows != follows and not known.has_run):
             key = succession.key(graph_uid, succession.FOLLOWS)
-            revision = await self._coordination.compare_and_swap(key, known.follows_revision, succession.encode(follows))
+            revision = await self._coordination.compare_and_swap(
+                key, known.follows_revision, succession.encode(follows)
+            )
             self._put(key, succession.encode(follows), revision)
 
     async def take_step(self, old_uid: str, record: Succession) -> None:
         """Change the predecessor's record. Raises CoordinationError; `NotApplied` if somebody else has, and it is looked at anew."""
         key, known = succession.key(old_uid, succession.SUCCESSION), self.of(old_uid)
-        revision = await self._coordination.compare_and_swap(key, known.succession_revision, succession.encode(record))
+        revision = await self._coordination.compare_and_swap(
+            key, known.succession_revision, succession.encode(record)
+        )
         self._put(key, succession.encode(record), revision)
 
     async def switch(self, old_uid: str, record: Succession) -> None:
@@ -252,7 +276,9 @@ class Mirror:
         changed = None if entry is None else allow_restart(records.decode_topology(entry.value), name)
         if entry is not None and changed is not None:
             log.warning("%s: the lost state of %s begins again, as a person has said", graph_uid, name)
-            await self._coordination.compare_and_swap(entry.key, entry.mod_revision, records.encode_topology(changed))
+            await self._coordination.compare_and_swap(
+                entry.key, entry.mod_revision, records.encode_topology(changed)
+            )
 
     async def end_all(self, owner_uid: str) -> None:
         """Tell the processes of all incarnations that nobody will take anything over from them. Raises CoordinationError."""

@@ -47,23 +47,34 @@ class Objects:
                     held = await self._kube.create(OWNED[kind], place.namespace, item)
                     self._store.put(held, ours=True)
             except KubeError as error:
-                there = await self._kube.get(OWNED[kind], place.namespace, name) if error.status == 409 else None
+                there = (
+                    await self._kube.get(OWNED[kind], place.namespace, name) if error.status == 409 else None
+                )
                 if there is None:  # another refusal, or it has gone in between
                     raise
                 if not is_ours(there, place.owner_uid):
                     await self._take_back(place, made)
-                    return await self.strangers(place, items) or [f"{kind} {name}"], []  # gone by now: nobody tells, so it is looked for again
+                    return await self.strangers(place, items) or [
+                        f"{kind} {name}"
+                    ], []  # gone by now: nobody tells, so it is looked for again
                 there_already.append(item)
                 continue
             made.append(held)
         if made:
-            log.info("%s/%s: made %s", place.namespace, place.name, ", ".join(" ".join(key_of(item)) for item in made))
+            log.info(
+                "%s/%s: made %s",
+                place.namespace,
+                place.name,
+                ", ".join(" ".join(key_of(item)) for item in made),
+            )
         return [], there_already
 
     async def _take_back(self, place: Place, made: list[Json]) -> None:
         for item in reversed(made):
             log.info("%s/%s: take back %s %s", place.namespace, place.name, *key_of(item))
-            await self._kube.delete(OWNED[item["kind"]], place.namespace, item["metadata"]["name"], item["metadata"]["uid"])
+            await self._kube.delete(
+                OWNED[item["kind"]], place.namespace, item["metadata"]["name"], item["metadata"]["uid"]
+            )
 
     async def apply(self, place: Place, items: Iterable[Json]) -> None:
         """Change those that are there and ours, and no other of that name: an apply would make it, or take it. Raises KubeError."""
@@ -75,7 +86,12 @@ class Objects:
                 raise KubeError(409, f"{kind} {name} has gone, or is another one by now")
             fields = as_applied(there["metadata"].get("managedFields") or [])
             if fields is not None:
-                patch = {"metadata": {"resourceVersion": there["metadata"]["resourceVersion"], "managedFields": fields}}
+                patch = {
+                    "metadata": {
+                        "resourceVersion": there["metadata"]["resourceVersion"],
+                        "managedFields": fields,
+                    }
+                }
                 await self._kube.merge(OWNED[kind], place.namespace, name, patch)
             same = {**item, "metadata": {**item["metadata"], "uid": there["metadata"]["uid"]}}
             with self._store.writing(kind, place.namespace, name):
@@ -89,7 +105,14 @@ def as_applied(entries: Sequence[Json]) -> list[Json] | None:
         return None
     found = [entry for entry in entries if entry not in updated]
     for entry in updated:
-        applied = next((other for other in found if _is_ours(other, "Apply") and other.get("apiVersion") == entry.get("apiVersion")), None)
+        applied = next(
+            (
+                other
+                for other in found
+                if _is_ours(other, "Apply") and other.get("apiVersion") == entry.get("apiVersion")
+            ),
+            None,
+        )
         if applied is None:
             found.append({**entry, "operation": "Apply"})
         else:
@@ -99,7 +122,11 @@ def as_applied(entries: Sequence[Json]) -> list[Json] | None:
 
 
 def _is_ours(entry: Json, operation: str) -> bool:
-    return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == operation and not entry.get("subresource")
+    return (
+        entry.get("manager") == FIELD_MANAGER
+        and entry.get("operation") == operation
+        and not entry.get("subresource")
+    )
 
 
 def _union(one: Json, other: Json) -> Json:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE, Settings
+from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE, POD_FIELDS, SERVICE_FIELDS, Settings
+from hams_wire import logs
 from hams_wire.process import LOG_LEVELS
 
 
@@ -35,6 +36,9 @@ def options_from(environment: Mapping[str, str]) -> Options:
     log_level = (environment.get("HAMS_LOG_LEVEL") or "info").lower()
     if log_level not in LOG_LEVELS:
         raise ValueError(f"HAMS_LOG_LEVEL: expected one of {', '.join(LOG_LEVELS)}, got {log_level!r}")
+    log_format = environment.get(logs.VARIABLE) or "text"
+    if log_format not in logs.FORMATS:
+        raise ValueError(f"{logs.VARIABLE}: expected one of {', '.join(logs.FORMATS)}, got {log_format!r}")
     return Options(
         settings=Settings(
             etcd=environment.get("HAMS_ETCD") or DEFAULT_ETCD,
@@ -42,10 +46,13 @@ def options_from(environment: Mapping[str, str]) -> Options:
             pull_policy=environment.get("HAMS_IMAGE_PULL_POLICY") or "IfNotPresent",
             history=environment.get("HAMS_HISTORY_HOST_PATH", ""),
             tls=environment.get("HAMS_TLS", "true") != "false",
+            log_format=log_format,
+            pod_fields=_words(environment, "HAMS_POD_FIELDS", POD_FIELDS),
+            service_fields=_words(environment, "HAMS_SERVICE_FIELDS", SERVICE_FIELDS),
         ),
         pod=environment.get("POD_NAME") or "hams-controller",
         namespace=environment.get("POD_NAMESPACE") or "hams-system",
-        namespaces=tuple(item.strip() for item in environment.get("HAMS_WATCH_NAMESPACES", "").split(",") if item.strip()),
+        namespaces=_words(environment, "HAMS_WATCH_NAMESPACES", ()),
         webhook_service=environment.get("HAMS_WEBHOOK_SERVICE", ""),
         webhook_configuration=environment.get("HAMS_WEBHOOK_CONFIGURATION", ""),
         webhook_secret=environment.get("HAMS_WEBHOOK_SECRET", ""),
@@ -56,3 +63,9 @@ def options_from(environment: Mapping[str, str]) -> Options:
         health_port=int(environment.get("HAMS_HEALTH_PORT") or 8080),
         log_level=log_level,
     )
+
+
+def _words(environment: Mapping[str, str], name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    """Words separated by commas; `default` where the variable is not there, none where it is empty."""
+    text = environment.get(name)
+    return default if text is None else tuple(item.strip() for item in text.split(",") if item.strip())

@@ -17,10 +17,10 @@ import uvloop
 from aiohttp import web
 
 from hams_operator import limits
-from hams_operator.controller.election import Election
 from hams_operator.controller.etcd_keys import EtcdKeys
 from hams_operator.controller.identities import Identities, IssuedIdentities, NoIdentities, metrics_token
 from hams_operator.controller.kube import OWNED, PODS, Kube, KubeError, NoCluster, client_of
+from hams_operator.controller.leading import Leading
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import Options, options_from
 from hams_operator.controller.reconcile import Reconciler
@@ -31,6 +31,7 @@ from hams_operator.controller.watching import Follower
 from hams_operator.controller.webhook import Webhook
 from hams_operator.controller.workers import Workers
 from hams_operator.plan.names import GRAPH
+from hams_wire import logs
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.exposition import CONTENT_TYPE, Sample, exposition, of_process
 
@@ -42,7 +43,14 @@ SELECTOR = f"app.kubernetes.io/managed-by=hams,{GRAPH}"
 class Controller:
     """Everything that the leading replica does. `run` until cancelled, or until something of it ends that never should."""
 
-    def __init__(self, kube: Kube, coordination: EtcdCoordination, options: Options, identities: Identities, listen: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        coordination: EtcdCoordination,
+        options: Options,
+        identities: Identities,
+        listen: Callable[[], None],
+    ) -> None:
         """`listen` is called once kopf has taken the signals of the process for itself: to take them back."""
         self._options = options
         self._listen = listen
@@ -53,9 +61,20 @@ class Controller:
         self._identities = identities
         self._keys: dict[str, GraphKey] = {}
         self._followers = [
-            Follower(kube, resource, namespace, SELECTOR, self.store.put, partial(self.store.drop, resource.kind), heard)
+            Follower(
+                kube,
+                resource,
+                namespace,
+                SELECTOR,
+                self.store.put,
+                partial(self.store.drop, resource.kind),
+                heard,
+            )
             for namespace in (options.namespaces or ("",))
-            for resource, heard in (*((owned, partial(self.store.heard, owned.kind)) for owned in OWNED.values()), (PODS, None))
+            for resource, heard in (
+                *((owned, partial(self.store.heard, owned.kind)) for owned in OWNED.values()),
+                (PODS, None),
+            )
         ]
 
     def _etcd_changed(self, graph_uid: str) -> None:
@@ -64,22 +83,27 @@ class Controller:
                 self._identities.doubt()
             for every in self._keys.values():
                 self.workers.enqueue(every)
-        key = self._keys.get(graph_uid) or self._keys.get(graph_uid.rpartition("-r")[0])  # a later incarnation
+        key = self._keys.get(graph_uid) or self._keys.get(
+            graph_uid.rpartition("-r")[0]
+        )  # a later incarnation
         if key is not None:
             self.workers.enqueue(key)
 
-    async def _work(self, key: GraphKey) -> None:
+    async def _work(self, key: GraphKey) -> float | None:
         item = self.store.graph(key)
         if item is not None:
             self._keys[item["metadata"]["uid"]] = key
-        await self._reconciler.look(key)
+        again_s = await self._reconciler.look(key)
         if self.store.graph(key) is None:
             self._keys = {uid: other for uid, other in self._keys.items() if other != key}
+        return again_s
 
     async def _look_again(self) -> None:
         """Certificates end without anything happening."""
         while True:
-            await asyncio.sleep(limits.certificate_look_s / 2)  # what was looked at holds as long: together not longer than that time
+            await asyncio.sleep(
+                limits.certificate_look_s / 2
+            )  # what was looked at holds as long: together not longer than that time
             for key in self._keys.values():
                 self.workers.enqueue(key)
 
@@ -132,8 +156,10 @@ async def serve(options: Options) -> int:
     coordination = EtcdCoordination(options.settings.etcd, None if keys is None else keys.tls)
     identities: Identities = NoIdentities()
     if options.settings.tls:
-        identities = IssuedIdentities(kube, options.namespace, options.metrics_secret, None if keys is None else coordination, keys)
-    election = Election(kube, options.namespace, options.pod)
+        identities = IssuedIdentities(
+            kube, options.namespace, options.metrics_secret, None if keys is None else coordination, keys
+        )
+    election = Leading(client_of, options.namespace, options.pod)
     controller = Controller(kube, coordination, options, identities, listen)
     webhook = Webhook(kube, options) if options.webhook_service else None
     runner = await _health(options, election, controller, kube, webhook)
@@ -164,7 +190,9 @@ async def serve(options: Options) -> int:
         await kube.close()
 
 
-async def _health(options: Options, election: Election, controller: Controller, kube: Kube, webhook: Webhook | None) -> web.AppRunner:
+async def _health(
+    options: Options, election: Leading, controller: Controller, kube: Kube, webhook: Webhook | None
+) -> web.AppRunner:
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
@@ -179,13 +207,21 @@ async def _health(options: Options, election: Election, controller: Controller, 
         nonlocal token, looked_at
         if options.settings.tls:
             now = asyncio.get_running_loop().time()
-            if not token or now - looked_at > limits.certificate_look_s:  # strangers do not make us ask the API server
+            if (
+                not token or now - looked_at > limits.certificate_look_s
+            ):  # strangers do not make us ask the API server
                 try:
-                    token, looked_at = await metrics_token(kube, options.namespace, options.metrics_secret), now
+                    token, looked_at = (
+                        await metrics_token(kube, options.namespace, options.metrics_secret),
+                        now,
+                    )
                 except (KubeError, Foreign) as error:
                     return web.Response(status=503, text=f"the token of metrics: {error}\n")
             if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), b"Bearer " + token):
-                return web.Response(status=401, text=f"expected Authorization: Bearer and the token in Secret {options.metrics_secret}\n")
+                return web.Response(
+                    status=401,
+                    text=f"expected Authorization: Bearer and the token in Secret {options.metrics_secret}\n",
+                )
         found = exposition((*_samples(controller, election.won.is_set(), kube.requests), *of_process()))
         return web.Response(body=found, headers={"Content-Type": CONTENT_TYPE})
 
@@ -204,12 +240,23 @@ def _samples(controller: Controller, leads: bool, requests: int) -> Iterator[Sam
     yield Sample("hams_controller_leads", "Whether this replica works.", int(leads))
     yield Sample("hams_controller_graphs", "ServiceGraphs that there are.", controller.store.graphs)
     yield Sample("hams_controller_rounds_total", "Looks at a graph.", controller.workers.rounds)
-    yield Sample("hams_controller_failures_total", "Looks that failed and are repeated.", controller.workers.failures)
+    yield Sample(
+        "hams_controller_failures_total", "Looks that failed and are repeated.", controller.workers.failures
+    )
     yield Sample("hams_controller_kube_requests_total", "Requests to the API server.", requests)
-    yield Sample("hams_controller_etcd_away", "Whether etcd cannot be read.", int(bool(controller.mirror.away) and leads))
+    yield Sample(
+        "hams_controller_etcd_away",
+        "Whether etcd cannot be read.",
+        int(bool(controller.mirror.away) and leads),
+    )
     about = "Whether a condition of a graph's status is True; 0 where it is False or Unknown."
     for (namespace, graph), kind, holds in controller.store.conditions() if leads else ():
-        yield Sample("hams_controller_graph_condition", about, int(holds), {"namespace": namespace, "graph": graph, "type": kind})
+        yield Sample(
+            "hams_controller_graph_condition",
+            about,
+            int(holds),
+            {"namespace": namespace, "graph": graph, "type": kind},
+        )
 
 
 def main() -> int:
@@ -219,9 +266,7 @@ def main() -> int:
     except ValueError as error:
         sys.stderr.write(f"hams-controller: {error}\n")
         return 2
-    logging.basicConfig(
-        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S"
-    )
+    logs.configure(options.log_level, options.settings.log_format)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("hams.wire").setLevel(logging.WARNING)
 

@@ -4,10 +4,13 @@ Nothing is remembered from one look to the next but what can be read again: a co
 one would double or forget. Kubernetes is written before status, and status says only what was read.
 """
 
+import asyncio
 import datetime
 import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
 
 from hams_operator import limits
 from hams_operator.controller.identities import Identities
@@ -15,12 +18,13 @@ from hams_operator.controller.judging import Step
 from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, KubeError
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.objects import Objects
+from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.running import Running, Specs, incarnation_of, running
 from hams_operator.controller.secrets import Foreign
-from hams_operator.controller.store import GraphKey, Store
+from hams_operator.controller.store import REFUSAL, ROLLING, GraphKey, Store
 from hams_operator.controller.successions import advance, give_up, given_up, refused
 from hams_operator.controller.workers import Again
-from hams_operator.graph import InvalidGraph, load_object
+from hams_operator.graph import InvalidGraph
 from hams_operator.plan.change import Decision, current, decide, restarts
 from hams_operator.plan.desired import desired
 from hams_operator.plan.difference import Difference, difference, is_ours, key_of
@@ -31,20 +35,35 @@ from hams_operator.plan.names import (
     FINALIZER,
     FRONTEND_ROLE,
     INCARNATION,
+    OPERATOR,
     ROLE,
     Json,
     Place,
     Settings,
 )
 from hams_operator.plan.news import News, news
-from hams_operator.plan.pods_seen import pods_over, roles_of
-from hams_operator.plan.status import NAME_TAKEN, REJECTED, Missing, Told, World, answers, refusal, serving, status_of
+from hams_operator.plan.permitted import read_permitted
+from hams_operator.plan.pods_seen import Pod, pods_over, pods_silent, roles_of
+from hams_operator.plan.status import (
+    NAME_TAKEN,
+    REJECTED,
+    Missing,
+    Told,
+    World,
+    answers,
+    refusal,
+    serving,
+    status_of,
+)
 from hams_protocol.graph import Graph
 from hams_wire.errors import CoordinationError
 from hams_wire.spec import encode_spec
 from hams_wire.succession import Follows, Phase
 
 log = logging.getLogger("hams.controller")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +85,27 @@ class _Asked:
 
 
 class Reconciler:
-    """`look(key)` does what there is to do for one graph. Raises `Again` where that could not be done now."""
+    """`look(key)` does what there is to do for one graph, and returns after how many seconds it is to be looked at though nothing happens, or None.
+    Raises `Again` where that could not be done now."""
 
-    def __init__(self, kube: Kube, store: Store, mirror: Mirror, settings: Settings, identities: Identities) -> None:
+    def __init__(
+        self, kube: Kube, store: Store, mirror: Mirror, settings: Settings, identities: Identities
+    ) -> None:
         self._kube = kube
         self._store = store
         self._mirror = mirror
         self._settings = settings
         self._identities = identities
         self._objects = Objects(kube, store)
+        self._aside = Aside("graphs")
+        self._silent_since: dict[str, float] = {}
 
-    async def look(self, key: GraphKey) -> None:
+    async def look(self, key: GraphKey) -> float | None:
         """One look."""
         item = self._store.graph(key)
         if item is None:
             self._store.forget(key)
-            return
+            return None
         try:
             if item["metadata"].get("deletionTimestamp"):
                 await self._end(key, item)
@@ -91,13 +115,29 @@ class Reconciler:
             raise Again(str(error), error.retry_after_s) from None
         except CoordinationError as error:
             raise Again(f"etcd: {error}", limits.etcd_look_s) from None
+        return self._again_s(key)
+
+    def _again_s(self, key: GraphKey) -> float | None:
+        """When a pod that does not start will have to be looked at, or should be told of."""
+        left = []
+        for pod in self._store.pods(key):
+            if pod.gone_by and _age_s(pod.gone_by) < limits.pod_overdue_s:
+                left.append(limits.pod_overdue_s - _age_s(pod.gone_by))
+            elif pod.bound_at and not pod.deleting:
+                left.append(limits.pod_overdue_s)
+            elif pod.creating_since and not pod.deleting:
+                left.append(max(limits.pod_creating_s - _age_s(pod.creating_since), limits.pod_look_s))
+            elif pod.uid in self._silent_since:
+                left.append(limits.pod_silent_s)
+        return min(left, default=None)
 
     # -- a graph that shall run ------------------------------------------------------------------------------------------------------
 
     async def _tend(self, key: GraphKey, item: Json) -> None:
         if FINALIZER not in (item["metadata"].get("finalizers") or []):
             await self._hold(key, item)
-        asked = self._asked(key, item)
+        read = await self._read(item)
+        asked = self._asked(key, item, read)
         if asked.unread:
             held_back = ("SpecUnreadable", asked.unread)
             status = refusal(item.get("status") or {}, held_back, asked.generation, _now(), ready="Unknown")
@@ -105,7 +145,9 @@ class Reconciler:
             raise Again(asked.unread, limits.etcd_look_s)
         if asked.decision is None:
             assert asked.problem is not None, "no decision without a problem"
-            await self._tell(key, asked, refusal(item.get("status") or {}, asked.problem, asked.generation, _now()), None)
+            await self._tell(
+                key, asked, refusal(item.get("status") or {}, asked.problem, asked.generation, _now()), None
+            )
             return
         decision = asked.decision
         failed: KubeError | CoordinationError | None = None
@@ -113,7 +155,7 @@ class Reconciler:
         step = Step(None)
         try:
             if await self._give_up_others(asked, decision):
-                asked = self._asked(key, item)
+                asked = self._asked(key, item, read)
             problem = await self._have(key, asked, decision)
             step = await self._advance(key, asked, decision)
         except (KubeError, CoordinationError) as error:
@@ -123,7 +165,12 @@ class Reconciler:
         except KubeError as error:
             failed, problem = failed or error, problem or _rejected(error)
         shown = self._shown(key, decision)
-        world = replace(self._world(key, shown, asked.problem, problem), replacing="" if shown is decision else self._replacing(decision, step))
+        world = replace(
+            self._world(key, shown, asked.problem, problem),
+            warnings=await self._warnings(key),
+            unapplied="" if failed is None or problem is not None else str(failed),
+            replacing="" if shown is decision else self._replacing(decision, step),
+        )
         for name in restarts(item["metadata"].get("annotations") or {}, world.topology):
             await self._mirror.allow_restart(shown.place.graph_uid(), name)
         before = item.get("status") or {}
@@ -132,45 +179,99 @@ class Reconciler:
         if failed is not None:
             raise failed
         if problem is not None and problem[0] == NAME_TAKEN:
-            raise Again(problem[1])  # nobody tells when it goes: Secrets and unlabelled objects are not followed
-        if self._mirror.away and self._mirror.of(decision.place.graph_uid()).spec != encode_spec(decision.graph):
+            raise Again(
+                problem[1]
+            )  # nobody tells when it goes: Secrets and unlabelled objects are not followed
+        if self._mirror.away and self._mirror.of(decision.place.graph_uid()).spec != encode_spec(
+            decision.graph
+        ):
             raise Again(f"etcd: {self._mirror.away}", limits.etcd_look_s)
 
-    def _asked(self, key: GraphKey, item: Json) -> _Asked:
+    async def _read(self, item: Json) -> Graph | InvalidGraph:
+        """The graph that the resource asks for, or what is wrong with it."""
+        metadata = item["metadata"]
+        uid = Place(metadata["name"], metadata["namespace"], metadata["uid"]).graph_uid()
+        try:
+            return await self._apart(read_permitted, item, uid, self._settings)
+        except InvalidGraph as error:
+            return error
+
+    async def _apart(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """What costs more the larger a graph is: one graph may delay itself, not the loop."""
+        try:
+            return await self._aside.run(function, *arguments, **named)
+        except Busy as busy:
+            raise Again(str(busy)) from None
+
+    def _asked(self, key: GraphKey, item: Json, read: Graph | InvalidGraph) -> _Asked:
         metadata = item["metadata"]
         place = Place(metadata["name"], metadata["namespace"], metadata["uid"])
         known = self._running(key, place)
         if known.unread:
             return _Asked(item, place, None, None, known.unread)
-        told = {incarnation_of(uid, place): self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)}
-        over = {number for number, found in told.items() if found.succession is not None and found.succession.phase is Phase.DONE}
-        gone = frozenset(number for number in told if given_up(number, told, lambda uid: incarnation_of(uid, place)))
+        told = {
+            incarnation_of(uid, place): self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)
+        }
+        over = {
+            number
+            for number, found in told.items()
+            if found.succession is not None and found.succession.phase is Phase.DONE
+        }
+        gone = frozenset(
+            number for number in told if given_up(number, told, lambda uid: incarnation_of(uid, place))
+        )
         begun = {number: graph for number, graph in known.graphs.items() if number not in over | gone}
         # Where nothing of its predecessor is left, it has served, whatever an etcd restored from a backup says: its states are all there is.
         unborn = frozenset(
             number
             for number in begun
-            if (found := told.get(number)) and found.follows and not found.follows.done and incarnation_of(found.follows.uid, place) in begun
+            if (found := told.get(number))
+            and found.follows
+            and not found.follows.done
+            and incarnation_of(found.follows.uid, place) in begun
         )
         if known.graphs and not begun:
             return _Asked(
-                item, place, None, None, "another shape has taken over, and neither its ConfigMap nor etcd holds its graph: nothing is changed"
+                item,
+                place,
+                None,
+                None,
+                "another shape has taken over, and neither its ConfigMap nor etcd holds its graph: nothing is changed",
             )
-        asked = self._decided(key, item, place, begun, known.whole, unborn)
+        asked = self._decided(key, item, read, place, begun, known.whole, unborn)
         return replace(asked, unborn=unborn, given_up=gone)
 
-    def _decided(self, key: GraphKey, item: Json, place: Place, begun: dict[int, Graph], whole: frozenset[int], unborn: frozenset[int]) -> _Asked:
+    def _decided(
+        self,
+        key: GraphKey,
+        item: Json,
+        read: Graph | InvalidGraph,
+        place: Place,
+        begun: dict[int, Graph],
+        whole: frozenset[int],
+        unborn: frozenset[int],
+    ) -> _Asked:
         metadata = item["metadata"]
-        try:
-            graph = load_object({name: value for name, value in item.items() if name != "status"}, uid=place.graph_uid())
-        except InvalidGraph as error:  # the webhook is off, or was
-            problem = ("Invalid", "\n".join(map(str, error.problems)))
+        if isinstance(read, InvalidGraph):  # the webhook is off, or was
+            problem = ("Invalid", "\n".join(map(str, read.problems)))
             if not begun:
                 return _Asked(item, place, None, problem)
             incarnation = current(begun, whole)
-            as_before = Decision(begun[incarnation], replace(place, incarnation=incarnation), f"{problem[1]}\nUntil then it runs as before")
+            as_before = Decision(
+                begun[incarnation],
+                replace(place, incarnation=incarnation),
+                f"{problem[1]}\nUntil then it runs as before",
+            )
             return _Asked(item, place, as_before, None)
-        decision = decide(graph.data, place, begun, metadata.get("annotations") or {}, whole, lambda: self._used(key, place), unborn)
+        decision = decide(
+            read.data,
+            place,
+            begun,
+            metadata.get("annotations") or {},
+            whole,
+            lambda: self._used(key, place),
+            unborn,
+        )
         if begun and decision.place.incarnation not in begun:
             incarnation, why = current(begun, whole), ""
             if self._mirror.away:
@@ -180,14 +281,26 @@ class Reconciler:
                 record = self._mirror.of(replace(place, incarnation=incarnation).graph_uid()).succession
                 why = refused(record, _generation(item))
             if why:
-                decision = Decision(begun[incarnation], replace(place, incarnation=incarnation), f"{why}. Until then it runs as before")
+                decision = Decision(
+                    begun[incarnation],
+                    replace(place, incarnation=incarnation),
+                    f"{why}. Until then it runs as before",
+                )
         return _Asked(item, place, decision, None)
 
     def _used(self, key: GraphKey, place: Place) -> int:
         """The newest incarnation that has run, though nothing may be left of it but keys in etcd: a new one with its number would find them."""
         told = {uid: self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)}
-        run = [uid for uid, found in told.items() if found.has_run] + [found.succession.to for found in told.values() if found.succession is not None]
-        return max((*(incarnation_of(uid, place) for uid in run), *(pod.incarnation for pod in self._store.pods(key))), default=0)
+        run = [uid for uid, found in told.items() if found.has_run] + [
+            found.succession.to for found in told.values() if found.succession is not None
+        ]
+        return max(
+            (
+                *(incarnation_of(uid, place) for uid in run),
+                *(pod.incarnation for pod in self._store.pods(key)),
+            ),
+            default=0,
+        )
 
     def _serves(self, key: GraphKey, decision: Decision) -> bool:
         return answers(decision.graph, decision.place, self._world(key, decision, None, None))
@@ -197,7 +310,10 @@ class Reconciler:
         if self._serves(key, decision):
             return decision
         place, graphs = decision.place, self._running(key, decision.place).graphs
-        others = [Decision(graphs[number], replace(place, incarnation=number)) for number in sorted(graphs, reverse=True)]
+        others = [
+            Decision(graphs[number], replace(place, incarnation=number))
+            for number in sorted(graphs, reverse=True)
+        ]
         serving = [other for other in others if other.place != place and self._serves(key, other)]
         before = [other for other in others if other.place.incarnation < place.incarnation]
         return next(iter(serving + before), decision)
@@ -242,7 +358,11 @@ class Reconciler:
         if follows.done:
             return f"another shape of the graph has taken over {states}, and is about to serve"
         if record is None or record.to != decision.graph.data.uid:
-            before = f" (attempt {record.tries + 1}; the last one was taken back: {record.why})" if record is not None and record.tries else ""
+            before = (
+                f" (attempt {record.tries + 1}; the last one was taken back: {record.why})"
+                if record is not None and record.tries
+                else ""
+            )
             return f"another shape of the graph comes up beside this one, and takes over {states} when it is there: {step.why}{before}"
         if record.phase is Phase.BACK:
             return f"another shape of the graph has not taken over {states}: {record.why}"
@@ -258,14 +378,20 @@ class Reconciler:
                 await self._mirror.ensure_follows(place.graph_uid(), Follows(old_uid, decision.kept))
             await self._mirror.ensure_spec(place.graph_uid(), compiled)
         try:
-            probe_token = await self._identities.ensure(place, fresh=FINALIZER not in (asked.item["metadata"].get("finalizers") or []))
+            probe_token = await self._identities.ensure(
+                place, fresh=FINALIZER not in (asked.item["metadata"].get("finalizers") or [])
+            )
         except Foreign as error:
             return NAME_TAKEN, str(error)
-        wanted = desired(decision.graph, compiled.decode(), place, self._settings, probe_token)
+        wanted = await self._apart(
+            desired, decision.graph, compiled.decode(), place, self._settings, probe_token
+        )
         follows = self._mirror.of(place.graph_uid()).follows
         serves = self._serves(key, decision) and (follows is None or follows.done)
         held = self._store.objects(key)
-        found = difference(wanted, held, place.owner_uid, replaceable=serves, given_up=asked.given_up)
+        found = await self._apart(
+            difference, wanted, held, place.owner_uid, replaceable=serves, given_up=asked.given_up
+        )
         foreign = found.foreign or await self._bring(asked, place, found, held)
         if foreign:
             return NAME_TAKEN, f"{', '.join(foreign)}: there already, and not of this graph"
@@ -278,17 +404,23 @@ class Reconciler:
         """Have what shall be there; or the names that are somebody else's."""
         seen = {key_of(item) for item in held}
         missing = [item for item in found.apply if key_of(item) not in seen]
-        if _names(asked.item.get("status") or {}, NAME_TAKEN):  # to make things and take them back, once is enough
+        if _names(
+            asked.item.get("status") or {}, NAME_TAKEN
+        ):  # to make things and take them back, once is enough
             foreign = await self._objects.strangers(place, missing)
             if foreign:
                 return foreign
         foreign, there = await self._objects.make(place, missing)
         if not foreign:
-            await self._objects.apply(place, [item for item in found.apply if item in there or key_of(item) in seen])
+            await self._objects.apply(
+                place, [item for item in found.apply if item in there or key_of(item) in seen]
+            )
         return foreign
 
     async def _take_away(self, key: GraphKey, place: Place, found: Difference) -> None:
-        with_frontends = {str(pod.incarnation) for pod in self._store.pods(key) if pod.of == FRONTEND_ROLE} - {str(place.incarnation)}
+        with_frontends = {
+            str(pod.incarnation) for pod in self._store.pods(key) if pod.of == FRONTEND_ROLE
+        } - {str(place.incarnation)}
         for item in found.delete:
             kind, metadata = item["kind"], item["metadata"]
             labels = metadata.get("labels") or {}
@@ -304,7 +436,9 @@ class Reconciler:
             if incarnation_of(uid, place) < place.incarnation and uid not in alive:
                 await self._mirror.clear(uid)
 
-    def _world(self, key: GraphKey, decision: Decision, invalid: Missing | None, problem: Missing | None) -> World:
+    def _world(
+        self, key: GraphKey, decision: Decision, invalid: Missing | None, problem: Missing | None
+    ) -> World:
         known = self._mirror.of(decision.place.graph_uid())
         address = "Service", decision.place.name
         return World(
@@ -314,15 +448,72 @@ class Reconciler:
             etcd_away=self._mirror.away,
             refused=decision.refused,
             problem=problem or invalid,
-            addressed=any(key_of(item) == address and is_ours(item, decision.place.owner_uid) for item in self._store.objects(key)),
-            failovers={name: Told(item.epoch, item.took_ms, item.reason) for name, item in known.failovers.items()},
+            addressed=any(
+                key_of(item) == address and is_ours(item, decision.place.owner_uid)
+                for item in self._store.objects(key)
+            ),
+            refusals=self._told_by_deployments(key, decision.place, REFUSAL),
+            rolling=tuple(sorted(self._told_by_deployments(key, decision.place, ROLLING))),
+            failovers={
+                name: Told(item.epoch, item.took_ms, item.reason) for name, item in known.failovers.items()
+            },
             versions={name: (item.epoch, item.version) for name, item in known.versions.items()},
         )
 
+    def _told_by_deployments(self, key: GraphKey, place: Place, what: str) -> dict[str, str]:
+        """What the store has kept of their statuses, by operator, frontend or manager."""
+        found = {}
+        for item in self._store.objects(key):
+            why = (item.get("status") or {}).get(what, "")
+            labels = item["metadata"].get("labels") or {}
+            if why and labels.get(INCARNATION) == str(place.incarnation):
+                found[labels.get(OPERATOR) or labels.get(ROLE, "")] = why
+        return found
+
+    async def _warnings(self, key: GraphKey) -> dict[str, str]:
+        """What the newest Event warns of, of pods whose containers are not made: a missing Secret or volume is told nowhere else. A few will do."""
+        late = [
+            pod
+            for pod in sorted(self._store.pods(key), key=lambda pod: pod.name)
+            if pod.creating_since and not pod.deleting and _age_s(pod.creating_since) >= limits.pod_creating_s
+        ]
+        found = {}
+        for pod in late[: limits.pods_asked_max]:
+            selector = f"involvedObject.uid={pod.uid},type=Warning"
+            try:
+                events = (await self._kube.page(EVENTS, key[0], "", fields=selector)).get("items") or []
+            except KubeError as error:
+                log.warning("%s/%s: events of pod %s are not seen: %s", *key, pod.name, error)
+                break
+            if events:
+                newest = max(events, key=_when)
+                found[pod.name] = f"{newest.get('reason', '')}: {newest.get('message', '')}"
+        return found
+
     async def _tend_pods(self, key: GraphKey, world: World) -> None:
-        """Pods whose instances are over go, others are labelled with their role. Without etcd nobody knows."""
+        """Pods of which no kubelet says anything go: Kubernetes binds pods to a node that is away until it takes it for dead. Pods whose instances
+        are over go, others are labelled with their role; without etcd nobody knows.
+
+        A pod that is deleted on a node that is away is there until the node is back; its ReplicaSet makes another one beside it at once.
+        """
+        silent = {
+            pod.node for pod in world.pods if pod.gone_by and _age_s(pod.gone_by) >= limits.pod_overdue_s
+        }
+        for pod in world.pods:
+            patience_s = limits.pod_overdue_s if pod.node in silent else limits.pod_unstarted_s
+            if pod.bound_at and not pod.deleting and _age_s(pod.bound_at) >= patience_s:
+                log.info("%s/%s: delete pod %s: node %s does not start it", *key, pod.name, pod.node)
+                await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
         if world.etcd_away:
             return
+        for pod in self._long_silent(world):
+            log.info(
+                "%s/%s: delete pod %s: its instance is gone, and node %s does not say so",
+                *key,
+                pod.name,
+                pod.node,
+            )
+            await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
         for pod in pods_over(world.topology, world.registered, world.pods):
             log.info("%s/%s: delete pod %s: its instance was revoked", *key, pod.name)
             await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
@@ -331,17 +522,36 @@ class Reconciler:
             if labels.get(name, role) != role:
                 try:
                     annotations = {DELETION_COST: str(COSTS.get(role, 0))}
-                    await self._kube.merge(PODS, key[0], name, {"metadata": {"labels": {ROLE: role}, "annotations": annotations}})
+                    await self._kube.merge(
+                        PODS, key[0], name, {"metadata": {"labels": {ROLE: role}, "annotations": annotations}}
+                    )
                 except KubeError as error:
                     if error.status != 404:
                         raise
+
+    def _long_silent(self, world: World) -> list[Pod]:
+        """Pods that have been silent for `pod_silent_s`. Since when is remembered from one look to the next; a controller that begins
+        anew is patient anew."""
+        now_s = asyncio.get_running_loop().time()
+        silent = pods_silent(world.topology, world.registered, world.pods)
+        known = {pod.uid for pod in world.pods}
+        still = {pod.uid for pod in silent}
+        for uid in known - still:
+            self._silent_since.pop(uid, None)
+        return [
+            pod
+            for pod in silent
+            if now_s - self._silent_since.setdefault(pod.uid, now_s) >= limits.pod_silent_s
+        ]
 
     async def _hold(self, key: GraphKey, item: Json) -> None:
         """Before anything is written to etcd: the resource goes only after its keys."""
         metadata = item["metadata"]
         finalizers = [*(metadata.get("finalizers") or []), FINALIZER]
         with self._store.writing(GRAPHS.kind, *key):
-            held = await self._kube.merge(GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}})
+            held = await self._kube.merge(
+                GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}}
+            )
             self._store.put_graph(held, ours=True)
 
     # -- a graph that shall go -------------------------------------------------------------------------------------------------------
@@ -358,17 +568,30 @@ class Reconciler:
         except CoordinationError as error:
             log.warning("%s/%s: its processes may wait for heirs before they end: %s", *key, error)
         for held in self._store.objects(key):
-            mine = any(owner.get("uid") == place.owner_uid for owner in held["metadata"].get("ownerReferences") or [])
+            mine = any(
+                owner.get("uid") == place.owner_uid for owner in held["metadata"].get("ownerReferences") or []
+            )
             if mine and not held["metadata"].get("deletionTimestamp"):
-                first = held["kind"] == "Deployment"  # else its ReplicaSet would go on to make pods, which would find no graph in etcd and bring it
+                first = (
+                    held["kind"] == "Deployment"
+                )  # else its ReplicaSet would go on to make pods, which would find no graph in etcd and bring it
                 await self._kube.delete(
-                    OWNED[held["kind"]], place.namespace, held["metadata"]["name"], held["metadata"]["uid"], dependents_first=first
+                    OWNED[held["kind"]],
+                    place.namespace,
+                    held["metadata"]["name"],
+                    held["metadata"]["uid"],
+                    dependents_first=first,
                 )
         for pod in self._store.pods(key):
             if not pod.deleting:
                 await self._kube.delete(PODS, place.namespace, pod.name, pod.uid)
         ending = ("Ending", "the graph is being deleted")
-        await self._tell(key, _Asked(item, place, None, ending), refusal(item.get("status") or {}, ending, _generation(item), _now()), None)
+        await self._tell(
+            key,
+            _Asked(item, place, None, ending),
+            refusal(item.get("status") or {}, ending, _generation(item), _now()),
+            None,
+        )
         left = self._store.pods(key) or any(held["kind"] == "Deployment" for held in self._store.objects(key))
         if left and _age_s(metadata["deletionTimestamp"]) < limits.pods_gone_s:
             raise Again("its pods are going", 1.0)
@@ -376,7 +599,9 @@ class Reconciler:
         await self._identities.forget(place.owner_uid)
         finalizers = [name for name in metadata["finalizers"] if name != FINALIZER]
         try:
-            await self._kube.merge(GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}})
+            await self._kube.merge(
+                GRAPHS, key[0], key[1], {"metadata": {"uid": metadata["uid"], "finalizers": finalizers}}
+            )
         except KubeError as error:
             if error.status not in (404, 409):  # gone, or another one of that name by now
                 raise
@@ -393,7 +618,11 @@ class Reconciler:
         for entry in found:
             await self._publish(asked, entry, status)
         same = {"apiVersion": asked.item["apiVersion"], "kind": asked.item["kind"]}
-        metadata = {"name": key[1], "namespace": key[0], "uid": asked.item["metadata"]["uid"]}  # of no other one that has that name by now
+        metadata = {
+            "name": key[1],
+            "namespace": key[0],
+            "uid": asked.item["metadata"]["uid"],
+        }  # of no other one that has that name by now
         body = {**same, "metadata": metadata, "status": status}
         with self._store.writing(GRAPHS.kind, *key):
             held = await self._kube.apply(GRAPHS, key[0], key[1], body, "status")
@@ -407,7 +636,10 @@ class Reconciler:
         event: Json = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{metadata['name']}.{hashlib.sha256(said.encode()).hexdigest()[:16]}", "namespace": metadata["namespace"]},
+            "metadata": {
+                "name": f"{metadata['name']}.{hashlib.sha256(said.encode()).hexdigest()[:16]}",
+                "namespace": metadata["namespace"],
+            },
             "involvedObject": {
                 "apiVersion": asked.item["apiVersion"],
                 "kind": asked.item["kind"],
@@ -434,13 +666,23 @@ class Reconciler:
 
 def _refused(before: Json, status: Json) -> tuple[News, ...]:
     ready = status["conditions"][0]
-    known = any(item.get("reason") == ready["reason"] and item.get("message") == ready["message"] for item in before.get("conditions", []))
+    known = any(
+        item.get("reason") == ready["reason"] and item.get("message") == ready["message"]
+        for item in before.get("conditions", [])
+    )
     return () if known else (News(ready["reason"], ready["message"], warning=ready["reason"] != "Ending"),)
 
 
 def _rejected(error: KubeError | CoordinationError) -> Missing | None:
     """What the API server says no to for good."""
     return (REJECTED, str(error)) if isinstance(error, KubeError) and error.permanent else None
+
+
+def _when(event: Json) -> str:
+    """When an Event was seen last, RFC 3339."""
+    series = event.get("series") or {}
+    told = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((str(at) for at in told if at), "")
 
 
 def _names(status: Json, reason: str) -> bool:

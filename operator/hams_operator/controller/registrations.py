@@ -49,7 +49,9 @@ def registry_of(store: Store) -> kopf.OperatorRegistry:
 
     async def on_login(**found: object) -> kopf.ConnectionInfo | None:
         settings = cast(kopf.OperatorSettings, found["settings"])
-        return kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
+        return kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(
+            settings=settings
+        )
 
     kopf.on.login(registry=registry)(on_login)
     kopf.on.event(GROUP, VERSION, GRAPHS.plural, registry=registry)(on_event)
@@ -68,13 +70,17 @@ def settings_of() -> kopf.OperatorSettings:
     return settings
 
 
-async def watch_graphs(store: Store, namespaces: tuple[str, ...], stop: asyncio.Event, ready: asyncio.Event) -> None:
+async def watch_graphs(
+    store: Store, namespaces: tuple[str, ...], stop: asyncio.Event, ready: asyncio.Event
+) -> None:
     """Until `stop` is set. Raises WatchEnded if kopf gives up before: a controller that sees no graphs must not go on as if there were none."""
     await kopf.operator(
         registry=registry_of(store),
         settings=settings_of(),
         standalone=True,
-        identity=cast("Identity", "hams-controller"),  # else it asks for the user's name, and in our image the user has none
+        identity=cast(
+            "Identity", "hams-controller"
+        ),  # else it asks for the user's name, and in our image the user has none
         clusterwide=not namespaces,
         namespaces=namespaces,
         stop_flag=stop,

@@ -37,7 +37,10 @@ def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -
     why: dict[int, str] = {}
     for item in mine:
         incarnation = _incarnation(item)
-        if item["kind"] == "ConfigMap" and item["metadata"]["name"] == replace(place, incarnation=incarnation).config_map:
+        if (
+            item["kind"] == "ConfigMap"
+            and item["metadata"]["name"] == replace(place, incarnation=incarnation).config_map
+        ):
             _read(found, why, place, incarnation, (item.get("data") or {}).get(SPEC_FILE, "").encode())
     deployed = {_incarnation(item) for item in mine if item["kind"] == "Deployment"}
     missing = deployed - set(found)
@@ -58,9 +61,17 @@ def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -
 
 
 def _whole(place: Place, graphs: Mapping[int, Graph], mine: Iterable[Json]) -> frozenset[int]:
-    there = {item["metadata"]["name"] for item in mine if item["kind"] == "Deployment" and not item["metadata"].get("deletionTimestamp")}
+    there = {
+        item["metadata"]["name"]
+        for item in mine
+        if item["kind"] == "Deployment" and not item["metadata"].get("deletionTimestamp")
+    }
     parts = {number: (MANAGER_ROLE, FRONTEND_ROLE, *graph.operators) for number, graph in graphs.items()}
-    return frozenset(number for number in graphs if {replace(place, incarnation=number).workload(part) for part in parts[number]} <= there)
+    return frozenset(
+        number
+        for number in graphs
+        if {replace(place, incarnation=number).workload(part) for part in parts[number]} <= there
+    )
 
 
 def _read(found: dict[int, Graph], why: dict[int, str], place: Place, incarnation: int, spec: bytes) -> None:

@@ -19,13 +19,23 @@ class Foreign(Exception):
     """There is a Secret of that name, and it is not ours."""
 
 
-async def keep(kube: Kube, namespace: str, name: str, mended: Callable[[Data], Data], metadata: Json | None = None, *, fresh: bool = False) -> Data:
+async def keep(
+    kube: Kube,
+    namespace: str,
+    name: str,
+    mended: Callable[[Data], Data],
+    metadata: Json | None = None,
+    *,
+    fresh: bool = False,
+) -> Data:
     """What the Secret holds once it holds what `mended` makes of what it held (nothing at first). `metadata`: of a new one, its owner above all.
     `fresh`: most likely there is none yet, so the first try does without reading.
 
     Raises KubeError, and Foreign. A conflict is an error after `secret_tries`: somebody else is not faster each time, so it is another one.
     """
-    metadata = {"labels": {"app.kubernetes.io/name": "hams", _LABEL: MANAGED_BY}} if metadata is None else metadata
+    metadata = (
+        {"labels": {"app.kubernetes.io/name": "hams", _LABEL: MANAGED_BY}} if metadata is None else metadata
+    )
     for left in reversed(range(limits.secret_tries)):
         there = None if fresh else await kube.get(SECRETS, namespace, name)
         fresh = False

@@ -26,8 +26,13 @@ _Name = tuple[str, str, str]
 
 GRAPH_KIND = "ServiceGraph"
 
-CONDITIONS = ("Ready", "Redundant", "Progressing")
+CONDITIONS = ("Ready", "Redundant", "Progressing", "Reconciling", "Stalled")
 """Types of the conditions that a status of ours has."""
+
+REFUSAL = "refusal"
+"""Where a Deployment's status, of which little is held, says why its pods are refused."""
+ROLLING = "rolling"
+"""Where it says that pods are replaced."""
 
 _Told = tuple[str, Callable[[], Json] | None]
 """What the watch says of an object: its version, and how to have it; None: it is gone."""
@@ -58,7 +63,9 @@ class Store:
     def writing(self, kind: str, namespace: str, name: str) -> Iterator[None]:
         """Around a write of ours, and the `put` of its answer: what the watch says of the object meanwhile waits, as most often it is that answer."""
         key = kind, namespace, name
-        self._waiting.setdefault(key, None)  # two graphs may want an object of one name: then neither waits for the other
+        self._waiting.setdefault(
+            key, None
+        )  # two graphs may want an object of one name: then neither waits for the other
         try:
             yield
         finally:
@@ -68,7 +75,9 @@ class Store:
 
     def _take_up(self, key: _Name, version: str, item: Callable[[], Json] | None) -> None:
         kind, namespace, name = key
-        if item is None:  # before our write, and then the watch has still to tell what that made; or after it, and then that was its last word
+        if (
+            item is None
+        ):  # before our write, and then the watch has still to tell what that made; or after it, and then that was its last word
             (self.drop_graph((namespace, name)) if kind == GRAPH_KIND else self.drop(*key))
         elif self._written.get(key) == version:
             del self._written[key]
@@ -85,7 +94,10 @@ class Store:
 
     def _has_heard(self, item: Json, ours: bool) -> bool:
         metadata = item["metadata"]
-        key, version = (item["kind"], metadata["namespace"], metadata["name"]), metadata.get("resourceVersion", "")
+        key, version = (
+            (item["kind"], metadata["namespace"], metadata["name"]),
+            metadata.get("resourceVersion", ""),
+        )
         if ours:
             self._written[key] = version
             return False
@@ -159,7 +171,9 @@ class Store:
         if self._has_heard(item, ours):
             return
         lean = _lean(item)
-        lean.pop("status", None)
+        kept = _of_deployment(lean.pop("status", None) or {}, lean)
+        if kept:
+            lean["status"] = kept
         found = _packed(lean)
         place = item["kind"], item["metadata"]["name"]
         if known.objects.get(place) != found:
@@ -173,7 +187,11 @@ class Store:
         for key, known in list(self._known.items()):
             if key[0] != namespace:
                 continue
-            there: bool = known.pods.pop(name, None) is not None if kind == "Pod" else known.objects.pop((kind, name), None) is not None
+            there: bool = (
+                known.pods.pop(name, None) is not None
+                if kind == "Pod"
+                else known.objects.pop((kind, name), None) is not None
+            )
             if there:
                 self._changed(key)
                 return
@@ -184,8 +202,27 @@ class Store:
             del self._known[key]
 
 
+def _of_deployment(status: Json, item: Json) -> Json:
+    """Why the ReplicaSet of a Deployment makes no pods: quotas, policies and webhooks refuse pods, not Deployments. And whether pods are replaced."""
+    found = {}
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            found[REFUSAL] = str(condition.get("message", ""))
+    wanted = (item.get("spec") or {}).get("replicas", 1)
+    if "observedGeneration" in status and (
+        status["observedGeneration"] < item["metadata"].get("generation", 0)
+        or status.get("updatedReplicas", 0) < wanted
+        or status.get("replicas", 0) > status.get("updatedReplicas", 0)
+    ):
+        found[ROLLING] = "True"
+    return found
+
+
 def _conditions(item: Json) -> tuple[tuple[str, bool], ...]:
-    found = {condition.get("type"): condition.get("status") for condition in (item.get("status") or {}).get("conditions") or []}
+    found = {
+        condition.get("type"): condition.get("status")
+        for condition in (item.get("status") or {}).get("conditions") or []
+    }
     return tuple((kind, found[kind] == "True") for kind in CONDITIONS if kind in found)
 
 
@@ -204,10 +241,16 @@ _LEVEL = 1
 
 def _asked(item: Json, ours: bool) -> Json:
     """What others say of a ServiceGraph."""
-    metadata = {name: value for name, value in item["metadata"].items() if not (ours and name == "finalizers")}
+    metadata = {
+        name: value for name, value in item["metadata"].items() if not (ours and name == "finalizers")
+    }
     return {**item, "metadata": metadata, "status": None}
 
 
 def _lean(item: Json) -> Json:
-    metadata = {name: value for name, value in item["metadata"].items() if name not in ("managedFields", "resourceVersion", "selfLink")}
+    metadata = {
+        name: value
+        for name, value in item["metadata"].items()
+        if name not in ("managedFields", "resourceVersion", "selfLink")
+    }
     return {**item, "metadata": metadata}

@@ -23,7 +23,13 @@ def shape(graph: Graph, known: Known, serves: Callable[[InstanceId], bool] | Non
     return Shape(uid, graph, known.topology, known.registered, known.quiet, known.waiting, known.taken, there)
 
 
-async def advance(mirror: Mirror, old: Graph, new: Graph, generation: int, serves: Callable[[InstanceId], bool] | None = None) -> Step:
+async def advance(
+    mirror: Mirror,
+    old: Graph,
+    new: Graph,
+    generation: int,
+    serves: Callable[[InstanceId], bool] | None = None,
+) -> Step:
     """Take the next step, if there is one; what it was, or what is waited for. `generation`: of the resource that asks for `new`.
 
     Raises CoordinationError; after that everything is looked at anew.
@@ -45,7 +51,9 @@ async def advance(mirror: Mirror, old: Graph, new: Graph, generation: int, serve
         else:
             await mirror.take_step(old_uid, found)
     except NotApplied as error:
-        log.info("succession of %s: something has changed meanwhile: %s", old_uid, error)  # the watch tells, and it is judged anew
+        log.info(
+            "succession of %s: something has changed meanwhile: %s", old_uid, error
+        )  # the watch tells, and it is judged anew
     return step
 
 

@@ -80,7 +80,9 @@ class Follower:
         return str(page["metadata"]["resourceVersion"])
 
     async def _watch(self, version: str) -> str:
-        async for event in self._kube.watch(self._resource, self._namespace, self._selector, version, self._heard):
+        async for event in self._kube.watch(
+            self._resource, self._namespace, self._selector, version, self._heard
+        ):
             item = event["object"]
             if event["type"] == "ERROR":
                 raise KubeError(int(item.get("code", 0)), str(item.get("message", "the watch was ended")))

@@ -12,31 +12,42 @@ import ssl
 import tempfile
 from pathlib import Path
 
+import msgspec
 from aiohttp import web
 
 from hams_operator import limits
 from hams_operator.controller.certificates import Pair, fresh_pair, holds
 from hams_operator.controller.kube import SECRETS, WEBHOOKS, Kube, KubeError
 from hams_operator.controller.options import Options
+from hams_operator.controller.reading import Aside, Busy
 from hams_operator.graph import InvalidGraph, load_object
 from hams_operator.plan.change import differing, lost_states
-from hams_operator.plan.names import ALLOW_STATE_LOSS, Json
+from hams_operator.plan.names import ALLOW_STATE_LOSS, Json, Settings
+from hams_operator.plan.permitted import read_permitted
 from hams_operator.plan.status import UNSETTLED
 
 log = logging.getLogger("hams.controller")
 
 
-def review(question: Json) -> Json:
+def _answer(body: bytes, settings: Settings) -> Json:
+    """Raises ValueError for what is no AdmissionReview."""
+    question = msgspec.json.decode(body)
+    if not isinstance(question, dict):
+        raise ValueError("not an object")
+    return review(question, settings)
+
+
+def review(question: Json, settings: Settings) -> Json:
     """The answer to an AdmissionReview: allowed, or every problem at once."""
     request = question.get("request") or {}
-    problems = refusals(request)
+    problems = refusals(request, settings)
     answer: Json = {"uid": request.get("uid", ""), "allowed": not problems}
     if problems:
         answer["status"] = {"code": 422, "reason": "Invalid", "message": "\n".join(problems)}
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
 
 
-def refusals(request: Json) -> list[str]:
+def refusals(request: Json, settings: Settings) -> list[str]:
     """What is wrong with the object, or with the change; nothing for an object that is going."""
     item, old = request.get("object") or {}, request.get("oldObject") or {}
     metadata = item.get("metadata") or {}
@@ -45,7 +56,7 @@ def refusals(request: Json) -> list[str]:
     if old and old.get("spec") == item.get("spec"):
         return []  # an object that was let in before is not held up for its labels
     try:
-        asked = load_object({name: value for name, value in item.items() if name != "status"})
+        asked = read_permitted(item, "", settings)
     except InvalidGraph as error:
         return [str(problem) for problem in error.problems]
     if not old or (metadata.get("annotations") or {}).get(ALLOW_STATE_LOSS) == "true":
@@ -76,6 +87,7 @@ class Webhook:
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded: Pair | None = None
         self._runner: web.AppRunner | None = None
+        self._aside = Aside("webhook")
         self.listens = False
 
     async def run(self) -> None:
@@ -93,6 +105,7 @@ class Webhook:
                 await asyncio.sleep(pause_s)
         finally:
             self.listens = False
+            self._aside.close()
             if self._runner is not None:
                 await self._runner.cleanup()
 
@@ -100,12 +113,22 @@ class Webhook:
         if self._runner is not None:
             return
         app = web.Application(client_max_size=limits.webhook_body_bytes_max)
-        app.router.add_post("/validate", _validate)
+        app.router.add_post("/validate", self._validate)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, None, self._options.webhook_port, ssl_context=self._context).start()
         self.listens = True
         log.info("the webhook listens on port %d", self._options.webhook_port)
+
+    async def _validate(self, request: web.Request) -> web.Response:
+        """Whoever reaches the port may ask, the API server or not: the answer is made aside, and what waits for it is bounded."""
+        body = await request.read()
+        try:
+            return web.json_response(await self._aside.run(_answer, body, self._options.settings))
+        except (ValueError, RecursionError) as error:
+            return web.Response(status=400, text=f"expected an AdmissionReview: {error}\n")
+        except Busy as error:
+            return web.Response(status=503, text=f"too many questions at a time: {error}\n")
 
     async def _refresh(self) -> None:
         """Have a certificate, load it, and have the API server trust it."""
@@ -141,7 +164,9 @@ class Webhook:
                     await self._kube.replace(SECRETS, namespace, name, item)
             except KubeError as error:
                 conflicts += 1
-                if error.status != 409 or conflicts == limits.secret_tries:  # the other replica was faster: its certificate will do
+                if (
+                    error.status != 409 or conflicts == limits.secret_tries
+                ):  # the other replica was faster: its certificate will do
                     raise
 
     async def _trust(self, pair: Pair) -> None:
@@ -156,10 +181,17 @@ class Webhook:
             there = base64.b64decode((hook.get("clientConfig") or {}).get("caBundle") or "")
             if pair.authority not in there:
                 kept = _authorities(there)[-1:]
-                hook["clientConfig"]["caBundle"] = base64.b64encode(b"".join([*kept, pair.authority])).decode()
+                hook["clientConfig"]["caBundle"] = base64.b64encode(
+                    b"".join([*kept, pair.authority])
+                ).decode()
                 changed = True
         if changed:
-            await self._kube.merge(WEBHOOKS, "", name, {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "webhooks": hooks})
+            await self._kube.merge(
+                WEBHOOKS,
+                "",
+                name,
+                {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "webhooks": hooks},
+            )
 
 
 def _load(context: ssl.SSLContext, pair: Pair) -> None:
@@ -173,7 +205,9 @@ def _load(context: ssl.SSLContext, pair: Pair) -> None:
 
 def _authorities(bundle: bytes) -> list[bytes]:
     end = b"-----END CERTIFICATE-----\n"
-    return [part + end for part in bundle.split(end) if part.strip().startswith(b"-----BEGIN CERTIFICATE-----")]
+    return [
+        part + end for part in bundle.split(end) if part.strip().startswith(b"-----BEGIN CERTIFICATE-----")
+    ]
 
 
 def _read(secret: Json | None) -> Pair | None:
@@ -182,13 +216,3 @@ def _read(secret: Json | None) -> Pair | None:
         return Pair(*(base64.b64decode(data[name]) for name in ("ca.crt", "tls.crt", "tls.key")))
     except (KeyError, ValueError):
         return None
-
-
-async def _validate(request: web.Request) -> web.Response:
-    try:
-        question = await request.json()
-        if not isinstance(question, dict):
-            raise ValueError("not an object")
-    except ValueError as error:
-        return web.Response(status=400, text=f"expected an AdmissionReview: {error}\n")
-    return web.json_response(review(question))

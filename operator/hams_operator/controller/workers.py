@@ -26,14 +26,19 @@ class Again(Exception):
 
 
 class Workers(Generic[K]):
-    """`work(key)` may raise `Again`; any other exception is a bug, is logged as one, and is tried again with the longest pause."""
+    """`work(key)` returns after how many seconds it is to be done once more though nothing happens, or None. It may raise `Again`; any other
+    exception is a bug, is logged as one, and is tried again with the longest pause.
 
-    def __init__(self, work: Callable[[K], Awaitable[None]]) -> None:
+    A key rests for a multiple of the time that its work took (`work_share`): however much happens to one, the others get their turn.
+    """
+
+    def __init__(self, work: Callable[[K], Awaitable[float | None]]) -> None:
         self._work = work
         self._dirty: set[K] = set()
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._nudges: dict[K, asyncio.Event] = {}
         self._hands = asyncio.Semaphore(limits.workers_max)
+        self._timers: dict[K, asyncio.TimerHandle] = {}
         self._paused = True
         self.rounds = 0
         self.failures = 0
@@ -62,6 +67,9 @@ class Workers(Generic[K]):
     async def close(self) -> None:
         """Stop, wherever work is."""
         self._paused = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -72,11 +80,19 @@ class Workers(Generic[K]):
         while self._tasks:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
+    def _later(self, key: K, after_s: float | None) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if after_s is not None and not self._paused:
+            self._timers[key] = asyncio.get_running_loop().call_later(after_s, self.enqueue, key)
+
     async def _serve(self, key: K) -> None:
-        pause_s = 0.0
+        pause_s, rest_s = 0.0, 0.0
+        loop = asyncio.get_running_loop()
         nudge = self._nudges[key] = asyncio.Event()
         while key in self._dirty:
-            await asyncio.sleep(limits.debounce_s if pause_s == 0 else limits.again_s)
+            await asyncio.sleep(max(rest_s, limits.debounce_s if pause_s == 0 else limits.again_s))
             if pause_s > limits.again_s:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s - limits.again_s):
@@ -85,8 +101,9 @@ class Workers(Generic[K]):
             async with self._hands:
                 self._dirty.discard(key)
                 self.rounds += 1
+                began_s = loop.time()
                 try:
-                    await self._work(key)
+                    self._later(key, await self._work(key))
                 except Again as again:
                     log.info("%s: again in a moment: %s", key, again)
                     pause_s = max(again.after_s, min(max(2 * pause_s, limits.again_s), limits.again_max_s))
@@ -96,5 +113,8 @@ class Workers(Generic[K]):
                 else:
                     pause_s = 0.0
                     continue
+                finally:
+                    took_s = loop.time() - began_s
+                    rest_s = min(took_s * (1 / limits.work_share - 1), limits.rest_max_s)
             self.failures += 1
             self._dirty.add(key)

@@ -10,11 +10,12 @@
 
 from pathlib import Path
 
+from hams_operator import limits
 from hams_operator.graph.compiler import compile_graph
 from hams_operator.graph.describe import NOT_ASKED_FOR, Description, describe, not_asked_for
-from hams_operator.graph.document import Document, Plain, read_text
-from hams_operator.graph.fields import Notes
-from hams_operator.graph.problems import InvalidGraph, Problem
+from hams_operator.graph.document import Document, Plain, fits, out_of_bounds, read_text
+from hams_operator.graph.fields import Notes, TooManyProblems
+from hams_operator.graph.problems import InvalidGraph, Problem, spell
 from hams_operator.graph.resource import API_VERSION, KIND, ServiceGraph, read_resource
 from hams_operator.graph.validate import RESERVED, check
 from hams_operator.graph.wiring import Wiring
@@ -71,7 +72,11 @@ def _read(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error.reason} at byte {error.start}"
+        why = (
+            error.strerror
+            if isinstance(error, OSError)
+            else f"not UTF-8 text: {error.reason} at byte {error.start}"
+        )
         raise InvalidGraph([Problem("document", f"cannot read {path}: {why}")], str(path)) from None
 
 
@@ -90,9 +95,33 @@ def _compile(document: Document, uid: str, on_kubernetes: bool) -> Graph:
 
 
 def _parse(document: Document, on_kubernetes: bool) -> tuple[ServiceGraph, Wiring]:
+    _check_size(document)
     notes = Notes(document)
-    resource = read_resource(notes)
-    wiring = check(resource, notes, on_kubernetes=on_kubernetes)
+    try:
+        resource = read_resource(notes)
+        wiring = check(resource, notes, on_kubernetes=on_kubernetes)
+    except TooManyProblems:
+        end = Problem("document", f"has more problems than the {len(notes.problems)} above")
+        raise InvalidGraph([*_in_order(notes), end]) from None
     if notes.problems:
-        raise InvalidGraph(sorted(notes.problems, key=lambda problem: problem.line))
+        raise InvalidGraph(_in_order(notes))
     return resource, wiring
+
+
+def _in_order(notes: Notes) -> list[Problem]:
+    return sorted(notes.problems, key=lambda problem: problem.line)
+
+
+def _check_size(document: Document) -> None:
+    """Before anything of the document is looked at: what it costs to find out must not grow with what somebody sends."""
+    root = document.root
+    if isinstance(root, dict):
+        asked = {name: value for name, value in root.items() if name not in ("metadata", "status")}
+        if not fits(asked, limits.graph_spec_bytes_max):
+            most = f"{limits.graph_spec_bytes_max >> 10} KiB"
+            why = f"is larger than {most} of JSON; large data does not belong into a graph"
+            raise InvalidGraph([Problem("spec", why)])
+        wrong = out_of_bounds(asked)
+        if wrong is not None:
+            path, why = wrong
+            raise InvalidGraph([Problem(spell(path), why, document.line(path))])

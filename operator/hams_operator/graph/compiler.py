@@ -15,6 +15,7 @@ from hams_protocol.graph import (
     Graph,
     GraphData,
     Input,
+    KubernetesSpec,
     ModelSpec,
     Operator,
     RecoverySpec,
@@ -26,6 +27,7 @@ from hams_protocol.graph import (
 def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
     """The graph of a resource that `validate.check` found nothing wrong with. `uid` outweighs the resource's own; without any it is the name."""
     resource, spec = wiring.resource, wiring.resource.spec
+    replying = {source for sources in wiring.replies for source, _ in sources}
     return Graph(
         GraphData(
             name=resource.name,
@@ -41,6 +43,7 @@ def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
                 replies_kept=spec.frontend.replies_kept,
                 replies_kept_bytes=spec.frontend.replies_kept_bytes,
                 token_secret=spec.frontend.token_secret,
+                hide_model_errors=spec.frontend.hide_model_errors,
             ),
             managers=spec.managers.replicas,
             recovery=RecoverySpec(
@@ -48,20 +51,30 @@ def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
                 max_attempts=spec.recovery.max_attempts,
                 when_unprotected=spec.recovery.when_unprotected,
                 when_lost=spec.recovery.when_lost,
+                suspects=spec.recovery.suspects,
             ),
-            inputs=tuple(TensorSpec(item.name, item.datatype.value, item.shape, optional=item.optional) for item in spec.inputs),
+            inputs=tuple(
+                TensorSpec(item.name, item.datatype.value, item.shape, optional=item.optional)
+                for item in spec.inputs
+            ),
             outputs=tuple(
-                ReplyTensor(reply.name, tuple(wiring.replies[number]), reply.lanes is rs.Lanes.CONCAT) for number, reply in enumerate(spec.outputs)
+                ReplyTensor(reply.name, tuple(wiring.replies[number]), reply.lanes is rs.Lanes.CONCAT)
+                for number, reply in enumerate(spec.outputs)
             ),
-            operators=tuple(_operator(wiring, name) for name in wiring.order),
+            operators=tuple(_operator(wiring, name, name in replying) for name in wiring.order),
+            kubernetes=KubernetesSpec(
+                frontend_template=_json(spec.frontend.pod_template),
+                manager_template=_json(spec.managers.pod_template),
+                service=_json(spec.frontend.service),
+                evict_after_s=spec.recovery.evict_after_s,
+            ),
         )
     )
 
 
-def _operator(wiring: Wiring, name: str) -> Operator:
+def _operator(wiring: Wiring, name: str, replying: bool) -> Operator:
     position = wiring.index[name]
     op = wiring.resource.spec.operators[position]
-    replying = any(source == name for sources in wiring.replies for source, _ in sources)
     stateful = op.stateful
     return Operator(
         name=name,
@@ -72,9 +85,18 @@ def _operator(wiring: Wiring, name: str) -> Operator:
         ),
         successors=(*wiring.successors(name), *((FRONTEND,) if replying else ())),
         lanes=wiring.lanes[name],
-        outputs=tuple(TensorSpec(item.name, item.datatype.value, item.shape, finite=item.finite) for item in op.outputs),
+        outputs=tuple(
+            TensorSpec(item.name, item.datatype.value, item.shape, finite=item.finite) for item in op.outputs
+        ),
         batch=BatchPolicy(op.batch.max_rows, op.batch.max_delay_s),
-        model=ModelSpec(op.model.entrypoint, _json(op.model.config), op.model.image, op.model.python, op.model.env),
+        model=ModelSpec(
+            op.model.entrypoint,
+            _json(op.model.config),
+            op.model.image,
+            op.model.python,
+            op.model.env,
+            _json(op.model.warm_up.row) if op.model.warm_up.enabled else "",
+        ),
         stateful=stateful is not None,
         backups=stateful.backups if stateful else 0,
         window=stateful.window if stateful else 1,

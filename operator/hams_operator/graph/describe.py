@@ -57,7 +57,11 @@ def not_asked_for(graph: Graph) -> str:
     for op in data.operators:
         if op.stateful and op.backups == 0:
             return f"{op.name} asks for no backups"
-    return "frontend.replicas is 1: accepted requests and kept replies have no copy" if data.frontend.replicas == 1 else ""
+    return (
+        "frontend.replicas is 1: accepted requests and kept replies have no copy"
+        if data.frontend.replicas == 1
+        else ""
+    )
 
 
 def describe(graph: Graph) -> Description:
@@ -77,8 +81,14 @@ def describe(graph: Graph) -> Description:
     return Description(
         name=data.name,
         mode=data.mode.value,
-        inputs=tuple(f"{item.name} {item.datatype} {list(item.shape)}{' optional' if item.optional else ''}" for item in data.inputs),
-        outputs=tuple(f"{item.name} from {', else '.join('.'.join(source) for source in item.sources)}" for item in data.outputs),
+        inputs=tuple(
+            f"{item.name} {item.datatype} {list(item.shape)}{' optional' if item.optional else ''}"
+            for item in data.inputs
+        ),
+        outputs=tuple(
+            f"{item.name} from {', else '.join('.'.join(source) for source in item.sources)}"
+            for item in data.outputs
+        ),
         operators=operators,
         frontends=data.frontend.replicas,
         shards=data.frontend.shards,
@@ -113,22 +123,34 @@ def _notes(graph: Graph) -> list[str]:
     if data.mode is Mode.NONE:
         found.append("mode None protects nothing: what a failed instance held is lost")
     if data.frontend.replicas == 1:
-        found.append("one frontend: accepted requests and kept replies are lost with it; Redundant stays False")
+        found.append(
+            "one frontend: accepted requests and kept replies are lost with it; Redundant stays False"
+        )
     if data.managers == 1:
         found.append("one manager: no failover while it is away")
     for op in data.operators:
         if op.stateful and op.backups == 0:
-            found.append(f'"{op.name}" has no backup: its state is lost with its primary; Redundant stays False')
+            found.append(
+                f'"{op.name}" has no backup: its state is lost with its primary; Redundant stays False'
+            )
         if not op.stateful and op.slots == 1 and not op.hot_standbys:
-            found.append(f'"{op.name}" has one instance and no standby: after a failure its requests wait until a new one is loaded')
+            found.append(
+                f'"{op.name}" has one instance and no standby: after a failure its requests wait until a new one is loaded'
+            )
         for edge in op.in_edges:
             if edge.source != FRONTEND:
                 continue
             used |= {item.source for item in edge.inputs}
             strict = [item.source for item in edge.inputs if item.source in optional and not item.optional]
             if strict and op.join is Join.COMBINE:
-                found.append(f'"{op.name}" is skipped for requests without {" or ".join(strict)}; "optional: true" on its input would run it')
+                found.append(
+                    f'"{op.name}" is skipped for requests without {" or ".join(strict)}; "optional: true" on its input would run it'
+                )
         if op.feedback:
             used |= {target for target, _ in op.feedback.inputs}
-    found += [f'tensor "{item.name}" of the request is used by no operator' for item in data.inputs if item.name not in used]
+    found += [
+        f'tensor "{item.name}" of the request is used by no operator'
+        for item in data.inputs
+        if item.name not in used
+    ]
     return found

@@ -41,7 +41,11 @@ _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+0123456789."),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("merge", r"<<", "<"),
 ):
@@ -51,7 +55,14 @@ for _tag, _pattern, _first in (
 def read_text(text: str, kind: str) -> Document:
     """The one document of `kind` in `text`; raises InvalidGraph if there is none, more than one, or it is not plain YAML."""
     if len(text.encode()) > limits.graph_file_bytes_max:
-        raise InvalidGraph([Problem("document", f"larger than {limits.graph_file_bytes_max >> 10} KiB; large data does not belong into a graph")])
+        raise InvalidGraph(
+            [
+                Problem(
+                    "document",
+                    f"larger than {limits.graph_file_bytes_max >> 10} KiB; large data does not belong into a graph",
+                )
+            ]
+        )
     try:
         nodes = list(yaml.compose_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
@@ -60,19 +71,37 @@ def read_text(text: str, kind: str) -> Document:
         raise InvalidGraph([Problem("document", f"not YAML: {what}", mark.line + 1 if mark else 0)]) from None
     except (yaml.YAMLError, RecursionError) as error:
         raise InvalidGraph([Problem("document", f"not YAML: {' '.join(str(error).split())}")]) from None
-    nodes = [node for node in nodes if not (isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null")]
+    nodes = [
+        node
+        for node in nodes
+        if not (isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null")
+    ]
     if not nodes:
         raise InvalidGraph([Problem("document", f"is empty; expected one {kind}")])
     chosen = nodes if len(nodes) == 1 else [node for node in nodes if _kind(node) == kind]
     if len(chosen) != 1:
-        raise InvalidGraph([Problem("document", f"the file has {len(nodes)} documents, {len(chosen)} of them of kind {kind}; expected exactly one")])
+        raise InvalidGraph(
+            [
+                Problem(
+                    "document",
+                    f"the file has {len(nodes)} documents, {len(chosen)} of them of kind {kind}; expected exactly one",
+                )
+            ]
+        )
     return _Unfolding().document(chosen[0])
 
 
 def _kind(node: yaml.Node) -> str | None:
     if not isinstance(node, yaml.MappingNode):
         return None
-    return next((value.value for key, value in node.value if key.value == "kind" and isinstance(value, yaml.ScalarNode)), None)
+    return next(
+        (
+            value.value
+            for key, value in node.value
+            if key.value == "kind" and isinstance(value, yaml.ScalarNode)
+        ),
+        None,
+    )
 
 
 class _Unfolding:
@@ -108,7 +137,9 @@ class _Unfolding:
             self._say(path, node, "contains itself through an alias")
             return None
         self._within.add(id(node))
-        value: Plain = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._sequence(node, path)
+        value: Plain = (
+            self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._sequence(node, path)
+        )
         self._within.remove(id(node))
         return value
 
@@ -152,6 +183,13 @@ class _Unfolding:
             return None
         if kind == "bool":
             return bool(text.lower() == "true")
+        if kind in ("int", "float") and len(text) > limits.graph_number_chars_max:
+            self._say(
+                path,
+                node,
+                f"a number of {len(text)} characters, at most {limits.graph_number_chars_max} are read",
+            )
+            return 0
         if kind == "int":
             return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
         if kind == "float":
@@ -161,3 +199,36 @@ class _Unfolding:
             return number
         self._say(path, node, f"the tag {node.tag} is not known here")
         return None
+
+
+def out_of_bounds(root: Plain) -> tuple[Path, str] | None:
+    """A place that is nested too deep, or a whole number beyond 64 bits, which nothing else that reads a graph could hold. None if there is none."""
+    waiting: list[tuple[Path, Plain]] = [((), root)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, int) and value.bit_length() > 63:
+            return path, f"expected a number of at most 64 bits, found one of {value.bit_length() + 1}"
+        if isinstance(value, dict | list):
+            if len(path) >= limits.graph_file_depth_max:
+                return path, f"nested deeper than {limits.graph_file_depth_max} levels"
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            waiting += [((*path, at), item) for at, item in items]
+    return None
+
+
+def fits(value: Plain, most: int) -> bool:
+    """Whether `value` as compact JSON has about `most` characters or fewer. Looks no further than that, and no nesting is too deep for it."""
+    left, waiting = most, [value]
+    while waiting and left >= 0:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            left -= 2 + sum(4 + len(key) for key in found)
+            waiting += found.values()
+        elif isinstance(found, list):
+            left -= 2 + len(found)
+            waiting += found
+        elif isinstance(found, str):
+            left -= 2 + len(found)
+        else:
+            left -= found.bit_length() // 4 + 1 if isinstance(found, int) else 4
+    return left >= 0

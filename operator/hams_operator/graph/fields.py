@@ -23,18 +23,39 @@ T_co = TypeVar("T_co", covariant=True)
 E = TypeVar("E", bound=enum.StrEnum)
 
 
+class TooManyProblems(Exception):
+    """The document has at least `graph_problems_max` problems: looking for more helps nobody."""
+
+
 class Notes:
     """The problems found so far in one document."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
         self.problems: list[Problem] = []
+        self._known: set[Problem] = set()
+        self._places: dict[Path, int] = {}
+        self._above: set[Path] = set()
 
     def say(self, path: Path, message: str) -> None:
-        """Note a problem at `path`; the same words about the same place are noted once."""
+        """Note a problem at `path`; the same words about the same place are noted once. Raises TooManyProblems with the last that is noted."""
         problem = Problem(spell(path), message, self.document.line(path))
-        if problem not in self.problems:
-            self.problems.append(problem)
+        if problem in self._known:
+            return
+        self._known.add(problem)
+        self.problems.append(problem)
+        self._places[path] = self._places.get(path, 0) + 1
+        self._above.update(path[:length] for length in range(len(path) + 1))
+        if len(self.problems) >= limits.graph_problems_max:
+            raise TooManyProblems
+
+    def problems_at(self, path: Path) -> int:
+        """How many problems there are at exactly this place."""
+        return self._places.get(path, 0)
+
+    def any_below(self, path: Path) -> bool:
+        """Whether there is a problem at this place or below it."""
+        return path in self._above
 
 
 class Rule(Protocol[T_co]):
@@ -79,18 +100,34 @@ class Duration:
         """Seconds, or `least_s` as stand-in."""
         text = "0s" if value in (0, "0") and not isinstance(value, bool) else value
         if not isinstance(text, str) or not _DURATION_WHOLE.fullmatch(text):
-            unit = f'; did you mean "{value}s" or "{value}ms"?' if isinstance(value, int | float) and not isinstance(value, bool) else ""
+            unit = (
+                f'; did you mean "{value}s" or "{value}ms"?'
+                if isinstance(value, int | float) and not isinstance(value, bool)
+                else ""
+            )
             notes.say(path, f'expected a duration such as "150ms", "30s" or "5m", found {shown(value)}{unit}')
             return self.least_s
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))
         if not self.least_s <= seconds <= self.most_s:
-            notes.say(path, f"must be from {duration(self.least_s)} to {duration(self.most_s)}, found {value}")
+            notes.say(
+                path, f"must be from {duration(self.least_s)} to {duration(self.most_s)}, found {value}"
+            )
             return self.least_s
         return seconds
 
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|k|M|G|T|)")
-_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_BYTES = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 1 << 10,
+    "Mi": 1 << 20,
+    "Gi": 1 << 30,
+    "Ti": 1 << 40,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +139,17 @@ class Quantity:
 
     def read(self, value: Plain, path: Path, notes: Notes) -> int:
         """Bytes, or `least` as stand-in."""
-        match = _QUANTITY.fullmatch(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+        match = (
+            _QUANTITY.fullmatch(str(value))
+            if isinstance(value, int | str) and not isinstance(value, bool)
+            else None
+        )
         if match is None:
             near = re.fullmatch(r"([0-9.]+) ?([kKmMgGtT])(i?)[bB]?", str(value))
             hint = f'; did you mean "{near[1]}{near[2].upper()}i"?' if near else ""
-            notes.say(path, f'expected an amount of memory such as "64Mi" or "1Gi", found {shown(value)}{hint}')
+            notes.say(
+                path, f'expected an amount of memory such as "64Mi" or "1Gi", found {shown(value)}{hint}'
+            )
             return self.least
         found = int(float(match[1]) * _BYTES[match[2]])
         if not self.least <= found <= self.most:
@@ -148,7 +191,7 @@ class Text:
             notes.say(path, f"is {len(value)} characters long, {self.most} at most are allowed")
         elif not re.fullmatch(self.pattern, value):
             notes.say(path, f"expected {self.what}, found {shown(value)}")
-        return value
+        return value[: max(self.most, limits.stand_in_chars_max)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +210,10 @@ class Choice(Generic[E]):
         if isinstance(value, str) and value in self.remarks:
             notes.say(path, self.remarks[value])
         elif isinstance(value, str) and value.lower() in self.slips:
-            notes.say(path, f'expected {listed(words)}, found {shown(value)}; did you mean "{self.slips[value.lower()]}"?')
+            notes.say(
+                path,
+                f'expected {listed(words)}, found {shown(value)}; did you mean "{self.slips[value.lower()]}"?',
+            )
         else:
             guess = did_you_mean(value, words) if isinstance(value, str) else ""
             notes.say(path, f"expected {listed(words)}, found {shown(value)}{guess}")
@@ -187,7 +233,10 @@ class Json:
             return {}
         for key in value:
             if self.keys and key not in self.keys:
-                notes.say((*path, key), f"no such field here; expected {listed(self.keys)}{did_you_mean(key, self.keys)}")
+                notes.say(
+                    (*path, key),
+                    f"no such field here; expected {listed(self.keys)}{did_you_mean(key, self.keys)}",
+                )
         self._check_numbers(value, path, notes)
         return value
 
@@ -213,9 +262,14 @@ class Pairs:
     def read(self, value: Plain, path: Path, notes: Notes) -> tuple[tuple[str, str], ...]:
         """(name, text) pairs; none as stand-in."""
         if not isinstance(value, dict):
-            notes.say(path, f"expected a mapping of {self.name.what} to {self.value.what}, found {shown(value)}")
+            notes.say(
+                path, f"expected a mapping of {self.name.what} to {self.value.what}, found {shown(value)}"
+            )
             return ()
-        return tuple((self.name.read(key, (*path, key), notes), self.value.read(item, (*path, key), notes)) for key, item in value.items())
+        return tuple(
+            (self.name.read(key, (*path, key), notes), self.value.read(item, (*path, key), notes))
+            for key, item in value.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +290,9 @@ class Many(Generic[T]):
             notes.say(path, f"is empty; expected at least one {self.what}")
         if len(value) > self.most:
             notes.say(path, f"has {len(value)} items, {self.most} at most are allowed")
-        return tuple(self.item.read(item, (*path, position), notes) for position, item in enumerate(value))
+        return tuple(
+            self.item.read(item, (*path, position), notes) for position, item in enumerate(value[: self.most])
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +308,11 @@ class Part(Generic[T]):
             value = {self.short: value}
         if not isinstance(value, dict):
             wanted = "text or a mapping" if self.short else "a mapping"
-            notes.say(path, f"expected {wanted}, found {shown(value)}" + ('; write "{}" for the defaults' if value is None else ""))
+            notes.say(
+                path,
+                f"expected {wanted}, found {shown(value)}"
+                + ('; write "{}" for the defaults' if value is None else ""),
+            )
             value = None
         return _read_fields(self.cls, value, path, notes)
 
@@ -307,18 +367,20 @@ def _read_fields(cls: type[T], value: dict[str, Plain] | None, path: Path, notes
     """An object of `cls`. With `value` None nothing is said about missing fields: that the whole is missing has been said."""
     declared = given_fields(cls)
     keys = {given.key for given in declared.values()}
-    meant = {nearest(key, keys) for key in value or {} if key not in keys}
-    for key in value or {}:
-        if key not in keys:
-            guess = did_you_mean(key, keys)
-            notes.say((*path, key), "unknown field" + (guess or f"; known here: {listed(sorted(keys), last='and')}"))
+    unknown = [key for key in value or {} if key not in keys]
+    meant = {nearest(key, keys) for key in unknown[: limits.graph_problems_max]}
+    for key in unknown:
+        guess = did_you_mean(key, keys)
+        notes.say(
+            (*path, key), "unknown field" + (guess or f"; known here: {listed(sorted(keys), last='and')}")
+        )
     read: dict[str, object] = {}
     for name, given in declared.items():
         if value is not None and given.key in value:
             here = (*path, given.key)
-            known = len(notes.problems)
+            known = notes.problems_at(here)
             read[name] = given.rule.read(value[given.key], here, notes)
-            if not given.required and not isinstance(given.rule, Part) and any(found.path == spell(here) for found in notes.problems[known:]):
+            if not given.required and not isinstance(given.rule, Part) and notes.problems_at(here) > known:
                 read[name] = given.default
         elif given.required:
             if value is not None and given.key not in meant:
@@ -332,6 +394,12 @@ def duration(seconds: float) -> str:
     if seconds >= 1 or seconds == 0:
         return f"{seconds:g}s"
     return f"{seconds * 1000:g}ms"
+
+
+def bytes_of(text: str) -> int | None:
+    """`256Mi` -> `268435456`; None for what is no amount of memory."""
+    match = _QUANTITY.fullmatch(text)
+    return None if match is None else int(float(match[1]) * _BYTES[match[2]])
 
 
 def quantity(amount: int) -> str:

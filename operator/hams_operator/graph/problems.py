@@ -5,8 +5,12 @@ Validation collects all of them and raises once: nobody mends a file one error a
 """
 
 import difflib
+import heapq
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from hams_operator import limits
 
 Path = tuple[str | int, ...]
 """Where in the document: keys and list positions from the top."""
@@ -17,6 +21,8 @@ def spell(path: Path) -> str:
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        if len(text) > limits.path_chars_max:
+            return text[: limits.path_chars_max] + "..."
     return text or "document"
 
 
@@ -50,10 +56,34 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` is most likely a slip of, regardless of case; None if nothing is near."""
-    by_fold = {name.casefold(): name for name in known}
-    found = difflib.get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.7)
-    return by_fold[found[0]] if found else None
+    """The known word that `word` is most likely a slip of, regardless of case; None if nothing is near.
+
+    Its cost is bounded whatever the words are: `ratio` takes the product of two lengths, so only the few with the most letters in common get there.
+    """
+    if len(word) > limits.guess_chars_max:
+        return None
+    by_fold = {
+        name.casefold(): name
+        for name in itertools.islice(known, limits.guess_words_max)
+        if len(name) <= limits.guess_chars_max
+    }
+    matcher = difflib.SequenceMatcher()
+    matcher.set_seq2(word.casefold())
+    alike = []
+    for name in by_fold:
+        matcher.set_seq1(name)
+        if matcher.real_quick_ratio() >= _NEAR and (common := matcher.quick_ratio()) >= _NEAR:
+            alike.append((common, name))
+    best, guess = _NEAR, None
+    for _, name in heapq.nlargest(limits.guess_compared_max, alike):
+        matcher.set_seq1(name)
+        if (ratio := matcher.ratio()) > best or (guess is None and ratio == best):
+            best, guess = ratio, name
+    return None if guess is None else by_fold[guess]
+
+
+_NEAR = 0.7
+"""From here on, of 1 for equal words, two words are near."""
 
 
 def listed(words: Iterable[str], last: str = "or") -> str:
@@ -61,7 +91,13 @@ def listed(words: Iterable[str], last: str = "or") -> str:
     quoted = [f'"{word}"' for word in words]
     if len(quoted) > 16:
         return f"{', '.join(quoted[:16])} and {len(quoted) - 16} more"
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {last} {quoted[-1]}" if quoted else "none"
+    return (
+        quoted[0]
+        if len(quoted) == 1
+        else f"{', '.join(quoted[:-1])} {last} {quoted[-1]}"
+        if quoted
+        else "none"
+    )
 
 
 def shown(value: object) -> str:

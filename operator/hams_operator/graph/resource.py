@@ -26,7 +26,7 @@ from hams_operator.graph.fields import (
     part,
 )
 from hams_operator.graph.problems import Path, did_you_mean, shown
-from hams_protocol.graph import Join, Mode, WhenLost, WhenUnprotected
+from hams_protocol.graph import Join, Mode, Suspects, WhenLost, WhenUnprotected
 from hams_protocol.limits import attempts_alone_max, window_versions_max
 
 GROUP = "hams.dev"
@@ -89,13 +89,21 @@ class FeedbackTarget(enum.StrEnum):
 
 
 DNS_LABEL = Text(
-    "a DNS label (lower-case letters, digits and inner hyphens, 63 characters at most)", r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", limits.name_chars_max, 1
+    "a DNS label (lower-case letters, digits and inner hyphens, 63 characters at most)",
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?",
+    limits.name_chars_max,
+    1,
 )
 TENSOR_NAME = Text(
-    "a tensor name (letters, digits, _ . -, not starting with . or -)", r"[A-Za-z0-9_][A-Za-z0-9_.-]*", limits.tensor_name_chars_max, 1
+    "a tensor name (letters, digits, _ . -, not starting with . or -)",
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
+    limits.tensor_name_chars_max,
+    1,
 )
 _SECRET_NAME = Text("the name of a Secret", r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", 253, 1)
-_ENTRYPOINT = Text('a class as "module:Class"', r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", 256, 1)
+_ENTRYPOINT = Text(
+    'a class as "module:Class"', r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", 256, 1
+)
 _ENV_NAME = Text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", 256, 1)
 _DATATYPE = Choice(Datatype, _SLIPS)
 _BYTES = Quantity(limits.bytes_min, limits.bytes_max)
@@ -107,14 +115,24 @@ class Shape:
     def read(self, value: Plain, path: Path, notes: Notes) -> tuple[int, ...]:
         """The shape; UNKNOWN_SHAPE if it could not be read."""
         if not isinstance(value, list):
-            notes.say(path, f"expected the shape of one row as a list, such as [64] or [-1, 3] ([] for a single number), found {shown(value)}")
+            notes.say(
+                path,
+                f"expected the shape of one row as a list, such as [64] or [-1, 3] ([] for a single number), found {shown(value)}",
+            )
             return UNKNOWN_SHAPE
         if len(value) > limits.shape_dims_max:
             notes.say(path, f"has {len(value)} dimensions, {limits.shape_dims_max} at most are allowed")
             return UNKNOWN_SHAPE
         for position, size in enumerate(value):
-            if isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or 1 <= size <= limits.shape_dim_max):
-                notes.say((*path, position), f"expected a size of at least 1, or -1 for a variable one, found {shown(size)}")
+            if (
+                isinstance(size, bool)
+                or not isinstance(size, int)
+                or not (size == -1 or 1 <= size <= limits.shape_dim_max)
+            ):
+                notes.say(
+                    (*path, position),
+                    f"expected a size of at least 1, or -1 for a variable one, found {shown(size)}",
+                )
                 return UNKNOWN_SHAPE
         return tuple(cast(list[int], value))
 
@@ -131,12 +149,17 @@ class Sources:
         if isinstance(value, str):
             return (value,)
         if not isinstance(value, list) or not value:
-            notes.say(path, f'expected "operator.tensor" or a list of such, found {"an empty list" if value == [] else shown(value)}')
+            notes.say(
+                path,
+                f'expected "operator.tensor" or a list of such, found {"an empty list" if value == [] else shown(value)}',
+            )
             return ()
-        for position, item in enumerate(value):
+        if len(value) > limits.list_items_max:
+            notes.say(path, f"has {len(value)} items, {limits.list_items_max} at most are allowed")
+        for position, item in enumerate(value[: limits.list_items_max]):
             if not isinstance(item, str):
                 notes.say((*path, position), f'expected "operator.tensor", found {shown(item)}')
-        return tuple(item if isinstance(item, str) else "" for item in value)
+        return tuple(item if isinstance(item, str) else "" for item in value[: limits.list_items_max])
 
 
 SOURCES = Sources()
@@ -148,7 +171,9 @@ class RequestTensor:
 
     name: str = field_of(TENSOR_NAME, about="name of the tensor in the request")
     datatype: Datatype = field_of(_DATATYPE, about="datatype, as in the Open Inference Protocol")
-    shape: tuple[int, ...] = field_of(SHAPE, about="shape of one row, without the leading dimension of rows; -1 is variable")
+    shape: tuple[int, ...] = field_of(
+        SHAPE, about="shape of one row, without the leading dimension of rows; -1 is variable"
+    )
     optional: bool = field_of(Flag(), default=False, about="whether a request may leave it out")
 
 
@@ -157,9 +182,13 @@ class ReplyTensor:
     """A tensor of the reply."""
 
     name: str = field_of(TENSOR_NAME, about="name of the tensor in the reply")
-    sources: tuple[str, ...] = field_of(SOURCES, key="from", about='"operator.tensor", or a list of such: the first that has a value')
+    sources: tuple[str, ...] = field_of(
+        SOURCES, key="from", about='"operator.tensor", or a list of such: the first that has a value'
+    )
     lanes: Lanes | None = field_of(
-        cast(Rule[Lanes | None], Choice(Lanes)), default=None, about="concat: the rows of all lanes behind an Interleave, in the order of its inputs"
+        cast(Rule[Lanes | None], Choice(Lanes)),
+        default=None,
+        about="concat: the rows of all lanes behind an Interleave, in the order of its inputs",
     )
 
 
@@ -169,8 +198,12 @@ class OutputTensor:
 
     name: str = field_of(TENSOR_NAME, about="name of the tensor")
     datatype: Datatype = field_of(_DATATYPE, about="datatype, as in the Open Inference Protocol")
-    shape: tuple[int, ...] = field_of(SHAPE, about="shape of one row, without the leading dimension of rows; -1 is variable")
-    finite: bool = field_of(Flag(), default=False, about="whether NaN or infinity in it is an error of the model")
+    shape: tuple[int, ...] = field_of(
+        SHAPE, about="shape of one row, without the leading dimension of rows; -1 is variable"
+    )
+    finite: bool = field_of(
+        Flag(), default=False, about="whether NaN or infinity in it is an error of the model"
+    )
 
 
 @part
@@ -182,8 +215,28 @@ class Input:
         key="from",
         about='"upstream.tensor", or "upstream" for all of its tensors; upstream is an operator or "request"',
     )
-    name: str = field_of(TENSOR_NAME, key="as", default="", about="what the model calls it; the tensor's own name by default")
-    optional: bool = field_of(Flag(), default=False, about="whether the operator runs without it (it is None then)")
+    name: str = field_of(
+        TENSOR_NAME, key="as", default="", about="what the model calls it; the tensor's own name by default"
+    )
+    optional: bool = field_of(
+        Flag(), default=False, about="whether the operator runs without it (it is None then)"
+    )
+
+
+@part
+class WarmUp:
+    """A run before the model is ready. Its effects are undone."""
+
+    enabled: bool = field_of(
+        Flag(),
+        default=True,
+        about="whether the model runs one row before it is ready, so that wrong outputs are seen at the start",
+    )
+    row: dict[str, Plain] = field_of(
+        Json(),
+        default={},
+        about="that row: a value for each input, without the dimension of rows; made up by default",
+    )
 
 
 @part
@@ -192,22 +245,33 @@ class Model:
 
     entrypoint: str = field_of(_ENTRYPOINT, about='the model class, as "module:Class"')
     config: dict[str, Plain] = field_of(Json(), default={}, about="handed to initialize")
-    image: str = field_of(Text("the name of an image", r"\S+", 1024, 1), default="", about="container image; needed on Kubernetes only")
+    image: str = field_of(
+        Text("the name of an image", r"\S+", 1024, 1),
+        default="",
+        about="container image; needed on Kubernetes only",
+    )
     python: str = field_of(
         Text("the path of a Python interpreter", r"[\s\S]+", 1024, 1),
         default="",
         about="interpreter for local runs; by default the one that runs hams",
     )
-    env: tuple[tuple[str, str], ...] = field_of(Pairs(_ENV_NAME, Text("text", most=32768)), default=(), about="environment variables to add")
+    env: tuple[tuple[str, str], ...] = field_of(
+        Pairs(_ENV_NAME, Text("text", most=32768)), default=(), about="environment variables to add"
+    )
+    warm_up: WarmUp = field_of(Part(WarmUp), default=WarmUp(), about="a run before the model is ready")
 
 
 @part
 class Batch:
     """How units share a run of the model."""
 
-    max_rows: int = field_of(Whole(1, limits.batch_rows_max), default=64, about="rows of a batch; a larger request runs alone")
+    max_rows: int = field_of(
+        Whole(1, limits.batch_rows_max), default=64, about="rows of a batch; a larger request runs alone"
+    )
     max_delay_s: float = field_of(
-        Duration(0.0, limits.batch_delay_max_s), default=0.002, about="how long a unit waits for company; 0 takes what is queued"
+        Duration(0.0, limits.batch_delay_max_s),
+        default=0.002,
+        about="how long a unit waits for company; 0 takes what is queued",
     )
 
 
@@ -222,7 +286,9 @@ class Standby:
 class Checkpoint:
     """Durable versions on disk, written by a backup."""
 
-    every_s: float = field_of(Duration(limits.checkpoint_every_min_s, limits.checkpoint_every_max_s), about="time between two")
+    every_s: float = field_of(
+        Duration(limits.checkpoint_every_min_s, limits.checkpoint_every_max_s), about="time between two"
+    )
     keep: int = field_of(Whole(1, limits.checkpoints_kept_max), default=2, about="how many to keep")
     dir: str = field_of(Text("a directory", r"[\s\S]+", 4096, 1), about="where to write them")
 
@@ -231,10 +297,16 @@ class Checkpoint:
 class Stateful:
     """What a stateful operator adds; its presence makes an operator stateful."""
 
-    backups: int = field_of(Whole(0, limits.backups_max), default=1, about="copies of the state beside the primary's")
-    window: int = field_of(Whole(1, window_versions_max), default=4, about="versions that may be executed but not yet durable")
+    backups: int = field_of(
+        Whole(0, limits.backups_max), default=1, about="copies of the state beside the primary's"
+    )
+    window: int = field_of(
+        Whole(1, window_versions_max), default=4, about="versions that may be executed but not yet durable"
+    )
     checkpoint: Checkpoint | None = field_of(
-        cast(Rule[Checkpoint | None], Part(Checkpoint)), default=None, about="checkpoints on disk; off by default"
+        cast(Rule[Checkpoint | None], Part(Checkpoint)),
+        default=None,
+        about="checkpoints on disk; off by default",
     )
 
 
@@ -242,9 +314,15 @@ class Stateful:
 class Feedback:
     """An edge back to the request: outputs become a new internal request."""
 
-    to: FeedbackTarget = field_of(Choice(FeedbackTarget), default=FeedbackTarget.REQUEST, about="where it leads")
-    inputs: tuple[tuple[str, str], ...] = field_of(Pairs(TENSOR_NAME, TENSOR_NAME), about="request tensor: output of this operator")
-    max_hops: int = field_of(Whole(1, limits.feedback_hops_max), default=8, about="how deep; beyond it the reply is an error")
+    to: FeedbackTarget = field_of(
+        Choice(FeedbackTarget), default=FeedbackTarget.REQUEST, about="where it leads"
+    )
+    inputs: tuple[tuple[str, str], ...] = field_of(
+        Pairs(TENSOR_NAME, TENSOR_NAME), about="request tensor: output of this operator"
+    )
+    max_hops: int = field_of(
+        Whole(1, limits.feedback_hops_max), default=8, about="how deep; beyond it the reply is an error"
+    )
 
 
 @part
@@ -253,16 +331,29 @@ class Operator:
 
     name: str = field_of(DNS_LABEL, about="name, a DNS label")
     model: Model = field_of(Part(Model), about="how the model is started")
-    inputs: tuple[Input, ...] = field_of(Many(Part(Input, short="from"), "input"), about="what it takes; all inputs from one upstream are one edge")
+    inputs: tuple[Input, ...] = field_of(
+        Many(Part(Input, short="from"), "input"),
+        about="what it takes; all inputs from one upstream are one edge",
+    )
     outputs: tuple[OutputTensor, ...] = field_of(Many(Part(OutputTensor), "output", 1), about="what it makes")
     join: Join = field_of(Choice(Join), default=Join.COMBINE, about="how it combines its edges")
-    stateful: Stateful | None = field_of(cast(Rule[Stateful | None], Part(Stateful)), default=None, about="present if the model keeps state")
-    replicas: int = field_of(Whole(1, limits.instances_max), default=1, about="active instances of a stateless operator")
-    standby: Standby = field_of(Part(Standby), default=Standby(), about="warmed processes that wait for a role")
+    stateful: Stateful | None = field_of(
+        cast(Rule[Stateful | None], Part(Stateful)), default=None, about="present if the model keeps state"
+    )
+    replicas: int = field_of(
+        Whole(1, limits.instances_max), default=1, about="active instances of a stateless operator"
+    )
+    standby: Standby = field_of(
+        Part(Standby), default=Standby(), about="warmed processes that wait for a role"
+    )
     batch: Batch = field_of(Part(Batch), default=Batch(), about="how requests share a run of the model")
-    feedback: Feedback | None = field_of(cast(Rule[Feedback | None], Part(Feedback)), default=None, about="an edge back to the request")
+    feedback: Feedback | None = field_of(
+        cast(Rule[Feedback | None], Part(Feedback)), default=None, about="an edge back to the request"
+    )
     pod_template: dict[str, Plain] = field_of(
-        Json(("metadata", "spec")), default={}, about="Kubernetes only: strategic merge over the pods' defaults"
+        Json(("metadata", "spec")),
+        default={},
+        about="Kubernetes only: strategic merge over the pods' defaults",
     )
 
 
@@ -271,17 +362,50 @@ class Frontend:
     """The inference endpoint."""
 
     replicas: int = field_of(Whole(1, limits.frontends_max), default=2, about="frontend instances")
-    shards: int = field_of(Whole(1, limits.shards_max), default=2, about="shards of the request log; fixed for the life of the graph")
-    request_timeout_s: float = field_of(
-        Duration(limits.request_timeout_min_s, limits.request_timeout_max_s), default=30.0, about="after this a client gets 504"
+    shards: int = field_of(
+        Whole(1, limits.shards_max),
+        default=2,
+        about="shards of the request log; fixed for the life of the graph",
     )
-    max_in_flight: int = field_of(Whole(1, limits.in_flight_max), default=1024, about="open requests per shard; beyond it a client gets 429")
-    max_in_flight_bytes: int = field_of(_BYTES, default=256 << 20, about="memory of open requests per shard; beyond it a client gets 429")
-    max_request_bytes: int = field_of(_BYTES, default=64 << 20, about="size of one request; beyond it a client gets 413")
-    replies_kept: int = field_of(Whole(0, limits.replies_kept_max), default=10_000, about="replies kept per shard for repeated keys")
+    request_timeout_s: float = field_of(
+        Duration(limits.request_timeout_min_s, limits.request_timeout_max_s),
+        default=30.0,
+        about="after this a client gets 504",
+    )
+    max_in_flight: int = field_of(
+        Whole(1, limits.in_flight_max),
+        default=1024,
+        about="open requests per shard; beyond it a client gets 429",
+    )
+    max_in_flight_bytes: int = field_of(
+        _BYTES, default=256 << 20, about="memory of open requests per shard; beyond it a client gets 429"
+    )
+    max_request_bytes: int = field_of(
+        _BYTES, default=64 << 20, about="size of one request; beyond it a client gets 413"
+    )
+    replies_kept: int = field_of(
+        Whole(0, limits.replies_kept_max), default=10_000, about="replies kept per shard for repeated keys"
+    )
     replies_kept_bytes: int = field_of(_BYTES, default=64 << 20, about="memory of the replies kept per shard")
     token_secret: str = field_of(
-        _SECRET_NAME, default="", about="Kubernetes only: a Secret beside the graph; who bears one of its values may ask, without it anybody may"
+        _SECRET_NAME,
+        default="",
+        about="Kubernetes only: a Secret beside the graph; who bears one of its values may ask, without it anybody may",
+    )
+    hide_model_errors: bool = field_of(
+        Flag(),
+        default=False,
+        about="whether clients learn only that a model failed, not what its exception says",
+    )
+    service: dict[str, Plain] = field_of(
+        Json(("metadata", "spec")),
+        default={},
+        about="Kubernetes only: strategic merge over the Service's defaults",
+    )
+    pod_template: dict[str, Plain] = field_of(
+        Json(("metadata", "spec")),
+        default={},
+        about="Kubernetes only: strategic merge over the defaults of frontends' pods (container `frontend`)",
     )
 
 
@@ -289,7 +413,14 @@ class Frontend:
 class Managers:
     """Who confirms failures and moves roles."""
 
-    replicas: int = field_of(Whole(1, limits.managers_max), default=3, about="manager instances; all but one may fail")
+    replicas: int = field_of(
+        Whole(1, limits.managers_max), default=3, about="manager instances; all but one may fail"
+    )
+    pod_template: dict[str, Plain] = field_of(
+        Json(("metadata", "spec")),
+        default={},
+        about="Kubernetes only: strategic merge over the defaults of managers' pods (container `manager`)",
+    )
 
 
 @part
@@ -297,7 +428,9 @@ class Recovery:
     """What happens at a failure."""
 
     suspect_after_s: float = field_of(
-        Duration(limits.suspect_after_min_s, limits.suspect_after_max_s), default=0.15, about="silence after which an instance is probed"
+        Duration(limits.suspect_after_min_s, limits.suspect_after_max_s),
+        default=0.15,
+        about="silence after which an instance is probed",
     )
     max_attempts: int = field_of(
         Whole(1, attempts_alone_max),
@@ -305,9 +438,23 @@ class Recovery:
         about="deaths of a model on a request that runs alone, after the one that made it suspect, until it is an error",
     )
     when_unprotected: WhenUnprotected = field_of(
-        Choice(WhenUnprotected), default=WhenUnprotected.CONTINUE, about="whether a primary without a backup in sync goes on"
+        Choice(WhenUnprotected),
+        default=WhenUnprotected.CONTINUE,
+        about="whether a primary without a backup in sync goes on",
     )
-    when_lost: WhenLost = field_of(Choice(WhenLost), default=WhenLost.STOP, about="whether a lost state stops the graph or starts over")
+    when_lost: WhenLost = field_of(
+        Choice(WhenLost), default=WhenLost.STOP, about="whether a lost state stops the graph or starts over"
+    )
+    evict_after_s: float = field_of(
+        Duration(limits.evict_after_min_s, limits.evict_after_max_s),
+        default=30.0,
+        about="Kubernetes only: how long pods stay on a node that is not ready or cannot be reached, once Kubernetes says so",
+    )
+    suspects: Suspects = field_of(
+        Choice(Suspects),
+        default=Suspects.WAIT,
+        about="whether a request of which one instance may have died waits where no other instance holds the state, or runs",
+    )
 
 
 @part
@@ -315,21 +462,46 @@ class Spec:
     """What the graph should be."""
 
     mode: Mode = field_of(
-        Choice(Mode, remarks={word: f'mode "{word}" {_LATER}' for word in ("Remus", "LineageStash", "BufferedOutputs", "StopAndCopy")}),
+        Choice(
+            Mode,
+            remarks={
+                word: f'mode "{word}" {_LATER}'
+                for word in ("Remus", "LineageStash", "BufferedOutputs", "StopAndCopy")
+            },
+        ),
         default=Mode.NON_STOP,
         about="how states are protected; None protects nothing",
     )
     frontend: Frontend = field_of(Part(Frontend), default=Frontend(), about="the inference endpoint")
-    managers: Managers = field_of(Part(Managers), default=Managers(), about="who confirms failures and moves roles")
+    managers: Managers = field_of(
+        Part(Managers), default=Managers(), about="who confirms failures and moves roles"
+    )
     recovery: Recovery = field_of(Part(Recovery), default=Recovery(), about="what happens at a failure")
-    inputs: tuple[RequestTensor, ...] = field_of(Many(Part(RequestTensor), "tensor of a request", 1), about="tensors of a client request")
-    outputs: tuple[ReplyTensor, ...] = field_of(Many(Part(ReplyTensor), "tensor of the reply", 1), about="tensors of the reply")
-    operators: tuple[Operator, ...] = field_of(Many(Part(Operator), "operator", 1, limits.operators_max), about="the models")
+    inputs: tuple[RequestTensor, ...] = field_of(
+        Many(Part(RequestTensor), "tensor of a request", 1), about="tensors of a client request"
+    )
+    outputs: tuple[ReplyTensor, ...] = field_of(
+        Many(Part(ReplyTensor), "tensor of the reply", 1), about="tensors of the reply"
+    )
+    operators: tuple[Operator, ...] = field_of(
+        Many(Part(Operator), "operator", 1, limits.operators_max), about="the models"
+    )
 
 
 _TOP = ("apiVersion", "kind", "metadata", "spec", "status")
 _METADATA = (
-    *("name", "namespace", "labels", "annotations", "uid", "generateName", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"),
+    *(
+        "name",
+        "namespace",
+        "labels",
+        "annotations",
+        "uid",
+        "generateName",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+    ),
     *("deletionGracePeriodSeconds", "finalizers", "managedFields", "ownerReferences", "selfLink"),
 )
 
@@ -352,7 +524,10 @@ def read_resource(notes: Notes) -> ServiceGraph:
         root = {"apiVersion": API_VERSION, "kind": KIND}
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         if root.get(key) != expected:
-            notes.say((key,), f'expected "{expected}"' + (f", found {shown(root[key])}" if key in root else ": is missing"))
+            notes.say(
+                (key,),
+                f'expected "{expected}"' + (f", found {shown(root[key])}" if key in root else ": is missing"),
+            )
     for key in root:
         if key not in _TOP:
             notes.say((key,), f"unknown field{did_you_mean(key, _TOP)}")
@@ -367,7 +542,9 @@ def read_resource(notes: Notes) -> ServiceGraph:
         notes.say(("spec",), "is missing: what the graph should be")
     return ServiceGraph(
         name=DNS_LABEL.read(metadata["name"], ("metadata", "name"), notes) if metadata.get("name") else "",
-        namespace=DNS_LABEL.read(metadata["namespace"], ("metadata", "namespace"), notes) if metadata.get("namespace") else "",
+        namespace=DNS_LABEL.read(metadata["namespace"], ("metadata", "namespace"), notes)
+        if metadata.get("namespace")
+        else "",
         uid=str(metadata.get("uid") or ""),
         spec=Part(Spec).read(root.get("spec"), ("spec",), notes if "spec" in root else Notes(Document(None))),
     )

@@ -4,6 +4,7 @@ Every check notes all it finds; none assumes that another has passed. Bounds and
 (`fields`, `resource`), names of inputs while wiring (`wiring`).
 """
 
+import re
 from collections.abc import Iterable
 
 from hams_operator.graph import resource as rs
@@ -16,6 +17,9 @@ from hams_protocol.limits import queue_units_max
 RESERVED = (REQUEST, "reply", "frontend", "manager")
 """Names with a meaning of their own in inputs, routes and `hams kill`."""
 
+_OF_A_SHAPE = re.compile(r".+-r[0-9]+")
+"""Operator `b` of a graph's second shape is the Deployment `NAME-b-r1`: an operator `b-r1` of its first would be the same one."""
+
 
 def check(resource: rs.ServiceGraph, notes: Notes, *, on_kubernetes: bool = False) -> Wiring:
     """Notes every problem of `resource`; the wiring is right if there was none. Only on Kubernetes a model needs an image."""
@@ -27,7 +31,10 @@ def check(resource: rs.ServiceGraph, notes: Notes, *, on_kubernetes: bool = Fals
         _check_outputs(notes, position, op)
         _check_feedback(wiring, notes, position, op)
         if on_kubernetes and not op.model.image and op.model.entrypoint:
-            notes.say((*operator_path(position), "model", "image"), f'is missing: on Kubernetes "{op.name}" runs from a container image')
+            notes.say(
+                (*operator_path(position), "model", "image"),
+                f'is missing: on Kubernetes "{op.name}" runs from a container image',
+            )
     _check_replies(wiring, notes)
     _check_reach(wiring, notes)
     _check_bounds(wiring, notes)
@@ -41,21 +48,31 @@ def _check_names(spec: rs.Spec, notes: Notes) -> None:
     for position, op in enumerate(spec.operators):
         _distinct(notes, (*operator_path(position), "outputs"), [item.name for item in op.outputs])
         if op.name in RESERVED:
-            notes.say((*operator_path(position), "name"), f'"{op.name}" is reserved ({listed(RESERVED, last="and")} are); choose another name')
+            notes.say(
+                (*operator_path(position), "name"),
+                f'"{op.name}" is reserved ({listed(RESERVED, last="and")} are); choose another name',
+            )
+        elif _OF_A_SHAPE.fullmatch(op.name):
+            notes.say(
+                (*operator_path(position), "name"),
+                f'"{op.name}" ends like the objects of another shape of a graph (-r and a number); choose another name',
+            )
 
 
 def _distinct(notes: Notes, path: Path, names: Iterable[str]) -> None:
     first: dict[str, int] = {}
     for number, name in enumerate(names):
         if name and first.setdefault(name, number) != number:
-            notes.say((*path, number, "name"), f'the name "{name}" is already taken by {spell((*path, first[name]))}')
+            notes.say(
+                (*path, number, "name"),
+                f'the name "{name}" is already taken by {spell((*path, first[name]))}',
+            )
 
 
 def _check_inputs(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) -> None:
     path = (*operator_path(position), "inputs")
     if not op.inputs:
-        unreadable = any(problem.path == spell(path) for problem in notes.problems)
-        if not unreadable:
+        if not notes.problems_at(path):
             notes.say(path, f'no path from request to "{op.name}": an operator without inputs never runs')
         wiring.certain = False
         return
@@ -69,7 +86,10 @@ def _check_inputs(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) 
             if before is item:
                 continue
             if (source_before, before.tensor) == (source, item.tensor):
-                notes.say((*path, item.position), f'takes "{called(source)}.{item.tensor}" a second time; the first is inputs[{before.position}]')
+                notes.say(
+                    (*path, item.position),
+                    f'takes "{called(source)}.{item.tensor}" a second time; the first is inputs[{before.position}]',
+                )
             else:
                 notes.say(
                     (*path, item.position),
@@ -123,9 +143,11 @@ def _check_state(spec: rs.Spec, notes: Notes, position: int, op: rs.Operator) ->
 def _check_outputs(notes: Notes, position: int, op: rs.Operator) -> None:
     for number, output in enumerate(op.outputs):
         path = (*operator_path(position), "outputs", number)
-        unreadable = any(problem.path.startswith(spell(path)) for problem in notes.problems)
+        unreadable = notes.any_below(path)
         if output.finite and output.datatype not in rs.FLOATS and not unreadable:
-            notes.say((*path, "finite"), f"is for floating-point tensors; {output.datatype.value} is always finite")
+            notes.say(
+                (*path, "finite"), f"is for floating-point tensors; {output.datatype.value} is always finite"
+            )
 
 
 def _check_feedback(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) -> None:
@@ -137,15 +159,25 @@ def _check_feedback(wiring: Wiring, notes: Notes, position: int, op: rs.Operator
         if target not in known:
             notes.say((*path, target), f'the request has no tensor "{target}"{did_you_mean(target, known)}')
         if output not in own:
-            notes.say((*path, target), f'operator "{op.name}" has no output "{output}"{did_you_mean(output, own)}')
+            notes.say(
+                (*path, target), f'operator "{op.name}" has no output "{output}"{did_you_mean(output, own)}'
+            )
         wanted, found = wiring.type_of(FRONTEND, target), wiring.type_of(op.name, output)
         if wanted and found and not _fits(found, wanted):
-            notes.say((*path, target), f'"{op.name}.{output}" is {found}, but the request\'s "{target}" is {wanted}')
+            notes.say(
+                (*path, target), f'"{op.name}.{output}" is {found}, but the request\'s "{target}" is {wanted}'
+            )
     given = {target for target, _ in op.feedback.inputs}
-    missing = [item.name for item in wiring.resource.spec.inputs if not item.optional and item.name and item.name not in given]
-    readable = not any(problem.path == spell(path) for problem in notes.problems)
+    missing = [
+        item.name
+        for item in wiring.resource.spec.inputs
+        if not item.optional and item.name and item.name not in given
+    ]
+    readable = not notes.problems_at(path)
     if missing and readable:
-        notes.say(path, f"a request needs {listed(missing, last='and')} too; only optional tensors may be left out")
+        notes.say(
+            path, f"a request needs {listed(missing, last='and')} too; only optional tensors may be left out"
+        )
 
 
 def _fits(found: TensorType, wanted: TensorType) -> bool:
@@ -161,7 +193,11 @@ def _check_replies(wiring: Wiring, notes: Notes) -> None:
     for number, reply in enumerate(wiring.resource.spec.outputs):
         path = ("spec", "outputs", number)
         sources = [(source, tensor) for source, tensor in wiring.replies[number] if tensor]
-        types = [(source, tensor, found) for source, tensor in sources if (found := wiring.type_of(source, tensor)) is not None]
+        types = [
+            (source, tensor, found)
+            for source, tensor in sources
+            if (found := wiring.type_of(source, tensor)) is not None
+        ]
         for source, tensor, found in types[1:]:
             if found != types[0][2]:
                 first_source, first_tensor, first = types[0]
@@ -169,7 +205,9 @@ def _check_replies(wiring: Wiring, notes: Notes) -> None:
                     (*path, "from"),
                     f'all sources of a reply tensor must be alike, but "{first_source}.{first_tensor}" is {first} and "{source}.{tensor}" is {found}',
                 )
-        laned = next((source for source, _ in wiring.replies[number] if len(wiring.lanes.get(source, ((),))) > 1), None)
+        laned = next(
+            (source for source, _ in wiring.replies[number] if len(wiring.lanes.get(source, ((),))) > 1), None
+        )
         if laned is not None and reply.lanes is None:
             notes.say(
                 path,
@@ -190,9 +228,14 @@ def _check_reach(wiring: Wiring, notes: Notes) -> None:
     for name in wiring.order:
         if name not in useful:
             successors = wiring.successors(name)
-            why = f"only {listed(successors, last='and')} read it, and no reply comes from there" if successors else "nobody reads its outputs"
+            why = (
+                f"only {listed(successors, last='and')} read it, and no reply comes from there"
+                if successors
+                else "nobody reads its outputs"
+            )
             notes.say(
-                operator_path(wiring.index[name]), f'"{name}" leads nowhere: {why}; add it to spec.outputs or to the inputs of another operator'
+                operator_path(wiring.index[name]),
+                f'"{name}" leads nowhere: {why}; add it to spec.outputs or to the inputs of another operator',
             )
 
 
@@ -206,7 +249,10 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
             "a request of that size would never be taken",
         )
     if frontend.replicas == 1 and spec.recovery.when_unprotected is WhenUnprotected.BLOCK:
-        notes.say(("spec", "frontend", "replicas"), 'is 1, and "recovery.whenUnprotected: Block" waits for a second one: use at least 2, or Continue')
+        notes.say(
+            ("spec", "frontend", "replicas"),
+            'is 1, and "recovery.whenUnprotected: Block" waits for a second one: use at least 2, or Continue',
+        )
     for position, op in enumerate(spec.operators):
         if op.batch.max_delay_s >= frontend.request_timeout_s:
             notes.say(

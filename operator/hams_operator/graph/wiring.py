@@ -6,12 +6,13 @@ means; where there is no such guess, `Wiring.certain` is False and checks that a
 
 import graphlib
 import itertools
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from hams_operator import limits
 from hams_operator.graph import resource as rs
 from hams_operator.graph.fields import Notes
-from hams_operator.graph.problems import Path, did_you_mean, listed, nearest, spell
+from hams_operator.graph.problems import Path, did_you_mean, listed, nearest
 from hams_protocol.graph import FRONTEND, Join
 from hams_protocol.ids import Lane
 
@@ -52,25 +53,33 @@ class Wiring:
     order: list[str] = field(default_factory=list)
     lanes: dict[str, tuple[Lane, ...]] = field(default_factory=dict)
     unreadable: set[tuple[str, str]] = field(default_factory=set)
+    _declared: dict[str, dict[str, TensorType]] = field(default_factory=dict)
 
-    def tensors(self, source: str) -> tuple[str, ...]:
+    def tensors(self, source: str) -> Collection[str]:
         """Names of what an operator, or the request, offers."""
-        spec = self.resource.spec
-        return tuple(dict.fromkeys(item.name for item in (spec.inputs if source == FRONTEND else spec.operators[self.index[source]].outputs)))
+        return self._of(source).keys()
 
     def type_of(self, source: str, tensor: str) -> TensorType | None:
         """Datatype and shape of `tensor` of `source`; None if its declaration is wrong or there is none."""
-        spec = self.resource.spec
-        declared = spec.inputs if source == FRONTEND else spec.operators[self.index[source]].outputs
-        for item in declared:
-            if item.name == tensor and (source, tensor) not in self.unreadable:
-                return TensorType(item.datatype, item.shape)
-        return None
+        return None if (source, tensor) in self.unreadable else self._of(source).get(tensor)
+
+    def _of(self, source: str) -> dict[str, TensorType]:
+        """The first declaration of each tensor: asked for once per input, so it is read once per source."""
+        found = self._declared.get(source)
+        if found is None:
+            spec = self.resource.spec
+            declared = spec.inputs if source == FRONTEND else spec.operators[self.index[source]].outputs
+            found = self._declared[source] = {}
+            for item in declared:
+                found.setdefault(item.name, TensorType(item.datatype, item.shape))
+        return found
 
     def successors(self, name: str) -> list[str]:
         """Operators that take something from `name`, in order of the file."""
         return [
-            op.name for position, op in enumerate(self.resource.spec.operators) if name in self.edges[position] and self.index[op.name] == position
+            op.name
+            for position, op in enumerate(self.resource.spec.operators)
+            if name in self.edges[position] and self.index[op.name] == position
         ]
 
 
@@ -95,6 +104,13 @@ def wire(resource: rs.ServiceGraph, notes: Notes) -> Wiring:
         wiring.edges.append({})
         for number, item in enumerate(op.inputs):
             _resolve_input(wiring, notes, position, number, item)
+            if sum(map(len, wiring.edges[position].values())) > limits.operator_tensors_max:
+                notes.say(
+                    (*operator_path(position), "inputs"),
+                    f"are more than {limits.operator_tensors_max} tensors; name those that the model needs",
+                )
+                wiring.certain = False
+                break
     for number, reply in enumerate(resource.spec.outputs):
         wiring.replies.append(_resolve_reply(wiring, notes, number, reply))
     _order(wiring, notes)
@@ -103,14 +119,17 @@ def wire(resource: rs.ServiceGraph, notes: Notes) -> Wiring:
 
 
 def _note_unreadable(wiring: Wiring, notes: Notes) -> None:
-    bad = [problem.path for problem in notes.problems]
     places: list[tuple[str, Path, str]] = [
-        (FRONTEND, ("spec", "inputs", number), item.name) for number, item in enumerate(wiring.resource.spec.inputs)
+        (FRONTEND, ("spec", "inputs", number), item.name)
+        for number, item in enumerate(wiring.resource.spec.inputs)
     ]
     for position, op in enumerate(wiring.resource.spec.operators):
-        places += [(op.name, (*operator_path(position), "outputs", number), output.name) for number, output in enumerate(op.outputs)]
+        places += [
+            (op.name, (*operator_path(position), "outputs", number), output.name)
+            for number, output in enumerate(op.outputs)
+        ]
     for source, path, tensor in places:
-        if any(found.startswith(f"{spell(path)}.") or found == spell(path) for found in bad):
+        if notes.any_below(path):
             wiring.unreadable.add((source, tensor))
 
 
@@ -127,7 +146,9 @@ def _resolve_source(wiring: Wiring, notes: Notes, path: Path, word: str) -> str 
         return FRONTEND
     if guess is None:
         wiring.certain = False
-        makers = [op.name for op in wiring.resource.spec.operators if word in (output.name for output in op.outputs)]
+        makers = [
+            op.name for op in wiring.resource.spec.operators if word in (output.name for output in op.outputs)
+        ]
         hint = (
             f'; an output is written "{makers[0]}.{word}"'
             if makers
@@ -162,7 +183,7 @@ def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, ite
         edge.append(Taken(tensor, item.name or tensor, item.optional, number))
         return
     if item.name and len(known) != 1:
-        example = f"{called(source)}.{(*known, 'x')[0]}"
+        example = f"{called(source)}.{next(iter(known), 'x')}"
         notes.say(
             path,
             f'"as" names one tensor, but "{called(source)}" has {listed(known, last="and")}; write for example {{from: {example}, as: {item.name}}}',
@@ -173,7 +194,7 @@ def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, ite
 
 
 def _resolve_reply(wiring: Wiring, notes: Notes, number: int, reply: rs.ReplyTensor) -> list[tuple[str, str]]:
-    found = []
+    found: dict[tuple[str, str], None] = {}
     path: Path = ("spec", "outputs", number, "from")
     several = isinstance(_at(notes, path), list)
     if not reply.sources:
@@ -191,16 +212,18 @@ def _resolve_reply(wiring: Wiring, notes: Notes, number: int, reply: rs.ReplyTen
             notes.say(here, f'a reply is made by operators; "{text}" is what the client sent')
         elif not dot:
             known = wiring.tensors(source)
-            notes.say(here, f'name one tensor of "{source}": {listed([f"{source}.{name}" for name in known])}')
-            found.append((source, known[0] if len(known) == 1 else ""))
+            notes.say(
+                here, f'name one tensor of "{source}": {listed([f"{source}.{name}" for name in known])}'
+            )
+            found[source, next(iter(known)) if len(known) == 1 else ""] = None
         elif wiring.tensors(source) and tensor not in wiring.tensors(source):
             notes.say(here, _no_tensor(wiring, source, tensor))
-            found.append((source, ""))
+            found[source, ""] = None
         elif (source, tensor) in found:
             notes.say(here, f'"{text}" stands in this list already')
         else:
-            found.append((source, tensor))
-    return found
+            found[source, tensor] = None
+    return list(found)
 
 
 def _at(notes: Notes, path: Path) -> object:
@@ -216,14 +239,19 @@ def _at(notes: Notes, path: Path) -> object:
 def _order(wiring: Wiring, notes: Notes) -> None:
     """Topological, otherwise as in the file. Each cycle is noted at an edge that leads back."""
     names = list(wiring.index)
-    above = {name: {source for source in wiring.edges[wiring.index[name]] if source != FRONTEND} for name in names}
+    place = {name: number for number, name in enumerate(names)}
+    above = {
+        name: {source for source in wiring.edges[wiring.index[name]] if source != FRONTEND} for name in names
+    }
     while True:
         try:
-            graphlib.TopologicalSorter({name: sorted(found, key=names.index) for name, found in above.items()}).prepare()
+            graphlib.TopologicalSorter(
+                {name: sorted(found, key=place.__getitem__) for name, found in above.items()}
+            ).prepare()
             break
         except graphlib.CycleError as error:
             cycle: list[str] = error.args[1]
-        source, target = next((a, b) for a, b in itertools.pairwise(cycle) if names.index(b) <= names.index(a))
+        source, target = next((a, b) for a, b in itertools.pairwise(cycle) if place[b] <= place[a])
         way = cycle[cycle.index(target) : -1] + cycle[: cycle.index(target)]
         number = next((item.position for item in wiring.edges[wiring.index[target]][source]), 0)
         chain = " -> ".join(f'"{name}"' for name in (*way, target))

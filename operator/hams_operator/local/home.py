@@ -2,7 +2,10 @@
 
     <home>/<graph>/run.json   who supervises it, where it answers: written when it starts, removed when it ends in order
     <home>/<graph>/lock       locked as long as its supervisor lives
-    <home>/<graph>/logs/      one file per instance and process, one of etcd; old ones go
+    <home>/<graph>/checked    digest of the models that `hams up --check` found to fit
+    <home>/<graph>/killed.json  what run.json said of a run whose supervisor was killed; until the next one starts
+    <home>/<graph>/logs/      of the last run: one file per instance and process, one of etcd; old ones go
+    <home>/<graph>/earlier/   logs of the runs before it, one folder each, by when they were set aside
     <home>/<graph>/etcd/      the data of the etcd it started
 
 Sockets and shared memory lie in a folder of their own below /dev/shm, as paths of Unix sockets must be short.
@@ -20,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from hams_operator.limits import lock_pause_s, lock_wait_s, logs_kept_max
+from hams_operator.limits import lock_pause_s, lock_wait_s, logs_kept_max, runs_logged_max
 from hams_operator.local.processes import alive, birth_of
 
 
@@ -66,6 +69,7 @@ class GraphHome:
         self.graph = graph
         self.folder = home() / graph
         self.logs = self.folder / "logs"
+        self.earlier = self.folder / "earlier"
         self._lock: int | None = None
 
     def last(self) -> RunFile | None:
@@ -83,22 +87,40 @@ class GraphHome:
         if self._try_lock():
             try:
                 self.clear()
+                (self.folder / "killed.json").write_bytes(msgspec.json.encode(found))
             finally:
                 self.release()
         return None
 
+    def killed(self) -> RunFile | None:
+        """The last run, if its supervisor was killed and nobody has run this name since."""
+        self.read()
+        try:
+            return msgspec.json.decode((self.folder / "killed.json").read_bytes(), type=RunFile)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def forget_killed(self) -> None:
+        """The user knows."""
+        (self.folder / "killed.json").unlink(missing_ok=True)
+
     def acquire(self) -> None:
         """Become the one run of this name and clear what a dead one left. Raises RunsAlready, OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)  # logs, histories and etcd's data hold what clients sent
         deadline = time.monotonic() + lock_wait_s
         while not self._try_lock():  # somebody who only clears holds it for a moment
             found = self.last()
             if found is not None and found.alive:
-                raise RunsAlready(f'graph "{self.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down --graph {self.graph}')
+                raise RunsAlready(
+                    f'graph "{self.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down --graph {self.graph}'
+                )
             if time.monotonic() > deadline:
                 raise RunsAlready(f'graph "{self.graph}" is being started by another process')
             time.sleep(lock_pause_s)
         self.clear()
+        self.forget_killed()
+        self._set_logs_aside()
 
     def release(self) -> None:
         """Let others run this name."""
@@ -124,8 +146,24 @@ class GraphHome:
         for old in sorted(self.logs.glob("*.log*"), key=_modified_s, reverse=True)[logs_kept_max:]:
             old.unlink(missing_ok=True)
 
+    def _set_logs_aside(self) -> None:
+        """Logs of the run before must not read like this one's. The supervisor has its own open: that one is copied."""
+        logs = [path for path in self.logs.iterdir() if path.stat().st_size]
+        if not logs:
+            return
+        made = self.earlier / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(max(map(_modified_s, logs))))
+        made.mkdir(parents=True, exist_ok=True)
+        for path in logs:
+            if path.name == "supervisor.log":
+                shutil.copy2(path, made)
+                os.truncate(path, 0)
+            else:
+                path.rename(made / path.name)
+        for old in sorted(self.earlier.iterdir())[:-runs_logged_max]:
+            shutil.rmtree(old)
+
     def _try_lock(self) -> bool:
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -14,20 +14,25 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 
 from hams_operator import limits
 from hams_operator.local.home import GraphHome
 from hams_operator.local.leash import environment_with, leashed
 from hams_operator.local.logfiles import cut, last_lines, shortened
+from hams_operator.local.metrics import path_of
 from hams_operator.local.nursery import Nursery, NurseryLost
 from hams_operator.local.observe import Cast, FailureInfo, Observer, current, said
-from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod, pause_after
+from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod, Replacements, pause_after
 from hams_operator.local.processes import send
+from hams_operator.local.starvation import CpuWaits
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
+from hams_protocol.lateness import Lateness
+from hams_protocol.limits import judge_late_share
 from hams_wire.errors import CoordinationError
+from hams_wire.process import EXIT_STOPPED
 
 log = logging.getLogger("hams.local")
 
@@ -36,6 +41,10 @@ DATA_MODULES = ("hams_sidecar.proxy", "hams_sidecar.frontend", "hams_operator.ma
 
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 """No process, memory or descriptor to be had just now: what another try may not meet again."""
+
+
+class CannotWarm(Exception):
+    """The process that others are forked from cannot be started; the text says why."""
 
 
 class Instances:
@@ -60,6 +69,8 @@ class Instances:
         self._memory = Path()
         self._places: list[Place] = []
         self._left: list[Place] = []
+        self._replacements = Replacements()
+        self._lateness = Lateness(limits.hung_late_s / judge_late_share)
         self._by_pid: dict[int, Place] = {}
         self._fresh: set[int] = set()
         self._nurseries: dict[str, Nursery] = {}
@@ -68,18 +79,33 @@ class Instances:
         self._counter = 0
         self._stopping = False
         self._some_end = asyncio.Event()
+        self._waits = CpuWaits()
+        self._starved_said_s = float("-inf")
 
     def given_up(self) -> FailureInfo | None:
-        """A model that cannot be started: it ended young again and again."""
-        return next((place.ends.last for place in self._places if place.ends.count >= limits.start_ends_max), None)
+        """A process that cannot be started: it ended young again and again."""
+        return next((ends.last for ends in self._all_ends() if ends.count >= limits.start_ends_max), None)
 
     def _failures(self) -> tuple[FailureInfo, ...]:
-        """Models in a crash loop."""
+        """Processes in a crash loop. One that has run for a while is in none any more."""
+        calm = self._now() - limits.restart_young_s
         for place in self._places:
             pod = place.pod
-            if pod is not None and pod.model_pid and self._now() - pod.model_started_s > limits.restart_young_s:
+            if pod is not None and pod.model_pid and pod.model_started_s < calm:
                 place.ends = Ends()
-        return tuple(place.ends.last for place in self._places if place.ends.last is not None and place.ends.count >= limits.crash_loop_ends_min)
+            if pod is not None and pod.proxy_pid and pod.started_s < calm:
+                place.own_ends = Ends()
+        return tuple(
+            ends.last
+            for ends in self._all_ends()
+            if ends.last is not None and ends.count >= limits.crash_loop_ends_min
+        )
+
+    def _all_ends(self) -> Iterator[Ends]:
+        """Proxies before models: a model follows its proxy."""
+        for place in self._places:
+            yield place.own_ends
+            yield place.ends
 
     # -- processes -----------------------------------------------------------------------------------------------------------------
 
@@ -88,19 +114,33 @@ class Instances:
         await nursery.start(modules, self.home.logs / f"warm-{name}.log")
         self._spawn_task(self._watch_nursery(name, nursery))
 
-    async def _watch_nursery(self, name: str, nursery: Nursery) -> None:
-        """All processes forked by a warmed process die with it; a new one takes over, and the exits are made up for."""
+    async def _watch_nursery(self, name: str, nursery: Nursery, ends: int = 0) -> None:
+        """All processes forked by a warmed process die with it; a new one takes over, and the exits are made up for.
+
+        `ends`: how many in a row ended before they were warm. Such a one cannot import what it should, and no other can.
+        """
         await nursery.lost.wait()
         if self._stopping:
             return
         log.error("the warmed process %s has ended; all its children with it", name)
+        ends = 0 if nursery.warm else ends + 1
+        if ends >= limits.crash_loop_ends_min:
+            path = self.home.logs / f"warm-{name}.log"
+            words = FailureInfo("", "", 0, self._last_words(path)).last_line
+            raise CannotWarm(f"the process that imports {name} modules ended {ends} times: {words} ({path})")
         fresh = Nursery(self._exited)
         self._nurseries[name] = fresh
-        await fresh.start(DATA_MODULES if name == "data" else self._model_modules(), self.home.logs / f"warm-{name}.log")
-        self._spawn_task(self._watch_nursery(name, fresh))
+        await fresh.start(
+            DATA_MODULES if name == "data" else self._model_modules(), self.home.logs / f"warm-{name}.log"
+        )
+        self._spawn_task(self._watch_nursery(name, fresh, ends))
         for pid, place in list(self._by_pid.items()):
             pod = place.pod
-            if pod is not None and pid not in self._fresh and pid == (pod.proxy_pid if name == "data" else pod.model_pid):
+            if (
+                pod is not None
+                and pid not in self._fresh
+                and pid == (pod.proxy_pid if name == "data" else pod.model_pid)
+            ):
                 self._exited(pid, -signal.SIGKILL)
 
     def _model_modules(self) -> tuple[str, ...]:
@@ -108,7 +148,11 @@ class Instances:
         folder = self._file.parent
         forked = [op.model for op in self.graph.data.operators if not (op.model.python or op.model.env)]
         names = {model.entrypoint.partition(":")[0].replace(".", "/") + ".py" for model in forked}
-        texts = [path.read_text(encoding="utf-8", errors="replace") for name in names if (path := folder / name).is_file()]
+        texts = [
+            path.read_text(encoding="utf-8", errors="replace")
+            for name in names
+            if (path := folder / name).is_file()
+        ]
         return ("hams_sdk.serve", "numpy", *(("torch",) if any("torch" in text for text in texts) else ()))
 
     async def _fill(self, place: Place) -> None:
@@ -117,7 +161,18 @@ class Instances:
         kind = {FRONTEND: "frontend", MANAGER: "manager"}.get(place.of, place.of)
         instance = f"{kind}-{self._counter}-{secrets.token_hex(2)}"
         pod = place.pod = Pod(instance, place.of, started_s=self._now())
-        common = ["--graph", self.uid, "--instance", instance, "--etcd", self._etcd_url or "", "--listen", f"unix:{self._peer_socket(instance)}"]
+        common = [
+            "--graph",
+            self.uid,
+            "--instance",
+            instance,
+            "--etcd",
+            self._etcd_url or "",
+            "--listen",
+            f"unix:{self._peer_socket(instance)}",
+            "--probe-socket",
+            str(path_of(self._memory, instance)),
+        ]
         environment = {"HAMS_HISTORY": "" if self._history is None else str(self._history)}
         if place.of == MANAGER:
             launch = Launch(instance, place.of, "hams_operator.manager.process", common, environment)
@@ -125,13 +180,22 @@ class Instances:
             ports = ["--http-port", str(self._http_port), "--grpc-port", str(self._grpc_port)]
             launch = Launch(instance, place.of, "hams_sidecar.frontend", [*common, *ports], environment)
         else:
-            files = ["--operator", place.of, "--socket", str(self._socket(instance)), "--arena", str(self._memory / f"{instance}.arena")]
+            files = [
+                "--operator",
+                place.of,
+                "--socket",
+                str(self._socket(instance)),
+                "--arena",
+                str(self._memory / f"{instance}.arena"),
+            ]
             if self.restore:
                 files.append("--restore")
             launch = Launch(instance, place.of, "hams_sidecar.proxy", [*common, *files], environment)
         launch = self.arrange(launch)
         try:
-            pid = await self._nurseries["data"].spawn(launch.module, launch.arguments, launch.environment, self.home.folder, self._log(instance))
+            pid = await self._nurseries["data"].spawn(
+                launch.module, launch.arguments, launch.environment, self.home.folder, self._log(instance)
+            )
         except (NurseryLost, TimeoutError):
             self._spawn_task(self._fill_later(place))
             return
@@ -154,10 +218,14 @@ class Instances:
         try:
             if op.model.python:
                 pid = await self._start_fresh([op.model.python], arguments, environment, folder, output)
-            elif op.model.env:  # some are read when a process starts, or by imports that a warmed one has behind it
+            elif (
+                op.model.env
+            ):  # some are read when a process starts, or by imports that a warmed one has behind it
                 pid = await self._start_fresh([sys.executable, "-P"], arguments, environment, folder, output)
             else:
-                pid = await self._nurseries["model"].spawn("hams_sdk.serve", arguments, environment, folder, output)
+                pid = await self._nurseries["model"].spawn(
+                    "hams_sdk.serve", arguments, environment, folder, output
+                )
         except (NurseryLost, TimeoutError):  # nobody will report an end of what never was
             self._spawn_task(self._restart_model(place, pod))
             return
@@ -168,18 +236,30 @@ class Instances:
                 self._spawn_task(self._restart_model(place, pod))
             else:
                 where = "model.python " if op.model.python and error.filename == op.model.python else ""
-                place.ends = Ends(limits.start_ends_max, FailureInfo(place.of, pod.instance, 127, (where + reason,)))
+                place.ends = Ends(
+                    limits.start_ends_max, FailureInfo(place.of, pod.instance, 127, (where + reason,))
+                )
             return
         pod.model_pid = pid
         self._by_pid[pid] = place
 
-    async def _start_fresh(self, program: list[str], arguments: list[str], environment: dict[str, str], folder: Path, output: Path) -> int:
+    async def _start_fresh(
+        self,
+        program: list[str],
+        arguments: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        output: Path,
+    ) -> int:
         """A model under another interpreter, or with variables of its own, is started, not forked. `program`: an interpreter and its options.
 
         Raises FileNotFoundError if there is no such interpreter, OSError.
         """
         python = program[0]
-        if shutil.which(folder / python if os.sep in python else python, path=environment.get("PATH")) is None:
+        if (
+            shutil.which(folder / python if os.sep in python else python, path=environment.get("PATH"))
+            is None
+        ):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), python)
         with output.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
@@ -198,7 +278,9 @@ class Instances:
             self._exited(process.pid, status)
 
         self._fresh.add(process.pid)
-        self._spawn_task(reap(), self._reapers)  # no end of the run makes them obsolete: who waits for an end would never hear of it
+        self._spawn_task(
+            reap(), self._reapers
+        )  # no end of the run makes them obsolete: who waits for an end would never hear of it
         return process.pid
 
     def _exited(self, pid: int, status: int) -> None:
@@ -220,6 +302,7 @@ class Instances:
             self._spawn_task(self._restart_model(place, pod))
         elif pid == pod.proxy_pid:
             log.warning("%s (pid %d) ended with %s", pod.instance, pid, _said(status))
+            self._note_own_end(place, pod, status)
             self._replace(place, pod)
 
     # -- instances that hang ---------------------------------------------------------------------------------------------------------
@@ -232,7 +315,9 @@ class Instances:
         missing_since: dict[InstanceId, float] = {}
         registered: set[InstanceId] = set()
         while True:
+            due_s = self._now() + limits.hung_look_s
             await asyncio.sleep(limits.hung_look_s)
+            self._note_lateness(self._now() - due_s, self._waits.share(self._by_pid, self._now()))
             assert self._observer is not None, "started"
             try:
                 cast = await self._observer.cast()
@@ -249,7 +334,7 @@ class Instances:
                 if pod is None or pod.ending or not pod.proxy_pid:
                     continue
                 if pod.instance not in registered:
-                    if now - pod.started_s >= limits.hung_unborn_s:
+                    if now - pod.started_s >= self._patience_s(limits.hung_unborn_s):
                         self._leave(place, pod)
                     continue
                 goes_by = current(pod.instance, pod.proxy_pid, members, revoked)
@@ -257,30 +342,66 @@ class Instances:
                     missing_since.pop(pod.instance, None)
                     continue
                 bound = limits.hung_revoked_s if pod.instance in revoked else limits.hung_missing_s
-                if now - missing_since.setdefault(pod.instance, now) >= bound:
+                if now - missing_since.setdefault(pod.instance, now) >= self._patience_s(
+                    bound
+                ) and self._leave(place, pod):
                     del missing_since[pod.instance]
-                    self._leave(place, pod)
             for place in self._left:
                 if place.pod is not None:
                     self._look_after_left(place, place.pod, cast)
 
+    def _note_lateness(self, by_s: float, share: float) -> None:
+        """This process came so much too late to look after the others, and one of those waited for CPU for such a part of the time: if that is too
+        much, it says so, and has patience."""
+        now = self._now()
+        waits = share > limits.hung_wait_share
+        self._lateness.late(max(by_s, share * limits.hung_look_s if waits else 0.0), now)
+        if not self._lateness.may_judge(now) and now >= self._starved_said_s + limits.hung_calm_s:
+            self._starved_said_s = now
+            log.warning(
+                "the machine is busy: this process was late by %.2f s, and one of the graph's waited for CPU %d %% of the time. "
+                "Nobody is replaced for hanging before %g s",
+                by_s,
+                round(100 * share),
+                limits.hung_starved_s,
+            )
+
+    def _patience_s(self, bound_s: float) -> float:
+        """How long an instance may hang: a process without CPU does not hang."""
+        return bound_s if self._lateness.may_judge(self._now()) else max(bound_s, limits.hung_starved_s)
+
     def _look_after_left(self, place: Place, pod: Pod, cast: Cast) -> None:
-        """Who hangs is killed after a while. Who is back may lead, and have a state that nobody else has: it goes on until somebody has, then is
-        asked to end, and hands over."""
+        """An instance that hangs is killed after a while, but not while its process may hold all that is left of a state: it may wake up. One that
+        is back may lead, and have a state that nobody else has: it goes on until somebody has, then is asked to end, and hands over."""
         now = self._now()
         goes_by = current(pod.instance, pod.proxy_pid, cast.registered, cast.revoked)
         if goes_by in cast.registered and goes_by not in cast.revoked and not pod.ending:
             place.missing_s = now
             if goes_by not in cast.alone and now - place.left_s > limits.hung_kept_s:
-                log.warning("%s (pid %d) is back, and another one has its place: it is asked to end", goes_by, pod.proxy_pid)
+                log.warning(
+                    "%s (pid %d) is back, and another one has its place: it is asked to end",
+                    goes_by,
+                    pod.proxy_pid,
+                )
                 pod.ending = True
                 send(pod.proxy_pid, signal.SIGTERM)
-        elif now - place.missing_s > limits.hung_kept_s:
+        elif cast.may_be_last(pod.instance):
+            place.missing_s = now
+        elif now - place.missing_s > self._patience_s(limits.hung_kept_s):
             send(pod.model_pid, signal.SIGKILL)
             send(pod.proxy_pid, signal.SIGKILL)
 
-    def _leave(self, place: Place, pod: Pod) -> None:
-        log.warning("%s (pid %d) hangs: the graph has given it up and it does not end; a fresh instance takes its place", pod.instance, pod.proxy_pid)
+    def _leave(self, place: Place, pod: Pod) -> bool:
+        """The instance hangs, and another one takes its place; False if it is too early for one more."""
+        now = self._now()
+        if not self._replacements.may_replace(len(self._left), now):
+            return False
+        self._replacements.replaced(now)
+        log.warning(
+            "%s (pid %d) hangs: the graph has given it up and it does not end; a fresh instance takes its place",
+            pod.instance,
+            pod.proxy_pid,
+        )
         aside = Place(place.of, place.number, pod, left=True, left_s=self._now(), missing_s=self._now())
         self._left.append(aside)
         for pid in (pod.proxy_pid, pod.model_pid):
@@ -288,6 +409,7 @@ class Instances:
                 self._by_pid[pid] = aside
         place.pod = None
         self._spawn_task(self._fill(place))
+        return True
 
     def _left_ended(self, place: Place, pod: Pod, pid: int) -> None:
         if pid == pod.model_pid:
@@ -303,6 +425,7 @@ class Instances:
         (self._memory / f"{pod.instance}.arena").unlink(missing_ok=True)
         self._socket(pod.instance).unlink(missing_ok=True)
         self._peer_socket(pod.instance).unlink(missing_ok=True)
+        path_of(self._memory, pod.instance).unlink(missing_ok=True)
 
     def _replace(self, place: Place, pod: Pod) -> None:
         """The instance is over: its model goes too, and a fresh instance comes."""
@@ -380,16 +503,39 @@ class Instances:
         if status == 0 or self._now() - pod.model_started_s >= limits.restart_young_s:
             place.ends = Ends()
             return
-        lines: list[str] = []
-        with contextlib.suppress(OSError):
-            lines = last_lines(self.home.logs / f"{pod.instance}.model.log", limits.failure_lines_max, limits.failure_bytes_max)
-        words = tuple(shortened(line, limits.failure_line_chars_max) for line in lines)
-        place.ends = Ends(place.ends.count + 1, FailureInfo(place.of, pod.instance, status, words))
+        words = self._last_words(self._log(f"{pod.instance}.model"))
+        place.ends = place.ends.add(FailureInfo(place.of, pod.instance, status, words))
+
+    def _note_own_end(self, place: Place, pod: Pod, status: int) -> None:
+        """Remember a proxy, frontend or manager that failed while young. One that the graph has given up ends by itself."""
+        if status in (0, EXIT_STOPPED) or self._now() - pod.started_s >= limits.restart_young_s:
+            place.own_ends = Ends()
+            return
+        kind = {FRONTEND: "frontend", MANAGER: "manager"}.get(place.of, "proxy")
+        failure = FailureInfo(
+            place.of if kind == "proxy" else "",
+            pod.instance,
+            status,
+            self._last_words(self._log(pod.instance)),
+            kind,
+        )
+        place.own_ends = place.own_ends.add(failure)
+
+    @staticmethod
+    def _last_words(path: Path) -> tuple[str, ...]:
+        """The end of a log; nothing if there is none."""
+        try:
+            lines = last_lines(path, limits.failure_lines_max, limits.failure_bytes_max)
+        except OSError:
+            return ()
+        return tuple(shortened(line, limits.failure_line_chars_max) for line in lines)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _spawn_task(self, work: Coroutine[object, object, None], among: set[asyncio.Task[None]] | None = None) -> None:
+    def _spawn_task(
+        self, work: Coroutine[object, object, None], among: set[asyncio.Task[None]] | None = None
+    ) -> None:
         """Run `work` beside the rest, held in `among` (if not given: what `stop` cancels). If it fails, so does the run."""
         held = self._tasks if among is None else among
         task = asyncio.get_running_loop().create_task(work)
@@ -399,7 +545,8 @@ class Instances:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
-            self.failed.set_result(f"{type(error).__name__}: {error}")
+            told = isinstance(error, CannotWarm)
+            self.failed.set_result(str(error) if told else f"{type(error).__name__}: {error}")
 
 
 def _said(status: int) -> str:

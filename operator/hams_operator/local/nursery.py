@@ -28,6 +28,7 @@ class Nursery:
         self._asked: dict[int, asyncio.Future[int]] = {}
         self._number = 0
         self.lost = asyncio.Event()
+        self.warm = False
 
     async def start(self, modules: tuple[str, ...], log: Path) -> None:
         """Start the zygote; requests may be made at once, they are served when it is warm."""
@@ -44,14 +45,19 @@ class Nursery:
                 stdout=output,
                 stderr=output,
                 pass_fds=(theirs.fileno(),),
-                env={"OMP_NUM_THREADS": "1", **os.environ},  # read when numpy and torch are imported; a fork cannot change it any more
+                env={
+                    "OMP_NUM_THREADS": "1",
+                    **os.environ,
+                },  # read when numpy and torch are imported; a fork cannot change it any more
                 start_new_session=True,
             )
         theirs.close()
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._reading = asyncio.create_task(self._read(reader), name="nursery")
 
-    async def spawn(self, module: str, arguments: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> int:
+    async def spawn(
+        self, module: str, arguments: list[str], environment: Mapping[str, str], folder: Path, log: Path
+    ) -> int:
         """Fork a process that runs `module.main(arguments)`; its pid. Raises NurseryLost, TimeoutError; then it does not run."""
         if self._writer is None or self.lost.is_set():
             raise NurseryLost("the warmed process has ended")
@@ -87,7 +93,7 @@ class Nursery:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         loop = asyncio.get_running_loop()
-        while line := await reader.readline():
+        while line := await self._line(reader):
             news = json.loads(line)
             if "id" in news:
                 answer = self._asked.pop(news["id"])
@@ -95,9 +101,19 @@ class Nursery:
                     answer.set_result(news["pid"])
                 else:  # whoever asked was told that it is not there
                     send(news["pid"], signal.SIGKILL)
+            elif "warm" in news:
+                self.warm = True
             elif "pid" in news:  # behind the waking of who asked for that pid, who would else not know it yet
                 loop.call_soon(self._on_exit, news["pid"], news["status"])
         self.lost.set()
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(NurseryLost("the warmed process has ended"))
+
+    @staticmethod
+    async def _line(reader: asyncio.StreamReader) -> bytes:
+        """The next line; empty at the end. One that dies with requests unread resets the connection: an end as well."""
+        try:
+            return await reader.readline()
+        except ConnectionError:
+            return b""

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from hams_operator.graph import NOT_ASKED_FOR, not_asked_for
-from hams_operator.limits import status_etcd_s, status_probe_again_s, status_probe_s
+from hams_operator.limits import payload_bytes_max, status_etcd_s, status_probe_again_s, status_probe_s
 from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph, Mode
 from hams_protocol.ids import InstanceId
@@ -53,12 +53,35 @@ class InstanceStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FailureInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """How a model in a crash loop ended last: exit code (negative: the signal) and the last lines of its log."""
+    """How a process in a crash loop ended last: exit code (negative: the signal) and the last lines of its log.
+
+    `process` is model, proxy, frontend or manager; `operator` is empty for the last two.
+    """
 
     operator: str
     instance: str
     exit_code: int
     log: tuple[str, ...]
+    process: str = "model"
+
+    @property
+    def who(self) -> str:
+        """The process in words: "the model of mean", "a frontend"."""
+        return f"the {self.process} of {self.operator}" if self.operator else f"a {self.process}"
+
+    @property
+    def reason(self) -> str:
+        """The condition's reason."""
+        return "ModelCrashLoop" if self.process == "model" else "CrashLoop"
+
+    def sentence(self) -> str:
+        """What keeps happening, with the last line that the process wrote."""
+        return f"{self.who} keeps ending, last with {said(self.exit_code)}: {self.last_line}"
+
+    @property
+    def last_line(self) -> str:
+        """The last line that the process wrote and that holds something."""
+        return next((line.strip() for line in reversed(self.log) if line.strip()), "it wrote nothing")
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -86,8 +109,8 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}, omit_defaults=True):
-    """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a model is in a crash loop, `losses` only if a state
-    was lost and began again."""
+    """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a process is in a crash loop, `losses` only if a state
+    was lost and began again, `warnings` only if the machine lacks something, such as room on a disk."""
 
     graph: str
     url: str
@@ -97,6 +120,8 @@ class Status(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}
     instances: tuple[InstanceStatus, ...]
     failures: tuple[FailureInfo, ...] = ()
     losses: tuple[Loss, ...] = ()
+    warnings: tuple[str, ...] = ()
+    metrics: str = ""
 
 
 class Pids(msgspec.Struct, frozen=True):
@@ -107,14 +132,18 @@ class Pids(msgspec.Struct, frozen=True):
     model: int
 
 
-def current(name: InstanceId, pid: int, registered: Mapping[InstanceId, int], revoked: Collection[InstanceId]) -> InstanceId:
+def current(
+    name: InstanceId, pid: int, registered: Mapping[InstanceId, int], revoked: Collection[InstanceId]
+) -> InstanceId:
     """The id that a process goes by now: a revoked instance that kept its state goes on in the same process under a fresh one."""
     if name in registered and name not in revoked:
         return name
     return next((other for other, of in registered.items() if of == pid and other not in revoked), name)
 
 
-def _alone(topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]) -> frozenset[InstanceId]:
+def _alone(
+    topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]
+) -> frozenset[InstanceId]:
     """Who has a state that nobody else has who is there: as a member of its set, or as one that has come back with it."""
     found: set[InstanceId] = set()
     for item in topology.sets:
@@ -126,13 +155,30 @@ def _alone(topology: Topology, registered: Mapping[InstanceId, records.MemberRec
     return frozenset(found)
 
 
+def _last(topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]) -> frozenset[InstanceId]:
+    """Members of sets of which nobody is there: should one of them be hung only, its process holds all that is left of the state."""
+    found: set[InstanceId] = set()
+    for item in topology.sets:
+        members = set(item.members)
+        here = members.difference(topology.revoked).intersection(registered)
+        if not here and not any(record.kept in members for record in registered.values()):
+            found |= members
+    return frozenset(found)
+
+
 class Cast(msgspec.Struct, frozen=True):
-    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked` for ever; who has a state `alone`."""
+    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked` for ever; who has a state `alone`;
+    who may be the `last` to have one, though nobody has heard of it."""
 
     registered: dict[InstanceId, int]
     warming: frozenset[InstanceId]
     revoked: frozenset[InstanceId]
     alone: frozenset[InstanceId] = frozenset()
+    last: frozenset[InstanceId] = frozenset()
+
+    def may_be_last(self, name: InstanceId) -> bool:
+        """Whether the process of this instance may hold all that is left of a state, under its own id or under one it came back with."""
+        return any(item == name or item.startswith(f"{name}-") for item in self.last)
 
 
 class Observer:
@@ -150,7 +196,13 @@ class Observer:
         self._waiting: dict[InstanceId, asyncio.Future[None]] = {}
         self._changed = asyncio.Event()
         self._network = PeerNetwork(
-            f"observer-{secrets.token_hex(4)}", self._uid, listen, HeapFactory(), self._on_message, self._on_up, self._on_down
+            f"observer-{secrets.token_hex(4)}",
+            self._uid,
+            listen,
+            HeapFactory(payload_bytes_max),
+            self._on_message,
+            self._on_up,
+            self._on_down,
         )
 
     async def start(self) -> None:
@@ -172,25 +224,48 @@ class Observer:
         snapshot = await self._coordination.get_prefix(prefix)
         names = {entry.key.removeprefix(prefix): entry.value for entry in snapshot.entries}
         topology = records.decode_topology(names["topology"]) if "topology" in names else Topology()
-        members = {name.removeprefix("members/"): value for name, value in names.items() if name.startswith("members/")}
-        warming = frozenset(name.removeprefix(records.WARMING) for name in names if name.startswith(records.WARMING))
+        members = {
+            name.removeprefix("members/"): value
+            for name, value in names.items()
+            if name.startswith("members/")
+        }
+        warming = frozenset(
+            name.removeprefix(records.WARMING) for name in names if name.startswith(records.WARMING)
+        )
         registered = {name: records.decode_member(name, value)[1] for name, value in members.items()}
-        return Cast({name: record.pid for name, record in registered.items()}, warming, frozenset(topology.revoked), _alone(topology, registered))
+        return Cast(
+            {name: record.pid for name, record in registered.items()},
+            warming,
+            frozenset(topology.revoked),
+            _alone(topology, registered),
+            _last(topology, registered),
+        )
 
     async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
         """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises CoordinationError the first time."""
         away = await self._read()
         topology, members = self._topology, self._members
         registered = {name: member.pid for name, member in members.items()}
-        named = {current(name, pids.proxy, registered, topology.revoked): pids for name, pids in processes.items()}
+        named = {
+            current(name, pids.proxy, registered, topology.revoked): pids for name, pids in processes.items()
+        }
         living = {name: pids for name, pids in sorted(named.items()) if alive(pids.proxy)}
-        answers = await self._probe({name: member.address for name, member in members.items() if name in living})  # the dead are not waited for
-        managers = [name for name, member in members.items() if member.of == MANAGER and name not in topology.revoked]
+        answers = await self._probe(
+            {name: member.address for name, member in members.items() if name in living}
+        )  # the dead are not waited for
+        managers = [
+            name for name, member in members.items() if member.of == MANAGER and name not in topology.revoked
+        ]
         leader = min(managers, default=None)
-        instances = tuple(_instance(name, pids, topology, answers.get(name), name == leader) for name, pids in living.items())
+        instances = tuple(
+            _instance(name, pids, topology, answers.get(name), name == leader)
+            for name, pids in living.items()
+        )
         open_sets = tuple(item.name for item in topology.sets if item.lost or item.primary is None)
         conditions = self._conditions(topology, answers, failures, away)
-        return View(topology.generation, conditions, instances, open_sets, failures, losses_of(self._graph, topology))
+        return View(
+            topology.generation, conditions, instances, open_sets, failures, losses_of(self._graph, topology)
+        )
 
     async def allow_restart(self, name: str) -> str:
         """A person has decided that a lost state shall begin again; why not, if it cannot. Raises CoordinationError."""
@@ -202,7 +277,9 @@ class Observer:
                 known = ", ".join(item.name for item in topology.sets if item.lost) or "none is"
                 return f"the state of {name} is not lost; lost: {known}"
             with contextlib.suppress(NotApplied):  # somebody else was faster: look again
-                await self._coordination.compare_and_swap(entry.key, entry.mod_revision, records.encode_topology(changed))
+                await self._coordination.compare_and_swap(
+                    entry.key, entry.mod_revision, records.encode_topology(changed)
+                )
                 return ""
 
     async def _read(self) -> str:
@@ -235,8 +312,15 @@ class Observer:
         self._answers = {}
         self._waiting = {name: loop.create_future() for name in addresses}
         deadline = loop.time() + status_probe_s
-        while (open_ := {future for future in self._waiting.values() if not future.done()}) and loop.time() < deadline:
-            for name, future in self._waiting.items():  # again and again: an answer is lost while an instance has not dialled back yet
+        while (
+            open_ := {future for future in self._waiting.values() if not future.done()}
+        ) and loop.time() < deadline:
+            for (
+                name,
+                future,
+            ) in (
+                self._waiting.items()
+            ):  # again and again: an answer is lost while an instance has not dialled back yet
                 if not future.done() and self._network.is_up(name):
                     self._network.send(name, Probe(next(self._nonces)))
             await asyncio.wait(open_, timeout=status_probe_again_s)
@@ -261,22 +345,40 @@ class Observer:
     # -- meaning -----------------------------------------------------------------------------------------------------------------
 
     def _conditions(
-        self, topology: Topology, answers: dict[InstanceId, ProbeAnswer], failures: tuple[FailureInfo, ...], away: str
+        self,
+        topology: Topology,
+        answers: dict[InstanceId, ProbeAnswer],
+        failures: tuple[FailureInfo, ...],
+        away: str,
     ) -> tuple[Condition, ...]:
         ready = self._why_not_ready(topology, answers)
         if ready is not None and failures:
-            ready = ("ModelCrashLoop", f"the model of {failures[0].operator} keeps ending, last with {said(failures[0].exit_code)}")
-        redundant = ("EtcdAway", f"nothing can be moved: {away}") if away else self._why_not_redundant(topology, answers)
+            ready = failures[0].reason, failures[0].sentence()
+        redundant = (
+            ("EtcdAway", f"nothing can be moved: {away}")
+            if away
+            else self._why_not_redundant(topology, answers)
+        )
         missing = ready or redundant
         busy = missing is not None and missing[0] != NOT_ASKED_FOR
         return (
             _condition("Ready", ready, "Serving"),
             _condition("Redundant", redundant, "InSync"),
-            Condition("Progressing", "True" if busy else "False", "Recovering" if busy else "Stable", missing[1] if busy and missing else ""),
+            Condition(
+                "Progressing",
+                "True" if busy else "False",
+                "Recovering" if busy else "Stable",
+                missing[1] if busy and missing else "",
+            ),
         )
 
-    def _why_not_ready(self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]) -> tuple[str, str] | None:
-        for name in (*(op.name for op in self._graph.data.operators if op.stateful), *self._graph.shard_names):
+    def _why_not_ready(
+        self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]
+    ) -> tuple[str, str] | None:
+        for name in (
+            *(op.name for op in self._graph.data.operators if op.stateful),
+            *self._graph.shard_names,
+        ):
             found = topology.find(name)
             if found.lost:
                 decide = "it begins again" if found.may_restart else f"to begin it again: hams restart {name}"
@@ -296,22 +398,35 @@ class Observer:
                     return "NotServing", f"slot {number} of {op.name} is not served"
         return None
 
-    def _why_not_redundant(self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]) -> tuple[str, str] | None:
+    def _why_not_redundant(
+        self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]
+    ) -> tuple[str, str] | None:
         if self._graph.data.mode is Mode.NONE:
             return NOT_ASKED_FOR, not_asked_for(self._graph)
         for op in self._graph.data.operators:
             if op.stateful and len(topology.find(op.name).in_sync) < op.backups:
-                return DEGRADED, f"{op.name} has {len(topology.find(op.name).in_sync)} of {op.backups} backups in sync"
+                return (
+                    DEGRADED,
+                    f"{op.name} has {len(topology.find(op.name).in_sync)} of {op.backups} backups in sync",
+                )
             owners = [slot.instance for slot in topology.table(op.name).slots]
             if not op.stateful and len(set(owners)) < min(op.slots, len(owners)):
                 return DEGRADED, f"an instance of {op.name} has more than one slot"
-            spare = sum(1 for answer in answers.values() for role in answer.roles if role.name == op.name and role.role == "standby" and role.ready)
+            spare = sum(
+                1
+                for answer in answers.values()
+                for role in answer.roles
+                if role.name == op.name and role.role == "standby" and role.ready
+            )
             if spare < op.hot_standbys:
                 return DEGRADED, f"{op.name} has {spare} of {op.hot_standbys} standbys warm"
         backups = self._graph.data.frontend.replicas - 1
         for name in self._graph.shard_names:
             if len(topology.find(name).in_sync) < backups:
-                return DEGRADED, f"shard {name} has {len(topology.find(name).in_sync)} of {backups} copies in sync"
+                return (
+                    DEGRADED,
+                    f"shard {name} has {len(topology.find(name).in_sync)} of {backups} copies in sync",
+                )
         silent = [member for item in topology.sets for member in item.members if member not in answers]
         if silent:
             return DEGRADED, f"{silent[0]} does not answer"
@@ -322,7 +437,12 @@ class Observer:
 def losses_of(graph: Graph, topology: Topology) -> tuple[Loss, ...]:
     """States that were lost and began again."""
     return tuple(
-        Loss(item.name, item.restarted_in, item.end_of(item.restarted_in - 1) or 0, tuple(graph.stateful_downstream.get(item.name, ())))
+        Loss(
+            item.name,
+            item.restarted_in,
+            item.end_of(item.restarted_in - 1) or 0,
+            tuple(graph.stateful_downstream.get(item.name, ())),
+        )
         for item in topology.sets
         if item.restarted_in
     )
@@ -338,17 +458,24 @@ def _serves(answer: ProbeAnswer | None, name: str, epoch: int) -> bool:
     if answer is None or answer.health is not Health.HEALTHY:
         return False
     roles = [role for role in answer.roles if role.name == name]
-    return not answer.roles or any(role.ready and role.role in ("primary", "active", "frontend") and role.epoch >= epoch for role in roles)
+    return not answer.roles or any(
+        role.ready and role.role in ("primary", "active", "frontend") and role.epoch >= epoch
+        for role in roles
+    )
 
 
-def _instance(name: InstanceId, pids: Pids, topology: Topology, answer: ProbeAnswer | None, leader: bool) -> InstanceStatus:
+def _instance(
+    name: InstanceId, pids: Pids, topology: Topology, answer: ProbeAnswer | None, leader: bool
+) -> InstanceStatus:
     """What an instance says of itself; of a silent one (paused, starting) what the topology says."""
     if pids.of == MANAGER:
         return InstanceStatus(name, None, "manager", leader, 0, None, pids.proxy, None)
     if pids.of == FRONTEND:
         epoch = max((item.epoch for item in topology.sets if item.primary == name), default=0)
         return InstanceStatus(name, None, "frontend", False, epoch, None, pids.proxy, None)
-    report = next((role for role in answer.roles if role.name == pids.of), None) if answer is not None else None
+    report = (
+        next((role for role in answer.roles if role.name == pids.of), None) if answer is not None else None
+    )
     if report is None:
         report = _presumed(name, pids.of, topology)
     version = report.version if report.version >= 0 else None

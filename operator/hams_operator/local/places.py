@@ -41,15 +41,20 @@ class Launch:
 
 @dataclass(slots=True)
 class Ends:
-    """How often in a row the process of a place ended young, and how it did last."""
+    """How often in a row a process of a place ended young, and how it did last."""
 
     count: int = 0
     last: FailureInfo | None = None
 
+    def add(self, failure: FailureInfo) -> "Ends":
+        """One more."""
+        return Ends(self.count + 1, failure)
+
 
 @dataclass(slots=True)
 class Place:
-    """One instance wanted: who fills it now, and how often that ended young.
+    """One instance wanted: who fills it now, and how often that ended young: `ends` of its model, `own_ends` of its
+    proxy, frontend or manager.
 
     `left`: its instance hangs, and another place has taken over. `missing_s`: since when that one is not registered, or asked to end.
     """
@@ -60,9 +65,28 @@ class Place:
     pause_s: float = limits.restart_pause_s
     model_pause_s: float = limits.restart_pause_s
     ends: Ends = field(default_factory=Ends)
+    own_ends: Ends = field(default_factory=Ends)
     left: bool = False
     left_s: float = 0.0
     missing_s: float = 0.0
+
+
+class Replacements:
+    """When a graph may replace one more instance that hangs: a hang is no death, and each successor is one more process that wants CPU."""
+
+    def __init__(self) -> None:
+        self._pause_s = 0.0
+        self._last_s = float("-inf")
+
+    def may_replace(self, aside: int, now: float) -> bool:
+        """Whether one more may get a successor; `aside` have one already, and hang still."""
+        return aside < limits.hung_aside_max and now >= self._last_s + self._pause_s
+
+    def replaced(self, now: float) -> None:
+        """One has got its successor."""
+        calm = now - self._last_s >= limits.hung_calm_s
+        self._pause_s = limits.hung_pause_s if calm else min(2 * self._pause_s, limits.hung_pause_max_s)
+        self._last_s = now
 
 
 def pause_after(pause_s: float, young: bool, calm_s: float) -> float:

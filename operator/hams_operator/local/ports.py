@@ -1,9 +1,13 @@
-"""Ports for a local run that nobody else is given meanwhile.
+"""Ports for a local run: drawn where nobody else draws, and claimed for as long as the run lives.
 
 The kernel hands out ports of its ephemeral range to every outgoing connection and to every listener that asks for none in particular; a port
 of that range that is free now may be taken a moment later. So ports are drawn from below it.
+
+Frontends share their ports (SO_REUSEPORT), and start long after the ports were chosen; the kernel would let another
+graph's frontends share them too. So the supervisor claims the ports first, and holds them until the run has ended.
 """
 
+import contextlib
 import random
 import socket
 from contextlib import ExitStack
@@ -30,7 +34,45 @@ def free_ports(count: int) -> tuple[int, ...]:
             except OSError:
                 continue
             found.append(port)
-    raise OSError(f"no {count} free ports between {limits.port_lowest} and {top} on {HOST}: {limits.port_tries_max} were tried")
+    raise OSError(
+        f"no {count} free ports between {limits.port_lowest} and {top} on {HOST}: {limits.port_tries_max} were tried"
+    )
+
+
+def claim(port: int) -> socket.socket:
+    """Claim a port on the loopback interface: until the socket is closed, nobody else gets it but sockets of this user
+    that share it knowingly (SO_REUSEPORT). The socket takes no connection. Raises OSError if somebody has it.
+
+    Nothing short of listening is exclusive, where connections of an earlier listener still fade out (TIME_WAIT). So it
+    listens for a moment: of two who try at the same time one fails there. Then it listens no more, and stays bound.
+    """
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((HOST, port))
+        held.listen(0)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        held.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
+def claim_free(count: int) -> list[socket.socket]:
+    """Claim different ports that are free. Raises OSError if none can be found."""
+    with ExitStack() as stack:
+        found: list[socket.socket] = []
+        for _ in range(limits.port_tries_max):
+            if len(found) == count:
+                stack.pop_all()
+                return found
+            with contextlib.suppress(OSError):
+                found.append(
+                    stack.enter_context(claim(random.randrange(limits.port_lowest, _ephemeral_from())))
+                )
+    raise OSError(f"no {count} free ports on {HOST}: {limits.port_tries_max} were tried")
 
 
 def _ephemeral_from() -> int:

@@ -7,8 +7,10 @@ returns.
 import asyncio
 import logging
 import logging.handlers
+import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -21,6 +23,7 @@ from hams_operator.local.home import GraphHome, RunsAlready
 from hams_operator.local.observe import Status, said
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph
+from hams_wire import logs
 from hams_wire.errors import CoordinationError
 
 log = logging.getLogger("hams.local")
@@ -29,7 +32,8 @@ log = logging.getLogger("hams.local")
 class Options(msgspec.Struct, frozen=True):
     """What `hams up` was told. `timeout_s` None: it may take as long as it takes. Paths are absolute.
 
-    `parent`: the process that starts a detached run and with which that run is to end; 0: it outlives who started it.
+    `suspect_after_s`: instead of the graph's own; 0: that one. `parent`: the process that starts a detached run and with which that run is
+    to end; 0: it outlives who started it.
     """
 
     file: str
@@ -39,13 +43,17 @@ class Options(msgspec.Struct, frozen=True):
     timeout_s: float | None = None
     restore: bool = False
     parent: int = 0
+    suspect_after_s: float = 0.0
+    metrics_port: int = 0
 
 
 class Failed(Exception):
     """The run did not begin or did not go on; the text says why."""
 
 
-async def run(graph: Graph, options: Options, report: Callable[[Status], None], *, keep_looking: bool) -> None:
+async def run(
+    graph: Graph, options: Options, report: Callable[[Status], None], *, keep_looking: bool
+) -> None:
     """Run a graph until SIGINT, SIGTERM, SIGHUP or `hams down`. `report` gets each look; with `keep_looking` also after it is ready.
 
     Raises Failed, with nothing left running.
@@ -55,8 +63,15 @@ async def run(graph: Graph, options: Options, report: Callable[[Status], None], 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, asked.set)
     try:
-        supervisor = Supervisor(graph, Path(options.file), options.port, None if options.history is None else Path(options.history), options.etcd)
+        supervisor = Supervisor(
+            _patient(graph, options.suspect_after_s),
+            Path(options.file),
+            options.port,
+            None if options.history is None else Path(options.history),
+            options.etcd,
+        )
         supervisor.restore = options.restore
+        supervisor.metrics_port = options.metrics_port
         ear = Ear(supervisor.status, asked.set, supervisor.allow_restart)
         ended = loop.create_task(asked.wait())
         work = loop.create_task(_work(supervisor, ear, options, report, keep_looking))
@@ -81,7 +96,18 @@ async def run(graph: Graph, options: Options, report: Callable[[Status], None], 
             loop.remove_signal_handler(number)
 
 
-async def _work(supervisor: Supervisor, ear: Ear, options: Options, report: Callable[[Status], None], keep_looking: bool) -> None:
+def _patient(graph: Graph, suspect_after_s: float) -> Graph:
+    """The graph with another `suspectAfter`, if one is given."""
+    if not suspect_after_s:
+        return graph
+    log.warning("suspectAfter is %.3g s: this machine is busy", suspect_after_s)
+    recovery = replace(graph.data.recovery, suspect_after_s=suspect_after_s)
+    return Graph(replace(graph.data, recovery=recovery))
+
+
+async def _work(
+    supervisor: Supervisor, ear: Ear, options: Options, report: Callable[[Status], None], keep_looking: bool
+) -> None:
     last: list[Status] = []
 
     def told(status: Status) -> None:
@@ -96,7 +122,10 @@ async def _work(supervisor: Supervisor, ear: Ear, options: Options, report: Call
     except TimeoutError:
         if options.timeout_s is None:
             raise
-        raise CannotStart(f"not ready after {options.timeout_s:g} s: {_why(last[0]) if last else 'processes are still starting'}") from None
+        why = "processes are still starting"
+        if last:
+            why = what_is_missing(last[0]) or "it was ready a moment ago"
+        raise CannotStart(f"not ready after {options.timeout_s:g} s: {why}") from None
     while keep_looking:
         await asyncio.sleep(table_interval_s)
         try:
@@ -114,28 +143,35 @@ async def _until_ready(supervisor: Supervisor, report: Callable[[Status], None])
             return
         given_up = supervisor.given_up()
         if given_up is not None:
-            words = given_up.log[-1].strip() if given_up.log else "it said nothing"
-            raise CannotStart(f"the model of {given_up.operator} cannot be started ({said(given_up.exit_code)}): {words}")
+            raise CannotStart(
+                f"{given_up.who} cannot be started ({said(given_up.exit_code)}): {given_up.last_line}"
+            )
         await asyncio.sleep(status_interval_s)
 
 
 def settled(status: Status) -> bool:
     """Ready and Redundant are True, or Redundant cannot become so by what the graph asks for and Ready is."""
     found = {item.type: item for item in status.conditions}
-    return found["Ready"].status == "True" and (found["Redundant"].status == "True" or found["Redundant"].reason == NOT_ASKED_FOR)
+    return found["Ready"].status == "True" and (
+        found["Redundant"].status == "True" or found["Redundant"].reason == NOT_ASKED_FOR
+    )
 
 
-def _why(status: Status) -> str:
-    """What is missing."""
-    missing = [item for item in status.conditions if item.type in ("Ready", "Redundant") and item.status != "True"]
-    return f"{missing[0].message} ({missing[0].reason})" if missing else "it was ready a moment ago"
+def what_is_missing(status: Status) -> str:
+    """What keeps a graph from being ready, or else from being redundant; empty if nothing does."""
+    missing = [
+        item for item in status.conditions if item.type in ("Ready", "Redundant") and item.status != "True"
+    ]
+    return f"{missing[0].message} ({missing[0].reason})" if missing else ""
 
 
 def log_to(graph: str) -> None:
     """The supervisor's own log, which rotates."""
     folder = GraphHome(graph).logs
     folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.handlers.RotatingFileHandler(folder / "supervisor.log", maxBytes=log_bytes_max, backupCount=1, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S"))
+    handler = logging.handlers.RotatingFileHandler(
+        folder / "supervisor.log", maxBytes=log_bytes_max, backupCount=1, encoding="utf-8"
+    )
+    handler.setFormatter(logs.formatter(os.environ.get(logs.VARIABLE) or "text"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("hams.wire.peers").setLevel(logging.WARNING)

@@ -13,21 +13,24 @@ import socket
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hams_operator import limits
 from hams_operator.local.etcd import LocalEtcd
 from hams_operator.local.etcd_keeper import keep
-from hams_operator.local.home import RunFile, own_birth
+from hams_operator.local.home import RunFile, own_birth, running
 from hams_operator.local.instances import DATA_MODULES, Instances
+from hams_operator.local.metrics import MetricsPage, Source, path_of
 from hams_operator.local.observe import Observer, Status, View
 from hams_operator.local.places import MANAGER, Launch, Place, instances_of
-from hams_operator.local.ports import free_ports
+from hams_operator.local.ports import HOST, claim, claim_free
 from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator
 from hams_protocol.topology import Topology
 from hams_wire import history, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import Delete
 from hams_wire.errors import CoordinationError
+from hams_wire.notes import header_of
 
 __all__ = ["CannotStart", "Launch", "Supervisor"]
 
@@ -41,18 +44,35 @@ class CannotStart(Exception):
 class Supervisor(Instances):
     """A graph's processes on this machine. `start`, then `stop`; `view` tells how it is."""
 
+    metrics_port = 0
+    """Where the page of all metrics is; 0: any free port."""
+
     listen = "tcp:127.0.0.1:0"
     """Where instances answer who looks at them from here."""
 
-    def __init__(self, graph: Graph, file: Path, port: int | None, history_folder: Path | None, etcd: str | None) -> None:
+    def __init__(
+        self, graph: Graph, file: Path, port: int | None, history_folder: Path | None, etcd: str | None
+    ) -> None:
         data = graph.data
         uid = f"{data.name}-{secrets.token_hex(4)}"
         operators = tuple(_with_checkpoints_at(file.resolve().parent, op) for op in data.operators)
-        ours = GraphData(data.name, uid, data.mode, data.frontend, data.managers, data.recovery, data.inputs, data.outputs, operators)
+        ours = GraphData(
+            data.name,
+            uid,
+            data.mode,
+            data.frontend,
+            data.managers,
+            data.recovery,
+            data.inputs,
+            data.outputs,
+            operators,
+        )
         super().__init__(Graph(ours), file, history_folder, etcd)
         self._ports_asked = port is not None
         self._http_port = port or 0
         self._grpc_port = 0 if port is None else port + 1
+        self._claims: list[socket.socket] = []
+        self._metrics = MetricsPage(self._sources)
         self._locked = False
         self._etcd: LocalEtcd | None = None
         self._coordination: EtcdCoordination | None = None
@@ -84,6 +104,12 @@ class Supervisor(Instances):
         self.home.acquire()
         self._locked = True
         self._choose_ports()
+        try:
+            await self._metrics.open(HOST, self.metrics_port)
+        except OSError as error:
+            raise CannotStart(
+                f"{_holder_of(self.metrics_port, error)}. Choose another one with --metrics-port, or leave it out"
+            ) from None
         self._begin_history()
         self._memory = Path(tempfile.mkdtemp(prefix="hams-", dir="/dev/shm"))
         self._write_run()
@@ -91,9 +117,10 @@ class Supervisor(Instances):
         for result in await asyncio.gather(self._open_etcd(), *warm, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
-        self._avoid_etcd()
         assert self._coordination is not None, "opened above"
         await self._coordination.compare_and_swap(records.spec_key(self.uid), 0, spec.encode_spec(self.graph))
+        if self.restore:
+            await self._coordination.compare_and_swap(records.restored_key(self.uid), 0, b"")
         self._write_run()
         self._observer = Observer(self.graph, self._coordination, self.listen)
         await self._observer.start()
@@ -114,7 +141,9 @@ class Supervisor(Instances):
         try:
             await self._coordination.wait_ready(limits.external_etcd_s)
         except CoordinationError as error:
-            raise CannotStart(f"--etcd {self._etcd_url}: expected an etcd there, found none that answers: {error}") from None
+            raise CannotStart(
+                f"--etcd {self._etcd_url}: expected an etcd there, found none that answers: {error}"
+            ) from None
 
     def _write_run(self) -> None:
         self.home.write(
@@ -160,6 +189,9 @@ class Supervisor(Instances):
             await self._coordination.close()
         if self._etcd is not None:
             await self._etcd.stop()
+        await self._metrics.close()
+        for held in self._claims:
+            held.close()
         if self._memory != Path():
             shutil.rmtree(self._memory, ignore_errors=True)
         if final is not None:
@@ -181,7 +213,8 @@ class Supervisor(Instances):
         """How it is now. Raises CoordinationError."""
         assert self._observer is not None, "started"
         return await self._observer.look(
-            {place.pod.instance: place.pod.pids for place in [*self._places, *self._left] if place.pod}, self._failures()
+            {place.pod.instance: place.pod.pids for place in [*self._places, *self._left] if place.pod},
+            self._failures(),
         )
 
     async def allow_restart(self, name: str) -> str:
@@ -192,7 +225,41 @@ class Supervisor(Instances):
     async def status(self) -> Status:
         """The answer of `hams status`. Raises CoordinationError."""
         view = await self.view()
-        return Status(self.graph.data.name, self.url, self.grpc, view.generation, view.conditions, view.instances, view.failures, view.losses)
+        return Status(
+            self.graph.data.name,
+            self.url,
+            self.grpc,
+            view.generation,
+            view.conditions,
+            view.instances,
+            view.failures,
+            view.losses,
+            self._warnings(),
+            self._metrics.url,
+        )
+
+    def _sources(self) -> list[Source]:
+        """Every process that lives and has metrics."""
+        found = []
+        for place in [*self._places, *self._left]:
+            if place.pod is not None and place.pod.proxy_pid:
+                name = place.pod.instance
+                kind = {FRONTEND: "frontend", MANAGER: "manager"}.get(place.of, "proxy")
+                of = place.of if kind == "proxy" else ""
+                found.append(Source(of, name, kind, str(path_of(self._memory, name))))
+        return found
+
+    def _warnings(self) -> tuple[str, ...]:
+        """What the run needs and the machine lacks: room where it writes."""
+        dirs = [Path(op.checkpoint.dir) for op in self.graph.data.operators if op.checkpoint is not None]
+        places = [
+            ("logs", self.home.logs),
+            ("messages", self._memory),
+            *(("checkpoints", path) for path in dirs),
+        ]
+        if self._history is not None:
+            places.append(("the history", self._history))
+        return tuple(filter(None, (_full(what, path) for what, path in places)))
 
     # -- what is wanted ------------------------------------------------------------------------------------------------------------
 
@@ -204,37 +271,24 @@ class Supervisor(Instances):
         return [*places, *(Place(MANAGER, number) for number in range(data.managers))]
 
     def _choose_ports(self) -> None:
-        if self._ports_asked:
-            for port in (self._http_port, self._grpc_port):
-                _check_free(port)
+        """Claim the two ports, before anything of the run is started. Raises CannotStart, OSError."""
+        if not self._ports_asked:
+            self._claims = claim_free(2)
         else:
-            self._http_port, self._grpc_port = free_ports(2)
-
-    def _avoid_etcd(self) -> None:
-        """Nothing listens at our ports yet, so an etcd of our own may have been given one of them: then others are chosen. Raises CannotStart if
-        they were asked for."""
-        members = () if self._etcd is None else self._etcd.members
-        taken = {port for member in members for port in (member.ports.client, member.ports.peer)}
-        while shared := taken.intersection((self._http_port, self._grpc_port)):
-            if self._ports_asked:
-                raise CannotStart(f"port {shared.pop()} was free, and has been given to etcd meanwhile. Try again, or choose another one with --port")
-            self._choose_ports()
+            for port in (self._http_port, self._grpc_port):
+                try:
+                    self._claims.append(claim(port))
+                except OSError as error:
+                    raise CannotStart(
+                        f"{_holder_of(port, error)}. Choose another one with --port, or leave it out"
+                    ) from None
+        self._http_port, self._grpc_port = (held.getsockname()[1] for held in self._claims)
 
     def _begin_history(self) -> None:
         if self._history is None:
             return
-        operators = {
-            op.name: history.OperatorEntry(
-                kind="stateful" if op.stateful else "stateless",
-                join=op.join.value.lower(),
-                inputs=tuple(edge.source for edge in op.in_edges),
-                outputs=op.targets,
-            )
-            for op in self.graph.data.operators
-        }
-        want = {op.name: op.backups for op in self.graph.data.operators if op.stateful}
         try:
-            self._record("0-graph", history.GraphLine(id=self.uid, operators=operators, want=want))
+            self._record("0-graph", header_of(self.graph.data))
         except history.HistoryError as error:
             raise CannotStart(f"--history: {error}") from None
 
@@ -264,9 +318,13 @@ class Supervisor(Instances):
             return None
         versions = {item.id: item.version for item in view.instances}
         ops = {
-            item.name: history.FinalOperator(primary=serving, epoch=item.epoch, insync=item.in_sync, version=versions.get(serving or ""))
+            item.name: history.FinalOperator(
+                primary=serving, epoch=item.epoch, insync=item.in_sync, version=versions.get(serving or "")
+            )
             for item in topology.sets
-            for serving in (None if item.lost else item.primary,)  # a lost set names who held its state: nobody serves it
+            for serving in (
+                None if item.lost else item.primary,
+            )  # a lost set names who held its state: nobody serves it
             if item.name in self.graph.operators
         }
         return history.FinalLine(ops=ops, open=())
@@ -276,13 +334,25 @@ def _with_checkpoints_at(folder: Path, op: Operator) -> Operator:
     """A relative `checkpoint.dir` lies beside the graph file, wherever the processes run."""
     if op.checkpoint is None:
         return op
-    return replace(op, checkpoint=replace(op.checkpoint, dir=str(folder / Path(op.checkpoint.dir).expanduser())))
+    return replace(
+        op, checkpoint=replace(op.checkpoint, dir=str(folder / Path(op.checkpoint.dir).expanduser()))
+    )
 
 
-def _check_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise CannotStart(f"port {port} cannot be used: {error.strerror}. Choose another one with --port, or leave it out") from None
+def _full(what: str, path: Path) -> str:
+    """A sentence if the filesystem of a path is full; empty if it is not, or cannot be asked."""
+    try:
+        free = shutil.disk_usage(path).free
+    except OSError:
+        return ""
+    if free >= limits.disk_room_bytes_min:
+        return ""
+    return f"the disk of {path} is full, {free >> 20} MiB are left: {what} may not be written"
+
+
+def _holder_of(port: int, error: OSError) -> str:
+    """Why a port cannot be had: which graph here has it, or what the system says."""
+    for run in running():
+        if port in (urlsplit(run.url).port, urlsplit(f"//{run.grpc}").port):
+            return f'port {port} cannot be used: graph "{run.graph}" answers there (process {run.pid})'
+    return f"port {port} cannot be used: {os.strerror(error.errno) if error.errno else error}"

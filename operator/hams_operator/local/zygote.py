@@ -72,7 +72,9 @@ def _reap(channel: socket.socket) -> None:
             return
         if pid == 0:
             return
-        channel.sendall(json.dumps({"pid": pid, "status": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
+        channel.sendall(
+            json.dumps({"pid": pid, "status": os.waitstatus_to_exitcode(status)}).encode() + b"\n"
+        )
 
 
 def _fork(request: dict[str, object], channel: socket.socket) -> int:
@@ -107,7 +109,7 @@ def _child(request: dict[str, object], channel: socket.socket, parent: int) -> i
     for number in (signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     channel.close()
-    log = os.open(str(request["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(str(request["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

@@ -44,7 +44,9 @@ class Chronicle:
         if isinstance(event, CasDone | CasFailed | CasUnknown):
             self._proposing = False
         for effect in effects:
-            if isinstance(effect, Propose):  # one at a time; the watch may tell of it before its outcome is known
+            if isinstance(
+                effect, Propose
+            ):  # one at a time; the watch may tell of it before its outcome is known
                 self._before = self._machine.knowledge.topology
                 self._proposing = True
         if self._since and not self._proposing:
@@ -59,13 +61,22 @@ class Chronicle:
             found = self._cause(old, before, after)
             if found is not None:
                 suspect, (since, reason) = found
-                self._tell(item.name, FailoverRecord(item.epoch, max(0, round(1000 * (now - since))), f"{suspect}: {reason}"))
+                self._tell(
+                    item.name,
+                    FailoverRecord(item.epoch, max(0, round(1000 * (now - since))), f"{suspect}: {reason}"),
+                )
 
-    def _cause(self, old: ReplicaSet, before: Topology, after: Topology) -> tuple[InstanceId, tuple[float, str]] | None:
+    def _cause(
+        self, old: ReplicaSet, before: Topology, after: Topology
+    ) -> tuple[InstanceId, tuple[float, str]] | None:
         """The former primary, if it was suspected; else whoever's end made this state stem from what is no more: the first one suspected."""
         if old.primary in self._since:
             return old.primary, self._since[old.primary]
-        moved = {item.primary for item in before.sets if item.primary is not None and after.find(item.name).epoch > item.epoch}
+        moved = {
+            item.primary
+            for item in before.sets
+            if item.primary is not None and after.find(item.name).epoch > item.epoch
+        }
         causes = [(name, since) for name, since in self._since.items() if name in moved]
         return min(causes, key=lambda item: item[1][0], default=None)
 
@@ -74,4 +85,8 @@ class Chronicle:
         suspects = self._machine.suspects
         leading = {item.primary for item in topology.sets}
         revoked = set(topology.revoked)
-        self._since = {name: at for name, at in self._since.items() if name in suspects or (name in revoked and name in leading)}
+        self._since = {
+            name: at
+            for name, at in self._since.items()
+            if name in suspects or (name in revoked and name in leading)
+        }

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from hams_operator.limits import payload_bytes_max
 from hams_operator.manager.chronicle import Chronicle
 from hams_protocol.effects import Effect
 from hams_protocol.recovery import ManagerMachine
@@ -31,7 +32,7 @@ async def serve(
     advertise: str | None,
     asked: asyncio.Event,
     compiled: bytes | None = None,
-    probe_port: int = 0,
+    probe_port: int | Path = 0,
 ) -> int:
     """Run one manager until `asked` is set. Returns the exit code. A graph that etcd does not hold yet is `compiled`. One whose successor serves has
     nothing left to be managed."""
@@ -42,16 +43,24 @@ async def serve(
     begun: list[Node] = []
     telling: set[asyncio.Task[None]] = set()
 
-    machine = ManagerMachine(graph, instance)
+    machine = ManagerMachine(graph, instance, from_scratch=True)
     failovers, took_ms = 0, 0
 
     def metrics() -> Iterator[Sample]:
         yield Sample("hams_manager_leads", "Whether this manager goes first.", int(machine.leader))
-        yield Sample("hams_manager_generation", "Generation of the topology that it knows.", machine.knowledge.topology.generation)
+        yield Sample(
+            "hams_manager_generation",
+            "Generation of the topology that it knows.",
+            machine.knowledge.topology.generation,
+        )
         yield Sample("hams_manager_members", "Instances that are registered.", len(machine.members))
         yield Sample("hams_manager_suspects", "Instances that are being probed.", len(machine.suspects))
         yield Sample("hams_manager_failovers_total", "Failovers that this manager committed.", failovers)
-        yield Sample("hams_manager_failover_seconds_total", "From first suspicion to commit, all of them together.", took_ms / 1000)
+        yield Sample(
+            "hams_manager_failover_seconds_total",
+            "From first suspicion to commit, all of them together.",
+            took_ms / 1000,
+        )
 
     def tell(name: str, record: records.FailoverRecord) -> None:
         nonlocal failovers, took_ms
@@ -66,6 +75,8 @@ async def serve(
     ended = asyncio.Event()
 
     def noted(name: str, value: bytes | None, revision: int) -> None:
+        if name in (succession.FOLLOWS, records.RESTORED) and value is not None:
+            machine.from_scratch = False
         if name == succession.ENDED and value is not None:
             log.warning("the graph ends; in its place: %s", value.decode(errors="replace") or "nothing")
             ended.set()
@@ -79,7 +90,7 @@ async def serve(
         MANAGER,
         graph_uid,
         coordination,
-        HeapFactory(),
+        HeapFactory(payload_bytes_max),
         perform,
         listen=listen,
         advertise=advertise,
@@ -88,7 +99,11 @@ async def serve(
         suspect_after_s=graph.data.recovery.suspect_after_s,
         noted=noted,
     )
-    probes = await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest()) if probe_port else None
+    probes = (
+        await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest())
+        if probe_port
+        else None
+    )
     try:
         try:
             await node.start()
@@ -142,13 +157,27 @@ async def bring_spec(access: Access, graph_uid: str, found: bytes) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """`python -m hams_operator.manager.process`."""
     parser = common_arguments("hams-manager", "one manager of a graph")
-    parser.add_argument("--spec", type=Path, default=None, help="file of the compiled graph, for an etcd that does not hold it yet")
+    parser.add_argument(
+        "--spec",
+        type=Path,
+        default=None,
+        help="file of the compiled graph, for an etcd that does not hold it yet",
+    )
     options = parser.parse_args(arguments)
 
     async def work(asked: asyncio.Event) -> int:
         compiled = None if options.spec is None else options.spec.read_bytes()
         access = Access(options.etcd, options.tls)
-        return await serve(options.graph, options.instance, access, options.listen, options.advertise, asked, compiled, options.probe_port)
+        return await serve(
+            options.graph,
+            options.instance,
+            access,
+            options.listen,
+            options.advertise,
+            asked,
+            compiled,
+            options.probe_port,
+        )
 
     return run(work, options.log_level)
 

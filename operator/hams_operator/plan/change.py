@@ -48,11 +48,20 @@ def decide(
     allowed = annotations.get(ALLOW_STATE_LOSS) == "true"
     for incarnation in (newest, *sorted(set(running) & set(whole) - {newest}, reverse=True)):
         if not differing(running[incarnation].data, asked) and (
-            incarnation == newest or newest not in whole or newest in unborn or allowed or not _states(running[newest])
+            incarnation == newest
+            or newest not in whole
+            or newest in unborn
+            or allowed
+            or not _states(running[newest])
         ):
             there = replace(place, incarnation=incarnation)
             return Decision(_at(asked, there), there)
-    old_place = replace(place, incarnation=current({number: graph for number, graph in running.items() if number not in unborn} or running, whole))
+    old_place = replace(
+        place,
+        incarnation=current(
+            {number: graph for number, graph in running.items() if number not in unborn} or running, whole
+        ),
+    )
     old = running[old_place.incarnation]
     lost = lost_states(old.data, asked)
     if lost and not allowed:
@@ -63,7 +72,9 @@ def decide(
             f'or annotate it with {ALLOW_STATE_LOSS}: "true". Until then it runs as before',
         )
     fresh = replace(place, incarnation=max(newest, used()) + 1)
-    return Decision(_at(asked, fresh), fresh, follows=old_place.incarnation, kept=kept_states(old.data, asked))
+    return Decision(
+        _at(asked, fresh), fresh, follows=old_place.incarnation, kept=kept_states(old.data, asked)
+    )
 
 
 def current(running: Mapping[int, Graph], whole: Collection[int]) -> int:
@@ -93,7 +104,11 @@ def lost_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
 def restarts(annotations: Mapping[str, str], topology: Topology) -> tuple[str, ...]:
     """Lost states of which a person has said that they shall begin again."""
     asked = {word.strip() for word in annotations.get(RESTART_LOST, "").split(",")}
-    return tuple(item.name for item in topology.sets if item.lost and not item.may_restart and f"{item.name}@{item.epoch}" in asked)
+    return tuple(
+        item.name
+        for item in topology.sets
+        if item.lost and not item.may_restart and f"{item.name}@{item.epoch}" in asked
+    )
 
 
 def _at(data: GraphData, place: Place) -> Graph:

@@ -30,7 +30,14 @@ def key_of(item: Json) -> Key:
     return item["kind"], item["metadata"]["name"]
 
 
-def difference(wanted: Iterable[Json], held: Iterable[Json], owner_uid: str, *, replaceable: bool, given_up: Collection[int] = ()) -> Difference:
+def difference(
+    wanted: Iterable[Json],
+    held: Iterable[Json],
+    owner_uid: str,
+    *,
+    replaceable: bool,
+    given_up: Collection[int] = (),
+) -> Difference:
     """`held`: the objects in the namespace that carry the graph's label; one without it may have a wanted name all the same. `replaceable`: the
     wanted incarnation serves, so objects of earlier ones may go; until then they stay and serve. Those of incarnations that were `given_up` go at
     once."""
@@ -48,7 +55,9 @@ def difference(wanted: Iterable[Json], held: Iterable[Json], owner_uid: str, *, 
     for key, item in by_key.items():
         if key in wanted_keys or not is_ours(item, owner_uid) or item["metadata"].get("deletionTimestamp"):
             continue
-        if replaceable or _incarnation(item) in over | {_incarnation(other) for other in wanted_keys.values()}:
+        if replaceable or _incarnation(item) in over | {
+            _incarnation(other) for other in wanted_keys.values()
+        }:
             delete.append(item)
     return Difference(tuple(apply), tuple(delete), tuple(foreign))
 
@@ -74,7 +83,8 @@ def covers(found: object, wanted: object) -> bool:
         # The API server leaves out what is empty.
         asked = {key: value for key, value in wanted.items() if value not in ({}, [], "", None)}
         return isinstance(found, dict) and all(
-            found.get(key) == value if key in WHOLE else covers(found.get(key), value) for key, value in asked.items()
+            found.get(key) == value if key in WHOLE else covers(found.get(key), value)
+            for key, value in asked.items()
         )
     if isinstance(wanted, list):
         return isinstance(found, list) and len(found) == len(wanted) and all(map(covers, found, wanted))

@@ -60,4 +60,8 @@ def _merged_list(base: list[Any], patch: list[Any], name: str) -> list[Any]:
     found = [merged(item, changes[item[name]]) if item.get(name) in changes else item for item in base]
     found = [item for item in found if changes.get(item.get(name), {}).get(DIRECTIVE) != "delete"]
     known = {item.get(name) for item in base}
-    return found + [merged({}, item) for key, item in changes.items() if key not in known and item.get(DIRECTIVE) != "delete"]
+    return found + [
+        merged({}, item)
+        for key, item in changes.items()
+        if key not in known and item.get(DIRECTIVE) != "delete"
+    ]

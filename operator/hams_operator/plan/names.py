@@ -61,9 +61,70 @@ PROPAGATION_S = 3
 FRONTEND_DRAIN_S = 20
 """How long it may then take to hand over and to be let go, after the requests that were open had the rest."""
 
+FRONTEND_SETTLE_S = 10
+"""A frontend has been ready for this long before the next one is replaced: by then the one before has handed over."""
+
+LINK_BYTES = 4 << 30
+"""Memory that a proxy and its model share. A primary keeps `window` + 1 versions of its state there, and so does a backup: five of 500 MB, and
+tensors on their way. What does not fit waits."""
+PROXY_MEMORY_BYTES = 256 << 20
+"""Beyond what it shares with its model: 71 MiB resident after 100,000 requests (docs/performance.md)."""
+FRONTEND_MEMORY_BYTES = 1536 << 20
+"""100 MiB resident after 100,000 requests, 1 GiB of requests and replies in shared memory, and what is on its way to and from clients."""
+MANAGER_MEMORY_BYTES = 256 << 20
+"""67 MiB resident."""
+
+UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints of a node that Kubernetes takes for dead."""
+
 DEFAULT_IMAGE = "hams.local/hams-sidecar:0.1.0"
-DEFAULT_ETCD = ",".join(f"https://hams-etcd-{number}.hams-etcd-peers.hams-system.svc:2379" for number in range(3))
+DEFAULT_ETCD = ",".join(
+    f"https://hams-etcd-{number}.hams-etcd-peers.hams-system.svc:2379" for number in range(3)
+)
 """What the chart tells the controller if it is installed as its page says: each member by its own name."""
+
+
+POD_FIELDS = (
+    "metadata.labels",
+    "metadata.annotations",
+    "spec.affinity",
+    "spec.nodeSelector",
+    "spec.priorityClassName",
+    "spec.runtimeClassName",
+    "spec.schedulerName",
+    "spec.tolerations",
+    "spec.topologySpreadConstraints",
+    "spec.imagePullSecrets",
+    "spec.resourceClaims",
+    "spec.containers[].name",
+    "spec.containers[].resources",
+    "spec.containers[].volumeMounts",
+    "spec.containers[].env[].name",
+    "spec.containers[].env[].value",
+    "spec.volumes[].name",
+    "spec.volumes[].configMap",
+    "spec.volumes[].emptyDir",
+    "spec.volumes[].ephemeral",
+    "spec.volumes[].persistentVolumeClaim",
+)
+"""What a podTemplate may set unless the chart says otherwise: placement, sizes and volumes, and nothing by which a pod gets rights, Secrets or its
+node's files."""
+SERVICE_FIELDS = (
+    "metadata.labels",
+    "metadata.annotations",
+    "spec.type",
+    "spec.ports",
+    "spec.loadBalancerClass",
+    "spec.loadBalancerSourceRanges",
+    "spec.allocateLoadBalancerNodePorts",
+    "spec.externalTrafficPolicy",
+    "spec.internalTrafficPolicy",
+    "spec.trafficDistribution",
+    "spec.sessionAffinity",
+    "spec.ipFamilies",
+    "spec.ipFamilyPolicy",
+)
+"""What `frontend.service` may set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +133,8 @@ class Settings:
 
     `etcd`: endpoints, separated by commas. `image`: of proxies, frontends and managers. `history`: a folder of the node that every container
     mounts and records its history into (tests only; "": none is recorded). `tls`: pods mount the Secret with which they prove who they are, and
-    which the controller makes.
+    which the controller makes. `log_format`: of every container of ours (`hams_wire.logs`).
+    `pod_fields`, `service_fields`: what templates may set (`plan.permitted`).
     """
 
     etcd: str = DEFAULT_ETCD
@@ -80,6 +142,9 @@ class Settings:
     pull_policy: str = "IfNotPresent"
     history: str = ""
     tls: bool = True
+    log_format: str = "text"
+    pod_fields: tuple[str, ...] = POD_FIELDS
+    service_fields: tuple[str, ...] = SERVICE_FIELDS
 
 
 @dataclass(frozen=True, slots=True)

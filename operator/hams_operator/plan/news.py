@@ -40,14 +40,18 @@ def _of_operator(graph: Graph, old: Json, new: Json) -> list[News]:
         return []
     found = []
     if not op.stateful:
-        for number, (was, is_now) in enumerate(zip(old.get("active", []), new.get("active", []), strict=False)):
+        for number, (was, is_now) in enumerate(
+            zip(old.get("active", []), new.get("active", []), strict=False)
+        ):
             if was and is_now and was != is_now:
                 found.append(News("Promoted", f"{is_now} serves slot {number} of {name} instead of {was}"))
         return found
     if new["epoch"] > old.get("epoch", 0) >= 1:
         reason = new.get("lastFailover", {}).get("reason", "")
         if new.get("primary") and new.get("primary") != old.get("primary"):
-            found.append(News("Promoted", f"{new['primary']} is primary of {name} in epoch {new['epoch']}: {reason}"))
+            found.append(
+                News("Promoted", f"{new['primary']} is primary of {name} in epoch {new['epoch']}: {reason}")
+            )
         else:
             found.append(News("RolledBack", f"{name} begins epoch {new['epoch']}: {reason}"))
     loss = new.get("lastLoss")
@@ -68,15 +72,19 @@ def _of_conditions(before: Json, now: Json) -> list[News]:
     earlier = {item["type"]: item for item in before.get("conditions", [])}
     for kind, good, bad in (("Ready", "Ready", "NotReady"), ("Redundant", "Redundant", "Degraded")):
         if is_true(now, kind) and not is_true(before, kind):
-            found.append(News(good, "the graph answers" if kind == "Ready" else "every state has its backups in sync"))
+            found.append(
+                News(good, "the graph answers" if kind == "Ready" else "every state has its backups in sync")
+            )
         elif is_true(before, kind) and not is_true(now, kind):
-            found.append(News(bad, f"{conditions[kind]['message']} ({conditions[kind]['reason']})", warning=True))
+            found.append(
+                News(bad, f"{conditions[kind]['message']} ({conditions[kind]['reason']})", warning=True)
+            )
     was, is_now = (items.get("Progressing", {}) for items in (earlier, conditions))
     if is_now.get("reason") == REPLACING != was.get("reason"):
         found.append(News("Replacing", is_now["message"]))
     elif was.get("reason") == REPLACING and is_now.get("reason") in ("Stable", "Recovering"):
         found.append(News("Replaced", "the shape that was asked for serves"))
-    for reason in ("ChangeRefused", "Invalid", "NameTaken", "Rejected"):
+    for reason in ("PodsRefused", "CrashLoop", "ChangeRefused", "Invalid", "NameTaken", "Rejected"):
         mine = [item for item in conditions.values() if item["reason"] == reason]
         known = {(item["reason"], item["message"]) for item in earlier.values()}
         if mine and (mine[0]["reason"], mine[0]["message"]) not in known:

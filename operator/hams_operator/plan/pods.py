@@ -9,15 +9,19 @@ Processes share the pod's process namespace: so none of them is process 1, which
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 
 import msgspec
 
+from hams_operator import limits
+from hams_operator.graph.fields import bytes_of, quantity
 from hams_operator.plan.merge import merged
 from hams_operator.plan.names import (
     ARENA,
     DRAIN_S,
     FRONTEND_DRAIN_S,
+    FRONTEND_MEMORY_BYTES,
     FRONTEND_ROLE,
     GRACE_S,
     GRAPH,
@@ -25,7 +29,9 @@ from hams_operator.plan.names import (
     HISTORY_DIR,
     HTTP_PORT,
     INCARNATION,
+    LINK_BYTES,
     LINK_DIR,
+    MANAGER_MEMORY_BYTES,
     MANAGER_ROLE,
     MODEL,
     OPERATOR,
@@ -34,6 +40,7 @@ from hams_operator.plan.names import (
     PROBE_PORT,
     PROPAGATION_S,
     PROXY,
+    PROXY_MEMORY_BYTES,
     ROLE,
     RUNS,
     SOCKET,
@@ -41,6 +48,7 @@ from hams_operator.plan.names import (
     SPEC_FILE,
     TLS_DIR,
     TOKENS_DIR,
+    UNREACHABLE,
     USER_ID,
     Json,
     Place,
@@ -68,8 +76,26 @@ _SECURE = {
 
 def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of an operator's instances."""
-    proxy_command = ["python3", "-m", "hams_sidecar.proxy", *_common(graph, settings), "--operator", op.name, "--socket", SOCKET, "--arena", ARENA]
-    proxy = _container(PROXY, settings, [*proxy_command, "--pid-file", PID_FILE, "--drain-s", str(DRAIN_S)], probe_token, "50m", "128Mi")
+    proxy_command = [
+        "python3",
+        "-m",
+        "hams_sidecar.proxy",
+        *_common(graph, settings),
+        "--operator",
+        op.name,
+        "--socket",
+        SOCKET,
+        "--arena",
+        ARENA,
+    ]
+    proxy = _container(
+        PROXY,
+        settings,
+        [*proxy_command, "--pid-file", PID_FILE, "--drain-s", str(DRAIN_S)],
+        probe_token,
+        "100m",
+        "128Mi",
+    )
     proxy["restartPolicy"] = "Always"
     proxy["lifecycle"] = {"preStop": {"exec": {"command": ["python3", "-I", "-S", "-c", LEAVE]}}}
     proxy["volumeMounts"].append(_mount("link", LINK_DIR))
@@ -80,51 +106,112 @@ def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings, p
         "command": ["hams-model", "serve"],
         "args": [op.model.entrypoint, "--socket", SOCKET, "--path", "/app"],
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "OMP_NUM_THREADS", "value": "1"}],
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": _SECURE,
         "volumeMounts": [_mount("link", LINK_DIR), _mount("tmp", "/tmp")],
     }
     known = dict(op.model.env)
-    model["env"] = [item for item in model["env"] if item["name"] not in known] + [{"name": name, "value": value} for name, value in op.model.env]
+    model["env"] = [item for item in model["env"] if item["name"] not in known] + [
+        {"name": name, "value": value} for name, value in op.model.env
+    ]
     pod = _pod([model], [proxy], {OPERATOR: op.name}, relevant_to_operator(graph, op), place, settings)
-    pod["spec"]["volumes"] += [{"name": "link", "emptyDir": {"medium": "Memory"}}, {"name": "tmp", "emptyDir": {}}]
-    return _with_template(pod, json.loads(op.pod_template))
+    pod["spec"]["volumes"] += [
+        {"name": "link", "emptyDir": {"medium": "Memory", "sizeLimit": quantity(LINK_BYTES)}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    found = _with_template(pod, json.loads(op.pod_template), graph)
+    _limit_proxy(found)
+    return found
+
+
+def _limit_proxy(pod: Json) -> None:
+    """What a proxy writes into the memory that it shares with its model is charged to the proxy: its limit follows that volume's."""
+    link: Json = next((item for item in pod["spec"]["volumes"] if item.get("name") == "link"), {})
+    shared = bytes_of(str((link.get("emptyDir") or {}).get("sizeLimit", "")))
+    if shared is None:
+        return
+    for container in pod["spec"].get("initContainers") or []:
+        if container.get("name") == PROXY:
+            resources = container.get("resources") or {}
+            bound = {"memory": quantity(PROXY_MEMORY_BYTES + shared)}
+            container["resources"] = resources | {"limits": bound | (resources.get("limits") or {})}
 
 
 def frontend_pod(graph: Graph, place: Place, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of frontends."""
-    ports = ["--host", "0.0.0.0", "--http-port", str(HTTP_PORT), "--grpc-port", str(GRPC_PORT), "--propagation-s", str(PROPAGATION_S)]
+    ports = [
+        "--host",
+        "0.0.0.0",
+        "--http-port",
+        str(HTTP_PORT),
+        "--grpc-port",
+        str(GRPC_PORT),
+        "--propagation-s",
+        str(PROPAGATION_S),
+    ]
     ports += ["--drain-s", str(FRONTEND_DRAIN_S)]
     secret = graph.data.frontend.token_secret
     tokens = ["--tokens", TOKENS_DIR] if secret else []
     command = ["python3", "-m", "hams_sidecar.frontend", *_common(graph, settings), *ports, *tokens]
-    container = _container(FRONTEND_ROLE, settings, command, probe_token, "100m", "256Mi")
-    container["ports"] += [{"name": "http", "containerPort": HTTP_PORT}, {"name": "grpc", "containerPort": GRPC_PORT}]
+    container = _container(
+        FRONTEND_ROLE, settings, command, probe_token, "200m", "256Mi", FRONTEND_MEMORY_BYTES
+    )
+    container["ports"] += [
+        {"name": "http", "containerPort": HTTP_PORT},
+        {"name": "grpc", "containerPort": GRPC_PORT},
+    ]
     pod = _pod([container], [], {ROLE: FRONTEND_ROLE}, relevant_to_frontend(graph), place, settings)
     if secret:
         container["volumeMounts"].append(_mount("tokens", TOKENS_DIR, read_only=True))
-        pod["spec"]["volumes"].append({"name": "tokens", "secret": {"secretName": secret, "defaultMode": SECRET_MODE}})
-    return pod
+        pod["spec"]["volumes"].append(
+            {"name": "tokens", "secret": {"secretName": secret, "defaultMode": SECRET_MODE}}
+        )
+    return _with_template(pod, json.loads(graph.data.kubernetes.frontend_template), graph)
 
 
 def manager_pod(graph: Graph, place: Place, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of managers. They bring the compiled graph into an etcd that does not hold it yet."""
-    command = ["python3", "-m", "hams_operator.manager.process", *_common(graph, settings), "--spec", f"{SPEC_DIR}/{SPEC_FILE}"]
-    container = _container(MANAGER_ROLE, settings, command, probe_token, "50m", "128Mi")
+    command = [
+        "python3",
+        "-m",
+        "hams_operator.manager.process",
+        *_common(graph, settings),
+        "--spec",
+        f"{SPEC_DIR}/{SPEC_FILE}",
+    ]
+    container = _container(MANAGER_ROLE, settings, command, probe_token, "50m", "128Mi", MANAGER_MEMORY_BYTES)
     container["volumeMounts"].append(_mount("graph", SPEC_DIR, read_only=True))
     pod = _pod([container], [], {ROLE: MANAGER_ROLE}, relevant_to_manager(graph), place, settings)
     pod["spec"]["volumes"] += [{"name": "graph", "configMap": {"name": place.config_map}}]
-    return pod
+    return _with_template(pod, json.loads(graph.data.kubernetes.manager_template), graph)
 
 
 def _common(graph: Graph, settings: Settings) -> list[str]:
-    listen = ["--listen", f"tcp:0.0.0.0:{PEER_PORT}", "--advertise", "$(POD_IP)", "--probe-port", str(PROBE_PORT)]
+    listen = [
+        "--listen",
+        f"tcp:0.0.0.0:{PEER_PORT}",
+        "--advertise",
+        "$(POD_IP)",
+        "--probe-port",
+        str(PROBE_PORT),
+    ]
     tls = ["--tls", TLS_DIR] if settings.tls else []
     return ["--graph", graph.data.uid, "--pod", "$(POD_NAME)", "--etcd", "$(HAMS_ETCD)", *listen, *tls]
 
 
-def _container(name: str, settings: Settings, command: list[str], probe_token: str, cpu: str, memory: str) -> Json:
-    bearing = {"httpHeaders": [{"name": "Authorization", "value": f"Bearer {probe_token}"}]} if probe_token else {}
+def _container(
+    name: str,
+    settings: Settings,
+    command: list[str],
+    probe_token: str,
+    cpu: str,
+    memory: str,
+    limit_bytes: int = 0,
+) -> Json:
+    bearing = (
+        {"httpHeaders": [{"name": "Authorization", "value": f"Bearer {probe_token}"}]} if probe_token else {}
+    )
     ready, live = ({"httpGet": {"path": path, "port": "probes", **bearing}} for path in ("/readyz", "/livez"))
     return {
         "name": name,
@@ -134,12 +221,23 @@ def _container(name: str, settings: Settings, command: list[str], probe_token: s
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "HAMS_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             {"name": "HAMS_ETCD", "value": settings.etcd},
+            {"name": "HAMS_LOG_FORMAT", "value": settings.log_format},
         ],
-        "ports": [{"name": "peers", "containerPort": PEER_PORT}, {"name": "probes", "containerPort": PROBE_PORT}],
-        "resources": {"requests": {"cpu": cpu, "memory": memory}},
+        "ports": [
+            {"name": "peers", "containerPort": PEER_PORT},
+            {"name": "probes", "containerPort": PROBE_PORT},
+        ],
+        "resources": {"requests": {"cpu": cpu, "memory": memory}}
+        | ({"limits": {"memory": quantity(limit_bytes)}} if limit_bytes else {}),
         "readinessProbe": {**ready, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 3},
-        "livenessProbe": {**live, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+        "livenessProbe": {
+            **live,
+            "periodSeconds": limits.live_period_s,
+            "timeoutSeconds": limits.live_timeout_s,
+            "failureThreshold": limits.live_failures,
+        },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {**_SECURE, "readOnlyRootFilesystem": True},
         "volumeMounts": [_mount("tls", TLS_DIR, read_only=True)] if settings.tls else [],
@@ -150,7 +248,14 @@ def _mount(name: str, path: str, *, read_only: bool = False) -> Json:
     return {"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})}
 
 
-def _pod(containers: list[Json], init: list[Json], role: dict[str, str], runs: str, place: Place, settings: Settings) -> Json:
+def _pod(
+    containers: list[Json],
+    init: list[Json],
+    role: dict[str, str],
+    runs: str,
+    place: Place,
+    settings: Settings,
+) -> Json:
     same = {GRAPH: place.name, **role}
     pod: Json = {
         "metadata": {"labels": place.labels() | role, "annotations": {RUNS: runs}},
@@ -171,7 +276,13 @@ def _pod(containers: list[Json], init: list[Json], role: dict[str, str], runs: s
             "affinity": {
                 "podAntiAffinity": {
                     "preferredDuringSchedulingIgnoredDuringExecution": [
-                        {"weight": 100, "podAffinityTerm": {"labelSelector": {"matchLabels": same}, "topologyKey": "kubernetes.io/hostname"}}
+                        {
+                            "weight": 100,
+                            "podAffinityTerm": {
+                                "labelSelector": {"matchLabels": same},
+                                "topologyKey": "kubernetes.io/hostname",
+                            },
+                        }
                     ]
                 }
             },
@@ -187,16 +298,20 @@ def _pod(containers: list[Json], init: list[Json], role: dict[str, str], runs: s
         },
     }
     if settings.tls:
-        pod["spec"]["volumes"].append({"name": "tls", "secret": {"secretName": place.secret, "defaultMode": SECRET_MODE}})
+        pod["spec"]["volumes"].append(
+            {"name": "tls", "secret": {"secretName": place.secret, "defaultMode": SECRET_MODE}}
+        )
     if settings.history:
-        pod["spec"]["volumes"].append({"name": "history", "hostPath": {"path": settings.history, "type": "DirectoryOrCreate"}})
+        pod["spec"]["volumes"].append(
+            {"name": "history", "hostPath": {"path": settings.history, "type": "DirectoryOrCreate"}}
+        )
         for container in (*containers, *init):
             container["env"].append({"name": "HAMS_HISTORY", "value": HISTORY_DIR})
             container["volumeMounts"] = [*container.get("volumeMounts", []), _mount("history", HISTORY_DIR)]
     return pod
 
 
-def _with_template(pod: Json, template: Json) -> Json:
+def _with_template(pod: Json, template: Json, graph: Graph) -> Json:
     """The user's podTemplate over the default; what it says of `proxy` among the containers is meant for the sidecar."""
     spec = dict(template.get("spec") or {})
     containers = spec.get("containers") or []
@@ -204,7 +319,30 @@ def _with_template(pod: Json, template: Json) -> Json:
     if for_proxy:
         spec["containers"] = [item for item in containers if item not in for_proxy]
         spec["initContainers"] = [*(spec.get("initContainers") or []), *for_proxy]
-    return merged(pod, {**template, "spec": spec})
+    found = merged(pod, {**template, "spec": spec})
+    found["spec"]["tolerations"] = _tolerations(
+        found["spec"].get("tolerations") or [], graph.data.kubernetes.evict_after_s
+    )
+    return found
+
+
+def _tolerations(given: list[Json], evict_after_s: float) -> list[Json]:
+    """What is asked for, and how long a pod stays on a node that is away; without this Kubernetes adds its own five minutes, during which a state
+    has one copy less. A list of tolerations replaces another one, so these are added behind it."""
+    known = {item.get("key") for item in given if item.get("effect") in (None, "", "NoExecute")}
+    return [
+        *given,
+        *(
+            {
+                "key": taint,
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": math.ceil(evict_after_s),
+            }
+            for taint in UNREACHABLE
+            if taint not in known and None not in known
+        ),
+    ]
 
 
 # -- what each kind of process depends on ----------------------------------------------------------------------------------------------
@@ -215,32 +353,54 @@ def relevant_to_operator(graph: Graph, op: Operator) -> str:
     data = graph.data
     frontend = replace(FrontendSpec(), shards=data.frontend.shards, max_in_flight=data.frontend.max_in_flight)
     operators = tuple(item if item.name == op.name else _bare(item) for item in data.operators)
-    operators = tuple(replace(item, hot_standbys=0, backups=0, pod_template="{}") for item in operators)
+    operators = tuple(
+        replace(item, hot_standbys=0, backups=0, slots=1, pod_template="{}") for item in operators
+    )
     return _digest(replace_data(data, frontend=frontend, managers=0, operators=operators))
 
 
 def relevant_to_frontend(graph: Graph) -> str:
     """Digest of the part of the graph on which frontends depend."""
     data = graph.data
-    operators = tuple(replace(_bare(item), backups=0) for item in data.operators)
-    return _digest(replace_data(data, frontend=replace(data.frontend, replicas=1), managers=0, operators=operators))
+    operators = tuple(replace(_bare(item), backups=0, slots=1) for item in data.operators)
+    return _digest(
+        replace_data(data, frontend=replace(data.frontend, replicas=1), managers=0, operators=operators)
+    )
 
 
 def relevant_to_manager(graph: Graph) -> str:
     """Digest of the part of the graph on which managers depend."""
     data = graph.data
     frontend = replace(FrontendSpec(), shards=data.frontend.shards, replicas=data.frontend.replicas)
-    return _digest(replace_data(data, frontend=frontend, managers=0, operators=tuple(_bare(item) for item in data.operators)))
+    return _digest(
+        replace_data(
+            data, frontend=frontend, managers=0, operators=tuple(_bare(item) for item in data.operators)
+        )
+    )
 
 
-def replace_data(data: GraphData, *, frontend: FrontendSpec, managers: int, operators: tuple[Operator, ...]) -> GraphData:
+def replace_data(
+    data: GraphData, *, frontend: FrontendSpec, managers: int, operators: tuple[Operator, ...]
+) -> GraphData:
     """The same graph with other frontends, managers and operators."""
-    return GraphData(data.name, data.uid, data.mode, frontend, managers, data.recovery, data.inputs, data.outputs, operators)
+    return GraphData(
+        data.name,
+        data.uid,
+        data.mode,
+        frontend,
+        managers,
+        data.recovery,
+        data.inputs,
+        data.outputs,
+        operators,
+    )
 
 
 def _bare(op: Operator) -> Operator:
     """What others know of an operator: not how its model runs."""
-    return replace(op, model=ModelSpec(""), pod_template="{}", hot_standbys=0, batch=BatchPolicy(1, 0.0), checkpoint=None)
+    return replace(
+        op, model=ModelSpec(""), pod_template="{}", hot_standbys=0, batch=BatchPolicy(1, 0.0), checkpoint=None
+    )
 
 
 def _digest(data: GraphData) -> str:

@@ -7,22 +7,36 @@ from hams_operator.plan.names import FRONTEND_ROLE, INCARNATION, MANAGER_ROLE, M
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
 
+CRASH_LOOP_RESTARTS = 2
+"""A container that has ended this often, and is not ready, is in a crash loop."""
+
+RESIGNED = 75
+"""A process ends so that was revoked or has lost its role."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How the model of a pod ended last, and how often it has: exit code (negative: the signal) and the last lines of its log."""
+    """How a container of a pod ended last, and how often it has: exit code (negative: the signal) and the last lines of its log."""
 
     exit_code: int
     log: str
     at: str
     restarts: int
+    container: str = MODEL
+
+    @property
+    def last_line(self) -> str:
+        """Of its log."""
+        return next(iter(self.log.splitlines()[-1:]), "it said nothing")
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
     """One pod. `of`: its operator, "frontend" or "manager". `role`: as it is labelled.
 
-    `unschedulable`, `waiting`: why it does not start, or "".
+    `unschedulable`, `waiting`: why it does not start, or "". `bound_at`: since when it has a node whose kubelet has said
+    nothing of it yet, or "". `creating_since`: since when a kubelet makes its containers, or "": what keeps it from that
+    is in the pod's Events only. `gone_by`: when its kubelet should have ended it, or "": it was not asked to.
     """
 
     name: str
@@ -36,6 +50,9 @@ class Pod:
     failure: Failure | None = None
     uid: str = ""
     node: str = ""
+    creating_since: str = ""
+    gone_by: str = ""
+    bound_at: str = ""
 
 
 def pod_seen(item: Json) -> Pod:
@@ -46,7 +63,12 @@ def pod_seen(item: Json) -> Pod:
     scheduled = conditions.get("PodScheduled", {})
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     waiting = [found["state"]["waiting"] for found in containers if "waiting" in (found.get("state") or {})]
-    stuck = [found for found in waiting if found.get("reason") not in (None, "ContainerCreating", "PodInitializing")]
+    stuck = [
+        found
+        for found in waiting
+        if found.get("reason") not in (None, "ContainerCreating", "PodInitializing")
+    ]
+    creating = any(found.get("reason") == "ContainerCreating" for found in waiting)
     return Pod(
         name=metadata["name"],
         of=labels.get(OPERATOR) or labels.get(ROLE, ""),
@@ -54,24 +76,44 @@ def pod_seen(item: Json) -> Pod:
         ready=conditions.get("Ready", {}).get("status") == "True",
         deleting="deletionTimestamp" in metadata,
         role=labels.get(ROLE, ""),
-        unschedulable=scheduled.get("message", "no node fits") if scheduled.get("reason") == "Unschedulable" else "",
+        unschedulable=scheduled.get("message", "no node fits")
+        if scheduled.get("reason") == "Unschedulable"
+        else "",
         waiting=f"{stuck[0]['reason']}: {stuck[0].get('message', '')}".rstrip(": ") if stuck else "",
         failure=_failure(containers),
         uid=metadata.get("uid", ""),
         node=(item.get("spec") or {}).get("nodeName", ""),
+        gone_by=metadata.get("deletionTimestamp") or "",
+        creating_since=(status.get("startTime") or "") if creating else "",
+        bound_at=""
+        if "startTime" in status or scheduled.get("status") != "True"
+        else scheduled.get("lastTransitionTime") or "",
     )
 
 
 def _failure(containers: list[Json]) -> Failure | None:
-    for found in containers:
-        if found["name"] != MODEL:
-            continue
-        ended = (found.get("state") or {}).get("terminated") or (found.get("lastState") or {}).get("terminated")
-        if ended and ended.get("exitCode", 0) != 0:
+    """Of the model, or else of the container that has ended most often. One that was revoked ended rightly, and says so."""
+    in_order = sorted(containers, key=lambda item: (item["name"] != MODEL, -int(item.get("restartCount", 0))))
+    for found in in_order:
+        ended = (found.get("state") or {}).get("terminated") or (found.get("lastState") or {}).get(
+            "terminated"
+        )
+        if ended and ended.get("exitCode", 0) not in (0, RESIGNED):
             code = int(ended["exitCode"])
             lines = (ended.get("message") or "").rstrip()
-            return Failure(128 - code if code > 128 else code, lines, ended.get("finishedAt", ""), int(found.get("restartCount", 0)))
+            return Failure(
+                128 - code if code > 128 else code,
+                lines,
+                ended.get("finishedAt", ""),
+                int(found.get("restartCount", 0)),
+                found["name"],
+            )
     return None
+
+
+def keeps_ending(pod: Pod) -> bool:
+    """Whether a container of a pod that is not ready has ended in vain so often that the kubelet backs off."""
+    return not pod.ready and pod.failure is not None and pod.failure.restarts >= CRASH_LOOP_RESTARTS
 
 
 def pod_of(instance: InstanceId, pods: Collection[str]) -> str | None:
@@ -89,7 +131,13 @@ def homes(instances: Iterable[InstanceId], pods: Iterable[Pod]) -> dict[Instance
 
 def named_in(topology: Topology) -> set[InstanceId]:
     """Every instance to which the topology gives a role, or will."""
-    found = {name for table in topology.tables for slot in table.slots for name in (slot.instance, slot.heir) if name is not None}
+    found = {
+        name
+        for table in topology.tables
+        for slot in table.slots
+        for name in (slot.instance, slot.heir)
+        if name is not None
+    }
     for item in topology.sets:
         found.update((*item.members, *item.joining))
     return found
@@ -97,8 +145,9 @@ def named_in(topology: Topology) -> set[InstanceId]:
 
 def pods_over(topology: Topology, registered: Collection[InstanceId], pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Pods to delete: all that ever lived in them was revoked. Not while the topology names one of their instances: its kept state may be the
-    last copy (protocol.md, sections 6 and 7). Nor while an instance lives there under a fresh id."""
-    living = [pod for pod in pods if not pod.deleting]
+    last copy (protocol.md, sections 6 and 7). Nor while an instance lives there under a fresh id. Nor where a container keeps ending: a fresh pod
+    would end as well, at once and without the kubelet's back-off, which is what keeps a graph that cannot start from taking the nodes of others."""
+    living = [pod for pod in pods if not pod.deleting and not keeps_ending(pod)]
     named = named_in(topology)
     revoked = set(topology.revoked)
     known: dict[str, set[InstanceId]] = {}
@@ -112,13 +161,27 @@ def pods_over(topology: Topology, registered: Collection[InstanceId], pods: Iter
     return tuple(found)
 
 
+def pods_silent(
+    topology: Topology, registered: Collection[InstanceId], pods: Iterable[Pod]
+) -> tuple[Pod, ...]:
+    """Pods that say Ready though no instance is registered there, nor named by the topology: a dead backup, standby or manager has no role that
+    anybody would revoke, and the kubelet that would say that it is dead is so, too."""
+    living = [pod for pod in pods if pod.ready and not pod.deleting]
+    homed = {pod.name for pod in homes(named_in(topology) | set(registered), living).values()}
+    return tuple(pod for pod in living if pod.name not in homed)
+
+
 def roles_of(topology: Topology, registered: Mapping[InstanceId, str], pods: Iterable[Pod]) -> dict[str, str]:
     """The role that each pod's label should name: primary, backup, joining, active, standby, frontend, manager. `registered`: whose each is."""
     places = homes(named_in(topology) | set(registered), pods)
     found: dict[str, str] = {}
     for instance, of in registered.items():
         pod = places.get(instance)
-        if pod is not None and pod.of not in (FRONTEND_ROLE, MANAGER_ROLE) and instance not in topology.revoked:
+        if (
+            pod is not None
+            and pod.of not in (FRONTEND_ROLE, MANAGER_ROLE)
+            and instance not in topology.revoked
+        ):
             found[pod.name] = role_of(topology, of, instance)
     return found
 

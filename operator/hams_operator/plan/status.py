@@ -3,14 +3,18 @@
 `Ready=True` only while the graph answers: every state has a primary and every slot an owner, registered and in a ready pod, a frontend is
 ready, and the Service that leads to it is there and the graph's own. `Redundant=True` only while every replica set has its backups in sync and
 standbys are warm. What is not known is said to be unknown.
+
+Tools that wait for objects (kubectl, Argo CD, Flux) follow the conventions of kstatus: `Reconciling=True` while something is under way,
+`Stalled=True` where nothing goes on until a person does something, and `observedGeneration` only of what was applied or refused. `Ready` and
+`Redundant` are about what runs: where that is not what is asked for, they name the generation that runs.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hams_operator.graph import NOT_ASKED_FOR, not_asked_for
-from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, RESTART_LOST, ROLE, Json, Place
-from hams_operator.plan.pods_seen import Pod, homes, named_in, role_of
+from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, Json, Place
+from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
 from hams_protocol.graph import Graph, Mode
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import ReplicaSet, Topology
@@ -25,7 +29,6 @@ NAME_TAKEN = "NameTaken"
 """As REJECTED, while an object of somebody else has the name of one of ours."""
 UNSETTLED = (CHANGE_REFUSED, REPLACING, REJECTED, NAME_TAKEN)
 """Reasons of Progressing while another graph may run than the resource asks for."""
-CRASH_LOOP_RESTARTS = 2
 
 Missing = tuple[str, str]
 """Reason (one word) and message."""
@@ -45,7 +48,10 @@ class World:
     """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd cannot be read, or "": then
     topology and registrations are what they last were. `refused`: why another graph runs than is asked for, or "". `replacing`: what is known of
     another shape that comes up, or "". `problem`: what keeps Kubernetes from holding what it should; what serves serves on all the same.
+    `unapplied`: why what is asked for could not be applied just now, or "". `rolling`: whose pods Kubernetes is replacing.
     `addressed`: whether the Service that `status.url` names is there, and of this graph; all incarnations have the same.
+    `refusals`: of operators, frontend or manager, why Kubernetes makes no more pods of them; `warnings`: of pods, by name, what their newest Event
+    warns of, where containers are not made.
     `failovers`, `versions` (epoch, version): what managers and primaries have told, by operator."""
 
     topology: Topology = field(default_factory=Topology)
@@ -55,7 +61,11 @@ class World:
     refused: str = ""
     replacing: str = ""
     problem: Missing | None = None
+    unapplied: str = ""
+    rolling: tuple[str, ...] = ()
     addressed: bool = True
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    warnings: Mapping[str, str] = field(default_factory=dict)
     failovers: Mapping[str, Told] = field(default_factory=dict)
     versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -68,11 +78,16 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
     missing = ready or redundant
     held_up = _held_up(world)
     progressing = _progressing(world, held_up, missing)
+    stalled = held_up or (
+        ready if ready is not None and ready[0] == "StateLost" and not world.replacing else None
+    )
+    observed = before.get("observedGeneration", 0) if world.unapplied else generation
+    runs = _generation_that_runs(before) if held_up or world.unapplied or world.replacing else generation
     operators = [seen.operator(op.name, before, now) for op in graph.data.operators]
     failovers = [op["lastFailover"]["at"] for op in operators if "lastFailover" in op]
     failure = seen.failure()
     found: Json = {
-        "observedGeneration": generation,
+        "observedGeneration": observed,
         "generation": world.topology.generation,
         "url": place.url,
         "message": held_up[1] if held_up else missing[1] if missing else "serving",
@@ -81,9 +96,10 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
         "inSync": seen.in_sync(),
         "epoch": max((world.topology.find(op.name).epoch for op in graph.data.operators), default=0),
         "conditions": [
-            _condition("Ready", *_told(ready, "Serving"), before, generation, now),
-            _condition("Redundant", *_told(redundant, "InSync"), before, generation, now),
+            _condition("Ready", *_told(ready, "Serving"), before, runs, now),
+            _condition("Redundant", *_told(redundant, "InSync"), before, runs, now),
             _condition("Progressing", *progressing, before, generation, now),
+            *_for_waiters(progressing, stalled, before, generation, now),
         ],
         "operators": operators,
     }
@@ -100,8 +116,32 @@ def refusal(before: Json, problems: Missing, generation: int, now: str, ready: s
         _condition("Ready", ready, *problems, before, generation, now),
         _condition("Redundant", "Unknown", *problems, before, generation, now),
         _condition("Progressing", "False", *problems, before, generation, now),
+        *_for_waiters(("False", *problems), problems, before, generation, now),
     ]
-    return {**before, "observedGeneration": generation, "message": problems[1].splitlines()[0], "conditions": conditions}
+    return {
+        **before,
+        "observedGeneration": generation,
+        "message": problems[1].splitlines()[0],
+        "conditions": conditions,
+    }
+
+
+def _for_waiters(
+    progressing: tuple[str, str, str], stalled: Missing | None, before: Json, generation: int, now: str
+) -> tuple[Json, Json]:
+    """What is stalled is not reconciled; both are False where all is well."""
+    going = progressing if stalled is None and progressing[0] == "True" else ("False", "Stable", "")
+    stuck = ("False", "Stable", "") if stalled is None else ("True", *stalled)
+    return (
+        _condition("Reconciling", *going, before, generation, now),
+        _condition("Stalled", *stuck, before, generation, now),
+    )
+
+
+def _generation_that_runs(before: Json) -> int:
+    """What was asked for when `Ready` was last about it; 0 where nothing was applied yet."""
+    ready: Json = next((item for item in before.get("conditions", []) if item["type"] == "Ready"), {})
+    return int(ready.get("observedGeneration", 0))
 
 
 def is_true(status: Json, kind: str) -> bool:
@@ -111,13 +151,20 @@ def is_true(status: Json, kind: str) -> bool:
 
 def serving(graph: Graph, place: Place, world: World) -> Callable[[InstanceId], bool]:
     """Whether an instance is registered and its pod serves its role."""
-    return _Seen(graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)).serves
+    return _Seen(
+        graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
+    ).serves
 
 
 def answers(graph: Graph, place: Place, world: World) -> bool:
     """Whether what runs answers whoever reaches it. That nobody does, for want of a Service, says nothing against the pods: another shape may
     take their place, or be told of in their stead, only if these do not serve."""
-    return _Seen(graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)).why_unserved() is None
+    return (
+        _Seen(
+            graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
+        ).why_unserved()
+        is None
+    )
 
 
 class _Seen:
@@ -133,7 +180,11 @@ class _Seen:
     def serves(self, instance: InstanceId) -> bool:
         """Whether an instance is registered (if etcd can be asked) and its pod says that its role is served."""
         pod = self.homes.get(instance)
-        return pod is not None and pod.ready and (instance in self.world.registered or bool(self.world.etcd_away))
+        return (
+            pod is not None
+            and pod.ready
+            and (instance in self.world.registered or bool(self.world.etcd_away))
+        )
 
     def why_not_ready(self) -> Missing | None:
         """What keeps the graph from answering. A problem of objects keeps nothing from it that serves already, and that can be reached."""
@@ -144,16 +195,29 @@ class _Seen:
             return found
         if self.world.problem is not None:
             return self.world.problem
+        return self.why_not_started() or found
+
+    def why_not_started(self) -> Missing | None:
+        """Why Kubernetes does not bring a pod up, in its own words or in those of the container that ended."""
         loop = self._crash_loop()
-        if loop is not None:
-            return "ModelCrashLoop", f"the model of {loop.of} keeps ending, last with exit code {loop.failure.exit_code if loop.failure else 0}"
-        stuck = next((pod for pod in self.pods if pod.unschedulable and not pod.deleting), None)
-        if stuck is not None:
-            return "Unschedulable", f"{stuck.of}: pod {stuck.name} is pending: {stuck.unschedulable}"
-        waiting = next((pod for pod in self.pods if pod.waiting and not pod.ready and not pod.deleting), None)
-        if waiting is not None:
-            return "PodNotStarting", f"{waiting.of}: pod {waiting.name}: {waiting.waiting}"
-        return found
+        if loop is not None and loop.failure is not None:
+            last = f"last with exit code {loop.failure.exit_code}: {loop.failure.last_line}"
+            if loop.failure.container == MODEL:
+                return "ModelCrashLoop", f"the model of {loop.of} keeps ending, {last}"
+            return "CrashLoop", f"{loop.of}: {loop.failure.container} of pod {loop.name} keeps ending, {last}"
+        for of, why in self.world.refusals.items():
+            return "PodsRefused", f"{of}: {why}"
+        living = [pod for pod in self.pods if not pod.ready and not pod.deleting]
+        for pod in living:
+            if pod.unschedulable:
+                return "Unschedulable", f"{pod.of}: pod {pod.name} is pending: {pod.unschedulable}"
+        for pod in living:
+            if pod.waiting:
+                return "PodNotStarting", f"{pod.of}: pod {pod.name}: {pod.waiting}"
+        for pod in living:
+            if pod.name in self.world.warnings:
+                return "PodNotStarting", f"{pod.of}: pod {pod.name}: {self.world.warnings[pod.name]}"
+        return None
 
     def _no_service(self) -> Missing:
         """Every part serves, and `status.url` leads nowhere, or to somebody else."""
@@ -190,7 +254,12 @@ class _Seen:
         return None
 
     def why_not_redundant(self) -> Missing | None:
-        """What is missing for the next failure to lose nothing."""
+        """What is missing for the next failure to lose nothing, and why Kubernetes does not bring it, if it does not."""
+        missing = self._why_not_redundant()
+        cause = self.why_not_started() if missing is not None and missing[0] == "Degraded" else None
+        return missing if missing is None or cause is None else (missing[0], f"{missing[1]}; {cause[1]}")
+
+    def _why_not_redundant(self) -> Missing | None:
         if self.world.etcd_away:
             return "EtcdAway", f"nothing can be moved: {self.world.etcd_away}"
         if self.graph.data.mode is Mode.NONE:
@@ -200,15 +269,23 @@ class _Seen:
             if op.stateful and len(found.in_sync) < op.backups:
                 return "Degraded", f"{op.name} has {len(found.in_sync)} of {op.backups} backups in sync"
             owners = [slot.instance for slot in self.topology.table(op.name).slots]
+            serving = {name for name in owners if name is not None and self.serves(name)}
+            if not op.stateful and not serving:
+                return "Degraded", f"{op.name} has no active instance that serves"
             if not op.stateful and len(set(owners)) < min(op.slots, len(owners)):
                 return "Degraded", f"an instance of {op.name} has more than one slot"
+            if not op.stateful and len(serving) < len(set(owners)):
+                return "Degraded", f"a slot of {op.name} is not served"
             warm = sum(1 for name in self.standbys(op.name) if self.serves(name))
             if warm < op.hot_standbys:
                 return "Degraded", f"{op.name} has {warm} of {op.hot_standbys} standbys warm"
         backups = self.graph.data.frontend.replicas - 1
         for name in self.graph.shard_names:
             if len(self.topology.find(name).in_sync) < backups:
-                return "Degraded", f"shard {name} has {len(self.topology.find(name).in_sync)} of {backups} copies in sync"
+                return (
+                    "Degraded",
+                    f"shard {name} has {len(self.topology.find(name).in_sync)} of {backups} copies in sync",
+                )
         silent = [member for item in self.topology.sets for member in item.members if not self.serves(member)]
         if silent:
             return "Degraded", f"{silent[0]} does not serve its role"
@@ -217,15 +294,19 @@ class _Seen:
 
     def standbys(self, op: str) -> list[InstanceId]:
         """Registered instances of an operator without a role."""
-        mine = [name for name, of in self.world.registered.items() if of == op and name not in self.topology.revoked]
+        mine = [
+            name
+            for name, of in self.world.registered.items()
+            if of == op and name not in self.topology.revoked
+        ]
         return sorted(name for name in mine if role_of(self.topology, op, name) == "standby")
 
     def in_sync(self) -> str:
-        """Backups in sync of backups wanted, over all states."""
-        wanted = sum(op.backups for op in self.graph.data.operators if op.stateful)
-        wanted += (self.graph.data.frontend.replicas - 1) * len(self.graph.shard_names)
-        names = [*(op.name for op in self.graph.data.operators if op.stateful), *self.graph.shard_names]
-        return f"{sum(len(self.topology.find(name).in_sync) for name in names)}/{wanted}"
+        """Backups in sync of backups wanted, over all states. One too many, after a scale down, makes up for none that is missing."""
+        wanted = {op.name: op.backups for op in self.graph.data.operators if op.stateful}
+        wanted |= dict.fromkeys(self.graph.shard_names, self.graph.data.frontend.replicas - 1)
+        held = sum(min(len(self.topology.find(name).in_sync), most) for name, most in wanted.items())
+        return f"{held}/{sum(wanted.values())}"
 
     def operator(self, name: str, before: Json, now: str) -> Json:
         """One operator as it is; its last failover is kept from `before`."""
@@ -238,7 +319,10 @@ class _Seen:
             if item.primary is not None and not item.lost:
                 found["primary"] = item.primary
             if item.restarted_in:
-                found["lastLoss"] = {"epoch": item.restarted_in, "version": item.end_of(item.restarted_in - 1) or 0}
+                found["lastLoss"] = {
+                    "epoch": item.restarted_in,
+                    "version": item.end_of(item.restarted_in - 1) or 0,
+                }
             version = self.version(item)
             if version is not None:
                 found["version"] = version
@@ -258,19 +342,30 @@ class _Seen:
         return told[1] if told is not None and told[0] == item.epoch else item.end_of(item.epoch - 1)
 
     def _crash_loop(self) -> Pod | None:
-        failed = [pod for pod in self.pods if pod.failure is not None and pod.failure.restarts >= CRASH_LOOP_RESTARTS and not pod.ready]
-        return min(failed, key=lambda pod: pod.name, default=None)
+        """A model's comes first: it says most."""
+        failed = [pod for pod in self.pods if keeps_ending(pod) and not pod.deleting]
+        return min(failed, key=lambda pod: (not self._is_model(pod), pod.name), default=None)
+
+    def _is_model(self, pod: Pod) -> bool:
+        return pod.failure is not None and pod.failure.container == MODEL
 
     def failure(self) -> Json | None:
         """The model in a crash loop, if there is one."""
         pod = self._crash_loop()
-        if pod is None or pod.failure is None:
+        if pod is None or pod.failure is None or not self._is_model(pod):
             return None
-        found: Json = {"operator": pod.of, "instance": pod.name, "exitCode": pod.failure.exit_code, "log": pod.failure.log}
+        found: Json = {
+            "operator": pod.of,
+            "instance": pod.name,
+            "exitCode": pod.failure.exit_code,
+            "log": pod.failure.log,
+        }
         return found | ({"at": pod.failure.at} if pod.failure.at else {})
 
 
-def _failover(item: ReplicaSet, earlier: Json, topology: Topology, told: Told | None, now: str) -> Json | None:
+def _failover(
+    item: ReplicaSet, earlier: Json, topology: Topology, told: Told | None, now: str
+) -> Json | None:
     """An epoch that began since the status before is a failover, or a handover. When, as far as it can be seen from here; how long it took, once
     the manager that committed it has told. What ran again is known of a handover only: nothing."""
     known = earlier.get("epoch", 0)
@@ -306,6 +401,10 @@ def _progressing(world: World, held_up: Missing | None, missing: Missing | None)
         return "True", REPLACING, world.replacing
     if missing is not None and missing[0] != NOT_ASKED_FOR:
         return "True", "Recovering", missing[1]
+    if world.unapplied:
+        return "True", "Applying", f"what is asked for is not applied yet: {world.unapplied}"
+    if world.rolling:
+        return "True", "RollingOut", f"pods of {', '.join(world.rolling)} are replaced"
     return "False", "Stable", ""
 
 
@@ -313,7 +412,9 @@ def _told(missing: Missing | None, good: str) -> tuple[str, str, str]:
     return ("True", good, "") if missing is None else ("False", *missing)
 
 
-def _condition(kind: str, status: str, reason: str, message: str, before: Json, generation: int, now: str) -> Json:
+def _condition(
+    kind: str, status: str, reason: str, message: str, before: Json, generation: int, now: str
+) -> Json:
     earlier: Json = next((item for item in before.get("conditions", []) if item["type"] == kind), {})
     since = earlier["lastTransitionTime"] if earlier.get("status") == status else now
     return {

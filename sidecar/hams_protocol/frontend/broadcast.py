@@ -87,7 +87,12 @@ class CompletionBroadcast:
         completed = self._ctx.knowledge.completed
         return Completion(
             tuple(
-                (shard, completed.watermark(shard), tuple(sorted(completed.sparse(shard)))[: limits.completion_sparse_max]) for shard in self.shards
+                (
+                    shard,
+                    completed.watermark(shard),
+                    tuple(sorted(completed.sparse(shard)))[: limits.completion_sparse_max],
+                )
+                for shard in self.shards
             )
         )
 

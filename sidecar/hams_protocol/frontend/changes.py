@@ -13,14 +13,23 @@ from hams_protocol.frontend.context import FOREVER, Context
 from hams_protocol.frontend.roles import ShardRoles
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import InstanceId
+from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.topology import Topology
 
 
 class Changes:
     """`members` are the registered instances; `clients` says how many wait here, `stop` ends this instance."""
 
-    def __init__(self, ctx: Context, roles: ShardRoles, clients: Callable[[], int], stop: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        roles: ShardRoles,
+        keeper: Keeper,
+        clients: Callable[[], int],
+        stop: Callable[[str], None],
+    ) -> None:
         self._ctx = ctx
+        self._keeper = keeper
         self._roles = roles
         self._clients = clients
         self._stop = stop
@@ -68,11 +77,16 @@ class Changes:
         where nobody will ever come to take it, it is over then. Logs that it brought along may be the last: it stays until they are of no use."""
         waiting = self._clients() > 0
         others = self._ctx.graph.data.frontend.replicas > 1 or any(
-            member.of == FRONTEND and member.instance != self._ctx.instance for member in self.members.values()
+            member.of == FRONTEND and member.instance != self._ctx.instance
+            for member in self.members.values()
         )
-        followed = [] if mutants.on("leaves-at-once") else [item for item in self._roles.followers.values() if not item.joining]
+        followed = (
+            []
+            if mutants.on("leaves-at-once")
+            else [item for item in self._roles.followers.values() if not item.joining]
+        )
         if not (self._roles.owners or followed) or not others:
-            if not waiting and self._roles.kept is None:
+            if not waiting and self._roles.kept is None and not self._keeper.is_needed:
                 self._stop("drained")
             return
         for follower in followed:

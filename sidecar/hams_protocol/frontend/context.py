@@ -5,6 +5,7 @@ from hams_protocol.frontend.plan import Plan
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
+from hams_protocol.lateness import Lateness
 from hams_protocol.messages import Message
 from hams_protocol.modes import ModePolicy
 
@@ -14,11 +15,26 @@ FOREVER = float("inf")
 class Context:
     """Shared by the parts of one machine. `out` collects the effects of the present step in their order; `now` is its time.
 
-    `down` are the peers whose connection is broken, since when. `wishing`: a shard's set may have to be changed by its owner.
+    `down` are the peers whose connection is broken, since when; at the address of the `refused` ones nobody listens. `wishing`: a shard's set
+    may have to be changed by its owner. `lateness`: of this instance's own loop.
     `draining`: this instance is to end. `thaw_at`: what a manager froze here and nobody has ended by then, this instance ends.
     """
 
-    __slots__ = ("down", "draining", "graph", "instance", "knowledge", "mode", "now", "out", "plan", "thaw_at", "wishing")
+    __slots__ = (
+        "down",
+        "draining",
+        "graph",
+        "instance",
+        "knowledge",
+        "lateness",
+        "mode",
+        "now",
+        "out",
+        "plan",
+        "refused",
+        "thaw_at",
+        "wishing",
+    )
 
     def __init__(self, graph: Graph, instance: InstanceId) -> None:
         self.graph = graph
@@ -32,6 +48,8 @@ class Context:
         self.draining = False
         self.thaw_at = FOREVER
         self.down: dict[InstanceId, float] = {}
+        self.refused: set[InstanceId] = set()
+        self.lateness = Lateness(graph.data.recovery.suspect_after_s)
 
     @property
     def generation(self) -> int:

@@ -15,7 +15,16 @@ from hams_protocol.messages import AskCopy, Leave, LogAck, LogAppend, LogCopy
 class ShardFollower:
     """One shard's log as held by a peer of its owner. `log` is None until a joiner has copied it."""
 
-    def __init__(self, ctx: Context, shard: int, name: str, epoch: int, owner: InstanceId | None, log: ShardLog | None, joining: bool) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        shard: int,
+        name: str,
+        epoch: int,
+        owner: InstanceId | None,
+        log: ShardLog | None,
+        joining: bool,
+    ) -> None:
         self._ctx = ctx
         self.shard = shard
         self.name = name
@@ -35,7 +44,12 @@ class ShardFollower:
         """Ask the owner for a copy, or to follow on from what is here."""
         self._ask_at = self._ctx.now + limits.copy_ask_after_s
         if self.owner is not None:
-            self._ctx.send(self.owner, AskCopy(self.name, self.epoch, -1 if self.log is None else self.log.last, self._ctx.generation))
+            self._ctx.send(
+                self.owner,
+                AskCopy(
+                    self.name, self.epoch, -1 if self.log is None else self.log.last, self._ctx.generation
+                ),
+            )
 
     def admitted(self) -> None:
         """The topology says that this follower is in sync."""
@@ -44,7 +58,11 @@ class ShardFollower:
 
     def copy_part(self, part: LogCopy) -> None:
         """A part of the copy; the log stands when all parts of one index have come."""
-        if part.epoch != self.epoch or self.frozen >= 0 or (self.log is not None and part.index <= self.log.last):
+        if (
+            part.epoch != self.epoch
+            or self.frozen >= 0
+            or (self.log is not None and part.index <= self.log.last)
+        ):
             return
         if self._parts and next(iter(self._parts.values())).index != part.index:
             self._parts.clear()

@@ -9,12 +9,13 @@ import zlib
 from collections import deque
 from heapq import heapify, heappop, heappush
 
-from hams_protocol import limits
+from hams_protocol import limits, mutants
 from hams_protocol.effects import Answer, NotServed, Outcome, Replied
 from hams_protocol.events import ClientRequest
 from hams_protocol.frontend.context import FOREVER, Context
 from hams_protocol.frontend.owner import ShardOwner
 from hams_protocol.ids import InstanceId
+from hams_protocol.keys import own_part
 from hams_protocol.messages import ClientForward, ClientForwardAnswer, ClientForwardHeld, Meta, ReplyEntry
 
 
@@ -82,17 +83,33 @@ class Gateway:
         if self.unserved is not None:
             self._refuse(event, 503, self.unserved)
             return
-        if len(self._waiting) >= limits.requests_waiting_max or self._bytes + event.payload.nbytes > self._bytes_max:
-            self._refuse(event, 429, f"{len(self._waiting)} clients ({self._bytes} bytes) wait at this frontend", limits.retry_after_s)
+        if (
+            len(self._waiting) >= limits.requests_waiting_max
+            or self._bytes + event.payload.nbytes > self._bytes_max
+        ):
+            self._refuse(
+                event,
+                429,
+                f"{len(self._waiting)} clients ({self._bytes} bytes) wait at this frontend",
+                limits.retry_after_s,
+            )
             return
-        shard = self._choose() if event.key is None else zlib.crc32(event.key.encode()) % self._shards
+        shard = (
+            self._choose() if event.key is None else zlib.crc32(own_part(event.key).encode()) % self._shards
+        )
         if shard is None or self._ctx.knowledge.set_of(self._ctx.graph.shard_names[shard]).primary is None:
             self._refuse(event, 503, "no frontend owns the request's shard")
             return
         now = self._ctx.now
-        budget = event.meta.budget_s if event.meta.budget_s > 0 else self._ctx.graph.data.frontend.request_timeout_s
+        budget = (
+            event.meta.budget_s
+            if event.meta.budget_s > 0
+            else self._ctx.graph.data.frontend.request_timeout_s
+        )
         counter = self._next
         self._next += 1
+        if mutants.on("deadline-early"):
+            budget = min(budget, limits.resend_after_s)
         found = self._waiting[counter] = Waiting(event, shard, now, now + budget)
         self._handles[event.handle] = counter
         self._bytes += event.payload.nbytes
@@ -124,7 +141,10 @@ class Gateway:
                 other = shard if other is None else other
         for step in range(self._shards):
             shard = (self._turn + step) % self._shards
-            if shard not in self._owners and self._ctx.knowledge.set_of(self._ctx.graph.shard_names[shard]).primary is not None:
+            if (
+                shard not in self._owners
+                and self._ctx.knowledge.set_of(self._ctx.graph.shard_names[shard]).primary is not None
+            ):
                 return shard
         return other
 
@@ -184,14 +204,24 @@ class Gateway:
     def held(self, sender: InstanceId, message: ClientForwardHeld) -> None:
         """The owner says whether it has a request."""
         found = self._waiting.get(message.counter)
-        if found is not None and not message.held and found.sent_to is not None and found.sent_to[0] == sender:
+        if (
+            found is not None
+            and not message.held
+            and found.sent_to is not None
+            and found.sent_to[0] == sender
+        ):
             self._forward(message.counter, found, whole=True)
 
     # -- answers -----------------------------------------------------------------------------------------------------------
 
     def answered(self, counter: int, outcome: ReplyEntry | NotServed) -> None:
         """The owner here has an outcome."""
-        self._finish(counter, outcome if isinstance(outcome, NotServed) else Replied(outcome.request, outcome.tokens, outcome.error))
+        self._finish(
+            counter,
+            outcome
+            if isinstance(outcome, NotServed)
+            else Replied(outcome.request, outcome.tokens, outcome.error),
+        )
 
     def answer_came(self, message: ClientForwardAnswer) -> None:
         """Another frontend has an outcome."""
@@ -220,7 +250,9 @@ class Gateway:
         while self._deadlines and self._deadlines[0][0] <= now:
             _, counter = heappop(self._deadlines)
             if counter in self._waiting:
-                self._finish(counter, NotServed(504, "the deadline has passed; the request may still take effect"))
+                self._finish(
+                    counter, NotServed(504, "the deadline has passed; the request may still take effect")
+                )
         while self._asks and self._asks[0][0] <= now:
             at, counter = self._asks.popleft()
             found = self._waiting.get(counter)
@@ -238,5 +270,7 @@ class Gateway:
 def answer_message(counter: int, outcome: ReplyEntry | NotServed) -> ClientForwardAnswer:
     """An outcome as another frontend is told it."""
     if isinstance(outcome, NotServed):
-        return ClientForwardAnswer(counter, outcome.status, message=outcome.message, retry_after_s=outcome.retry_after_s)
+        return ClientForwardAnswer(
+            counter, outcome.status, message=outcome.message, retry_after_s=outcome.retry_after_s
+        )
     return ClientForwardAnswer(counter, 200, outcome.request, outcome.tokens, outcome.error)

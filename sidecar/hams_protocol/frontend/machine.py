@@ -20,6 +20,7 @@ from hams_protocol.events import (
     ClientRequest,
     Drain,
     Event,
+    Late,
     MembersChanged,
     PeerDown,
     PeerUp,
@@ -40,6 +41,7 @@ from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
+    AskApplied,
     AskCopy,
     AskTopology,
     Attempt,
@@ -61,9 +63,12 @@ from hams_protocol.messages import (
     Probe,
     ReplyEntry,
     SlotQuery,
+    StateCopy,
+    StateRecord,
     TokenAcks,
     TopologyNews,
 )
+from hams_protocol.stateful.keeper import Keeper
 
 
 class FrontendMachine:
@@ -85,8 +90,9 @@ class FrontendMachine:
         self._outbox = self._roles.outbox
         self._sinks = SinkDesk(self._ctx, self._owners, self._broadcast)
         self._gateway = Gateway(self._ctx, self._owners)
-        self._questions = Questions(self._ctx, self._roles)
-        self._changes = Changes(self._ctx, self._roles, lambda: len(self._gateway), self._stop)
+        self.keeper = Keeper(graph, instance, self._ctx.knowledge, FRONTEND)
+        self._questions = Questions(self._ctx, self._roles, self.keeper)
+        self._changes = Changes(self._ctx, self._roles, self.keeper, lambda: len(self._gateway), self._stop)
         self._due = FOREVER
         self._stopped = False
         self._handlers: dict[type, Callable[[InstanceId, Message], None]] = self._table()
@@ -138,6 +144,9 @@ class FrontendMachine:
         if at < due:
             due = at
         at = self._changes.deadline()
+        if at < due:
+            due = at
+        at = self.keeper.deadline()
         if at < due:
             due = at
         propose_at = self._changes.propose_at
@@ -198,7 +207,12 @@ class FrontendMachine:
         elif isinstance(event, PeerDown):
             # Nobody listens there any more: no need to wait and see.
             since = self._ctx.now - (self.graph.data.recovery.suspect_after_s if event.refused else 0.0)
-            self._ctx.down[event.peer] = min(since, self._ctx.down.get(event.peer, since))
+            if not mutants.on("death-unheard"):
+                self._ctx.down[event.peer] = min(since, self._ctx.down.get(event.peer, since))
+            if event.refused:
+                self._ctx.refused.add(event.peer)
+        elif isinstance(event, Late):
+            self._late(event.by_s)
         elif isinstance(event, (CasDone, CasFailed)):
             self._changes.settled(failed=isinstance(event, CasFailed))
             self._learn(TopologyLearnt(event.topology, event.revision))
@@ -208,10 +222,13 @@ class FrontendMachine:
             self._gateway.gone(event.handle)
         elif isinstance(event, Drain):
             self._ctx.draining = True
+            self._ctx.out += self.keeper.leave(self._ctx.now)
 
     def _after(self, always: bool) -> None:
         """What follows the events of a step: timers that are due, replication and commitment, proposals; then the invariants."""
         timers = always or self._ctx.now >= self._due
+        if self.keeper.states:  # of a request that ended in a shard of this frontend no message tells
+            self.keeper.requests_completed()
         if timers:
             self._timers()
         for owner in self._owners.values():
@@ -240,6 +257,8 @@ class FrontendMachine:
                 owner.tick()
         if self._outbox.deadline() <= now:
             self._ctx.out += self._outbox.tick(now)
+        if self.keeper.deadline() <= now:
+            self._ctx.out += self.keeper.tick(now)
 
     def _table(self) -> dict[type, Callable[[InstanceId, Message], None]]:
         return {
@@ -262,6 +281,9 @@ class FrontendMachine:
             SlotQuery: self._on_slot_query,
             Probe: self._on_probe,
             Freeze: self._on_freeze,
+            StateCopy: self._on_kept,
+            StateRecord: self._on_kept,
+            AskApplied: self._on_kept,
             Fence: self._on_fence,
         }
 
@@ -279,7 +301,9 @@ class FrontendMachine:
     def _on_attempt(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Attempt)
         owns = message.request.shard in self._owners
-        if self._outbox.attempted(sender, message) or owns:  # what an owner has not retained is complete, or has its reply
+        if (
+            self._outbox.attempted(sender, message) or owns
+        ):  # what an owner has not retained is complete, or has its reply
             self._ctx.send(sender, AttemptAck(message.source, message.request, message.lane, message.serial))
 
     def _on_durable(self, sender: InstanceId, message: Message) -> None:
@@ -287,7 +311,10 @@ class FrontendMachine:
         self._announced(message)
 
     def _announced(self, notice: Durable) -> None:
-        for op in self.knowledge.announce(notice):
+        risen = self.knowledge.announce(notice)
+        if risen and self.keeper.states:
+            self._ctx.out += self.keeper.durable_rose(self._ctx.now)
+        for op in risen:
             for _, _, _, live, number, token in self._waits.risen(op):
                 owner = self._owners.get(token.request.shard)
                 if owner is not None and owner.live.get(token.request.n) is live:
@@ -324,6 +351,9 @@ class FrontendMachine:
 
     def _on_ask_copy(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, AskCopy)
+        if message.op in self.graph.operators:
+            self._on_kept(sender, message)
+            return
         owner = self._owners.get(self._roles.numbers.get(message.op, -1))
         if owner is None or owner.epoch != message.epoch:
             self._ctx.send(sender, TopologyNews(self.knowledge.topology, self.knowledge.revision))
@@ -335,6 +365,11 @@ class FrontendMachine:
         owner = self._owners.get(self._roles.numbers.get(message.op, -1))
         if owner is not None and owner.epoch == message.epoch:
             owner.replication.leave_asked(sender)
+
+    def _on_kept(self, sender: InstanceId, message: Message) -> None:
+        """About a state that this frontend keeps for an operator."""
+        if self.keeper.is_for(message):
+            self._ctx.out += self.keeper.message(sender, message, self._ctx.now)
 
     # -- forwarded clients -------------------------------------------------------------------------------------------------
 
@@ -397,6 +432,7 @@ class FrontendMachine:
         if self._roles.drop_kept():
             self._stop("the logs it kept are of no use any more")
             return
+        ctx.out += self.keeper.topology_changed(ctx.now)
         self._broadcast.own(self._owners)
         self._listen()
         self._waits.clear()
@@ -420,24 +456,45 @@ class FrontendMachine:
         gone = [peer for peer in self._ctx.down if peer not in members]
         for log in self._roles.logs():
             log.state.drop_gone(gone)
-        roles = {instance for item in self.knowledge.topology.sets for instance in (*item.members, *item.joining)}
+        roles = {
+            instance for item in self.knowledge.topology.sets for instance in (*item.members, *item.joining)
+        }
         for peer in [peer for peer in self._ctx.down if peer not in members and peer not in roles]:
             del self._ctx.down[peer]
+        self._ctx.refused.intersection_update(self._ctx.down)
         self._listen()
 
     def _listen(self) -> None:
         """Who is told of completions: registered operator instances and frontends, and whoever has a role."""
-        found = {member.instance for member in self._changes.members.values() if member.of == FRONTEND or member.of in self.graph.operators}
+        found = {
+            member.instance
+            for member in self._changes.members.values()
+            if member.of == FRONTEND or member.of in self.graph.operators
+        }
         topology = self.knowledge.topology
         for item in topology.sets:
             found.update(item.members)
             found.update(item.joining)
-        found.update(slot.instance for table in topology.tables for slot in table.slots if slot.instance is not None)
+        found.update(
+            slot.instance for table in topology.tables for slot in table.slots if slot.instance is not None
+        )
         self._broadcast.listen(sorted(found.difference(topology.revoked)))
+
+    def _late(self, by_s: float) -> None:
+        """This instance's own loop was late: what others said meanwhile is still unread, so they get that time back."""
+        ctx = self._ctx
+        ctx.lateness.late(by_s, ctx.now)
+        for peer, since in ctx.down.items():
+            if peer not in ctx.refused:
+                ctx.down[peer] = min(since + by_s, ctx.now)
+        for owner in self._owners.values():
+            owner.replication.late(by_s)
 
     def _peer_up(self, peer: InstanceId) -> None:
         self._ctx.down.pop(peer, None)
+        self._ctx.refused.discard(peer)
         self._ctx.out += self._outbox.resend_to(peer, self._ctx.now)
+        self._ctx.out += self.keeper.peer_up(peer, self._ctx.now)
         self._gateway.peer_up(peer)
         for owner in self._owners.values():
             if owner.halted < 0:
@@ -460,6 +517,9 @@ class FrontendMachine:
 
     def _on_freeze(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Freeze)
+        if message.name in self.graph.operators:
+            self._on_kept(sender, message)
+            return
         self._questions.freeze(sender, message)
 
     def _on_fence(self, sender: InstanceId, message: Message) -> None:

@@ -21,8 +21,20 @@ from hams_protocol.frontend.reply import decide
 from hams_protocol.frontend.waits import Waits
 from hams_protocol.graph import CLOSE, FEEDBACK, FRONTEND
 from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.keys import known_as, own_part
 from hams_protocol.knowledge import Status
-from hams_protocol.messages import Admit, ClientForward, Deliver, DoneEntry, Kind, LogEntry, Meta, ReplyEntry, Ticket, Token
+from hams_protocol.messages import (
+    Admit,
+    ClientForward,
+    Deliver,
+    DoneEntry,
+    Kind,
+    LogEntry,
+    Meta,
+    ReplyEntry,
+    Ticket,
+    Token,
+)
 from hams_protocol.outbox import Outbox
 from hams_protocol.topology import ReplicaSet, Topology, hand_over
 
@@ -79,6 +91,8 @@ class ShardOwner:
         ctx, state = self._ctx, self.log.state
         if mutants.on("key-table-not-derived"):
             state.keys.clear()
+        if mutants.on("tickets-forgotten"):
+            state.tickets.forget()
         ctx.knowledge.completed.below(self.shard, state.completed.watermark(self.shard))
         ctx.knowledge.completed.add(RequestId(self.shard, n) for n in state.completed.sparse(self.shard))
         for found in list(state.open.values()):
@@ -166,8 +180,13 @@ class ShardOwner:
             return None
         live = self.live.get(n)
         admit = live.admit if live is not None else self.log.state.admitted(n)
-        if admit is not None and ask.key is not None and admit.digest != ask.digest:
-            self._released(sender, ask.counter, NotServed(409, f"idempotency key {ask.key!r} was used with another payload"))
+        differs = admit is not None and (admit.digest != ask.digest or mutants.on("conflict-for-same"))
+        if differs and ask.key is not None:
+            self._released(
+                sender,
+                ask.counter,
+                NotServed(409, f"idempotency key {own_part(ask.key)!r} was used with another payload"),
+            )
             return None
         reply = self.log.state.answered(RequestId(self.shard, n))
         if reply is not None:
@@ -181,16 +200,26 @@ class ShardOwner:
     def _find(self, sender: InstanceId, ask: ClientForward) -> int | None:
         state = self.log.state
         if ask.key is not None:
-            n = self._pending_keys.get(ask.key)
-            return state.keys.get(ask.key) if n is None else n
+            for name in known_as(ask.key):
+                n = self._pending_keys.get(name)
+                n = state.keys.get(name) if n is None else n
+                if n is not None:
+                    return n
+            return None
         n = self._pending_tickets.get((sender, ask.counter))
+        if mutants.on("ticket-not-pending"):
+            n = None
         return state.tickets.find(sender, ask.counter) if n is None else n
 
     def _admit(self, sender: InstanceId, ask: ClientForward) -> None:
         spec, payload = self._spec, ask.payload
         nbytes = 0 if payload is None else payload.nbytes
-        if ask.key is not None and ask.key in self.log.state.expired:
-            self._released(sender, ask.counter, NotServed(410, f"idempotency key {ask.key!r} is older than the replies kept"))
+        if ask.key is not None and any(name in self.log.state.expired for name in known_as(ask.key)):
+            self._released(
+                sender,
+                ask.counter,
+                NotServed(410, f"idempotency key {own_part(ask.key)!r} is older than the replies kept"),
+            )
             return
         full = self.open_count >= spec.max_in_flight or self.open_bytes + nbytes > spec.max_in_flight_bytes
         if full or self._ctx.knowledge.completed.sparse_count(self.shard) >= limits.completion_sparse_max:
@@ -252,7 +281,11 @@ class ShardOwner:
 
     def _note_log(self, entry: Admit) -> None:
         source = None if entry.origin is None else entry.origin.value_id
-        self._ctx.out.append(NoteLog(self._ctx.generation, self.shard, self.epoch, entry.request, entry.key, entry.digest, source))
+        self._ctx.out.append(
+            NoteLog(
+                self._ctx.generation, self.shard, self.epoch, entry.request, entry.key, entry.digest, source
+            )
+        )
 
     def _inject(self, live: Live) -> None:
         ctx, admit = self._ctx, live.admit
@@ -311,7 +344,9 @@ class ShardOwner:
 
     def _speculates(self, number: int) -> bool:
         target = self._ctx.plan.targets[number]
-        return (target == FRONTEND and mutants.on("reply-before-durable")) or (target == FEEDBACK and mutants.on("feedback-speculative"))
+        return (target == FRONTEND and mutants.on("reply-before-durable")) or (
+            target == FEEDBACK and mutants.on("feedback-speculative")
+        )
 
     def _first_pending(self, token: Token) -> Dep | None:
         if not self._ctx.mode.waits_for_durable:
@@ -355,7 +390,18 @@ class ShardOwner:
         request = RequestId(self.shard, self._next_n)
         present = tuple(name for name, _ in self._ctx.plan.renames[token.source])
         root = live.admit.request if live.admit.root is None else live.admit.root
-        entry = Admit(request, None, "", Meta(meta.parameters, meta.trace, meta.budget_s, hops), origin, None, None, present, None, root)
+        entry = Admit(
+            request,
+            None,
+            "",
+            Meta(meta.parameters, meta.trace, meta.budget_s, hops),
+            origin,
+            None,
+            None,
+            present,
+            None,
+            root,
+        )
         child = self._append_admit(entry)
         child.root = live.root
         if live.root is not None:
@@ -373,7 +419,10 @@ class ShardOwner:
 
     def _left(self, live: Live) -> int:
         if live.left > 0 and mutants.on("complete-without-close"):
-            return sum(not done and self._ctx.plan.targets[number] != CLOSE for number, done in enumerate(list(live.durable)))
+            return sum(
+                not done and self._ctx.plan.targets[number] != CLOSE
+                for number, done in enumerate(list(live.durable))
+            )
         return live.left
 
     def _try_reply(self, live: Live) -> None:
@@ -405,7 +454,9 @@ class ShardOwner:
 
     def _note_reply(self, entry: ReplyEntry) -> None:
         values = tuple(sorted(token.value_id for token in entry.tokens))
-        self._ctx.out.append(NoteReply(self._ctx.generation, self.shard, self.epoch, entry.request, values, entry.tokens))
+        self._ctx.out.append(
+            NoteReply(self._ctx.generation, self.shard, self.epoch, entry.request, values, entry.tokens)
+        )
 
     def _release(self, live: Live, entry: ReplyEntry) -> None:
         self._answered = max(self._answered, live.reply_index)
@@ -461,7 +512,15 @@ class ShardOwner:
         heir = self.replication.heir(members, end)
         if heir is None:
             return None
-        changed = hand_over(ctx.knowledge.topology, self.name, ctx.instance, self.epoch, heir, end, not mutants.on("log-leaves-with-hand-over"))
+        changed = hand_over(
+            ctx.knowledge.topology,
+            self.name,
+            ctx.instance,
+            self.epoch,
+            heir,
+            end,
+            not mutants.on("log-leaves-with-hand-over"),
+        )
         if changed is not None:
             self.halted = self._handed_at = ctx.generation
             self._handed_end = end

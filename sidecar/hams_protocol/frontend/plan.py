@@ -38,7 +38,9 @@ class Plan:
         self._routes: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.sinks = graph.sink_edges
         self.targets = tuple(target for _, target, _ in self.sinks)
-        self.index: dict[tuple[str, str, Lane], int] = {edge: number for number, edge in enumerate(self.sinks)}
+        self.index: dict[tuple[str, str, Lane], int] = {
+            edge: number for number, edge in enumerate(self.sinks)
+        }
         self.feedback_edges = sum(target == FEEDBACK for target in self.targets)
         self.choices = tuple(
             Choice(
@@ -50,7 +52,9 @@ class Plan:
             )
             for tensor in graph.data.outputs
         )
-        self.max_hops = {op.name: op.feedback.max_hops for op in graph.data.operators if op.feedback is not None}
+        self.max_hops = {
+            op.name: op.feedback.max_hops for op in graph.data.operators if op.feedback is not None
+        }
         self.renames = {op.name: op.feedback.inputs for op in graph.data.operators if op.feedback is not None}
 
     def routed(self, present: tuple[str, ...]) -> tuple[str, ...]:
@@ -58,7 +62,11 @@ class Plan:
         found = self._routes.get(present)
         if found is None:
             have = frozenset(present)
-            found = tuple(entry.target for entry in self.entries if entry.required <= have and not entry.tensors.isdisjoint(have))
+            found = tuple(
+                entry.target
+                for entry in self.entries
+                if entry.required <= have and not entry.tensors.isdisjoint(have)
+            )
             if len(self._routes) < limits.routes_kept_max:
                 self._routes[present] = found
         return found

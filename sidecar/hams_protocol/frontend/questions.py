@@ -6,9 +6,8 @@ learns a higher generation; who has answered a SlotQuery refuses the slot's form
 
 from hams_protocol import limits, mutants
 from hams_protocol.frontend.context import Context
-from hams_protocol.frontend.log import ShardLog
 from hams_protocol.frontend.roles import ShardRoles
-from hams_protocol.ids import InstanceId, RequestId
+from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.messages import (
     KEPT,
     Fence,
@@ -19,36 +18,52 @@ from hams_protocol.messages import (
     Probe,
     ProbeAnswer,
     Refused,
-    ReplyEntry,
     RoleReport,
     SlotAnswer,
     SlotQuery,
     Token,
 )
+from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.topology import slot_number
 
 
 class Questions:
     """Answers questions out of what the shards of this instance hold."""
 
-    def __init__(self, ctx: Context, roles: ShardRoles) -> None:
+    def __init__(self, ctx: Context, roles: ShardRoles, keeper: Keeper) -> None:
+        self._keeper = keeper
         self._ctx = ctx
         self._roles = roles
 
     def probe(self, sender: InstanceId, message: Probe) -> None:
         """Alive, in these roles."""
         kept = self._roles.kept
-        reports = tuple(RoleReport(item.name, item.role, item.epoch, item.last, item.role != "joining") for item in self._roles.statuses())
+        reports = tuple(
+            RoleReport(item.name, item.role, item.epoch, item.last, item.role != "joining")
+            for item in self._roles.statuses()
+        )
         if kept is not None:
-            reports += tuple(RoleReport(self._roles.names[shard], KEPT, log.epoch, log.last, False) for shard, log in kept.logs.items())
+            reports += tuple(
+                RoleReport(self._roles.names[shard], KEPT, log.epoch, log.last, False)
+                for shard, log in kept.logs.items()
+            )
+        reports += self._keeper.reports()
         self._ctx.send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self._ctx.generation, reports))
 
     def freeze(self, sender: InstanceId, message: Freeze) -> None:
         """Take and commit nothing more of this epoch, until a higher generation is learnt; say how far the log goes."""
         ctx, roles = self._ctx, self._roles
         shard = roles.numbers.get(message.name)
-        if shard is None or message.generation != ctx.generation or ctx.knowledge.set_of(message.name).epoch != message.epoch:
-            why = f"no shard {message.name!r}" if shard is None else f"{ctx.instance} knows generation {ctx.generation}"
+        if (
+            shard is None
+            or message.generation != ctx.generation
+            or ctx.knowledge.set_of(message.name).epoch != message.epoch
+        ):
+            why = (
+                f"no shard {message.name!r}"
+                if shard is None
+                else f"{ctx.instance} knows generation {ctx.generation}"
+            )
             ctx.send(sender, Refused(message.attempt, ctx.generation, message.name, why))
             return
         owner, follower = roles.owners.get(shard), roles.followers.get(shard)
@@ -59,41 +74,50 @@ class Questions:
         ctx.thaw_at = ctx.now + limits.frozen_max_s
         log = roles.log_of(shard)
         applied = None if log is None else log.last
-        ctx.send(sender, FreezeAnswer(message.attempt, message.generation, message.name, message.epoch, applied))
+        ctx.send(
+            sender, FreezeAnswer(message.attempt, message.generation, message.name, message.epoch, applied)
+        )
 
     def fence(self, sender: InstanceId, message: Fence) -> None:
         """Never asked of a frontend by who knows the graph."""
-        self._ctx.send(sender, Refused(message.attempt, self._ctx.generation, message.name, "a frontend has no state that depends on ends"))
+        self._ctx.send(
+            sender,
+            Refused(
+                message.attempt,
+                self._ctx.generation,
+                message.name,
+                "a frontend has no state that depends on ends",
+            ),
+        )
 
     def slot_query(self, sender: InstanceId, message: SlotQuery) -> None:
-        """Fence the slot's former owner, then say which of its tokens are here for open requests."""
-        knowledge = self._ctx.knowledge
+        """Fence the slot's former owner, then say for each shard of this instance which of its tokens are here for open requests.
+
+        For shards that it follows it says nothing: their owner may have received a value, and logged it, and not have sent that here yet.
+        """
+        ctx, roles = self._ctx, self._roles
         if not mutants.on("query-without-fence"):
-            knowledge.fence(message.op, message.slot, message.epoch)
-        slots = len(knowledge.slots_of(message.op))
-        held = [token for owner in self._roles.owners.values() for token in owner.held_from(message.op)]
-        for follower in self._roles.followers.values():
-            held += [] if follower.log is None else _logged_from(follower.log, message.op)
-        found: dict[tuple[RequestId, tuple[str, ...]], Token] = {}
+            ctx.knowledge.fence(message.op, message.slot, message.epoch)
+        for owner in roles.owners.values():
+            self._answer(sender, message, owner.held_from(message.op), (owner.name, owner.epoch))
+        if mutants.on("follower-answers"):
+            for follower in roles.followers.values():
+                self._answer(sender, message, [], (follower.name, follower.epoch))
+
+    def _answer(self, sender: InstanceId, query: SlotQuery, held: list[Token], led: tuple[str, int]) -> None:
+        knowledge = self._ctx.knowledge
+        slots = len(knowledge.slots_of(query.op))
+        found: dict[tuple[RequestId, Lane], Token] = {}
         for token in held:
-            if token.kind is not Kind.SKIP or (token.request, token.lane) not in found:  # it may have passed one sink over, and fed another
+            if (
+                token.kind is not Kind.SKIP or (token.request, token.lane) not in found
+            ):  # it may have passed one sink over, and fed another
                 found[token.request, token.lane] = token
-        mine = tuple(
+        tokens = tuple(
             knowledge.bare(token)
             for token in found.values()
-            if slots and slot_number(token.request, slots) == message.slot and token.request not in knowledge.completed
+            if slots
+            and slot_number(token.request, slots) == query.slot
+            and token.request not in knowledge.completed
         )
-        self._ctx.send(sender, SlotAnswer(message.op, message.slot, message.epoch, mine))
-
-
-def _logged_from(log: ShardLog, op: str) -> list[Token]:
-    """Tokens from one operator that the log of a follower holds for open requests: in replies, and as inputs of internal requests."""
-    found: list[Token] = []
-    for item in log.state.open.values():
-        if item.reply is not None:
-            found += [token for token in item.reply.tokens if token.source == op]
-        found += [token for token in item.fed.values() if token.source == op]
-    for _, entry in log.tail():
-        if isinstance(entry, ReplyEntry):
-            found += [token for token in entry.tokens if token.source == op]
-    return found
+        self._ctx.send(sender, SlotAnswer(query.op, query.slot, query.epoch, tokens, led))

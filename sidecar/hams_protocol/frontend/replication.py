@@ -13,6 +13,7 @@ from hams_protocol.frontend.context import FOREVER, Context, InvariantError
 from hams_protocol.frontend.log import ShardLog, copy_parts
 from hams_protocol.graph import FRONTEND, WhenUnprotected
 from hams_protocol.ids import InstanceId
+from hams_protocol.lateness import pause_s
 from hams_protocol.messages import LogAppend
 from hams_protocol.topology import ReplicaSet, Topology, admit, call, shrink
 
@@ -23,10 +24,23 @@ COPYING = -1
 class Follower:
     """What the owner knows of one holder of its log. `acked`: it holds everything up to there; `told`: the commit index it was told.
 
-    `leaves_at`: it has asked to be let go, and this is how long it is kept for.
+    `leaves_at`: it has asked to be let go, and this is how long it is kept for. `silent_since`: like `stalled_since`, but short delays of the
+    owner itself do not move it.
     """
 
-    __slots__ = ("acked", "counted", "in_sync", "instance", "leaves_at", "nacked", "resend_at", "sent", "stalled_since", "told")
+    __slots__ = (
+        "acked",
+        "counted",
+        "in_sync",
+        "instance",
+        "leaves_at",
+        "nacked",
+        "resend_at",
+        "sent",
+        "silent_since",
+        "stalled_since",
+        "told",
+    )
 
     def __init__(self, instance: InstanceId, index: int, in_sync: bool) -> None:
         self.instance = instance
@@ -37,7 +51,7 @@ class Follower:
         self.in_sync = in_sync
         self.counted = in_sync
         self.leaves_at = FOREVER
-        self.stalled_since = FOREVER
+        self.stalled_since = self.silent_since = FOREVER
         self.resend_at = FOREVER
 
 
@@ -53,7 +67,10 @@ class Replication:
         self._followers: dict[InstanceId, Follower] = {}
         self._in_sync = frozenset(roles.in_sync)
         self._revoked = frozenset(ctx.knowledge.topology.revoked)
-        needs_backup = ctx.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK and ctx.graph.data.frontend.replicas > 1
+        needs_backup = (
+            ctx.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
+            and ctx.graph.data.frontend.replicas > 1
+        )
         self._needs_backup = needs_backup and ctx.mode.replicates
         self._suspect_after_s = ctx.graph.data.recovery.suspect_after_s
         self._dropping: set[InstanceId] = set()
@@ -93,13 +110,15 @@ class Replication:
         """Since which generation joiners have been joining. One is missing in what is known here: any of them may have been dropped and named
         again in it, and have begun anew. Who has a log says so again; nobody is proposed before."""
         missed, self._generation = self._ctx.generation > self._generation + 1, self._ctx.generation
-        self._named = {item: self._generation if missed else self._named.get(item, self._generation) for item in joining}
+        self._named = {
+            item: self._generation if missed else self._named.get(item, self._generation) for item in joining
+        }
         for follower in self._followers.values():
             if missed and follower.instance in joining and follower.acked != COPYING:
                 follower.counted = False
                 follower.sent = follower.acked
                 follower.acked = COPYING
-                follower.stalled_since = follower.resend_at = FOREVER
+                follower.stalled_since = follower.silent_since = follower.resend_at = FOREVER
 
     def check(self) -> None:
         """The ack set contains the in-sync set."""
@@ -113,7 +132,8 @@ class Replication:
 
         Under Block nothing is committed that only the owner holds, and whom it proposes to drop may be out of the set before that is known here.
         """
-        if self._needs_backup and self._dropping.issuperset(self._in_sync):
+        counted = self._in_sync if mutants.on("block-counts-dropped") else self._in_sync - self._dropping
+        if self._needs_backup and not counted:
             return self._log.committed
         index = self._log.last
         for follower in self._followers.values():
@@ -134,13 +154,18 @@ class Replication:
         log, now = self._log, self._ctx.now
         while follower.sent < log.last:
             if not log.holds(follower.sent + 1):
-                raise InvariantError(f"entries of shard {self._shard} that {follower.instance} lacks are gone")
+                raise InvariantError(
+                    f"entries of shard {self._shard} that {follower.instance} lacks are gone"
+                )
             entries = log.entries(follower.sent + 1)
-            self._ctx.send(follower.instance, LogAppend(self._shard, log.epoch, follower.sent + 1, entries, log.committed))
+            self._ctx.send(
+                follower.instance,
+                LogAppend(self._shard, log.epoch, follower.sent + 1, entries, log.committed),
+            )
             follower.sent += len(entries)
         follower.told = log.committed
         if follower.stalled_since == FOREVER and follower.acked < log.last:
-            follower.stalled_since = now
+            follower.stalled_since = follower.silent_since = now
             follower.resend_at = now + limits.resend_after_s
 
     def acknowledged(self, sender: InstanceId, last: int, generation: int) -> None:
@@ -155,7 +180,9 @@ class Replication:
             copied = follower.acked == COPYING
             follower.acked = last
             follower.sent = max(follower.sent, last)
-            follower.stalled_since = FOREVER if last == self._log.last else self._ctx.now
+            if not mutants.on("progress-forgotten"):
+                follower.stalled_since = FOREVER if last == self._log.last else self._ctx.now
+                follower.silent_since = follower.stalled_since
             follower.resend_at = FOREVER if last == self._log.last else self._ctx.now + limits.resend_after_s
             if copied and follower.sent < self._log.last:
                 self._feed(follower)
@@ -172,12 +199,18 @@ class Replication:
 
     def _may_be_admitted(self, follower: Follower) -> bool:
         """What the log held when this epoch began is committed, though an owner alone may not call it so yet (Block)."""
-        return not follower.in_sync and follower.counted and follower.acked >= max(self._log.committed, self._base)
+        return (
+            not follower.in_sync
+            and follower.counted
+            and follower.acked >= max(self._log.committed, self._base)
+        )
 
     def _again(self, follower: Follower) -> None:
         follower.sent = follower.acked
         self._feed(follower)
-        follower.resend_at = FOREVER if follower.acked == self._log.last else self._ctx.now + limits.resend_after_s
+        follower.resend_at = (
+            FOREVER if follower.acked == self._log.last else self._ctx.now + limits.resend_after_s
+        )
 
     def copy_wanted(self, joiner: InstanceId, known: int, generation: int) -> None:
         """A joiner of this epoch, which knows `generation`, asks for the log; one that has `known` entries of it already follows on from there."""
@@ -218,6 +251,13 @@ class Replication:
         if follower is not None and follower.acked >= 0:
             self._again(follower)
 
+    def late(self, by_s: float) -> None:
+        """The owner was stopped or starved for so long: acknowledgements may lie unread."""
+        for follower in self._followers.values():
+            if follower.stalled_since != FOREVER:
+                follower.stalled_since = min(follower.stalled_since + by_s, self._ctx.now)
+                follower.silent_since = min(follower.silent_since + pause_s(by_s), self._ctx.now)
+
     def committed_news(self) -> None:
         """Followers should hear of a new commit index soon, even if no entry follows."""
         if self._followers and self.news_at == FOREVER:
@@ -233,7 +273,9 @@ class Replication:
             self.news_at = FOREVER
             for follower in self._followers.values():
                 if follower.told < log.committed and follower.sent == log.last:
-                    self._ctx.send(follower.instance, LogAppend(self._shard, log.epoch, log.last + 1, (), log.committed))
+                    self._ctx.send(
+                        follower.instance, LogAppend(self._shard, log.epoch, log.last + 1, (), log.committed)
+                    )
                     follower.told = log.committed
 
     def deadline(self, propose_at: float) -> float:
@@ -244,13 +286,22 @@ class Replication:
                 due = follower.resend_at
             if not follower.counted:
                 continue
-            if self._may_be_admitted(follower) or follower.instance in self._revoked or follower.instance in self._dropping:
+            if (
+                self._may_be_admitted(follower)
+                or follower.instance in self._revoked
+                or follower.instance in self._dropping
+            ):
                 wish_at = propose_at
             else:
                 wish_at = follower.stalled_since + limits.backup_lag_max_s
                 if down and follower.instance in down:
                     wish_at = min(wish_at, down[follower.instance] + self._suspect_after_s)
-            if follower.leaves_at < wish_at and not self._ctx.draining:  # an owner that is to end itself lets nobody go
+                if follower.instance not in self._ctx.refused:
+                    wish_at = max(wish_at, self._ctx.lateness.judges_at)
+                wish_at = min(wish_at, follower.silent_since + limits.silence_max_s)
+            if (
+                follower.leaves_at < wish_at and not self._ctx.draining
+            ):  # an owner that is to end itself lets nobody go
                 wish_at = follower.leaves_at
             if wish_at < due:
                 due = max(wish_at, propose_at)
@@ -277,12 +328,16 @@ class Replication:
                 return shrink(topology, name, owner, epoch, instance)
         for instance in self._roles.joining:
             follower = self._followers.get(instance)
-            if follower is not None and (self._may_be_admitted(follower) or mutants.on("admit-before-ack-set")):
+            if follower is not None and (
+                self._may_be_admitted(follower) or mutants.on("admit-before-ack-set")
+            ):
                 return admit(topology, name, owner, epoch, instance)
         leavers = [item for item in self._followers.values() if item.in_sync and item.leaves_at != FOREVER]
         return self._replace(topology, leavers, members) if leavers or self._ctx.draining else None
 
-    def _replace(self, topology: Topology, leavers: list[Follower], members: Mapping[InstanceId, Member]) -> Topology | None:
+    def _replace(
+        self, topology: Topology, leavers: list[Follower], members: Mapping[InstanceId, Member]
+    ) -> Topology | None:
         """Who is to end is replaced first, within limits, and then let go; an owner that is to end itself lets nobody go (`stateful.leaving`)."""
         name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
         wanted = self._ctx.graph.data.frontend.replicas - 1 if self._ctx.mode.replicates else 0
@@ -292,8 +347,16 @@ class Replication:
         self._called.update(self._roles.joining, [item.instance for item in leavers])
         staying = sum(self._stays(item, members) for item in self._followers.values())
         if staying + len(self._roles.joining) < wanted:
-            taken = {*self._roles.members, *self._called, *self._revoked}  # who was named before was dropped, by who knows why
-            free = [item.instance for item in members.values() if item.of == FRONTEND and item.instance not in taken and item.kept is None]
+            taken = {
+                *self._roles.members,
+                *self._called,
+                *self._revoked,
+            }  # who was named before was dropped, by who knows why
+            free = [
+                item.instance
+                for item in members.values()
+                if item.of == FRONTEND and item.instance not in taken and item.kept is None
+            ]
             if free:
                 return call(topology, name, owner, epoch, min(free))
         for follower in leavers if not draining else ():
@@ -307,7 +370,14 @@ class Replication:
         """An in-sync follower that is there to stay and holds the log up to `end`; who is to end as well says so soon after an epoch has begun."""
         if self._roles.epoch > 1 and self._ctx.now < self._began_at + 2 * limits.resend_after_s:
             return None
-        return next((item.instance for item in self._followers.values() if item.acked >= end and self._stays(item, members)), None)
+        return next(
+            (
+                item.instance
+                for item in self._followers.values()
+                if item.acked >= end and self._stays(item, members)
+            ),
+            None,
+        )
 
     def _stays(self, follower: Follower, members: Mapping[InstanceId, Member]) -> bool:
         here = follower.instance in members and follower.instance not in self._ctx.down
@@ -319,6 +389,14 @@ class Replication:
         if follower is None or not follower.counted:
             return False
         now = self._ctx.now
-        if instance in self._revoked or now >= self._ctx.down.get(instance, FOREVER) + self._ctx.graph.data.recovery.suspect_after_s:
+        if now >= follower.silent_since + limits.silence_max_s:
+            return True
+        judges = instance in self._revoked or instance in self._ctx.refused
+        if not judges and not self._ctx.lateness.may_judge(now):
+            return False
+        if (
+            instance in self._revoked
+            or now >= self._ctx.down.get(instance, FOREVER) + self._ctx.graph.data.recovery.suspect_after_s
+        ):
             return True
         return now >= follower.stalled_since + limits.backup_lag_max_s

@@ -2,6 +2,7 @@
 
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.plan import Plan
+from hams_protocol.graph import FRONTEND
 from hams_protocol.joins import torn
 from hams_protocol.messages import Kind, ModelError, Token
 
@@ -29,6 +30,9 @@ def decide(plan: Plan, live: Live) -> Reply | None:
                     return None
                 if token.kind is Kind.ERROR:
                     return (token,), token.error
+                failure = token.failure(FRONTEND)
+                if failure is not None:
+                    return (), failure
                 if token.kind is Kind.VALUE:
                     found.append((number, token))
             if found:
@@ -38,5 +42,8 @@ def decide(plan: Plan, live: Live) -> Reply | None:
         return None
     tokens = tuple(used.values())
     if (op := torn(token.fan for token in tokens)) is not None:
-        return (), ModelError(op, f"two executions of {op} reached the reply: its instance died together with every receiver of the first")
+        return (), ModelError(
+            op,
+            f"two executions of {op} reached the reply: its instance died together with every receiver of the first",
+        )
     return tokens, None

@@ -77,7 +77,9 @@ class ShardRoles:
                 follower.owner, follower.frozen = roles.primary, -1
             else:
                 self._leave(shard)
-                self.followers[shard] = ShardFollower(self._ctx, shard, roles.name, roles.epoch, roles.primary, None, joining=True)
+                self.followers[shard] = ShardFollower(
+                    self._ctx, shard, roles.name, roles.epoch, roles.primary, None, joining=True
+                )
         else:
             self._leave(shard)
 
@@ -86,10 +88,18 @@ class ShardRoles:
         if log is None:
             raise Misfit(f"made primary of {roles.name} in epoch {roles.epoch} without a log that fits")
         self._leave(shard)
-        owner = self.owners[shard] = ShardOwner(self._ctx, shard, roles, log, self.outbox, self._waits, self._released, self._completed)
+        owner = self.owners[shard] = ShardOwner(
+            self._ctx, shard, roles, log, self.outbox, self._waits, self._released, self._completed
+        )
         if roles.epoch > 1:
             end = roles.end_of(roles.epoch - 1)
-            note = NoteFailover(roles.name, self._ctx.generation, roles.epoch, log.last if end is None else end, self._ctx.instance)
+            note = NoteFailover(
+                roles.name,
+                self._ctx.generation,
+                roles.epoch,
+                log.last if end is None else end,
+                self._ctx.instance,
+            )
             self._ctx.out.append(note)
         owner.take_over()
 
@@ -98,7 +108,9 @@ class ShardRoles:
         if log is None:
             raise Misfit(f"named in sync in {roles.name}, epoch {roles.epoch}, without a log that fits")
         self._leave(shard)
-        self.followers[shard] = ShardFollower(self._ctx, shard, roles.name, roles.epoch, roles.primary, log, joining=False)
+        self.followers[shard] = ShardFollower(
+            self._ctx, shard, roles.name, roles.epoch, roles.primary, log, joining=False
+        )
 
     def _log_for(self, shard: int, roles: ReplicaSet) -> ShardLog | None:
         """The log this instance has for an epoch: the one it held, cut at the end of the epoch before; None if it does not fit."""
@@ -117,7 +129,10 @@ class ShardRoles:
         if roles.primary == self._ctx.instance and roles.epoch == 1:
             return empty_log(shard, 1, 0, spec)
         if roles.primary == self._ctx.instance and roles.restarted_in == roles.epoch:
-            return empty_log(shard, roles.epoch, end or 0, spec, roles.epoch * limits.lost_log_stride_requests)
+            first_n = roles.epoch * limits.lost_log_stride_requests
+            if mutants.on("lost-shard-reuses-ids"):
+                first_n = 0
+            return empty_log(shard, roles.epoch, end or 0, spec, first_n)
         return None
 
     def _leave(self, shard: int) -> None:
@@ -171,7 +186,9 @@ class ShardRoles:
 
     def logs(self) -> list[ShardLog]:
         """All logs held in a role."""
-        return [owner.log for owner in self.owners.values()] + [item.log for item in self.followers.values() if item.log is not None]
+        return [owner.log for owner in self.owners.values()] + [
+            item.log for item in self.followers.values() if item.log is not None
+        ]
 
     def statuses(self) -> tuple[ShardStatus, ...]:
         """The shards in which this instance has a role."""
@@ -187,4 +204,6 @@ class ShardRoles:
 def _status(name: str, role: str, epoch: int, log: ShardLog | None, is_frozen: bool) -> ShardStatus:
     if log is None:
         return ShardStatus(name, role, epoch, 0, 0, 0, 0, is_frozen)
-    return ShardStatus(name, role, epoch, log.last, log.committed, len(log.state.open), len(log.state.kept), is_frozen)
+    return ShardStatus(
+        name, role, epoch, log.last, log.committed, len(log.state.open), len(log.state.kept), is_frozen
+    )

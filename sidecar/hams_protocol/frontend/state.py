@@ -56,7 +56,9 @@ class KeptReply:
             self._value_id = tokens[0].value_id
             self._payload = tokens[0].payload
         else:
-            self._rest = ReplyEntry(admit.request, tuple([_kept(token, names) for token in tokens]), reply.error)
+            self._rest = ReplyEntry(
+                admit.request, tuple([_kept(token, names) for token in tokens]), reply.error
+            )
 
     @property
     def nbytes(self) -> int:
@@ -74,13 +76,26 @@ class KeptReply:
         if self._rest is not None:
             return self._rest
         request = RequestId(shard, self.n)
-        token = Token(request, (), self._source, Kind.VALUE, self._value_id, (), (), NO_META, payload=self._payload)
+        token = Token(
+            request, (), self._source, Kind.VALUE, self._value_id, (), (), NO_META, payload=self._payload
+        )
         return ReplyEntry(request, (token,), None)
 
 
 def _kept(token: Token, names: dict[str, str]) -> Token:
     source = names.setdefault(token.source, token.source)
-    return Token(token.request, token.lane, source, token.kind, token.value_id, (), (), NO_META, error=token.error, payload=token.payload)
+    return Token(
+        token.request,
+        token.lane,
+        source,
+        token.kind,
+        token.value_id,
+        (),
+        (),
+        NO_META,
+        error=token.error,
+        payload=token.payload,
+    )
 
 
 class ReplyPool:
@@ -214,11 +229,19 @@ class TicketTable:
         found = self._tickets.get(instance)
         if found is None:
             return []
-        counters = [item for item in found if item < below] if below - held > len(found) else [item for item in range(held, below) if item in found]
+        counters = (
+            [item for item in found if item < below]
+            if below - held > len(found)
+            else [item for item in range(held, below) if item in found]
+        )
         gone = [found.pop(counter) for counter in counters]
         if not found:
             del self._tickets[instance]
         return gone
+
+    def forget(self) -> None:
+        """Know no ticket any more: what a mutant does."""
+        self._tickets.clear()
 
     def drop_instance(self, instance: InstanceId) -> list[int]:
         """`instance` is gone for good: its tickets are settled; the requests that had them."""

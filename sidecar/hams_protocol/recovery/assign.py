@@ -25,7 +25,9 @@ def named(topology: Topology) -> set[InstanceId]:
 
 def candidates(members: Members, of: str, topology: Topology) -> list[InstanceId]:
     """Registered instances of an operator (or FRONTEND) that may take a role."""
-    return sorted(item.instance for item in members.values() if item.of == of and item.instance not in topology.revoked)
+    return sorted(
+        item.instance for item in members.values() if item.of == of and item.instance not in topology.revoked
+    )
 
 
 def unburdened(members: Members, of: str, found: ReplicaSet, topology: Topology) -> list[InstanceId]:
@@ -35,12 +37,34 @@ def unburdened(members: Members, of: str, found: ReplicaSet, topology: Topology)
     """
     taken = named(topology) if of != FRONTEND else {*found.members, *found.joining}
     led = [item.primary for item in topology.sets]
-    return sorted([item for item in candidates(members, of, topology) if item not in taken], key=lambda item: (led.count(item), item))
+    return sorted(
+        [item for item in candidates(members, of, topology) if item not in taken],
+        key=lambda item: (led.count(item), item),
+    )
 
 
-def keepers(members: Members, found: ReplicaSet) -> list[InstanceId]:
+def involved(topology: Topology) -> set[InstanceId]:
+    """Every instance that matters to some state or slot: those with a role, and keepers."""
+    return named(topology).union(*(item.keepers for item in topology.sets))
+
+
+def returned(members: Members, found: ReplicaSet) -> list[InstanceId]:
     """Registered instances that have brought along the state of a member of this set, under another id."""
-    return sorted(item.instance for item in members.values() if item.kept is not None and item.kept in found.members)
+    return sorted(
+        item.instance for item in members.values() if item.kept is not None and item.kept in found.members
+    )
+
+
+def rescuers(members: Members, found: ReplicaSet) -> list[InstanceId]:
+    """Who may hold the state where no member in sync answers: returned instances, and the set's keepers."""
+    return [*returned(members, found), *(item for item in found.keepers if item in members)]
+
+
+def fresh_primary(members: Members, of: str, found: ReplicaSet, topology: Topology) -> InstanceId | None:
+    """Who may begin an epoch with a keeper's state: one that was joining knows much of it already, else any that is free."""
+    joining = [item for item in found.joining if item in members and item not in topology.revoked]
+    free = unburdened(members, of, found, topology)
+    return next((item for item in (*joining, *free) if members[item].keeps), None)
 
 
 def first_roles(graph: Graph, topology: Topology, members: Members, patient: bool) -> Topology:
@@ -54,11 +78,15 @@ def first_roles(graph: Graph, topology: Topology, members: Members, patient: boo
         for number, name in enumerate(graph.shard_names):
             found = topology.find(name)
             if found.epoch == 0:
-                topology = topology.with_set(replace(found, epoch=1, primary=frontends[number % len(frontends)]))
+                topology = topology.with_set(
+                    replace(found, epoch=1, primary=frontends[number % len(frontends)])
+                )
     return topology
 
 
-def joiners(graph: Graph, topology: Topology, members: Members, suspects: Collection[InstanceId] = ()) -> Topology:
+def joiners(
+    graph: Graph, topology: Topology, members: Members, suspects: Collection[InstanceId] = ()
+) -> Topology:
     """Fill every set up to its number of backups; forget joiners that are gone. Who keeps a state that the set may yet need does not join.
 
     `suspects` get no new place, but keep the one they have: a suspicion is no verdict.
@@ -67,12 +95,18 @@ def joiners(graph: Graph, topology: Topology, members: Members, suspects: Collec
         found = topology.find(name)
         if found.primary is None or found.lost:
             continue
-        joining = tuple(item for item in found.joining if (item in members or item in suspects) and item not in topology.revoked)
+        joining = tuple(
+            item
+            for item in found.joining
+            if (item in members or item in suspects) and item not in topology.revoked
+        )
         if mutants.on("shrink-from-outside"):
             found = replace(found, in_sync=tuple(item for item in found.in_sync if item in members))
         taken = named(topology) if of != FRONTEND else set(found.members)
-        taken.update(keepers(members, found))
-        free = [item for item in candidates(members, of, topology) if item not in taken and item not in joining]
+        taken.update(returned(members, found))
+        free = [
+            item for item in candidates(members, of, topology) if item not in taken and item not in joining
+        ]
         missing = want - len(found.in_sync) - len(joining)
         joining = (*joining, *free[: max(missing, 0)])
         if joining != topology.find(name).joining or found.in_sync != topology.find(name).in_sync:
@@ -106,7 +140,9 @@ def slots(graph: Graph, topology: Topology, members: Members, dead: Iterable[Ins
                 table[number] = Slot(slot.epoch + 1, owner)
             elif slot.instance is not None and slot.instance in topology.revoked:
                 table[number] = Slot(slot.epoch, None)
-        elsewhere = any(slot.heir is not None for other in topology.tables if other.op != op.name for slot in other.slots)
+        elsewhere = any(
+            slot.heir is not None for other in topology.tables if other.op != op.name for slot in other.slots
+        )
         _spread(table, free, gone, elsewhere)
         if tuple(table) != topology.table(op.name).slots:
             topology = topology.with_table(SlotTable(op.name, tuple(table)))
@@ -126,7 +162,14 @@ def _spread(table: list[Slot], free: list[InstanceId], gone: set[InstanceId], el
         return
     owners = [slot.instance for slot in table]
     idle = [item for item in free if item not in owners]
-    crowded = next((number for number, slot in enumerate(table) if owners.count(slot.instance) > 1 and slot.instance not in gone), None)
+    crowded = next(
+        (
+            number
+            for number, slot in enumerate(table)
+            if owners.count(slot.instance) > 1 and slot.instance not in gone
+        ),
+        None,
+    )
     if idle and crowded is not None and table[crowded].instance is not None:
         table[crowded] = Slot(table[crowded].epoch, table[crowded].instance, idle[0])
 
@@ -135,7 +178,7 @@ def revoke(topology: Topology, instances: Iterable[InstanceId]) -> Topology:
     """List instances as revoked: the point of no return."""
     fresh = tuple(sorted(set(instances) - set(topology.revoked)))
     revoked = (*topology.revoked, *fresh)
-    still_named = named(topology)
+    still_named = involved(topology)
     surplus = len(revoked) - limits.revoked_kept_max
     if surplus > 0:
         droppable = [item for item in revoked if item not in still_named][:surplus]
@@ -143,11 +186,26 @@ def revoke(topology: Topology, instances: Iterable[InstanceId]) -> Topology:
     return replace(topology, revoked=revoked)
 
 
-def moved(old: ReplicaSet, primary: InstanceId, end: int, in_sync: Iterable[InstanceId], joining: Iterable[InstanceId]) -> ReplicaSet:
-    """A replica set in its next epoch."""
+def moved(
+    old: ReplicaSet,
+    primary: InstanceId,
+    end: int,
+    in_sync: Iterable[InstanceId],
+    joining: Iterable[InstanceId],
+    keepers: Iterable[InstanceId] = (),
+) -> ReplicaSet:
+    """A replica set in its next epoch. Keepers go along only where they hold its end."""
     ends = old.ends_with(end)
     return replace(
-        old, epoch=old.epoch + 1, primary=primary, in_sync=tuple(in_sync), joining=tuple(joining), ends=ends, lost=False, may_restart=False
+        old,
+        epoch=old.epoch + 1,
+        primary=primary,
+        in_sync=tuple(in_sync),
+        joining=tuple(joining),
+        ends=ends,
+        lost=False,
+        may_restart=False,
+        keepers=tuple(keepers),
     )
 
 
@@ -156,7 +214,11 @@ def forget_ends(topology: Topology, heard: Topology) -> Topology:
     for item in topology.sets:
         below = item.epoch if mutants.on("ends-dropped-unheard") else heard.find(item.name).epoch
         newest = item.epoch - limits.ends_kept
-        ends = tuple((epoch, end) for epoch, end in item.ends if epoch >= min(below, newest) or epoch + 1 == item.restarted_in)
+        ends = tuple(
+            (epoch, end)
+            for epoch, end in item.ends
+            if epoch >= min(below, newest) or epoch + 1 == item.restarted_in
+        )
         if ends != item.ends:
             topology = topology.with_set(replace(item, ends=ends))
     return topology

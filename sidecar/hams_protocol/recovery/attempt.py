@@ -3,7 +3,7 @@
 An attempt belongs to one generation. It freezes the backups of sets without primary, fences every stateful operator downstream, lets
 those that hold an orphan fail over (or roll back) as well, until nothing new is found; its result is the next topology. Nothing is
 purged, promoted or taken as durable before that is committed: if it cannot be, the attempt is forgotten and another begins.
-Kept states of former members are frozen only where no in-sync member answers. A set for which nobody answers, though somebody may yet
+Keepers, and kept states of former members, are frozen only where no in-sync member answers. A set for which nobody answers, though somebody may yet
 come, is put off (`put_off`): the others go on without it.
 """
 
@@ -15,7 +15,15 @@ from hams_protocol.deps import Dep
 from hams_protocol.effects import Effect, Send
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import Fence, FenceAnswer, Freeze, FreezeAnswer, Refused, RetainedVersion, TopologyNews
+from hams_protocol.messages import (
+    Fence,
+    FenceAnswer,
+    Freeze,
+    FreezeAnswer,
+    Refused,
+    RetainedVersion,
+    TopologyNews,
+)
 from hams_protocol.recovery import assign
 from hams_protocol.topology import ReplicaSet, Topology
 
@@ -23,7 +31,19 @@ from hams_protocol.topology import ReplicaSet, Topology
 class Move:
     """A replica set that gets another primary, or goes back with the one it has."""
 
-    __slots__ = ("answers", "asked", "asked_kept", "decided", "end", "in_sync", "joining", "old", "primary", "retained")
+    __slots__ = (
+        "answers",
+        "asked",
+        "asked_kept",
+        "decided",
+        "end",
+        "in_sync",
+        "joining",
+        "keepers",
+        "old",
+        "primary",
+        "retained",
+    )
 
     def __init__(self, old: ReplicaSet) -> None:
         self.old = old
@@ -35,6 +55,7 @@ class Move:
         self.end = -1
         self.in_sync: tuple[InstanceId, ...] = ()
         self.joining: tuple[InstanceId, ...] = ()
+        self.keepers: tuple[InstanceId, ...] = ()
         self.retained: tuple[RetainedVersion, ...] = ()
 
 
@@ -87,7 +108,9 @@ class Attempt:
 
     # -- questions -------------------------------------------------------------------------------------------------------------
 
-    def begin(self, orphaned: Iterable[str], rollbacks: Iterable[str], silent: Iterable[InstanceId], now: float) -> list[Effect]:
+    def begin(
+        self, orphaned: Iterable[str], rollbacks: Iterable[str], silent: Iterable[InstanceId], now: float
+    ) -> list[Effect]:
         """Freeze the sets without primary; ask those that must roll back what they retain."""
         self._silent = set(silent)
         effects: list[Effect] = []
@@ -109,20 +132,32 @@ class Attempt:
             if instance not in gone:
                 self._question += 1
                 move.asked[instance] = self._question
-                effects.append(Send(instance, Freeze(self._question, self.topology.generation, name, old.epoch)))
+                effects.append(
+                    Send(instance, Freeze(self._question, self.topology.generation, name, old.epoch))
+                )
         return effects if move.asked else [*effects, *self._decide(move)]
 
     def _freeze_kept(self, move: Move) -> list[Effect]:
-        """No in-sync member answers: the states that former members brought along, if the topology still names those."""
+        """No in-sync member answers: keepers, and the states that former members brought along, if the topology still names those."""
         move.asked_kept = True
         if mutants.on("kept-never-asked"):
             return []
         effects: list[Effect] = []
-        for instance in assign.keepers(self._members, move.old):
-            if instance not in self._silent and instance not in self.topology.revoked and instance not in move.asked:
+        keepers = () if mutants.on("keeper-not-asked") else move.old.keepers
+        for instance in (*assign.returned(self._members, move.old), *keepers):
+            if (
+                instance not in self._silent
+                and instance not in self.topology.revoked
+                and instance not in move.asked
+            ):
                 self._question += 1
                 move.asked[instance] = self._question
-                effects.append(Send(instance, Freeze(self._question, self.topology.generation, move.old.name, move.old.epoch)))
+                effects.append(
+                    Send(
+                        instance,
+                        Freeze(self._question, self.topology.generation, move.old.name, move.old.epoch),
+                    )
+                )
         return effects
 
     def _fence_downstream(self) -> list[Effect]:
@@ -137,7 +172,11 @@ class Attempt:
             if not op.stateful or op.name in self._moves or op.name in self._rollbacks:
                 continue
             upstream = self._graph.stateful_upstream[op.name]
-            ends = tuple(Dep(name, self._moves[name].old.epoch, self._moves[name].end) for name in upstream if self._is_decided(name))
+            ends = tuple(
+                Dep(name, self._moves[name].old.epoch, self._moves[name].end)
+                for name in upstream
+                if self._is_decided(name)
+            )
             found = self.topology.find(op.name)
             if not ends or found.primary is None or found.primary in self.topology.revoked or found.lost:
                 continue
@@ -162,7 +201,8 @@ class Attempt:
         if move is None or move.decided or move.asked.get(sender) != answer.attempt:
             return []
         move.answers[sender] = answer
-        return self._decide(move) if len(move.answers) == len(move.asked) else []
+        decides = len(move.answers) == len(move.asked) or mutants.on("first-answer-decides")
+        return self._decide(move) if decides else []
 
     def fence_answer(self, sender: InstanceId, answer: FenceAnswer) -> list[Effect]:
         """A primary downstream is clean, or has to go back as well."""
@@ -191,11 +231,19 @@ class Attempt:
         news = Send(sender, TopologyNews(self.known, revision))
         move = self._moves.get(refusal.name)
         if move is not None and move.asked.get(sender) == refusal.attempt and not move.decided:
-            return [news, Send(sender, Freeze(refusal.attempt, self.topology.generation, refusal.name, move.old.epoch))]
+            return [
+                news,
+                Send(sender, Freeze(refusal.attempt, self.topology.generation, refusal.name, move.old.epoch)),
+            ]
         for questions in (self._fences, self._rollbacks):
             question = questions.get(refusal.name)
             if question is not None and question.number == refusal.attempt:
-                return [news, Send(sender, Fence(refusal.attempt, self.topology.generation, refusal.name, question.ends))]
+                return [
+                    news,
+                    Send(
+                        sender, Fence(refusal.attempt, self.topology.generation, refusal.name, question.ends)
+                    ),
+                ]
         return []
 
     def silent(self, instance: InstanceId) -> list[Effect]:
@@ -211,7 +259,13 @@ class Attempt:
 
     def waiting_for(self) -> set[InstanceId]:
         """Who has not answered yet."""
-        waiting = {item for move in self._moves.values() if not move.decided for item in move.asked if item not in move.answers}
+        waiting = {
+            item
+            for move in self._moves.values()
+            if not move.decided
+            for item in move.asked
+            if item not in move.answers
+        }
         waiting |= {question.primary for question in self._fences.values() if not question.clean}
         return waiting | {question.primary for question in self._rollbacks.values()}
 
@@ -227,18 +281,27 @@ class Attempt:
         for questions in (self._fences, self._rollbacks):
             for name, question in questions.items():
                 if not question.clean:
-                    effects.append(Send(question.primary, Fence(question.number, generation, name, question.ends)))
+                    effects.append(
+                        Send(question.primary, Fence(question.number, generation, name, question.ends))
+                    )
         return effects
 
     # -- decisions -------------------------------------------------------------------------------------------------------------
 
     def _decide(self, move: Move) -> list[Effect]:
         """The **lowest** applied version becomes the end: everything durable is in it."""
-        held = {instance: answer.applied for instance, answer in move.answers.items() if answer.applied is not None}
+        held = {
+            instance: answer.applied
+            for instance, answer in move.answers.items()
+            if answer.applied is not None
+        }
         if not held:
             if not move.asked_kept and (effects := self._freeze_kept(move)):
                 return effects
-            waits = any(peer not in self.topology.revoked and peer not in move.answers for peer in move.old.in_sync)
+            waits = any(
+                peer not in self.topology.revoked and peer not in move.answers
+                for peer in (*move.old.in_sync, *move.old.keepers)
+            )
             if move.old.primary not in self.topology.revoked:
                 if waits:
                     self.hopeless = True
@@ -250,14 +313,32 @@ class Attempt:
             move.decided = True
             self.lost.add(move.old.name)
             return []
+        replicas = [instance for instance in sorted(held) if instance not in move.old.keepers]
         pick = max if mutants.on("highest-becomes-primary") else min
-        move.primary = pick(sorted(held), key=lambda instance: held[instance])
-        move.end = held[move.primary]
-        move.in_sync = tuple(instance for instance in sorted(held) if instance != move.primary)
+        if replicas:
+            move.primary = pick(replicas, key=lambda instance: held[instance])
+        else:
+            of = move.old.name
+            move.primary = assign.fresh_primary(self._living_members(), of, move.old, self.topology)
+        if (
+            move.primary is None
+        ):  # what the keeper holds is safe there, until somebody comes who can go on with it
+            del self._moves[move.old.name]
+            self.put_off.add(move.old.name)
+            return []
+        move.end = min(held.values())
+        if replicas and mutants.on("highest-becomes-primary"):
+            move.end = held[move.primary]
+        move.in_sync = tuple(instance for instance in replicas if instance != move.primary)
+        knows_keepers = move.primary in self._members and self._members[move.primary].keeps
+        if knows_keepers and not move.in_sync:
+            move.keepers = tuple(instance for instance in sorted(held) if instance in move.old.keepers)
+        held[move.primary] = move.end
         left_out = [instance for instance in (*move.old.in_sync, *move.old.joining) if instance not in held]
         old_primary = move.old.primary
         if old_primary is not None and old_primary not in self.topology.revoked and old_primary not in held:
-            if any(item.version == move.end for item in move.retained):
+            retains = any(item.version == move.end for item in move.retained)
+            if retains and not mutants.on("tainted-primary-joins"):
                 move.in_sync = (*move.in_sync, old_primary)
             else:
                 left_out.append(old_primary)
@@ -281,11 +362,20 @@ class Attempt:
 
     def _is_safe(self, item: RetainedVersion) -> bool:
         if mutants.on("rollback-to-pending"):
-            return not any(self._is_decided(dep.op) and dep.seq > self._moves[dep.op].end for dep in item.deps)
+            return not any(
+                self._is_decided(dep.op) and dep.seq > self._moves[dep.op].end for dep in item.deps
+            )
         return all(self._is_decided(dep.op) and dep.seq <= self._moves[dep.op].end for dep in item.deps)
 
+    def _living_members(self) -> assign.Members:
+        return {name: item for name, item in self._members.items() if name not in self._silent}
+
     def _living(self, instances: Iterable[InstanceId]) -> tuple[InstanceId, ...]:
-        return tuple(item for item in instances if item in self._members and item not in self.topology.revoked and item not in self._silent)
+        return tuple(
+            item
+            for item in instances
+            if item in self._members and item not in self.topology.revoked and item not in self._silent
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -303,7 +393,9 @@ class Attempt:
             if name in self.lost:
                 topology = topology.with_set(replace(move.old, lost=True, joining=()))
             elif move.primary is not None:
-                topology = topology.with_set(assign.moved(move.old, move.primary, move.end, move.in_sync, move.joining))
+                topology = topology.with_set(
+                    assign.moved(move.old, move.primary, move.end, move.in_sync, move.joining, move.keepers)
+                )
         topology = assign.slots(self._graph, topology, self._members, ())
         topology = assign.joiners(self._graph, topology, self._members)
         return topology.next()

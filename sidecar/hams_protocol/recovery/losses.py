@@ -6,11 +6,11 @@ Nothing here revokes anybody who may yet come back with a state, but for the mem
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits
-from hams_protocol.effects import Effect, NoteLost, Send
+from hams_protocol import limits, mutants
+from hams_protocol.effects import Effect, Loss, NoteLost, Send
 from hams_protocol.graph import FRONTEND, WhenLost
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import Probe, RoleReport
+from hams_protocol.messages import Freeze, FreezeAnswer, Probe, RoleReport
 from hams_protocol.recovery import assign
 from hams_protocol.topology import ReplicaSet, Topology
 
@@ -20,6 +20,64 @@ if TYPE_CHECKING:
 FOREVER = float("inf")
 
 
+class Logs:
+    """Whether any request was ever logged in this graph: if not, every state is as its model made it (version 0).
+
+    The owners of all shards are asked by a Freeze, which holds for one generation: until a commit makes the next one, none of them admits a
+    request, so what they answer is still true when that commit is made.
+    """
+
+    def __init__(self, machine: "ManagerMachine") -> None:
+        self._m = machine
+        self._questions = 0
+        self._asked: dict[int, str] = {}
+        self._asked_in = -1
+        self._empty: set[str] = set()
+        self._touched = False
+        self.again_at = FOREVER
+
+    @property
+    def are_empty(self) -> bool:
+        """Whether all owners have said so in the present generation."""
+        known = self._m.knowledge.topology.generation
+        return known == self._asked_in and self._empty.issuperset(self._asked.values())
+
+    def forget(self) -> None:
+        """Nothing depends on it now."""
+        self._asked_in, self.again_at = -1, FOREVER
+
+    def ask(self, topology: Topology, now: float) -> list[Effect]:
+        """Freeze the owners, once in a generation, and again if answers do not come. A log that was lost may have held something."""
+        if self._touched or not self._m.from_scratch:
+            return []
+        if topology.generation == self._asked_in and now < self.again_at:
+            return []
+        shards = [found for name in self._m.graph.shard_names if (found := topology.find(name)).epoch]
+        if any(found.lost or found.restarted_in or found.primary in topology.revoked for found in shards):
+            return []
+        self._asked, self._empty, self._asked_in = {}, set(), topology.generation
+        self.again_at = now + 2 * limits.frozen_max_s
+        effects: list[Effect] = []
+        for found in shards:
+            assert found.primary is not None, "a shard in an epoch has an owner"
+            self._questions += 1
+            self._asked[self._questions] = found.name
+            effects.append(
+                Send(found.primary, Freeze(self._questions, topology.generation, found.name, found.epoch))
+            )
+        return effects
+
+    def answered(self, answer: FreezeAnswer) -> bool:
+        """One owner's answer; False if it was not asked here."""
+        if self._asked.get(answer.attempt) != answer.name:
+            return False
+        if answer.generation == self._asked_in and answer.applied is not None:
+            self._touched = self._touched or answer.applied > 0
+            if answer.applied == 0:
+                self._empty.add(answer.name)
+        return True
+
+
 class Losses:
     """What one manager knows of lost states, and of the checkpoints that instances have read for them. `ask_at`: when it asks for those again."""
 
@@ -27,6 +85,8 @@ class Losses:
         self._m = machine
         self._saved: dict[tuple[InstanceId, str], tuple[int, int]] = {}
         self._saved_since: dict[tuple[str, int], float] = {}
+        self._lost_since: dict[str, float] = {}
+        self._logs = Logs(machine)
         self.ask_at = FOREVER
 
     def saved(self, sender: InstanceId, report: RoleReport) -> None:
@@ -37,34 +97,99 @@ class Losses:
         """A set whose every member has lost its lease and fails its probe is lost, until one of them is back. None of them is revoked."""
         notes: list[Effect] = []
         for item in topology.sets:
-            holders = [member for member in item.members if member not in topology.revoked]
-            gone = all(self._m.is_gone(member) for member in holders) and not assign.keepers(self._m.members, item)
+            holders = [member for member in item.holders if member not in topology.revoked]
+            gone = all(self._m.is_gone(member) for member in holders) and not assign.returned(
+                self._m.members, item
+            )
+            if mutants.on("lost-while-held"):
+                gone = self._m.is_gone(holders[0]) if holders else gone
             if gone == item.lost or item.primary is None or not holders:
                 continue
-            joining = () if gone else item.joining  # nobody is there to copy from, and who begins the state again must be free
+            joining = (
+                () if gone else item.joining
+            )  # nobody is there to copy from, and who begins the state again must be free
             topology = topology.with_set(replace(item, lost=gone, joining=joining))
             if gone:
-                notes.append(NoteLost(item.name, item.epoch, -1, "no replica of its state is left"))
+                notes.append(
+                    NoteLost(Loss.GONE, item.name, item.epoch, -1, "no replica of its state is left")
+                )
         return topology, notes
 
     def restart(self, topology: Topology, now: float) -> tuple[Topology, list[Effect]]:
         """`Restart`: a lost state begins again, from its newest checkpoint if there is one, and says so; `Stop` leaves it to a person."""
         notes: list[Effect] = []
         restarts = self._m.graph.data.recovery.when_lost is WhenLost.RESTART
+        self._note_losses(now)
         for item in topology.sets:
-            if not (item.lost and (restarts or item.may_restart)):
+            if not item.lost:
+                continue
+            untouched = not item.may_restart and self._is_untouched(item, now)
+            decided = item.may_restart or untouched or (restarts and not self._may_wake_up(item, now))
+            if not decided:
                 continue
             of = item.name if item.name in self._m.graph.operators else FRONTEND
-            free = [name for name in assign.unburdened(self._m.members, of, item, topology) if name not in self._m.suspects]
-            may_return = bool(assign.keepers(self._m.members, item)) and item.name not in self._m.retry_at
-            if free and not may_return and not self._waits_for_checkpoints(item, free, now):
-                epoch, version, chosen = max((*self._saved.get((name, item.name), (0, 0)), name) for name in reversed(free))
+            free = [
+                name
+                for name in assign.unburdened(self._m.members, of, item, topology)
+                if name not in self._m.suspects
+            ]
+            may_return = bool(assign.rescuers(self._m.members, item)) and item.name not in self._m.retry_at
+            if free and not may_return and (untouched or not self._waits_for_checkpoints(item, free, now)):
+                epoch, version, chosen = max(
+                    (*((0, 0) if untouched else self._saved.get((name, item.name), (0, 0))), name)
+                    for name in reversed(free)
+                )
                 restarted = assign.moved(item, chosen if epoch else free[0], version, (), ())
-                if epoch:
-                    notes.append(NoteLost(item.name, item.epoch, version, "it begins again from a checkpoint"))
+                why = f"it begins again from {'a checkpoint' if epoch else 'nothing'}"
+                notes.append(NoteLost(Loss.RESTARTED, item.name, item.epoch, version, why))
                 topology = assign.revoke(topology, item.members)
                 topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
         return topology, notes
+
+    def _note_losses(self, now: float) -> None:
+        """Since when this manager knows of losses."""
+        lost = [item.name for item in self._m.knowledge.topology.sets if item.lost]
+        self._lost_since = {name: self._lost_since.get(name, now) for name in lost}
+
+    def _may_wake_up(self, item: ReplicaSet, now: float) -> bool:
+        """A hang is no death: of a member whose address refuses connections nothing is left, a silent one may come back with its state."""
+        holders = [member for member in item.holders if member not in self._m.knowledge.topology.revoked]
+        if all(self._m.is_refused(member) for member in holders) or mutants.on("hung-is-dead"):
+            return False
+        return now < self._lost_since.get(item.name, now) + limits.hung_wait_s
+
+    @property
+    def wake_ats(self) -> list[float]:
+        """When those who hang have been waited for long enough, and owners of shards are asked again."""
+        return [*(since + limits.hung_wait_s for since in self._lost_since.values()), self._logs.again_at]
+
+    # -- states that no request has touched ------------------------------------------------------------------------------------
+
+    def _is_untouched(self, item: ReplicaSet, now: float) -> bool:
+        """Whether an operator's lost state is still as its model made it: then nothing is lost, and it begins again without a person."""
+        if item.name not in self._m.graph.operators or self._may_wake_up(item, now):
+            return False
+        return self._logs.are_empty or mutants.on("begins-again-unasked")
+
+    def ask_logs(self, now: float) -> list[Effect]:
+        """The question whether any request was ever logged, if that decides something now."""
+        topology = self._m.knowledge.topology
+        waits = any(
+            item.lost
+            and not item.may_restart
+            and item.name in self._m.graph.operators
+            and assign.unburdened(self._m.members, item.name, item, topology)
+            and not self._may_wake_up(item, now)
+            for item in topology.sets
+        )
+        if not waits or not self._m.leader:
+            self._logs.forget()
+            return []
+        return self._logs.ask(topology, now)
+
+    def froze(self, sender: InstanceId, answer: FreezeAnswer) -> bool:
+        """An answer to that question; False if it is of another one."""
+        return self._logs.answered(answer)
 
     def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId], now: float) -> bool:
         """Instances read theirs once they learn that the state is lost; each tells a probe what it has found."""
@@ -74,12 +199,18 @@ class Losses:
         if not self._m.knowledge.topology.find(item.name).lost:
             return True
         since = self._saved_since.setdefault((item.name, item.epoch), now)
-        return now < since + limits.checkpoint_wait_s and any((name, item.name) not in self._saved for name in free)
+        return now < since + limits.checkpoint_wait_s and any(
+            (name, item.name) not in self._saved for name in free
+        )
 
     def ask_saved(self, now: float) -> list[Effect]:
         """Probes for that, again and again while somebody waits."""
         topology = self._m.knowledge.topology
-        waiting = [name for name, epoch in self._saved_since if topology.find(name).lost and topology.find(name).epoch == epoch]
+        waiting = [
+            name
+            for name, epoch in self._saved_since
+            if topology.find(name).lost and topology.find(name).epoch == epoch
+        ]
         if not waiting:
             self._saved_since.clear()
             self._saved.clear()
@@ -88,5 +219,10 @@ class Losses:
         if now < self.ask_at < FOREVER:
             return []
         self.ask_at = now + limits.probe_again_after_s
-        found = [name for of in waiting for name in assign.candidates(self._m.members, of, topology) if (name, of) not in self._saved]
+        found = [
+            name
+            for of in waiting
+            for name in assign.candidates(self._m.members, of, topology)
+            if (name, of) not in self._saved
+        ]
         return [Send(name, Probe(0)) for name in found]

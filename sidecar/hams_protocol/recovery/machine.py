@@ -7,13 +7,28 @@ it twice.
 """
 
 from hams_protocol import limits, mutants
-from hams_protocol.effects import Effect, NoteLost, Propose, Send
-from hams_protocol.events import CasDone, CasFailed, CasUnknown, Event, Member, MembersChanged, PeerDown, PeerUp, Received, Tick, TopologyLearnt
+from hams_protocol.effects import Effect, Loss, NoteLost, Propose, Send
+from hams_protocol.events import (
+    CasDone,
+    CasFailed,
+    CasUnknown,
+    Event,
+    Late,
+    Member,
+    MembersChanged,
+    PeerDown,
+    PeerUp,
+    Received,
+    Tick,
+    TopologyLearnt,
+)
 from hams_protocol.graph import Graph, WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge
+from hams_protocol.lateness import Lateness, pause_s
 from hams_protocol.messages import (
     KEPT,
+    LEADS,
     SAVED,
     AskTopology,
     FenceAnswer,
@@ -39,13 +54,23 @@ FOREVER = float("inf")
 class Inquest:
     """One suspect: the probe on its way, and what came of it. `rollbacks` are the sets, with their epochs, that must go back with it."""
 
-    __slots__ = ("again_at", "asked_at", "confirmed_at", "health", "instance", "nonce", "reason", "rollbacks")
+    __slots__ = (
+        "again_at",
+        "asked_at",
+        "began_at",
+        "confirmed_at",
+        "health",
+        "instance",
+        "nonce",
+        "reason",
+        "rollbacks",
+    )
 
     def __init__(self, instance: InstanceId, reason: str, nonce: int, now: float) -> None:
         self.instance = instance
         self.reason = reason
         self.nonce = nonce
-        self.asked_at = now
+        self.began_at = self.asked_at = now
         self.again_at = now + limits.probe_again_after_s
         self.confirmed_at = FOREVER
         self.health: Health | None = None
@@ -53,23 +78,25 @@ class Inquest:
 
 
 class ManagerMachine:
-    """`step(event, now) -> effects` of one manager."""
+    """`step(event, now) -> effects` of one manager. `from_scratch`: whether states began as their models made them, not from those of another run."""
 
-    def __init__(self, graph: Graph, instance: InstanceId) -> None:
+    def __init__(self, graph: Graph, instance: InstanceId, from_scratch: bool = False) -> None:
         self.graph = graph
         self.instance = instance
+        self.from_scratch = from_scratch
         self.knowledge = Knowledge(graph)
         self.members: dict[InstanceId, Member] = {}
         self._known = False
         self._down: dict[InstanceId, bool] = {}
         self._met: set[InstanceId] = set()
         self._patience = Patience()
+        self.lateness = Lateness(graph.data.recovery.suspect_after_s)
         self._answered_at: dict[InstanceId, float] = {}
         self._inquests: dict[InstanceId, Inquest] = {}
         self._nonces = 0
         self._attempts = 0
         self._attempt: Attempt | None = None
-        self._kept_at: dict[tuple[InstanceId, str, int], float] = {}
+        self._held_at: dict[tuple[InstanceId, str, int], float] = {}
         self._orphaned_since: dict[str, float] = {}
         self.retry_at: dict[str, float] = {}
         self._about: set[tuple[str, ...]] = set()
@@ -90,10 +117,11 @@ class ManagerMachine:
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
         if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self._due:
-            return self._message(event.sender, event.message, now)  # most events are these, and change nothing that could be acted on
+            return self._message(
+                event.sender, event.message, now
+            )  # most events are these, and change nothing that could be acted on
         if isinstance(event, Tick):
             self._starved_s *= limits.starved_decay
-            self._excuse(now - self._due)
             self._ticked_at = now
         effects = self._handle(event, now)
         return effects + self._proceed(now)
@@ -101,11 +129,16 @@ class ManagerMachine:
     def deadline(self) -> float:
         """When the machine wants a Tick."""
         delay = self._delay()
-        dues = [self._held_until, self._needed_since + delay, self._assign_since + delay, self._began_at + limits.first_roles_wait_s]
-        dues += [*self.retry_at.values(), self._losses.ask_at]
+        dues = [
+            self._held_until,
+            self._needed_since + delay,
+            self._assign_since + delay,
+            self._began_at + limits.first_roles_wait_s,
+        ]
+        dues += [*self.retry_at.values(), self._losses.ask_at, *self._losses.wake_ats]
         for inquest in self._inquests.values():
             dues.append(inquest.again_at)
-            dues += [inquest.asked_at + self._probe_timeout_s, inquest.confirmed_at + delay]
+            dues += [self._judged_at(inquest), inquest.confirmed_at + delay]
         if self._attempt is not None:
             dues.append(self._attempt.asked_at + self._probe_timeout_s)
         due = min((due for due in dues if due > self._ticked_at), default=FOREVER)
@@ -118,17 +151,25 @@ class ManagerMachine:
         least = max(self.graph.data.recovery.suspect_after_s, limits.probe_timeout_min_s)
         return self._patience.timeout_s(least, self._ticked_at) + limits.starved_allowance * self._starved_s
 
-    def _excuse(self, late_s: float) -> None:
-        """A Tick that comes late means that this manager was starved: answers may be waiting unread, so everybody gets that time back."""
-        if not limits.starved_s < late_s < FOREVER:
+    def _late(self, by_s: float, now: float) -> None:
+        """This manager was starved: answers may be waiting unread, so everybody gets that time back."""
+        self.lateness.late(by_s, now)
+        if by_s <= limits.starved_s or mutants.on("starved-judge-judges"):
             return
-        self._starved_s = min(max(self._starved_s, late_s), limits.starved_max_s)
+        self._starved_s = min(max(self._starved_s, by_s), limits.starved_max_s)
         for inquest in self._inquests.values():
+            inquest.began_at = min(inquest.began_at + pause_s(by_s), now)
             if inquest.confirmed_at == FOREVER:
-                inquest.asked_at += late_s
-                inquest.again_at += late_s
+                inquest.asked_at = min(inquest.asked_at + by_s, now)
+                inquest.again_at += by_s
         if self._attempt is not None:
-            self._attempt.asked_at += late_s
+            self._attempt.asked_at = min(self._attempt.asked_at + by_s, now)
+
+    def _judged_at(self, inquest: Inquest) -> float:
+        """When silence is an answer: not while this manager's own loop is late, but for a silence that no starvation explains."""
+        due = inquest.asked_at + self._probe_timeout_s
+        silent_since = max(inquest.began_at, self._answered_at.get(inquest.instance, -FOREVER))
+        return min(max(due, self.lateness.judges_at), silent_since + limits.silence_max_s)
 
     @property
     def leader(self) -> bool:
@@ -146,7 +187,9 @@ class ManagerMachine:
         managers = sorted(
             item.instance
             for item in self.members.values()
-            if item.of == MANAGER and item.instance not in revoked and (item.instance not in self._down or item.instance == self.instance)
+            if item.of == MANAGER
+            and item.instance not in revoked
+            and (item.instance not in self._down or item.instance == self.instance)
         )
         return managers.index(self.instance) if self.instance in managers else len(managers)
 
@@ -176,6 +219,8 @@ class ManagerMachine:
             self._down.pop(event.peer, None)
             self._met.add(event.peer)
             return []
+        if isinstance(event, Late):
+            self._late(event.by_s, now)
         return []
 
     def _learn(self, topology: Topology, revision: int, now: float) -> list[Effect]:
@@ -183,20 +228,24 @@ class ManagerMachine:
         if self.knowledge.learn(topology, revision):
             self._attempt = None
             self._needed_since = FOREVER
-            roles = assign.named(topology)
-            self._inquests = {name: item for name, item in self._inquests.items() if name in roles and name not in topology.revoked}
+            roles = assign.involved(topology)
+            self._inquests = {
+                name: item
+                for name, item in self._inquests.items()
+                if name in roles and name not in topology.revoked
+            }
             return self._suspect_missing(now)
         return []
 
     def _members_changed(self, event: MembersChanged, now: float) -> list[Effect]:
         self.members = {member.instance: member for member in event.members}
         self._patience.keep(self.members)
-        here = {*self.members, *assign.named(self.knowledge.topology)}
+        here = {*self.members, *assign.involved(self.knowledge.topology)}
         self._met &= here
         self._heard_of = {item: generation for item, generation in self._heard_of.items() if item in here}
         self._down = {item: refused for item, refused in self._down.items() if item in here}
         self._answered_at = {item: at for item, at in self._answered_at.items() if item in here}
-        self._kept_at = {key: at for key, at in self._kept_at.items() if key[0] in here}
+        self._held_at = {key: at for key, at in self._held_at.items() if key[0] in here}
         if self._began_at == FOREVER:
             self._began_at = now
         return self._suspect_missing(now)
@@ -205,7 +254,7 @@ class ManagerMachine:
         """Named, but without a lease: probably gone. A probe tells."""
         effects: list[Effect] = []
         if self.members:
-            for instance in sorted(assign.named(self.knowledge.topology)):
+            for instance in sorted(assign.involved(self.knowledge.topology)):
                 if instance not in self.members and instance not in self.knowledge.topology.revoked:
                     effects += self._suspect(instance, "its lease has expired", now)
         return effects
@@ -213,7 +262,9 @@ class ManagerMachine:
     def _peer_down(self, event: PeerDown, now: float) -> list[Effect]:
         """A refused connection proves that nobody is there, but for a joiner that was never met and is registered: it may be starting."""
         starting = (
-            event.peer in self.members and event.peer not in self._met and any(event.peer in item.joining for item in self.knowledge.topology.sets)
+            event.peer in self.members
+            and event.peer not in self._met
+            and any(event.peer in item.joining for item in self.knowledge.topology.sets)
         )
         refused = event.refused and not starting
         self._down[event.peer] = refused or self._down.get(event.peer, False)
@@ -229,21 +280,31 @@ class ManagerMachine:
             effects = self._suspect(message.suspect, message.reason, now)
             inquest = self._inquests.get(sender)
             if sender == message.suspect and inquest is not None and inquest.confirmed_at == FOREVER:
-                effects += self._confirm(inquest, Health.MODEL_DEAD, now)  # it says so itself: as good as the answer to a probe
+                effects += self._confirm(
+                    inquest, Health.MODEL_DEAD, now
+                )  # it says so itself: as good as the answer to a probe
             return effects
         if isinstance(message, Probe):
-            return [Send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self.knowledge.topology.generation))]
+            return [
+                Send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self.knowledge.topology.generation))
+            ]
         if isinstance(message, ProbeAnswer):
             return self._probe_answer(sender, message, now)
         if isinstance(message, TopologyNews):
             return self._learn(message.topology, -1, now)
         if isinstance(message, AskTopology):
             known = self.knowledge
-            return [Send(sender, TopologyNews(known.topology, known.revision))] if known.topology.generation > message.generation else []
+            return (
+                [Send(sender, TopologyNews(known.topology, known.revision))]
+                if known.topology.generation > message.generation
+                else []
+            )
         if isinstance(message, Heartbeat):
             self._heard_of[sender] = message.generation
             behind = message.generation > self.knowledge.topology.generation
             return [Send(sender, AskTopology(self.knowledge.topology.generation))] if behind else []
+        if isinstance(message, FreezeAnswer) and self._losses.froze(sender, message):
+            return []
         if self._attempt is None:
             return []
         if isinstance(message, FreezeAnswer):
@@ -261,7 +322,11 @@ class ManagerMachine:
     def _suspect(self, instance: InstanceId, reason: str, now: float) -> list[Effect]:
         """Probe whoever is suspected and has a role; and, if it is a primary, those who could take over."""
         topology = self.knowledge.topology
-        if instance in self._inquests or instance in topology.revoked or instance not in assign.named(topology):
+        if (
+            instance in self._inquests
+            or instance in topology.revoked
+            or instance not in assign.involved(topology)
+        ):
             return []
         self._nonces += 1
         inquest = self._inquests[instance] = Inquest(instance, reason, self._nonces, now)
@@ -273,7 +338,9 @@ class ManagerMachine:
     def _probes(self, inquest: Inquest, now: float) -> list[Effect]:
         """Ask the suspect itself, and who could take over."""
         sets = [item for item in self.knowledge.topology.sets if self._is_needed(inquest.instance, item)]
-        heirs = [peer for item in sets for peer in (*item.in_sync, *assign.keepers(self.members, item))]
+        revoked = self.knowledge.topology.revoked
+        heirs = [item.primary for item in sets if item.primary is not None and item.primary not in revoked]
+        heirs += [peer for item in sets for peer in (*item.in_sync, *assign.rescuers(self.members, item))]
         asked = list(dict.fromkeys([inquest.instance, *heirs]))
         for peer in asked:
             self._patience.asked(peer, now)
@@ -285,8 +352,8 @@ class ManagerMachine:
         for report in answer.roles:
             if report.role == SAVED:
                 self._losses.saved(sender, report)
-            if report.role == KEPT:
-                self._kept_at[sender, report.name, report.epoch] = now
+            if report.role in (KEPT, LEADS):
+                self._held_at[sender, report.name, report.epoch] = now
         inquest = self._inquests.get(sender)
         if inquest is None or inquest.nonce != answer.nonce:
             return []
@@ -309,10 +376,13 @@ class ManagerMachine:
         for inquest in list(self._inquests.values()):
             unheard = self._answered_at.get(inquest.instance, -FOREVER) < inquest.asked_at
             unsettled = inquest.confirmed_at == FOREVER or (inquest.health is not None and unheard)
-            if unsettled and now >= inquest.asked_at + self._probe_timeout_s:
+            if unsettled and now >= self._judged_at(inquest):
                 effects += self._confirm(inquest, None, now)
             elif now >= inquest.again_at:
-                inquest.again_at = now + limits.probe_again_after_s
+                judges = self.lateness.may_judge(now)
+                inquest.again_at = now + (
+                    limits.probe_again_after_s if judges else limits.probe_again_starved_s
+                )
                 if not unsettled:  # else the first probe counts, or it would never have waited long enough
                     inquest.asked_at = now
                 effects += self._probes(inquest, now)
@@ -330,7 +400,7 @@ class ManagerMachine:
         """Whatever can be done now: revoke, recover, assign. One proposal at a time."""
         if not self._known:
             return []
-        effects = self._expire(now) + self._losses.ask_saved(now)
+        effects = self._expire(now) + self._losses.ask_saved(now) + self._losses.ask_logs(now)
         if self._proposing or now < self._held_until:
             return effects
         condemned = self._condemned(now)
@@ -352,7 +422,11 @@ class ManagerMachine:
     def _confirmed(self, now: float) -> list[Inquest]:
         """Inquests whose suspects have failed their probes, as far as it is this manager's turn."""
         delay = self._delay()
-        return [inquest for inquest in self._inquests.values() if inquest.confirmed_at != FOREVER and now >= inquest.confirmed_at + delay]
+        return [
+            inquest
+            for inquest in self._inquests.values()
+            if inquest.confirmed_at != FOREVER and now >= inquest.confirmed_at + delay
+        ]
 
     def _condemned(self, now: float) -> set[InstanceId]:
         """Confirmed suspects to be revoked by the very commit that replaces them: slot owners, and primaries whose sets have an in-sync member
@@ -369,7 +443,9 @@ class ManagerMachine:
         for inquest in self._confirmed(now):
             needed = [item for item in topology.sets if self._is_needed(inquest.instance, item)]
             if any(item.primary == inquest.instance for item in topology.sets):
-                joint = all(item.primary == inquest.instance and self._may_freeze(item, out, now) for item in needed)
+                joint = all(
+                    item.primary == inquest.instance and self._may_freeze(item, out, now) for item in needed
+                )
             else:
                 joint = not needed and self._owns_slot(inquest.instance) and self._has_substitute(inquest)
             if joint:
@@ -383,7 +459,9 @@ class ManagerMachine:
         return any(peer not in out and peer not in self._down for peer in item.in_sync)
 
     def _owns_slot(self, instance: InstanceId) -> bool:
-        return any(slot.instance == instance for table in self.knowledge.topology.tables for slot in table.slots)
+        return any(
+            slot.instance == instance for table in self.knowledge.topology.tables for slot in table.slots
+        )
 
     def _to_revoke(self, now: float) -> set[InstanceId]:
         """Confirmed suspects that somebody can stand in for; a primary only if an in-sync member has just answered."""
@@ -391,41 +469,80 @@ class ManagerMachine:
         found: set[InstanceId] = set()
         for inquest in self._confirmed(now):
             if any(item.primary == inquest.instance for item in topology.sets):
-                replaced = all(self._has_heir(item, inquest) for item in topology.sets if self._is_needed(inquest.instance, item))
+                replaced = all(
+                    self._has_heir(item, inquest)
+                    for item in topology.sets
+                    if self._is_needed(inquest.instance, item)
+                )
             else:
-                replaced = self._owns_slot(inquest.instance) and self._has_substitute(inquest)
+                needed = any(self._is_needed(inquest.instance, item) for item in topology.sets)
+                owns = self._owns_slot(inquest.instance)
+                replaced = not needed and owns and self._has_substitute(inquest)
             if replaced:
                 found.add(inquest.instance)
         return found
 
     def _is_needed(self, instance: InstanceId, item: ReplicaSet) -> bool:
-        """Whether the set needs another replica before this one may go: it leads the set, or backs one that has lost its primary."""
+        """Whether the set needs another replica before this one may go: it leads the set, or backs one that has lost its primary, or keeps one
+        whose primary has not just said that it has the state: that may be dead, or waiting for the keeper's copy."""
         if mutants.on("revoke-last-replica"):
             return False
-        return item.primary == instance or (instance in item.in_sync and item.primary in self.knowledge.topology.revoked)
+        revoked = self.knowledge.topology.revoked
+        keeps = instance in item.keepers and not item.lost and not self._has_just_led(item, instance)
+        return item.primary == instance or keeps or (instance in item.in_sync and item.primary in revoked)
+
+    def _has_just_led(self, item: ReplicaSet, suspect: InstanceId) -> bool:
+        """Whether the set's primary has answered as such since the suspect was asked."""
+        inquest, primary = self._inquests.get(suspect), item.primary
+        if inquest is None or primary is None or primary in self.knowledge.topology.revoked:
+            return False
+        if mutants.on("keeper-let-go"):
+            return True
+        return self._held_at.get((primary, item.name, item.epoch), -FOREVER) >= inquest.asked_at
 
     def _has_heir(self, item: ReplicaSet, inquest: Inquest) -> bool:
         """A revoked one may still answer, but it will never act again; the state that one has kept may."""
-        out = {*self._inquests, *self.knowledge.topology.revoked}
-        if any(self._answered_at.get(peer, -FOREVER) >= inquest.asked_at and peer not in out for peer in item.in_sync):
+        topology = self.knowledge.topology
+        out = {*self._inquests, *topology.revoked}
+        if any(
+            self._answered_at.get(peer, -FOREVER) >= inquest.asked_at and peer not in out
+            for peer in item.in_sync
+        ):
             return True
-        keepers = assign.keepers(self.members, item)
-        return any(self._kept_at.get((peer, item.name, item.epoch), -FOREVER) >= inquest.asked_at and peer not in out for peer in keepers)
+        rescuers = [peer for peer in assign.returned(self.members, item) if peer not in out]
+        if inquest.health is None and assign.fresh_primary(self._living(), item.name, item, topology):
+            # Not if the primary's proxy lives: it has a fresh model sooner. Of a keeper only the proxy counts, whatever its own model does.
+            rescuers += [
+                peer for peer in item.keepers if peer not in topology.revoked and not self._is_silent(peer)
+            ]
+        return any(
+            self._held_at.get((peer, item.name, item.epoch), -FOREVER) >= inquest.asked_at
+            for peer in rescuers
+        )
 
     def _has_substitute(self, inquest: Inquest) -> bool:
         """A dead slot owner is revoked at once; one whose proxy lives only if another instance can take its slots."""
         if inquest.health is None:
             return True
         topology = self.knowledge.topology
-        ops = [table.op for table in topology.tables if any(slot.instance == inquest.instance for slot in table.slots)]
-        return all(any(item != inquest.instance for item in assign.candidates(self.members, op, topology)) for op in ops)
+        ops = [
+            table.op
+            for table in topology.tables
+            if any(slot.instance == inquest.instance for slot in table.slots)
+        ]
+        return all(
+            any(item != inquest.instance for item in assign.candidates(self.members, op, topology))
+            for op in ops
+        )
 
     def _recover(self, condemned: set[InstanceId], now: float) -> list[Effect]:
         """Go on with the attempt, or begin one. It works on the present topology with the condemned revoked, which its commit will say."""
         known = self.knowledge.topology
         topology = assign.revoke(known, condemned) if condemned else known
         orphaned = [item.name for item in topology.sets if self._is_orphaned(item, topology, now)]
-        spared = {item.primary for item in topology.sets if item.primary in condemned and item.name not in orphaned}
+        spared = {
+            item.primary for item in topology.sets if item.primary in condemned and item.name not in orphaned
+        }
         if spared:  # nobody can stand in for these after all
             return self._recover({item for item in condemned if item not in spared}, now)
         rollbacks = [name for name in self._to_roll_back() if name not in orphaned]
@@ -439,18 +556,32 @@ class ManagerMachine:
         if now < self._needed_since + (0.0 if condemned else self._delay()):
             return []
         effects: list[Effect] = []
-        about = {(name, *assign.keepers(self.members, topology.find(name))) for name in orphaned}
+        about = {(name, *assign.rescuers(self.members, topology.find(name))) for name in orphaned}
         attempt = self._attempt
-        if attempt is not None and (attempt.hopeless or not about <= self._about or attempt.condemned != condemned):
+        if attempt is not None and (
+            attempt.hopeless or not about <= self._about or attempt.condemned != condemned
+        ):
             attempt = None
         if attempt is None:
             self._attempts += 1
-            members = {name: item for name, item in self.members.items() if name not in self._inquests and name not in condemned}
-            patient = [name for name, since in self._orphaned_since.items() if now < since + limits.kept_wait_s]
+            members = {
+                name: item
+                for name, item in self.members.items()
+                if name not in self._inquests and name not in condemned
+            }
+            patient = [
+                name for name, since in self._orphaned_since.items() if now < since + limits.kept_wait_s
+            ]
             patient += [item.name for item in known.sets if item.primary in condemned]
-            attempt = Attempt(self.graph, topology, known, members, self._attempts, self.knowledge.revision, now, patient)
+            attempt = Attempt(
+                self.graph, topology, known, members, self._attempts, self.knowledge.revision, now, patient
+            )
             attempt.condemned = frozenset(condemned)
-            silent = [item.instance for item in self._inquests.values() if item.confirmed_at != FOREVER and item.health is None]
+            silent = [
+                item.instance
+                for item in self._inquests.values()
+                if item.confirmed_at != FOREVER and item.health is None
+            ]
             self._about = about
             effects = attempt.begin(orphaned, rollbacks, silent, now)
         self._attempt = attempt
@@ -458,7 +589,9 @@ class ManagerMachine:
         for name in attempt.put_off:
             self.retry_at[name] = now + self._probe_timeout_s
         attempt.put_off.clear()
-        if attempt.is_empty or vain:  # in vain: nobody can stand in for one of the condemned, so none of them is revoked
+        if (
+            attempt.is_empty or vain
+        ):  # in vain: nobody can stand in for one of the condemned, so none of them is revoked
             self._attempt = None
             return effects
         result = attempt.result()
@@ -477,7 +610,7 @@ class ManagerMachine:
         self._orphaned_since.setdefault(item.name, now)
         if now < self.retry_at.get(item.name, -FOREVER):
             return False
-        return not (item.lost and not assign.keepers(self.members, item)) and not self._must_wait(item)
+        return not (item.lost and not assign.rescuers(self.members, item)) and not self._must_wait(item)
 
     def _to_roll_back(self) -> list[str]:
         """Sets whose primary, still in the epoch of which it said so, lives without its state, and has no backup to stand in for it."""
@@ -491,16 +624,22 @@ class ManagerMachine:
 
     def _must_wait(self, item: ReplicaSet) -> bool:
         """All who could take over fail their probes: the state is not lost, it waits until one of them answers."""
-        heirs = [peer for peer in item.in_sync if peer not in self.knowledge.topology.revoked]
-        keepers = assign.keepers(self.members, item)
-        return bool(heirs) and all(self._is_silent(peer) for peer in (*heirs, *keepers))
+        revoked = self.knowledge.topology.revoked
+        heirs = [peer for peer in (*item.in_sync, *item.keepers) if peer not in revoked]
+        returned = assign.returned(self.members, item)
+        return bool(heirs) and all(self._is_silent(peer) for peer in (*heirs, *returned))
 
     def _is_silent(self, instance: InstanceId) -> bool:
         inquest = self._inquests.get(instance)
         return inquest is not None and inquest.confirmed_at != FOREVER and inquest.health is None
 
     def _said_lost(self, attempt: Attempt) -> list[Effect]:
-        return [NoteLost(name, attempt.topology.find(name).epoch, -1, "no replica of its state is left") for name in sorted(attempt.lost)]
+        return [
+            NoteLost(
+                Loss.GONE, name, attempt.topology.find(name).epoch, -1, "no replica of its state is left"
+            )
+            for name in sorted(attempt.lost)
+        ]
 
     def _assign(self, now: float) -> list[Effect]:
         """First roles, joiners, free slots."""
@@ -509,7 +648,11 @@ class ManagerMachine:
         changed = assign.first_roles(self.graph, topology, self.members, patient)
         living = self._living()
         changed = assign.slots(self.graph, changed, living, ())
-        suspects = {name for name, item in self._inquests.items() if item.confirmed_at == FOREVER and name in self.members}
+        suspects = {
+            name
+            for name, item in self._inquests.items()
+            if item.confirmed_at == FOREVER and name in self.members
+        }
         changed = assign.joiners(self.graph, changed, living, suspects)
         changed, notes = self._losses.lost_and_found(changed)
         changed, restarts = self._losses.restart(changed, now)
@@ -525,11 +668,19 @@ class ManagerMachine:
 
     def _living(self) -> dict[InstanceId, Member]:
         """Members of whom nothing bad is known."""
-        return {name: item for name, item in self.members.items() if name not in self._inquests and not self._down.get(name)}
+        return {
+            name: item
+            for name, item in self.members.items()
+            if name not in self._inquests and not self._down.get(name)
+        }
 
     def is_gone(self, instance: InstanceId) -> bool:
         """Whether an instance has lost its lease and fails its probe."""
         return instance not in self.members and self._is_silent(instance)
+
+    def is_refused(self, instance: InstanceId) -> bool:
+        """Whether nobody listens any more where an instance was."""
+        return self._down.get(instance, False)
 
     def _propose(self, topology: Topology) -> list[Effect]:
         self._proposing = True
@@ -539,7 +690,7 @@ class ManagerMachine:
     def _without_old_ends(self, topology: Topology) -> Topology:
         """An end that everybody has heard of goes. Under Block what it ended need not be durable yet, and who comes later may have to judge it."""
         known = self.knowledge.topology
-        here = {*self.members, *assign.named(known)}.difference(known.revoked, (self.instance,))
+        here = {*self.members, *assign.involved(known)}.difference(known.revoked, (self.instance,))
         if all(self._heard_of.get(item, 0) >= self._waited_for.generation for item in here):
             self._known_to_all, self._waited_for = self._waited_for, known
         blocks = self.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK

@@ -5,25 +5,60 @@ their apply; only the second makes a version durable.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from hams_protocol import limits, mutants
 from hams_protocol.effects import Effect, NoteApply, Propose, Rehearse, Send
+from hams_protocol.graph import Operator
 from hams_protocol.ids import InstanceId
-from hams_protocol.knowledge import Status
-from hams_protocol.messages import AskApplied, AskCopy, AskDurable, Consumed, Leave, Message, RecordAck, StateCopy, StateRecord
+from hams_protocol.knowledge import Knowledge, Status
+from hams_protocol.lineage import Lineage
+from hams_protocol.messages import (
+    AskApplied,
+    AskCopy,
+    AskDurable,
+    Leave,
+    Message,
+    RecordAck,
+    StateCopy,
+    StateRecord,
+)
 from hams_protocol.topology import ReplicaSet
-
-if TYPE_CHECKING:
-    from hams_protocol.stateful.machine import StatefulMachine
+from hams_protocol.versions import VersionStore
 
 FOREVER = float("inf")
+
+
+class Replica(Protocol):
+    """What a backup is part of: an instance of its operator, or what a keeper holds."""
+
+    operator: Operator
+    knowledge: Knowledge
+    store: VersionStore
+    lineage: Lineage
+    layout: str
+    model_ready: bool
+    warm: bool
+    warming: bool
+    proposing: bool
+
+    def fits(self, layout: str) -> bool:
+        """Whether a state of this layout can be taken over."""
+        ...
+
+    def refuse_layout(self, layout: str) -> list[Effect]:
+        """What is done if it cannot."""
+        ...
+
+    def refuse_state(self, defect: str) -> list[Effect]:
+        """What is done if a state's payload cannot be read."""
+        ...
 
 
 class Backup:
     """The backup (or joiner) role of one instance in one epoch."""
 
-    def __init__(self, machine: "StatefulMachine", found: ReplicaSet, in_sync: bool, now: float) -> None:
+    def __init__(self, machine: Replica, found: ReplicaSet, in_sync: bool, now: float) -> None:
         self._m = machine
         self._primary = found.primary
         self._epoch = found.epoch
@@ -45,10 +80,6 @@ class Backup:
         """The newest version received in order."""
         return self._held[-1].version if self._held else self.applied
 
-    def held_units(self) -> list[Consumed]:
-        """Units of records received but not applied."""
-        return [consumed for record in self._held for consumed in record.units]
-
     # -- joining ---------------------------------------------------------------------------------------------------------------
 
     def ask_copy(self, now: float) -> list[Effect]:
@@ -68,6 +99,8 @@ class Backup:
         m = self._m
         if not m.fits(copy.layout):
             return m.refuse_layout(copy.layout)
+        if copy.state is not None and copy.state.defect:
+            return m.refuse_state(copy.state.defect)
         m.layout = copy.layout
         self._held.clear()
         m.knowledge.completed.learn(copy.complete)
@@ -76,7 +109,9 @@ class Backup:
         m.lineage.clear()
         m.lineage.add(copy.units, m.knowledge.completed)
         self.applied = copy.version
-        note = NoteApply(copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True)
+        note = NoteApply(
+            copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True
+        )
         self._rehearsed = self._rehearsed or m.warm
         return [note, *self.rehearse(), *self._adopt_early(now), *self._acknowledge(now)]
 
@@ -109,10 +144,14 @@ class Backup:
         return []
 
     def _record(self, sender: InstanceId, record: StateRecord, now: float) -> list[Effect]:
-        if record.epoch != self._epoch and not (record.epoch < self._epoch and mutants.on("record-of-old-epoch")):
+        if record.epoch != self._epoch and not (
+            record.epoch < self._epoch and mutants.on("record-of-old-epoch")
+        ):
             return []
         if self._frozen_in >= 0 and not mutants.on("frozen-takes-records"):
             return []
+        if record.state is not None and record.state.defect:
+            return []  # what it holds so far is worth more than an end: its primary drops a backup that does not receive
         if self.applied < 0 or (record.previous > self.received and not mutants.on("apply-with-gap")):
             if len(self._early) < limits.window_versions_max:
                 self._early[record.previous] = record
@@ -126,7 +165,9 @@ class Backup:
     def _adopt_early(self, now: float) -> list[Effect]:
         while (record := self._early.pop(self.received, None)) is not None:
             self._held.append(record)
-        self._early = {previous: record for previous, record in self._early.items() if previous > self.received}
+        self._early = {
+            previous: record for previous, record in self._early.items() if previous > self.received
+        }
         return self.apply(now)
 
     def apply(self, now: float) -> list[Effect]:
@@ -142,7 +183,9 @@ class Backup:
                 self._held.clear()
                 self._early.clear()
                 break
-            goes_on = mutants.on("apply-before-upstream-durable") or (status is Status.ORPHAN and mutants.on("apply-orphan"))
+            goes_on = mutants.on("apply-before-upstream-durable") or (
+                status is Status.ORPHAN and mutants.on("apply-orphan")
+            )
             if status is not Status.DURABLE and not goes_on:
                 self._waiting_since = min(self._waiting_since, now)
                 break
@@ -151,7 +194,9 @@ class Backup:
             m.store.append(record, changed=record.state is not None)
             m.lineage.add(record.units, knowledge.completed)
             self.applied = record.version
-            effects.append(NoteApply(name, knowledge.topology.generation, self._epoch, record.version, record.chain))
+            effects.append(
+                NoteApply(name, knowledge.topology.generation, self._epoch, record.version, record.chain)
+            )
         if effects:
             m.store.trim(FOREVER_VERSION, keep_at_least=max(m.operator.window + 1 - len(self._held), 1))
         return [*effects, *self._acknowledge(now)]
@@ -189,7 +234,9 @@ class Backup:
     def leave(self, now: float) -> list[Effect]:
         """This instance is to end: it says so again and again, and is a backup like any other until the topology names it no more."""
         self._leave_due = now + limits.resend_after_s
-        return [] if self._primary is None else [Send(self._primary, Leave(self._m.operator.name, self._epoch))]
+        return (
+            [] if self._primary is None else [Send(self._primary, Leave(self._m.operator.name, self._epoch))]
+        )
 
     # -- time ----------------------------------------------------------------------------------------------------------------------
 
@@ -209,7 +256,11 @@ class Backup:
             m = self._m
             for dep in self._held[0].deps:
                 owner = m.knowledge.set_of(dep.op).primary
-                if dep.op != m.operator.name and owner is not None and m.knowledge.status_of(dep) is not Status.DURABLE:
+                if (
+                    dep.op != m.operator.name
+                    and owner is not None
+                    and m.knowledge.status_of(dep) is not Status.DURABLE
+                ):
                     effects.append(Send(owner, AskDurable(dep.op)))
         if now >= self._thaw_at and not self._m.proposing:
             # Whoever froze this set has given up, or is gone, and its primary may live: the next generation, with nothing changed, ends the attempt.

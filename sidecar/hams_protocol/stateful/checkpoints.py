@@ -6,6 +6,7 @@ what it has applied itself need not be durable. Nothing waits for a checkpoint, 
 
 from typing import TYPE_CHECKING
 
+from hams_protocol import mutants
 from hams_protocol.effects import Effect, ReadCheckpoint, Send, WriteCheckpoint
 from hams_protocol.graph import WhenLost
 from hams_protocol.messages import SAVED, AskDurable, RoleReport, StateCopy
@@ -21,7 +22,9 @@ class Checkpoints:
 
     def __init__(self, machine: "StatefulMachine") -> None:
         self._m = machine
-        self._every_s = FOREVER if machine.operator.checkpoint is None else machine.operator.checkpoint.every_s
+        self._every_s = (
+            FOREVER if machine.operator.checkpoint is None else machine.operator.checkpoint.every_s
+        )
         self._due = FOREVER
         self._asked = False
         self._written = (0, -1)
@@ -40,8 +43,16 @@ class Checkpoints:
         """The state is lost and shall begin again: what is on disk? Asked once per epoch, by instances without a role."""
         m = self._m
         found = m.knowledge.set_of(m.operator.name)
-        restarts = self._every_s != FOREVER and (m.graph.data.recovery.when_lost is WhenLost.RESTART or found.may_restart)
-        if not (restarts and found.lost and m.primary is None and m.backup is None and self._read_for < found.epoch):
+        restarts = self._every_s != FOREVER and (
+            m.graph.data.recovery.when_lost is WhenLost.RESTART or found.may_restart
+        )
+        if not (
+            restarts
+            and found.lost
+            and m.primary is None
+            and m.backup is None
+            and self._read_for < found.epoch
+        ):
             return []
         self._read_for, self.has_read, self.saved = found.epoch, False, None
         return [ReadCheckpoint(m.operator.name)]
@@ -49,7 +60,9 @@ class Checkpoints:
     def read(self, copy: StateCopy | None) -> None:
         """What was found; a state that the model cannot take over is as good as none."""
         self.has_read = True
-        self.saved = copy if copy is not None and copy.state is not None and self._m.fits(copy.layout) else None
+        self.saved = (
+            copy if copy is not None and copy.state is not None and self._m.fits(copy.layout) else None
+        )
 
     def report(self) -> tuple[RoleReport, ...]:
         """For managers, while the state is lost."""
@@ -100,9 +113,24 @@ class Checkpoints:
     def _write(self, durable: int) -> list[Effect]:
         m = self._m
         version = m.store.at_or_below(durable)
+        if mutants.on("checkpoint-speculative"):
+            version = m.store.newest
+        if mutants.on("checkpoint-oldest"):
+            version = next(iter(m.store.versions), None)
         if version is None or version.state is None or (m.epoch, version.number) <= self._written:
             return []
         self._written = (m.epoch, version.number)
         units, known = m.lineage.up_to(version.number), m.knowledge.completed.snapshot()
-        copy = StateCopy(m.operator.name, m.epoch, version.number, units, known, version.record.chain, version.state, m.layout)
+        if mutants.on("checkpoint-without-consumed"):
+            units = ()
+        copy = StateCopy(
+            m.operator.name,
+            m.epoch,
+            version.number,
+            units,
+            known,
+            version.record.chain,
+            version.state,
+            m.layout,
+        )
         return [WriteCheckpoint(copy)]

@@ -36,10 +36,11 @@ from hams_protocol.messages import (
     StateCopy,
     StateRecord,
 )
+from hams_protocol.stateful.choice import KeeperChoice
 from hams_protocol.stateful.fences import others
 from hams_protocol.stateful.followers import Follower, Followers
 from hams_protocol.stateful.leaving import Leaving
-from hams_protocol.topology import ReplicaSet, Topology, admit, hand_over, shrink
+from hams_protocol.topology import ReplicaSet, Topology, admit, hand_over, name_keeper, shrink
 from hams_protocol.versions import Version
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ class Durability:
         self._followers = Followers()
         self._followers.sync(found, self.base, machine.knowledge.topology.generation, now)
         self.leaving = Leaving(machine, found.epoch, self._followers, now)
+        self._choice = KeeperChoice(machine, found.epoch, self._followers)
+        self._choice.named()
         self._proposed_at = -FOREVER
+        self._proposed_set: ReplicaSet | None = None
         self._reconsider_at = FOREVER
         self._dropping: set[InstanceId] = set()
         self._handed_in = -1
@@ -87,8 +91,14 @@ class Durability:
 
     @property
     def is_protected(self) -> bool:
-        """Whether a backup in sync is within reach."""
-        return self._followers.some_in_reach(self._m.knowledge.set_of(self._m.operator.name).in_sync)
+        """Whether a backup in sync, or a keeper, is within reach: somebody else holds everything durable, whatever becomes of what is proposed."""
+        found = self._m.knowledge.set_of(self._m.operator.name)
+        return self._is_held(found) and (self._proposed_set is None or self._is_held(self._proposed_set))
+
+    def _is_held(self, found: ReplicaSet) -> bool:
+        revoked = self._m.knowledge.topology.revoked
+        holders = (*found.in_sync, *(item for item in found.keepers if item not in revoked))
+        return self._followers.some_in_reach(holders)
 
     @property
     def window_open(self) -> bool:
@@ -125,7 +135,7 @@ class Durability:
         if follower.copying or not follower.ack or follower.sent >= ready:
             return []
         if follower.received >= follower.sent:
-            follower.progress_at = follower.sent_at = now
+            follower.progress_at = follower.sent_at = follower.silent_since = now
         joining = self._is_joining(follower.instance)
         flying = self._flying(follower)
         effects: list[Effect] = []
@@ -134,7 +144,9 @@ class Durability:
                 break
             flying += size_of(version)
             if version.record.epoch == self._epoch:
-                effects.append(Send(follower.instance, self._bare(version.record) if joining else version.record))
+                effects.append(
+                    Send(follower.instance, self._bare(version.record) if joining else version.record)
+                )
             follower.sent = version.number
         return effects
 
@@ -143,7 +155,9 @@ class Durability:
         if follower.received >= follower.sent:
             return 0
         has = max(follower.received, follower.copied)
-        nbytes = sum(size_of(version) for version in self._m.store.after(has) if version.number <= follower.sent)
+        nbytes = sum(
+            size_of(version) for version in self._m.store.after(has) if version.number <= follower.sent
+        )
         return nbytes + (follower.copied_nbytes if follower.received < follower.copied else 0)
 
     def _lag_max_s(self, follower: Follower) -> float:
@@ -170,9 +184,9 @@ class Durability:
         return self._send_again(follower, now)
 
     def _send_again(self, follower: Follower, now: float) -> list[Effect]:
-        progress_at = follower.progress_at
+        before = follower.progress_at, follower.silent_since
         effects = self._catch_up(follower, now)
-        follower.progress_at = progress_at
+        follower.progress_at, follower.silent_since = before
         return effects
 
     def _catch_up(self, follower: Follower, now: float) -> list[Effect]:
@@ -195,6 +209,10 @@ class Durability:
         if follower is None or follower.copying or not follower.ack or follower.received >= follower.sent:
             return []
         return self._send_again(follower, now)
+
+    def late(self, by_s: float, now: float) -> None:
+        """This instance's own loop was late."""
+        self._followers.late(by_s, now)
 
     def peer_down(self, peer: InstanceId, refused: bool, now: float) -> list[Effect]:
         """A follower cannot be reached."""
@@ -246,18 +264,21 @@ class Durability:
         for version in self._m.store.versions:
             if version.state is None:
                 break
-            if knowledge.status(others(version.record.deps, name)) is not Status.DURABLE and not mutants.on("alone-without-deps"):
+            if knowledge.status(others(version.record.deps, name)) is not Status.DURABLE and not mutants.on(
+                "alone-without-deps"
+            ):
                 break
             found = max(found, version.number)
         return found
 
     def _who_waits(self) -> tuple[tuple[InstanceId, ...], tuple[InstanceId | None, ...]]:
-        """Who holds records back for downstream operators: their backups, or a primary that is alone. And the owners of the shards, by number."""
+        """Who holds records back for downstream operators: their backups, or a primary that is alone and its keeper. And the owners of the
+        shards, by number."""
         m = self._m
         peers: dict[InstanceId, None] = {}
         for name in m.graph.stateful_downstream[m.operator.name]:
             found = m.knowledge.set_of(name)
-            for peer in found.in_sync or found.members:
+            for peer in found.in_sync or found.holders:
                 peers[peer] = None
         return tuple(peers), tuple(m.knowledge.set_of(name).primary for name in m.graph.shard_names)
 
@@ -293,14 +314,22 @@ class Durability:
         """Who asks is told how far it has come, and of what follows for a while."""
         if sender in self._askers or len(self._askers) < limits.askers_max:
             self._askers[sender] = now
-        return [Send(sender, Durable((self._m.own_dep(self._epoch, self.durable),)))] if self.durable >= 0 else []
+        return (
+            [Send(sender, Durable((self._m.own_dep(self._epoch, self.durable),)))]
+            if self.durable >= 0
+            else []
+        )
 
     def _ask_durable(self, deps: Deps) -> list[Effect]:
         m = self._m
         effects: list[Effect] = []
         for dep in deps:
             owner = m.knowledge.set_of(dep.op).primary
-            if dep.op != m.operator.name and owner is not None and m.knowledge.status_of(dep) is not Status.DURABLE:
+            if (
+                dep.op != m.operator.name
+                and owner is not None
+                and m.knowledge.status_of(dep) is not Status.DURABLE
+            ):
                 effects.append(Send(owner, AskDurable(dep.op)))
         return effects
 
@@ -310,7 +339,9 @@ class Durability:
         """A newer topology in the same epoch."""
         self._followers.sync(found, self.base, self._m.knowledge.topology.generation, now)
         self._dropping.intersection_update(found.in_sync)
+        self._choice.named()
         self._proposed_at = -FOREVER
+        self._proposed_set = None
         effects = [*self.ship(now), *self.advance(now), *self._tell_newcomers()]
         for follower in list(self._followers.all.values()):
             effects += self._admit(follower, now)
@@ -335,14 +366,25 @@ class Durability:
         follower = self._followers.acknowledge(sender, ack.received, ack.applied, now)
         if follower is None:
             return []
-        return [*self._ship_to(follower, self._ready_up_to(), now), *self.advance(now), *self._admit(follower, now)]
+        return [
+            *self._ship_to(follower, self._ready_up_to(), now),
+            *self.advance(now),
+            *self._admit(follower, now),
+        ]
 
     def _is_joining(self, instance: InstanceId) -> bool:
-        return instance in self._m.knowledge.set_of(self._m.operator.name).joining
+        """Whether it is on its way into the set; so is a keeper that is not named yet."""
+        found = self._m.knowledge.set_of(self._m.operator.name)
+        return instance in found.joining or instance == self._followers.called
 
     def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
         follower = self._followers.all.get(sender)
-        if ask.epoch != self._epoch or follower is None or ask.generation < follower.named_in or not self._is_joining(sender):
+        if (
+            ask.epoch != self._epoch
+            or follower is None
+            or ask.generation < follower.named_in
+            or not self._is_joining(sender)
+        ):
             return []
         follower.heard = True
         if ask.known < 0:
@@ -366,12 +408,28 @@ class Durability:
             return []
         follower.copying = follower.asked = False
         follower.sent = version.number
-        follower.progress_at = follower.sent_at = now
-        units = () if mutants.on("copy-without-consumed") else bare(m.lineage.up_to(version.number), m.knowledge)
+        follower.progress_at = follower.sent_at = follower.silent_since = now
+        units = (
+            () if mutants.on("copy-without-consumed") else bare(m.lineage.up_to(version.number), m.knowledge)
+        )
         known = m.knowledge.completed.snapshot()
-        copy = StateCopy(m.operator.name, self._epoch, version.number, units, known, version.record.chain, version.state, m.layout)
-        follower.copied, follower.copied_nbytes = version.number, version.carried_nbytes + version.state.nbytes
-        follower.copied_by = now + limits.resend_after_s + follower.copied_nbytes / limits.stream_floor_bytes_s
+        copy = StateCopy(
+            m.operator.name,
+            self._epoch,
+            version.number,
+            units,
+            known,
+            version.record.chain,
+            version.state,
+            m.layout,
+        )
+        follower.copied, follower.copied_nbytes = (
+            version.number,
+            version.carried_nbytes + version.state.nbytes,
+        )
+        follower.copied_by = (
+            now + limits.resend_after_s + follower.copied_nbytes / limits.stream_floor_bytes_s
+        )
         return [Send(follower.instance, copy), *self._ship_to(follower, self._ready_up_to(), now)]
 
     def _admit(self, follower: Follower, now: float) -> list[Effect]:
@@ -381,8 +439,9 @@ class Durability:
         after a primary that is alone, and need not wait, would be one version behind for ever.
         """
         m = self._m
-        found = m.knowledge.set_of(m.operator.name)
-        if follower.instance not in found.joining or follower.copying or follower.applied < 0:
+        if not self._is_joining(follower.instance) or follower.copying or follower.applied < 0:
+            return []
+        if follower.keeper and not self._choice.is_wanted():
             return []
         effects: list[Effect] = []
         if not follower.ack and not mutants.on("set-before-ack-set"):
@@ -390,8 +449,13 @@ class Durability:
             effects = self._catch_up(follower, now)
         if follower.applied < max(self.durable, self.base) or not self._may_propose(now):
             return effects
-        changed = admit(m.knowledge.topology, m.operator.name, m.instance, self._epoch, follower.instance)
-        return effects if changed is None else effects + self._propose(changed, now)
+        change = name_keeper if follower.keeper else admit
+        changed = change(m.knowledge.topology, m.operator.name, m.instance, self._epoch, follower.instance)
+        if changed is None:
+            return effects
+        if follower.keeper:
+            self._choice.proposed()
+        return effects + self._propose(changed, now)
 
     def _propose(self, changed: Topology, now: float) -> list[Effect]:
         """Propose a change of this set.
@@ -402,12 +466,15 @@ class Durability:
         m = self._m
         if self._blocked:
             kept = changed.find(m.operator.name).in_sync
-            self._dropping.update(member for member in m.knowledge.set_of(m.operator.name).in_sync if member not in kept)
+            self._dropping.update(
+                member for member in m.knowledge.set_of(m.operator.name).in_sync if member not in kept
+            )
         return self._proposed(changed, now)
 
     def _proposed(self, changed: Topology, now: float) -> list[Effect]:
         self._m.proposing = not mutants.on("proposals-pile-up")
         self._proposed_at = now
+        self._proposed_set = changed.find(self._m.operator.name)
         self._reconsider_at = now + limits.propose_retry_s
         return [Propose(self._m.knowledge.revision, changed)]
 
@@ -419,29 +486,80 @@ class Durability:
     def _may_propose_at(self) -> float:
         return FOREVER if self._m.proposing else self._proposed_at + limits.propose_retry_s
 
+    # -- keepers -----------------------------------------------------------------------------------------------------------------------
+
+    def find_keeper(self, now: float) -> list[Effect]:
+        """While the state has one holder only: call an instance of another operator, copy to it, and another one if that is of no use."""
+        choice, effects = self._choice, list[Effect]()
+        called = choice.called
+        if called is not None:
+            if not choice.is_vain(called, self._keeper_patience_s(called), now):
+                return self._copy_again(called, now)
+            if not choice.is_settled:  # it may be named yet: the next generation, with nothing changed, tells
+                return (
+                    []
+                    if not self._may_propose(now)
+                    else self._propose(self._m.knowledge.topology.next(), now)
+                )
+            self._followers.dismiss(called.instance)
+            effects = self.advance(now)
+        if not choice.is_wanted() or self.durable < self.base or self._too_large_for_keepers():
+            return effects
+        follower = choice.call(now)
+        return effects if follower is None else effects + self._copy(follower, now)
+
+    def _too_large_for_keepers(self) -> bool:
+        newest = self._m.store.at_or_below(self.durable)
+        return newest is None or size_of(newest) > limits.keeper_state_bytes_max
+
+    def _keeper_patience_s(self, called: Follower) -> float:
+        return limits.keeper_wait_s + called.copied_nbytes / limits.stream_floor_bytes_s
+
+    def _copy_again(self, called: Follower, now: float) -> list[Effect]:
+        """A copy may be lost; one that could not be made yet was asked for, and follows by itself."""
+        lost = called.applied < 0 and not called.copying and now >= called.copied_by
+        return self._copy(called, now) if lost else []
+
     def drop_gone(self, now: float) -> list[Effect]:
         """A set is shrunk only by its living primary's own compare-and-swap; until it is known, the member stays in the ack set."""
         m = self._m
         if not self._may_propose(now):
             return []
-        gone = self._followers.gone(m.members, m.graph.data.recovery.suspect_after_s, self._lag_max_s, now)
+        gone = self._followers.gone(
+            m.members,
+            m.graph.data.recovery.suspect_after_s,
+            self._lag_max_s,
+            now,
+            m.lateness.judges_at,
+        )
         for member in (*sorted(self._dropping), *gone):
             changed = shrink(m.knowledge.topology, m.operator.name, m.instance, self._epoch, member)
             if changed is not None:
                 if mutants.on("leave-ack-set-before-shrink"):
                     self._followers.all[member].ack = False
                 return self._propose(changed, now)
+        if (
+            self._proposed_set is not None
+        ):  # its outcome is not known: the next generation, with nothing changed, tells
+            return self._propose(m.knowledge.topology.next(), now)
         return []
 
-    def arrange(self, draining: bool, now: float) -> list[Effect]:
-        """Somebody in the set is to end: the next step."""
+    def arrange(self, draining: bool, risky: bool, now: float) -> list[Effect]:
+        """Somebody in the set is to end: the next step. While a suspect runs (`risky`) nobody goes who alone could save the state."""
         changed = None if not self._may_propose(now) else self.leaving.change(draining, now)
-        return [] if changed is None else self._propose(changed, now)
+        if changed is None:
+            return []
+        left = self._is_held(changed.find(self._m.operator.name))
+        if risky and self.is_protected and not left:
+            return []
+        return self._propose(changed, now)
 
     @property
     def is_handed_over(self) -> bool:
         """Whether a handover that was proposed may yet be committed: what is executed from then on would be lost."""
-        return self._m.knowledge.topology.generation <= self._handed_in and not mutants.on("goes-on-after-hand-over")
+        return self._m.knowledge.topology.generation <= self._handed_in and not mutants.on(
+            "goes-on-after-hand-over"
+        )
 
     def settle(self, now: float) -> list[Effect]:
         """A handover without an heir any more: the next generation, with nothing changed, ends it if it has not been committed."""
@@ -459,7 +577,15 @@ class Durability:
         heir = self.leaving.heir(now)
         if heir is None:
             return []
-        changed = hand_over(m.knowledge.topology, m.operator.name, m.instance, self._epoch, heir, self._seq, not mutants.on("leaves-with-hand-over"))
+        changed = hand_over(
+            m.knowledge.topology,
+            m.operator.name,
+            m.instance,
+            self._epoch,
+            heir,
+            self._seq,
+            not mutants.on("leaves-with-hand-over"),
+        )
         if changed is None:
             return []
         self._handed_in = m.knowledge.topology.generation
@@ -468,6 +594,7 @@ class Durability:
     def proposal_settled(self, event: CasDone | CasFailed, now: float) -> list[Effect]:
         """Committed, or overtaken by another change: the topology that follows says what is to be done next."""
         self._proposed_at = -FOREVER
+        self._proposed_set = None
         self._reconsider_at = now
         return []
 
@@ -495,8 +622,16 @@ class Durability:
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        gone = max(self._followers.patience_ends(self._m.graph.data.recovery.suspect_after_s, self._lag_max_s), self._may_propose_at)
+        gone = max(
+            self._followers.patience_ends(
+                self._m.graph.data.recovery.suspect_after_s, self._lag_max_s, self._m.lateness.judges_at
+            ),
+            self._may_propose_at,
+        )
         due = min(gone, self._followers.deadline(self._patience_s), self._waiting_since + limits.ask_after_s)
+        called = self._choice.called
+        if called is not None and called.applied < 0 and not called.copying:
+            due = min(due, self._choice.deadline(self._keeper_patience_s(called)), called.copied_by)
         return min(due, self._reconsider_at, max(self.leaving.due, self._may_propose_at))
 
 

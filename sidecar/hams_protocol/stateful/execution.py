@@ -50,7 +50,9 @@ class Execution:
         self.deps: Deps = ()
         self.capturing: int | None = None
 
-    def execute(self, kept: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool, now: float) -> list[Effect]:
+    def execute(
+        self, kept: list[tuple[Unit, UnitResult]], deps: Deps, updated: bool, now: float
+    ) -> list[Effect]:
         """Give each unit its seq; notes first, then the outputs, then the record."""
         m = self._m
         first = self.seq + 1
@@ -63,7 +65,11 @@ class Execution:
         for seq, (unit, result) in enumerate(kept, first):
             kind, route, error = Kind.VALUE, unit.route or result.route, None
             if result.error is not None:
-                kind, route, error = Kind.ERROR, m.operator.successors, ModelError(m.operator.name, result.error)
+                kind, route, error = (
+                    Kind.ERROR,
+                    m.operator.successors,
+                    ModelError(m.operator.name, result.error),
+                )
             elif route is None:
                 route = tuple(target for target in m.operator.targets if target != FEEDBACK)
             note, item = self._consume(unit, seq, version, after, kind, route, result.payload, error)
@@ -101,7 +107,7 @@ class Execution:
         m = self._m
         inputs = tuple(token.value_id for token in unit.used if token.kind is not Kind.SKIP)
         fan_inputs: tuple[Token, ...] = ()
-        if m.fan_out_sources:
+        if m.fan_out_sources and not mutants.on("records-without-fan-inputs"):
             fan_inputs = tuple(unit.tokens[source] for source in unit.tokens if source in m.fan_out_sources)
         value_id, outputs = m.make_outputs(unit, deps, route, kind, payload, error)
         out: ValueId | None = None if kind is Kind.SKIP else value_id
@@ -116,7 +122,9 @@ class Execution:
         waits = self._m.mode.waits_for_durable and not mutants.on("outputs-without-own-dep")
         return (self._m.own_dep(self._epoch, version),) if waits else ()
 
-    def _new_version(self, units: tuple[Consumed, ...], deps: Deps, updated: bool, now: float) -> list[Effect]:
+    def _new_version(
+        self, units: tuple[Consumed, ...], deps: Deps, updated: bool, now: float
+    ) -> list[Effect]:
         """One more version in the store: captured and shipped where the state was written."""
         m = self._m
         version = self.seq + max(len(units), 1)
@@ -128,7 +136,9 @@ class Execution:
         self._durability.executed(units, now)
         if not m.mode.replicates:
             self._durability.durable = version
-            before.record = StateRecord(m.operator.name, self._epoch, version, before.number, (), (), self._chain)
+            before.record = StateRecord(
+                m.operator.name, self._epoch, version, before.number, (), (), self._chain
+            )
             return []
         record = StateRecord(m.operator.name, self._epoch, version, before.number, deps, units, self._chain)
         added = m.store.append(record, changed=updated)

@@ -51,7 +51,12 @@ class Fences:
         tainted = above(deps, fence)
         self.tainted = (self.tainted or tainted) and not mutants.on("durable-when-tainted")
         retained = tuple(
-            RetainedVersion(version.number, () if version.number <= settled else m.knowledge.prune(others(version.record.deps, m.operator.name)))
+            RetainedVersion(
+                version.number,
+                ()
+                if version.number <= settled
+                else m.knowledge.prune(others(version.record.deps, m.operator.name)),
+            )
             for version in reversed(m.store.versions)
             if version.state is not None
         )

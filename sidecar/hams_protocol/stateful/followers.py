@@ -1,13 +1,14 @@
 """Who receives a primary's records, and what they have said (protocol.md, section 2).
 
-Invariant: **the ack set contains the topology's in-sync set at every moment**. A joiner enters it before the compare-and-swap that
-declares it in sync; a member leaves it after the topology without it is known.
+Invariant: **the ack set contains the topology's in-sync set and its keepers at every moment**. A joiner enters it before the
+compare-and-swap that declares it in sync; a member leaves it after the topology without it is known.
 """
 
 from collections.abc import Callable, Iterable
 
 from hams_protocol import limits, mutants
 from hams_protocol.ids import InstanceId
+from hams_protocol.lateness import pause_s
 from hams_protocol.topology import ReplicaSet
 
 FOREVER = float("inf")
@@ -19,7 +20,8 @@ class Follower:
     `heard`: it has said something in this epoch. A joiner that has not may be starting still: it cannot be told from a dead one by a refused
     connection, only by its lease, or by its taking too long. `leaves_at`: it has asked to be let go, and this is how long it is kept for.
     `copied`: the version of the copy that it was sent last, of `copied_nbytes`, which may be on its way until `copied_by`. `named_in`: the generation
-    that named it; what it said before is of no use.
+    that named it; what it said before is of no use. `keeper`: an instance of another operator, which the primary has called by itself.
+    `silent_since`: like `progress_at`, but short delays of the primary itself do not move it.
     """
 
     __slots__ = (
@@ -34,6 +36,7 @@ class Follower:
         "down_since",
         "heard",
         "instance",
+        "keeper",
         "leaves_at",
         "named_at",
         "named_in",
@@ -42,10 +45,14 @@ class Follower:
         "refused",
         "sent",
         "sent_at",
+        "silent_since",
     )
 
-    def __init__(self, instance: InstanceId, ack: bool, generation: int, now: float) -> None:
+    def __init__(
+        self, instance: InstanceId, ack: bool, generation: int, now: float, keeper: bool = False
+    ) -> None:
         self.instance = instance
+        self.keeper = keeper
         self.ack = ack
         self.copying = not ack
         self.asked = False
@@ -55,7 +62,7 @@ class Follower:
         self.sent = -1
         self.received = -1
         self.applied = -1
-        self.progress_at = self.sent_at = now
+        self.progress_at = self.sent_at = self.silent_since = now
         self.named_at = now
         self.named_in = generation
         self.heard = ack
@@ -76,30 +83,47 @@ class Followers:
 
     def __init__(self) -> None:
         self.all: dict[InstanceId, Follower] = {}
+        self.called: InstanceId | None = None
 
     def sync(self, found: ReplicaSet, base: int, generation: int, now: float) -> None:
-        """Take over the topology's in-sync and joining members. Those in sync from the start of the epoch hold `base`."""
-        named = (*found.in_sync, *found.joining)
-        for instance in [instance for instance in self.all if instance not in named]:
+        """Take over the topology's in-sync and joining members and its keepers. Those in sync from the start of the epoch hold `base`.
+
+        A keeper that is called, but not named yet, stays: whether its naming has been committed may not be known here.
+        """
+        named = (*found.in_sync, *found.joining, *found.keepers)
+        stays = {*named, self.called}
+        for instance in [instance for instance in self.all if instance not in stays]:
             del self.all[instance]
         for instance in named:
             follower = self.all.get(instance)
-            in_sync = instance in found.in_sync
+            keeper = instance in found.keepers
+            in_sync = keeper or instance in found.in_sync
             if follower is None:
-                follower = self.all[instance] = Follower(instance, in_sync, generation, now)
+                follower = self.all[instance] = Follower(instance, in_sync, generation, now, keeper)
                 if in_sync:
                     follower.sent = follower.received = base
             elif in_sync:
                 follower.ack, follower.copying = True, False
-        assert self.contains(found.in_sync), "the ack set must contain the in-sync set"
+        assert self.contains((*found.in_sync, *found.keepers)), "the ack set must contain the in-sync set"
 
-    def contains(self, in_sync: Iterable[InstanceId]) -> bool:
-        """Whether every in-sync backup is in the ack set."""
-        return all(instance in self.all and self.all[instance].ack for instance in in_sync)
+    def call(self, keeper: InstanceId, generation: int, now: float) -> Follower:
+        """Begin to copy the state to an instance of another operator."""
+        follower = self.all[keeper] = Follower(keeper, False, generation, now, keeper=True)
+        self.called = keeper
+        return follower
 
-    def some_in_reach(self, in_sync: Iterable[InstanceId]) -> bool:
+    def dismiss(self, keeper: InstanceId) -> None:
+        """It is not named, and will not be."""
+        del self.all[keeper]
+        self.called = None
+
+    def contains(self, holders: Iterable[InstanceId]) -> bool:
+        """Whether every in-sync backup, or keeper, is in the ack set."""
+        return all(instance in self.all and self.all[instance].ack for instance in holders)
+
+    def some_in_reach(self, holders: Iterable[InstanceId]) -> bool:
         """Whether the connection to one of these stands, as far as is known."""
-        return any(instance in self.all and self.all[instance].down_since == FOREVER for instance in in_sync)
+        return any(instance in self.all and self.all[instance].down_since == FOREVER for instance in holders)
 
     @property
     def ack_set(self) -> list[Follower]:
@@ -108,7 +132,11 @@ class Followers:
 
     def applied_by_all(self) -> int | None:
         """The newest version applied by the whole ack set; None if there is nobody in it."""
-        applied = [follower.applied for follower in self.all.values() if follower.ack]
+        applied = [
+            follower.applied
+            for follower in self.all.values()
+            if follower.ack and not (follower.keeper and mutants.on("durable-without-keeper"))
+        ]
         return min(applied) if applied else None
 
     def acknowledge(self, instance: InstanceId, received: int, applied: int, now: float) -> Follower | None:
@@ -120,15 +148,19 @@ class Followers:
         if follower.copying:
             return None
         if received > follower.received or applied > follower.applied:
-            follower.progress_at = now
+            follower.progress_at = follower.silent_since = now
         follower.received = max(follower.received, received)
-        follower.applied = max(follower.applied, received if mutants.on("receipt-counts-as-apply") else applied)
+        follower.applied = max(
+            follower.applied, received if mutants.on("receipt-counts-as-apply") else applied
+        )
         return follower
 
     def down(self, instance: InstanceId, refused: bool, now: float) -> None:
         """The connection to a follower broke; `refused` if nobody listens there any more."""
         follower = self.all.get(instance)
         if follower is not None:
+            if follower.down_since == FOREVER and follower.received >= follower.sent:
+                follower.silent_since = now
             follower.down_since = min(follower.down_since, now)
             follower.refused = follower.refused or refused
 
@@ -138,37 +170,92 @@ class Followers:
         if follower is not None:
             if follower.down_since != FOREVER:
                 follower.progress_at += now - max(follower.progress_at, follower.down_since)
+                follower.silent_since = now
             follower.down_since = FOREVER
             follower.refused = False
             follower.copied_by = -FOREVER
         return follower
 
-    def gone(self, living: Iterable[InstanceId], suspect_after_s: float, lag_max_s: Callable[[Follower], float], now: float) -> list[InstanceId]:
-        """Followers that are dead, or have not received what was sent for too long (`lag_max_s`): their primary drops them from its set."""
+    def late(self, by_s: float, now: float) -> None:
+        """Their primary was stopped or starved for so long: what they said is still unread, so they get that time back."""
+        for follower in self.all.values():
+            follower.progress_at = min(follower.progress_at + by_s, now)
+            follower.silent_since = min(follower.silent_since + pause_s(by_s), now)
+            if follower.down_since != FOREVER:
+                follower.down_since = min(follower.down_since + by_s, now)
+
+    def gone(
+        self,
+        living: Iterable[InstanceId],
+        suspect_after_s: float,
+        lag_max_s: Callable[[Follower], float],
+        now: float,
+        judges_at: float = -FOREVER,
+    ) -> list[InstanceId]:
+        """Followers that are dead, or have not received what was sent for too long (`lag_max_s`): their primary drops them from its set.
+
+        Before `judges_at` silence is no reason: the primary's own loop is late. One of `silence_max_s` is, however late that runs.
+        """
         living = set(living)
-        return [follower.instance for follower in self.all.values() if self._is_gone(follower, living, suspect_after_s, lag_max_s, now)]
+        return [
+            follower.instance
+            for follower in self.all.values()
+            if (
+                (now >= judges_at or follower.refused)
+                and self._is_gone(follower, living, suspect_after_s, lag_max_s, now)
+            )
+            or now >= self._silence_ends(follower, lag_max_s)
+        ]
 
     @staticmethod
-    def _is_gone(follower: Follower, living: set[InstanceId], suspect_after_s: float, lag_max_s: Callable[[Follower], float], now: float) -> bool:
-        if not follower.heard and follower.instance in living and now < follower.named_at + limits.backup_lag_max_s:
+    def _silence_ends(follower: Follower, lag_max_s: Callable[[Follower], float]) -> float:
+        """When it has owed a word for so long that no delay of its primary explains it."""
+        owes = follower.down_since != FOREVER or (follower.ack and follower.received < follower.sent)
+        if not owes:
+            return FOREVER
+        return follower.silent_since + max(limits.silence_max_s, lag_max_s(follower))
+
+    @staticmethod
+    def _is_gone(
+        follower: Follower,
+        living: set[InstanceId],
+        suspect_after_s: float,
+        lag_max_s: Callable[[Follower], float],
+        now: float,
+    ) -> bool:
+        if (
+            not follower.heard
+            and follower.instance in living
+            and now < follower.named_at + limits.backup_lag_max_s
+        ):
             return False
         if follower.refused or now >= follower.down_since + suspect_after_s:
             return True
-        stalled_s = now - follower.progress_at if follower.received < follower.sent else 0.0
+        has = follower.applied if mutants.on("waiting-counts-as-slow") else follower.received
+        stalled_s = now - follower.progress_at if has < follower.sent else 0.0
         if follower.instance not in living and stalled_s >= suspect_after_s:
             return True
         return follower.ack and stalled_s >= limits.backup_lag_max_s and stalled_s >= lag_max_s(follower)
 
-    def patience_ends(self, suspect_after_s: float, lag_max_s: Callable[[Follower], float]) -> float:
+    def patience_ends(
+        self, suspect_after_s: float, lag_max_s: Callable[[Follower], float], judges_at: float = -FOREVER
+    ) -> float:
         """When a follower may have become one of those."""
         due = FOREVER
         for follower in self.all.values():
             if follower.down_since != FOREVER:
                 patience_s = follower.down_since + suspect_after_s
-                due = min(due, patience_s if follower.heard else max(patience_s, follower.named_at + limits.backup_lag_max_s))
+                due = min(
+                    due,
+                    patience_s
+                    if follower.heard
+                    else max(patience_s, follower.named_at + limits.backup_lag_max_s),
+                )
             if follower.ack and follower.received < follower.sent:
                 due = min(due, follower.progress_at + lag_max_s(follower))
-        return due
+        if not any(follower.refused for follower in self.all.values()):
+            due = max(due, judges_at)
+        return min([due, *(self._silence_ends(follower, lag_max_s) for follower in self.all.values())])
 
     def deadline(self, patience_s: Callable[[Follower], float]) -> float:
         """When something is to be sent again to a follower."""

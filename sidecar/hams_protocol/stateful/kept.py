@@ -21,7 +21,18 @@ class KeptState:
     newer ones. `marks` are the durable watermarks it knew: what is durable is so for ever.
     """
 
-    __slots__ = ("completed", "epoch", "former", "layout", "led", "lineage", "marks", "op", "settled", "store")
+    __slots__ = (
+        "completed",
+        "epoch",
+        "former",
+        "layout",
+        "led",
+        "lineage",
+        "marks",
+        "op",
+        "settled",
+        "store",
+    )
 
     def __init__(
         self,
@@ -63,7 +74,9 @@ class KeptState:
         for version in reversed(self.store.versions):
             if version.state is None:
                 continue
-            if version.number <= self.settled or (self.led and self._is_durable(version.record.deps, knowledge)):
+            if version.number <= self.settled or (
+                self.led and self._is_durable(version.record.deps, knowledge)
+            ):
                 return version
         return None
 

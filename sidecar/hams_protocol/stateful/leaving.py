@@ -26,14 +26,17 @@ class Leaving:
         self._followers = followers
         self.some = False
         self.due = FOREVER
-        self._asks_from = now + 2 * limits.resend_after_s if epoch > 1 and not mutants.on("heir-not-asked") else now
+        self._asks_from = (
+            now + 2 * limits.resend_after_s if epoch > 1 and not mutants.on("heir-not-asked") else now
+        )
         self._called: set[InstanceId] = set()
 
     def asked(self, sender: InstanceId, epoch: int, now: float) -> None:
         """A backup asks to be let go."""
         follower = self._followers.all.get(sender)
         if follower is not None and epoch == self._epoch:
-            follower.leaves_at = min(follower.leaves_at, now + limits.leave_wait_s)
+            wait_s = 0.0 if follower.keeper else limits.leave_wait_s  # another keeper needs no start
+            follower.leaves_at = min(follower.leaves_at, now + wait_s)
             self.some = True
 
     def heir(self, now: float) -> InstanceId | None:
@@ -43,7 +46,11 @@ class Leaving:
     def _staying(self) -> list[InstanceId]:
         m, known = self._m, self._followers.all
         in_sync = m.knowledge.set_of(m.operator.name).in_sync
-        return [item for item in in_sync if item in m.members and item in known and known[item].leaves_at == FOREVER]
+        return [
+            item
+            for item in in_sync
+            if item in m.members and item in known and known[item].leaves_at == FOREVER
+        ]
 
     def change(self, draining: bool, now: float) -> Topology | None:
         """The next step: a substitute joins, then a backup is let go.
@@ -51,7 +58,9 @@ class Leaving:
         A primary that is to end itself (`draining`) lets no backup go: nobody knows who of the two ends first.
         """
         m = self._m
-        self.due = min((item.leaves_at for item in self._followers.all.values() if item.leaves_at > now), default=FOREVER)
+        self.due = min(
+            (item.leaves_at for item in self._followers.all.values() if item.leaves_at > now), default=FOREVER
+        )
         if draining and now < self._asks_from:
             self.due = min(self.due, self._asks_from)
         name = m.operator.name
@@ -63,16 +72,34 @@ class Leaving:
             return call(m.knowledge.topology, name, m.instance, self._epoch, free)
         if draining:
             return None
-        leaver = next((item for item in self._followers.all.values() if _may_go(item, len(staying) >= wanted, now)), None)
-        return None if leaver is None else shrink(m.knowledge.topology, name, m.instance, self._epoch, leaver.instance)
+        leaver = next(
+            (item for item in self._followers.all.values() if _may_go(item, len(staying) >= wanted, now)),
+            None,
+        )
+        return (
+            None
+            if leaver is None
+            else shrink(m.knowledge.topology, name, m.instance, self._epoch, leaver.instance)
+        )
 
     def _free(self) -> InstanceId | None:
         """A registered instance of this operator without a role. Whoever was named before and is not any more was dropped, by who knows why."""
         m = self._m
         found, revoked = m.knowledge.set_of(m.operator.name), m.knowledge.topology.revoked
         taken = {*found.members, *self._called, *revoked}
-        taken.update(item.instance for item in m.members.values() if item.kept is not None and item.kept in found.members)
-        return min((item.instance for item in m.members.values() if item.of == m.operator.name and item.instance not in taken), default=None)
+        taken.update(
+            item.instance
+            for item in m.members.values()
+            if item.kept is not None and item.kept in found.members
+        )
+        return min(
+            (
+                item.instance
+                for item in m.members.values()
+                if item.of == m.operator.name and item.instance not in taken
+            ),
+            default=None,
+        )
 
 
 def _may_go(follower: Follower, replaced: bool, now: float) -> bool:

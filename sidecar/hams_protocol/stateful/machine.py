@@ -8,7 +8,7 @@ role's state only by a topology that gives this instance one.
 
 from hams_protocol import limits, mutants
 from hams_protocol.deps import Deps
-from hams_protocol.effects import AbandonBatch, Effect, NoteFailover, NoteLost, RestartModel, Send, Stop
+from hams_protocol.effects import AbandonBatch, Effect, Loss, NoteFailover, NoteLost, RestartModel, Send, Stop
 from hams_protocol.events import (
     BatchDone,
     BatchFailed,
@@ -19,6 +19,7 @@ from hams_protocol.events import (
     CheckpointRead,
     Drain,
     Event,
+    Late,
     Loaded,
     LoadFailed,
     ModelDied,
@@ -29,8 +30,10 @@ from hams_protocol.events import (
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId, RequestId
 from hams_protocol.joins import Unit
+from hams_protocol.lateness import Lateness
 from hams_protocol.lineage import Lineage
 from hams_protocol.messages import (
+    LEADS,
     AskTopology,
     Durable,
     Fence,
@@ -39,6 +42,7 @@ from hams_protocol.messages import (
     Payload,
     Probe,
     RecordAck,
+    SlotAnswer,
     SlotQuery,
     StateCopy,
     StateRecord,
@@ -46,6 +50,8 @@ from hams_protocol.messages import (
 )
 from hams_protocol.stateful.backup import Backup
 from hams_protocol.stateful.checkpoints import Checkpoints
+from hams_protocol.stateful.fetching import Fetching
+from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.stateful.kept import KeptState
 from hams_protocol.stateful.primary import Primary
 from hams_protocol.stateful.questions import Questions
@@ -61,9 +67,19 @@ class StatefulMachine(Vertex):
     run: if this instance is its set's very first primary, version 0 is that state; nothing else of that run counts.
     """
 
-    def __init__(self, graph: Graph, op: str, instance: InstanceId, kept: KeptState | None = None, restored: StateCopy | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        op: str,
+        instance: InstanceId,
+        kept: KeptState | None = None,
+        restored: StateCopy | None = None,
+    ) -> None:
         super().__init__(graph, op, instance)
+        self.keeper = Keeper(graph, instance, self.knowledge, op)
+        self.fetching: Fetching | None = None
         self.kept = kept
+        self.lateness = Lateness(graph.data.recovery.suspect_after_s)
         self._restored = restored
         self.checkpoints = Checkpoints(self)
         self._questions = Questions(self)
@@ -96,10 +112,12 @@ class StatefulMachine(Vertex):
         effects = self.handle_common(event, now)
         if effects is None:
             effects = self._own_event(event, now)
+        if self._draining and not self.is_over() and self._has_nothing_to_hand_over():
+            effects += self._stop("drained")
         if self.is_over():
             return up_to_stop(effects)
         if isinstance(event, Tick):
-            effects += self.attempts.tick(now)
+            effects += self.common_tick(now)
         if self.primary is not None:
             effects += self.primary.pump(now)
         effects += self.flush_acks(now)
@@ -110,6 +128,8 @@ class StatefulMachine(Vertex):
                 effects += self.primary.tick(now)
             if self.backup is not None:
                 effects += self.backup.tick(now)
+            if self.fetching is not None:
+                effects += self.fetching.tick(now)
             effects += self.checkpoints.tick(now)
         return effects
 
@@ -124,13 +144,17 @@ class StatefulMachine(Vertex):
             due = min(due, self.primary.deadline())
         if self.backup is not None:
             due = min(due, self.backup.deadline())
+        if self.fetching is not None:
+            due = min(due, self.fetching.deadline())
         return max(due, self._ticked_at + limits.tick_min_s) if not self._stopped else FOREVER
 
     @property
     def role(self) -> str:
         """`primary`, `backup`, `joining` or `standby`."""
+        if self.fetching is not None:
+            return "joining"
         if self.primary is not None:
-            return "primary"
+            return LEADS
         if self.backup is not None:
             return "backup" if self.backup.in_sync else "joining"
         return "standby"
@@ -138,7 +162,7 @@ class StatefulMachine(Vertex):
     @property
     def ready(self) -> bool:
         """Whether the role is served: the model warm, the state there."""
-        if not self.model_ready:
+        if not self.model_ready or self.fetching is not None:
             return False
         if self.primary is not None:
             return not self.primary.loading
@@ -167,14 +191,32 @@ class StatefulMachine(Vertex):
             led, settled = False, self.backup.applied
         else:
             return self.kept
-        marks = tuple(mark for op in self.graph.operators if (mark := self.knowledge.watermark(op)) is not None)
+        marks = tuple(
+            mark for op in self.graph.operators if (mark := self.knowledge.watermark(op)) is not None
+        )
         completed = self.knowledge.completed.snapshot()
-        return KeptState(self.operator.name, self.instance, self.epoch, led, settled, self.store, self.lineage, completed, marks, self.layout)
+        return KeptState(
+            self.operator.name,
+            self.instance,
+            self.epoch,
+            led,
+            settled,
+            self.store,
+            self.lineage,
+            completed,
+            marks,
+            self.layout,
+        )
 
     def _resume_kept(self, found: ReplicaSet) -> bool:
         """Named in the epoch that follows the kept state's: it is this instance's state from now on."""
         kept = self.kept
-        if kept is None or self.primary is not None or (self.backup is not None and self.backup.in_sync) or not kept.may_resume(found):
+        if (
+            kept is None
+            or self.primary is not None
+            or (self.backup is not None and self.backup.in_sync)
+            or not kept.may_resume(found)
+        ):
             return False
         self.store, self.lineage, self.layout = kept.store, kept.lineage, kept.layout
         self.lineage.complete(self.knowledge.completed)
@@ -185,7 +227,11 @@ class StatefulMachine(Vertex):
         if self.kept is None or self.kept.is_named(self.knowledge.set_of(self.operator.name)):
             return []
         self.kept = None
-        return self._stop("the state it kept is of no use any more") if self.primary is None and self.backup is None else []
+        return (
+            self._stop("the state it kept is of no use any more")
+            if self.primary is None and self.backup is None
+            else []
+        )
 
     # -- what the common part asks -------------------------------------------------------------------------------------------
 
@@ -217,21 +263,26 @@ class StatefulMachine(Vertex):
         """See `Vertex`."""
         self.lineage.complete(self.knowledge.completed)
 
-    def held_from_slot(self, query: SlotQuery) -> list[Token]:
-        """Fan-out inputs of consumed units, applied or held."""
-        units = list(self.lineage.units())
-        if self.backup is not None:
-            units += self.backup.held_units()
-        return [token for consumed in units for token in consumed.fan_inputs if token.source == query.op]
+    def slot_answer(self, query: SlotQuery) -> SlotAnswer | None:
+        """With the fan-out inputs of consumed units. A backup says nothing: it may yet get the record of what its primary made of a value."""
+        if self.primary is None and not (self.backup is not None and mutants.on("follower-answers")):
+            return None
+        consumed = [token for unit in self.lineage.units() for token in unit.fan_inputs]
+        tokens = self.held_from_slot(query, consumed)
+        return SlotAnswer(query.op, query.slot, query.epoch, tokens, (self.operator.name, self.epoch))
 
     def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
         """See `Vertex`."""
+        if self.fetching is not None:
+            return self.fetching.peer_up(peer, now)
         if self.primary is not None:
             return self.primary.peer_up(peer, now)
         return self.backup.peer_up(peer, now) if self.backup is not None else []
 
     def peer_down(self, peer: InstanceId, refused: bool, now: float) -> list[Effect]:
         """See `Vertex`."""
+        if self.fetching is not None:
+            self.fetching.peer_down(peer, refused, now)
         return self.primary.peer_down(peer, refused, now) if self.primary is not None else []
 
     def members_changed(self, now: float) -> list[Effect]:
@@ -257,11 +308,18 @@ class StatefulMachine(Vertex):
             return self.primary.proposal_unknown(now) if self.primary is not None else []
         if isinstance(event, Drain):
             return self._drain(now)
+        if isinstance(event, Late):
+            self.lateness.late(event.by_s, now)
+            if self.primary is not None:
+                self.primary.late(event.by_s, now)
+            return []
         if isinstance(event, CheckpointRead):
             self.checkpoints.read(event.copy)
             return []
         if isinstance(event, Captured):
-            self.captures_open = max(self.captures_open - 1, 0)  # of an earlier epoch, perhaps: its copy must not be torn either
+            self.captures_open = max(
+                self.captures_open - 1, 0
+            )  # of an earlier epoch, perhaps: its copy must not be torn either
         if isinstance(event, LoadFailed):
             return self._stop(f"the model refused the state: {event.message}")
         if isinstance(event, Loaded):
@@ -283,20 +341,25 @@ class StatefulMachine(Vertex):
         return []
 
     def _drain(self, now: float) -> list[Effect]:
-        """A primary hands its set over, a backup in sync asks to be let go; whose state is needed by nobody ends at once."""
+        """A primary hands its set over, a backup in sync and a keeper ask to be let go; whose state is needed by nobody ends at once."""
         self._draining = True
+        effects = self.keeper.leave(now)
         if self.primary is not None:
             self.primary.draining = True
-            return []
-        if self.backup is not None and self.backup.in_sync and not mutants.on("leaves-at-once"):
-            return self.backup.leave(now)
-        return self._stop("drained") if self.kept is None else []
+        elif self.backup is not None and self.backup.in_sync and not mutants.on("leaves-at-once"):
+            effects += self.backup.leave(now)
+        return effects
+
+    def _has_nothing_to_hand_over(self) -> bool:
+        """Whether nobody needs what this instance holds."""
+        leaves = self.backup is None or not self.backup.in_sync or mutants.on("leaves-at-once")
+        return leaves and self.primary is None and self.kept is None and not self.keeper.is_needed
 
     def _model_ready(self, event: ModelReady, now: float) -> list[Effect]:
         self.model_ready = True
         self.initial = event.state
         self.model_layout = event.layout
-        if self.backup is not None and not self.fits(self.layout):
+        if (self.backup is not None or self.primary is not None) and not self.fits(self.layout):
             return self.refuse_layout(self.layout)
         if self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance:
             return self.primary.model_ready(event, now)
@@ -312,7 +375,13 @@ class StatefulMachine(Vertex):
     def refuse_layout(self, layout: str) -> list[Effect]:
         """To hold a state that the model cannot load would look like a backup and be none."""
         name = self.operator.name
-        return self._stop(f"state layout mismatch: the state of {name} has the layout {layout}, this instance's model {self.model_layout}")
+        return self._stop(
+            f"state layout mismatch: the state of {name} has the layout {layout}, this instance's model {self.model_layout}"
+        )
+
+    def refuse_state(self, defect: str) -> list[Effect]:
+        """Who cannot read the state that it asked for holds nothing yet, and would ask for copy after copy."""
+        return self._stop(f"the state of {self.operator.name} cannot be read here: {defect}")
 
     # -- roles ---------------------------------------------------------------------------------------------------------------
 
@@ -328,7 +397,12 @@ class StatefulMachine(Vertex):
             self._restored = None
         if not self._stopped and self.primary is not None:
             if self.primary.is_tainted() and not mutants.on("ignore-taint"):
-                return [*effects, *self._stop("tainted: its state depends on an orphan and nobody rolled it back", keep=True)]
+                return [
+                    *effects,
+                    *self._stop(
+                        "tainted: its state depends on an orphan and nobody rolled it back", keep=True
+                    ),
+                ]
             effects += self._report_beyond()
             effects += self.purge_units(now)
             effects += self.primary.after_purge(now)
@@ -345,11 +419,13 @@ class StatefulMachine(Vertex):
             self._reported[name] = found.restarted_in
             if self.primary.holds_more_than(found):
                 why = f"it stems from more of {name} than version {found.end_of(found.restarted_in - 1) or 0}, from which that began again"
-                effects.append(NoteLost(self.operator.name, self.epoch, self.version, why))
+                effects.append(NoteLost(Loss.STEMS, self.operator.name, self.epoch, self.version, why))
         return effects
 
     def _take_role(self, now: float) -> list[Effect]:
         found = self.knowledge.set_of(self.operator.name)
+        if self.fetching is not None and self.fetching.epoch != found.epoch:
+            self.fetching = None
         if found.primary == self.instance:
             return self._as_primary(found, now)
         if found.epoch:
@@ -358,20 +434,37 @@ class StatefulMachine(Vertex):
             return self._as_backup(found, now)
         if self.instance in found.joining:
             return self._as_joiner(found, now)
-        if self._draining and (self.primary is not None or self.backup is not None):
+        if self.primary is None and self.backup is None:
+            return []
+        if self.keeper.is_needed:
+            return self._stay_as_keeper(now)
+        if self._draining:
             return self._stop("drained: the topology has let it go", keep=True)
-        if self.primary is not None or self.backup is not None:
-            return self._stop("deposed: the topology gives this instance no role any more", keep=True)
-        return []
+        return self._stop("deposed: the topology gives this instance no role any more", keep=True)
+
+    def _stay_as_keeper(self, now: float) -> list[Effect]:
+        """It has no role in its own set any more, and ends; but not before it is let go where it keeps the state of another operator."""
+        effects = [] if self.primary is None else self.primary.retire()
+        self.primary = self.backup = None
+        self.store.clear()
+        self.lineage.clear()
+        if not self._draining:
+            self._draining = True
+            effects += self.keeper.leave(now)
+        return effects
 
     def _as_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
         if self.primary is not None and self.epoch == found.epoch:
             return self.primary.members_named(found, now)
         if not self._resume_kept(found):
+            if found.keepers and not self._has_end(found):
+                return self._fetch(found, now)
             if self.primary is None and self.backup is None:
                 return self._as_first_primary(found, now) if self.model_ready else []
             if self.backup is not None and not self.backup.in_sync and self.epoch + 1 != found.epoch:
-                return self._stop("named primary while still joining")  # of the epoch before it may have been in sync without having heard of it
+                return self._stop(
+                    "named primary while still joining"
+                )  # of the epoch before it may have been in sync without having heard of it
         end = found.end_of(found.epoch - 1)
         if end is None or not self._go_back(end):
             return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
@@ -379,8 +472,50 @@ class StatefulMachine(Vertex):
         retired = self.primary.retire() if self.primary is not None else []
         self.primary, self.backup = Primary(self, found, now), None
         self.primary.draining = self._draining
-        note = NoteFailover(self.operator.name, self.knowledge.topology.generation, found.epoch, end, self.instance)
+        note = NoteFailover(
+            self.operator.name, self.knowledge.topology.generation, found.epoch, end, self.instance
+        )
         return [note, *retired, *self.primary.promoted(now), *self._adopt_early_acks(now)]
+
+    def _has_end(self, found: ReplicaSet) -> bool:
+        """Whether this instance had a role in the epoch before, and holds what that ended with."""
+        end = found.end_of(found.epoch - 1)
+        version = None if end is None else self.store.find(end)
+        return self.epoch + 1 == found.epoch and version is not None and version.state is not None
+
+    def _fetch(self, found: ReplicaSet, now: float) -> list[Effect]:
+        """Named primary of a state that only a keeper holds: this instance gets it from there, and begins the epoch then."""
+        end = found.end_of(found.epoch - 1)
+        if end is None:
+            return self._stop(f"cannot know the end of epoch {found.epoch - 1}")
+        if self.fetching is not None:
+            return []
+        retired = self.primary.retire() if self.primary is not None else []
+        self.primary = self.backup = None
+        self.store.clear()
+        self.lineage.clear()
+        self.fetching = Fetching(self, found.keepers[0], found.epoch, end)
+        return [*retired, *self.fetching.ask(now)]
+
+    def fetched(self, copy: StateCopy, now: float) -> list[Effect]:
+        """A keeper has given the state: the epoch begins, with the fences that managers have put up meanwhile."""
+        assert self.fetching is not None, "it was asked for"
+        found = self.knowledge.set_of(copy.op)
+        if not self.fits(copy.layout):
+            return self.refuse_layout(copy.layout)
+        if copy.state is not None and copy.state.defect:
+            return self.refuse_state(copy.state.defect)
+        fences, self.fetching = self.fetching.fences, None
+        effects = self._begin_with(copy, found, now)
+        assert self.primary is not None, "begun"
+        for fence in fences:
+            if fence.generation == self.knowledge.topology.generation:
+                self.primary.fenced(fence)
+        return [*effects, *self._adopt_early_acks(now), *self.judge_stash(now)]
+
+    def stop_without_state(self, why: str) -> list[Effect]:
+        """Of a primary that never had its state: it ends, and whoever still has the state may give it to another one."""
+        return self._stop(why)
 
     def _adopt_early_acks(self, now: float) -> list[Effect]:
         """Backups may learn of an epoch, and say that they hold its beginning, before its primary does."""
@@ -404,7 +539,15 @@ class StatefulMachine(Vertex):
         self.primary = Primary(self, found, now)
         effects: list[Effect] = [] if restored is None else self.primary.load_newest()
         if found.epoch > 1:
-            effects.append(NoteFailover(self.operator.name, self.knowledge.topology.generation, found.epoch, version, self.instance))
+            effects.append(
+                NoteFailover(
+                    self.operator.name,
+                    self.knowledge.topology.generation,
+                    found.epoch,
+                    version,
+                    self.instance,
+                )
+            )
         return effects + self.primary.begun(now)
 
     def _from_checkpoint(self, found: ReplicaSet, end: int, now: float) -> list[Effect]:
@@ -412,14 +555,22 @@ class StatefulMachine(Vertex):
         saved = self.checkpoints.saved
         if saved is None or saved.version != end or found.restarted_in != found.epoch:
             return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
-        self.knowledge.completed.learn(saved.complete)
-        self._begin_epoch(found.epoch, now)
-        self.layout = saved.layout
-        self.store.start(StateRecord(saved.op, found.epoch, end, -1, (), (), saved.chain, saved.state), saved.state)
-        self.lineage.add(saved.units, self.knowledge.completed)
         self.checkpoints.saved = None
+        return self._begin_with(saved, found, now)
+
+    def _begin_with(self, copy: StateCopy, found: ReplicaSet, now: float) -> list[Effect]:
+        """The epoch begins with a state that came whole, from a checkpoint or from a keeper: its version is the end."""
+        self.knowledge.completed.learn(copy.complete)
+        self._begin_epoch(found.epoch, now)
+        self.layout = copy.layout
+        record = StateRecord(copy.op, found.epoch, copy.version, -1, (), (), copy.chain, copy.state)
+        self.store.start(record, copy.state)
+        self.lineage.clear()
+        self.lineage.add(copy.units, self.knowledge.completed)
         self.primary = Primary(self, found, now)
-        note = NoteFailover(saved.op, self.knowledge.topology.generation, found.epoch, end, self.instance)
+        self.primary.draining = self._draining
+        generation = self.knowledge.topology.generation
+        note = NoteFailover(copy.op, generation, found.epoch, copy.version, self.instance)
         return [note, *self.primary.promoted(now)]
 
     def _as_backup(self, found: ReplicaSet, now: float) -> list[Effect]:
@@ -441,10 +592,16 @@ class StatefulMachine(Vertex):
     def _as_joiner(self, found: ReplicaSet, now: float) -> list[Effect]:
         if not self.model_ready or found.primary is None:
             return []
+        if self.backup is None and self._draining:
+            return []  # it is there for another operator's state only
         if self.backup is not None and not self.backup.in_sync and self.epoch == found.epoch:
             return []
         if self.backup is not None and self.epoch == found.epoch:
-            return self._stop("left out of the set in the meantime: what it once acknowledged must not count for its next copy")
+            if self.keeper.is_needed:
+                return self._stay_as_keeper(now)
+            return self._stop(
+                "left out of the set in the meantime: what it once acknowledged must not count for its next copy"
+            )
         self.store.clear()
         self.lineage.clear()
         self._begin_epoch(found.epoch, now)
@@ -470,7 +627,10 @@ class StatefulMachine(Vertex):
         self.joins.clear()
         self.queue.clear()
         self.outbox.clear()
-        self.attempts.clear(self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance, now)
+        self.attempts.clear(
+            self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance,
+            now,
+        )
 
     def _stop(self, reason: str, keep: bool = False) -> list[Effect]:
         """`keep`: the state may be needed yet, if the topology names this instance in its epoch."""
@@ -483,13 +643,19 @@ class StatefulMachine(Vertex):
 
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         """Managers' questions, and what only a role understands."""
+        if self.fetching is not None and isinstance(message, StateCopy):
+            return self.fetching.copied(sender, message, now)
         if isinstance(message, Probe):
             return [Send(sender, self._questions.probe(message))]
         if isinstance(message, Freeze):
             return [Send(sender, self._questions.freeze(message, now))]
         if isinstance(message, Fence):
             return [Send(sender, self._questions.fence(message))]
-        if isinstance(message, RecordAck) and message.epoch > self.epoch and len(self._early_acks) < limits.early_acks_max:
+        if (
+            isinstance(message, RecordAck)
+            and message.epoch > self.epoch
+            and len(self._early_acks) < limits.early_acks_max
+        ):
             self._early_acks[sender] = message
             return [Send(sender, AskTopology(self.knowledge.topology.generation))]
         if self.backup is not None:

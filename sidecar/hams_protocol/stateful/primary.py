@@ -27,6 +27,7 @@ from hams_protocol.events import (
     UnitResult,
     UpdateWanted,
 )
+from hams_protocol.graph import Suspects
 from hams_protocol.ids import InstanceId, UnitId
 from hams_protocol.joins import Forward, Stage, Unit, torn
 from hams_protocol.knowledge import Status
@@ -74,6 +75,7 @@ class Primary:
         self.proposal_unknown = self._durability.proposal_unknown
         self.peer_up = self._durability.peer_up
         self.peer_down = self._durability.peer_down
+        self.late = self._durability.late
         self.captured = self._execution.captured
 
     @property
@@ -99,7 +101,11 @@ class Primary:
         mark = self._m.knowledge.watermark(restarted.name)
         if self._m.version <= 0:
             return False
-        return mark is None or mark.seq > end or any(dep.op == restarted.name and dep.seq > end for dep in self._execution.deps)
+        return (
+            mark is None
+            or mark.seq > end
+            or any(dep.op == restarted.name and dep.seq > end for dep in self._execution.deps)
+        )
 
     def begun(self, now: float) -> list[Effect]:
         """The set begins with this primary alone, at a version that the model holds already."""
@@ -168,8 +174,10 @@ class Primary:
             effects += self._try_update(now)
         m = self._m
         leaving = self._durability.leaving
+        effects += self._durability.find_keeper(now)
         if self.draining or leaving.some:
-            effects += self._durability.arrange(self.draining, now)
+            risky = any(unit.attempts for unit in self._running)
+            effects += self._durability.arrange(self.draining, risky, now)
         if self.draining and leaving.heir(now) is not None:
             return effects if self._running or self.loading else effects + self._hand_over(now)
         if self._durability.is_handed_over:
@@ -192,7 +200,11 @@ class Primary:
                     continue
                 forward = self._passed_on(unit, runnable)
                 if forward is None:
-                    runs, said = m.attempts.may_run(unit, m.queue, self._may_run_alone, now) if unit.attempts else (True, ())
+                    runs, said = (
+                        m.attempts.may_run(unit, m.queue, self._may_run_alone, now)
+                        if unit.attempts
+                        else (True, ())
+                    )
                     effects += said
                     if runs:
                         runnable.append(unit)
@@ -226,10 +238,17 @@ class Primary:
         return None if op is None else m.joins.torn_by(op)
 
     def _may_run_alone(self, unit: Unit) -> bool:
-        """Whether the death of a suspect could not lose the state: a backup has it, or this proxy, which came through before, has it on record."""
+        """Whether a suspect's death could not lose the state: a backup or a keeper has it, or this proxy, which came through before, on record."""
         m = self._m
-        if self._durability.is_protected or not m.operator.backups or not m.mode.replicates or mutants.on("suspect-without-backup"):
+        if (
+            self._durability.is_protected
+            or not m.operator.backups
+            or not m.mode.replicates
+            or mutants.on("suspect-without-backup")
+        ):
             return True
+        if m.graph.data.recovery.suspects is Suspects.RUN and unit.attempts == 1:
+            return True  # of what one instance has died alone with, another one may die as well: that waits
         retained = m.store.at_or_below(self.settled)
         return m.attempts.outlived(unit) and retained is not None and retained.state is not None
 
@@ -257,7 +276,10 @@ class Primary:
         for unit in units:
             unit.stage = Stage.RUNNING
             unit.batch = self._batch
-        batch = tuple(BatchUnit(unit.id, m.joins.meta(unit), m.joins.inputs(unit), m.joins.renamed(unit)) for unit in units)
+        batch = tuple(
+            BatchUnit(unit.id, m.joins.meta(unit), m.joins.inputs(unit), m.joins.renamed(unit))
+            for unit in units
+        )
         return [StartBatch(self._batch_id(), batch, enter)]
 
     def _batch_id(self) -> int:
@@ -286,7 +308,11 @@ class Primary:
         return [EnterUpdate(self._batch_id())]
 
     def _still_runs(self, unit: Unit) -> bool:
-        return unit.stage is Stage.RUNNING and unit.batch == self._batch and unit.id.request not in self._m.knowledge.completed
+        return (
+            unit.stage is Stage.RUNNING
+            and unit.batch == self._batch
+            and unit.id.request not in self._m.knowledge.completed
+        )
 
     # -- finishing batches -------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,18 @@ who has answered a Fence lets in nothing above its ends. Who knows a newer topol
 from typing import TYPE_CHECKING
 
 from hams_protocol import mutants
-from hams_protocol.messages import KEPT, Fence, FenceAnswer, Freeze, FreezeAnswer, Health, Probe, ProbeAnswer, Refused, RoleReport
+from hams_protocol.messages import (
+    KEPT,
+    Fence,
+    FenceAnswer,
+    Freeze,
+    FreezeAnswer,
+    Health,
+    Probe,
+    ProbeAnswer,
+    Refused,
+    RoleReport,
+)
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
@@ -28,7 +39,12 @@ class Questions:
         reports: tuple[RoleReport, ...] = (RoleReport(m.operator.name, m.role, m.epoch, m.version, m.ready),)
         if kept is not None:
             reports += (RoleReport(kept.op, KEPT, kept.epoch, kept.settled, False),)
-        return ProbeAnswer(probe.nonce, health, m.knowledge.topology.generation, reports + m.checkpoints.report())
+        return ProbeAnswer(
+            probe.nonce,
+            health,
+            m.knowledge.topology.generation,
+            (*reports, *m.checkpoints.report(), *m.keeper.reports()),
+        )
 
     def freeze(self, freeze: Freeze, now: float) -> FreezeAnswer | Refused:
         """Take no record of this epoch any more; how far has it been applied?"""
@@ -37,7 +53,9 @@ class Questions:
         if freeze.generation < generation and not mutants.on("old-freeze-accepted"):
             return Refused(freeze.attempt, generation, freeze.name, "a newer topology is known here")
         if freeze.generation > generation:
-            return Refused(freeze.attempt, generation, freeze.name, "the topology of the question is not known here yet")
+            return Refused(
+                freeze.attempt, generation, freeze.name, "the topology of the question is not known here yet"
+            )
         version = None
         if m.backup is not None and m.backup.in_sync and m.epoch == freeze.epoch:
             m.backup.freeze(freeze.generation, now)
@@ -53,6 +71,8 @@ class Questions:
         generation = m.knowledge.topology.generation
         if fence.generation != generation:
             return Refused(fence.attempt, generation, fence.name, "another topology is known here")
+        if m.fetching is not None:
+            return m.fetching.fenced(fence)
         if m.primary is None:
             return Refused(fence.attempt, generation, fence.name, "not the primary")
         return m.primary.fenced(fence)

@@ -4,7 +4,17 @@ import grpc
 
 from hams_protocol.frozen import frozen
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.inference import Conflict, Full, InferenceOutcome, KeyExpired, ModelFailure, NotReady, Refused, Reply, TimedOut
+from hams_sidecar.inference import (
+    Conflict,
+    Full,
+    InferenceOutcome,
+    KeyExpired,
+    ModelFailure,
+    NotReady,
+    Refused,
+    Reply,
+    TimedOut,
+)
 
 GRPC_CODES: dict[int, grpc.StatusCode] = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -37,7 +47,8 @@ class Refusal:
 INTERNAL_ERROR = Refusal(500, "internal error of the endpoint; its log says more")
 
 LEFT = Refusal(
-    504, "this frontend shuts down and has waited long enough; the request may still take effect, and its idempotency key then returns the reply"
+    504,
+    "this frontend shuts down and has waited long enough; the request may still take effect, and its idempotency key then returns the reply",
 )
 
 
@@ -59,7 +70,10 @@ def answer(outcome: InferenceOutcome) -> Reply | Refusal:
         case NotReady(reason):
             return Refusal(503, f"not ready: {reason}")
         case TimedOut():
-            return Refusal(504, "no reply within the time given; the request may still take effect, and its idempotency key then returns the reply")
+            return Refusal(
+                504,
+                "no reply within the time given; the request may still take effect, and its idempotency key then returns the reply",
+            )
 
 
 def refused(error: RequestRefused) -> Refusal:

@@ -89,6 +89,7 @@ class InferenceApp(FastAPI):
             redoc_url=None,
             swagger_ui_oauth2_redirect_url=None,
             openapi_url="/openapi.json",
+            redirect_slashes=False,  # a redirect would lead to whatever Host the client has named
             separate_input_output_schemas=False,
         )
         self._serving = serving
@@ -121,7 +122,12 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
     async def server_metadata() -> ServerMetadata:
         return ServerMetadata(name="hams", version=server_version(), extensions=list(EXTENSIONS))
 
-    @app.get("/v2/health/live", tags=["health"], summary="Is the process in order?", responses={503: {"model": Error}})
+    @app.get(
+        "/v2/health/live",
+        tags=["health"],
+        summary="Is the process in order?",
+        responses={503: {"model": Error}},
+    )
     async def live() -> Live:
         if not serving.port.live():
             raise HTTPException(503, "this frontend is broken and should be restarted")
@@ -132,7 +138,12 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
         _check_ready(serving)
         return Ready(ready=True)
 
-    @app.get("/v2/models/{model}/ready", tags=["model"], summary="Does the graph take requests?", responses={**failed, **unready})
+    @app.get(
+        "/v2/models/{model}/ready",
+        tags=["model"],
+        summary="Does the graph take requests?",
+        responses={**failed, **unready},
+    )
     @app.get("/v2/models/{model}/versions/{model_version}/ready", tags=["model"], include_in_schema=False)
     async def model_ready(model: str, model_version: str = "") -> ModelReady:
         check_model(graph, model, model_version)
@@ -171,7 +182,9 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
         )
         return page
 
-    @app.get("/metrics", tags=["server"], summary="Metrics in Prometheus' text format", response_class=Response)
+    @app.get(
+        "/metrics", tags=["server"], summary="Metrics in Prometheus' text format", response_class=Response
+    )
     async def metrics(accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
         body, content_type = serving.metrics.render(accept)
         return Response(body, headers={"content-type": content_type})
@@ -188,7 +201,11 @@ def _tensor(found: Declared) -> TensorMetadata:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": f"{error.detail}: {request.method} {request.url.path}"[:300]}, status_code=error.status_code, headers=error.headers)
+    return JSONResponse(
+        {"error": f"{error.detail}: {request.method} {request.url.path}"[:300]},
+        status_code=error.status_code,
+        headers=error.headers,
+    )
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:

@@ -20,6 +20,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from hams_sidecar.endpoint import limits
+from hams_sidecar.endpoint.crowd import Bodies, Replies
+from hams_sidecar.endpoint.head import read_head
 from hams_sidecar.endpoint.rest_codec import encode_error
 from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
 from hams_sidecar.endpoint.upload import Server, Upload
@@ -31,6 +33,8 @@ class Gate(Protocol):
     request_bytes_max: int
     held_bytes: int
     held_bytes_max: int
+    bodies: Bodies
+    replies: Replies
     tokens: Tokens | None
 
     @property
@@ -41,6 +45,10 @@ class Gate(Protocol):
     @property
     def infer_urls(self) -> frozenset[bytes]:
         """The same as they mostly stand in a request line."""
+        ...
+
+    def make_room(self, nbytes: int, own: Upload | None) -> bool:
+        """Whether so many bytes more may be held, once those who are slower than `own` have given way."""
         ...
 
 
@@ -62,7 +70,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     gate: Gate
     door: Door
 
-    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.serving: Server | None = None
         self.lost = False
@@ -76,6 +90,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._length = 0
         self._unparsed_bytes = 0
         self._head_bytes = 0
+        self._fields = 0
+        self._framing_bytes = 0
+        self._progress = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._stalled_bytes = 0
@@ -89,7 +106,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # uvloop writes at once what is above, and the rest a turn of the loop later
+        transport.set_write_buffer_limits(
+            high=0
+        )  # uvloop writes at once what is above, and the rest a turn of the loop later
         if len(self.connections) > _connections_max:
             self._refuse(503, "too many connections")
             return
@@ -107,10 +126,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.serving.cancel()
         for upload in tuple(self._uploads):
             self.forget(upload)
+        self.gate.replies.taken(self)
 
     def shutdown(self) -> None:
         """The server leaves. Who has just connected and not sent anything yet is still served once; idle connections close."""
-        served: RequestResponseCycle | None = self.cycle  # None before the first request, whatever uvicorn's types say
+        served: RequestResponseCycle | None = (
+            self.cycle
+        )  # None before the first request, whatever uvicorn's types say
         if served is not None or self._deaf:
             super().shutdown()
             return
@@ -123,7 +145,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The body of this request is no longer held."""
         if upload in self._uploads:
             self._uploads.remove(upload)
+            self.gate.bodies.end(upload)
             self.gate.held_bytes -= upload.size
+
+    def give_way(self, upload: Upload) -> None:
+        """The body that arrives here is too slow to be held any longer: others need the room."""
+        receiver = self.transport.get_protocol()
+        self.forget(upload)
+        if not self._deaf:
+            self._refuse(429, "no room for a body that comes so slowly; nothing was begun")
+        if receiver is not self:
+            self._switch(self)
+            self.parser = httptools.HttpRequestParser(self)
+
+    def cut_off(self) -> None:
+        """The client does not take what it has asked for, and others need the room."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -135,6 +172,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._take_unparsed(data)
             return
         self._idle_since = 0.0
+        self._progress = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -147,9 +185,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._in_head and not self._deaf:
             self._head_bytes += len(data)
             if self._head_bytes > limits.head_bytes_max:
-                self._refuse(431, f"expected a request line and headers of at most {limits.head_bytes_max} bytes")
+                self._refuse(
+                    431, f"expected a request line and headers of at most {limits.head_bytes_max} bytes"
+                )
             elif self._head_timer is None:
                 self._head_timer = self.loop.call_later(limits.head_s_max, self._head_is_late)
+        elif self._in_body and not self._deaf:
+            self._framing_bytes = 0 if self._progress else self._framing_bytes + len(data)
+            if self._framing_bytes > limits.head_bytes_max:
+                self._refuse(
+                    431,
+                    f"expected chunk extensions and trailers of at most {limits.head_bytes_max} bytes",
+                )
         if self._due is not None:
             due, self._due = self._due, None
             self._serve(due)
@@ -164,8 +211,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _receive_in_place(self, upload: Upload) -> None:
         """Let the rest of a large body flow straight to where it is used, past the parser, which then begins anew."""
         room = self.gate.held_bytes + self._length - upload.size <= self.gate.held_bytes_max
-        if room and self._in_body and not self._deaf and not self._unparsed_bytes and not self.flow.read_paused:
-            self._switch(BodyReceiver(self, upload, upload.reserve(self.door.room(self._length, upload.headers))))
+        if (
+            room
+            and self._in_body
+            and not self._deaf
+            and not self._unparsed_bytes
+            and not self.flow.read_paused
+        ):
+            self._switch(
+                BodyReceiver(self, upload, upload.reserve(self.door.room(self._length, upload.headers)))
+            )
 
     def body_received(self) -> None:
         """The body in place is complete, or has been given up."""
@@ -181,7 +236,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def admits(self, size: int) -> bool:
         """Whether `size` more bytes of a body may be held; if not, the request is refused."""
-        if self.gate.held_bytes + size <= self.gate.held_bytes_max:
+        if self.gate.make_room(size, self._upload):
             return True
         self._refuse(429, "no room for another request at present; nothing was begun")
         return False
@@ -195,14 +250,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.headers = []
         self.expect_100_continue = False
         self._in_head = True
+        self._fields = 0
         self._upload = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._deaf:
             return
-        if len(self.headers) >= limits.headers_max:
+        self._fields += 1
+        if self._fields > limits.headers_max:
             self._refuse(431, f"expected at most {limits.headers_max} headers and trailers")
             return
+        if not self._in_head:
+            return  # RFC 9110, 6.5.1: a trailer is not merged into the headers unless its field says how; none here does
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
@@ -216,20 +275,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-        self._length = 0
-        for name, value in self.headers:
-            if name == b"content-length":
-                self._length = int(value)
+        self._framing_bytes = 0
+        head = read_head(self.parser.get_http_version(), self.headers)
+        self._length = head.length
+        if head.status:
+            self._refuse(head.status, head.message)
+            return
         if self.gate.tokens is not None and not self.gate.tokens.admit(self._path().encode(), self.headers):
             self._refuse(401, EXPECTED)
             return
         if len(self.pipeline) >= limits.pipelined_max:
-            self._refuse(429, f"expected at most {limits.pipelined_max} requests ahead of their turn; this one was not begun")
+            self._refuse(
+                429,
+                f"expected at most {limits.pipelined_max} requests ahead of their turn; this one was not begun",
+            )
             return
         if self._length > self.gate.request_bytes_max:
-            self._refuse(413, f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length {self._length}")
+            self._refuse(
+                413,
+                f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length {self._length}",
+            )
             return
-        if self.parser.get_method() == b"POST" and (self.url in self.gate.infer_urls or self._path() in self.gate.infer_paths):
+        if self.parser.get_method() == b"POST" and (
+            self.url in self.gate.infer_urls or self._path() in self.gate.infer_paths
+        ):
             self._begin_upload()
         else:
             self._begin_cycle()
@@ -250,10 +319,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _begin_upload(self) -> None:
         """An infer request: its turn comes when all before it are answered."""
-        before: RequestResponseCycle | None = self.cycle  # None before the first request, whatever uvicorn's types say
+        before: RequestResponseCycle | None = (
+            self.cycle
+        )  # None before the first request, whatever uvicorn's types say
         keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
         self.cycle = self._upload = upload = Upload(self, self.headers, keep_alive, self.expect_100_continue)
         self._uploads.add(upload)
+        self.gate.bodies.begin(upload)
         if before is None or before.response_complete:
             self._due = upload
         else:
@@ -269,6 +341,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._deaf:
             return
+        self._progress = True
         if self._upload is None:
             super().on_body(body)
         elif self.cycle.response_complete:
@@ -299,21 +372,29 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if self.pipeline:
             waiting = self.pipeline.pop()
-            if not self.pipeline and not self._deaf:  # no sooner: who sends ahead and reads nothing would be held in memory
+            if (
+                not self.pipeline and not self._deaf
+            ):  # no sooner: who sends ahead and reads nothing would be held in memory
                 self.flow.resume_reading()
             self._start_asgi_task(*waiting)
             return
         self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that has been idle for long. One timer sees many requests come and go, instead of being moved by each."""
         self.timeout_keep_alive_task = None
         if self.transport.is_closing():
             return
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time() if self._idle_since else self.timeout_keep_alive
+        left = (
+            self._idle_since + self.timeout_keep_alive - self.loop.time()
+            if self._idle_since
+            else self.timeout_keep_alive
+        )
         if left > 0:
             self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
         else:
@@ -338,10 +419,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._stalled_bytes = self.transport.get_write_buffer_size()
+        self.gate.replies.wait(self, self._stalled_bytes)
         self._stall_timer = self.loop.call_later(limits.write_stall_s_max, self._stalled)
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.gate.replies.taken(self)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
@@ -352,6 +435,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
             return
         self._stalled_bytes = left
+        self.gate.replies.moved(self, left)
         self._stall_timer = self.loop.call_later(limits.write_stall_s_max, self._stalled)
 
     def _head_is_late(self) -> None:
@@ -412,7 +496,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _runs(self) -> bool:
         """Whether a request of this connection is not yet answered."""
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever uvicorn's types say
+        cycle: RequestResponseCycle | None = (
+            self.cycle
+        )  # None before the first request, whatever uvicorn's types say
         return cycle is not None and not cycle.response_complete
 
 
@@ -453,7 +539,13 @@ class BodyReceiver(asyncio.BufferedProtocol):
 
 def _response(status: int, message: str) -> bytes:
     body = encode_error(message)
-    more = f"retry-after: {limits.retry_after_s:.0f}\r\n" if status in (429, 503) else "www-authenticate: Bearer\r\n" if status == 401 else ""
+    more = (
+        f"retry-after: {limits.retry_after_s:.0f}\r\n"
+        if status in (429, 503)
+        else "www-authenticate: Bearer\r\n"
+        if status == 401
+        else ""
+    )
     head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{more}connection: close\r\n\r\n"
     return STATUS_LINE[status] + head.encode() + body
 
@@ -464,7 +556,9 @@ def _printable(error: Exception) -> str:
 
 def _open_connections_max() -> int:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limits.connections_max if files == resource.RLIM_INFINITY else min(limits.connections_max, files // 2)
+    return (
+        limits.connections_max if files == resource.RLIM_INFINITY else min(limits.connections_max, files // 2)
+    )
 
 
 _connections_max = _open_connections_max()

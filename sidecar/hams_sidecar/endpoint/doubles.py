@@ -54,7 +54,9 @@ PIXELS = TensorSpec("pixels", "FP32", (4,))
 TARGET = TensorSpec("target", "INT64", (), optional=True)
 DIGITS = graph(PIXELS, TARGET)
 
-EVERY_DATATYPE = graph(*(TensorSpec(datatype.lower(), datatype, (-1,), optional=True) for datatype in sorted(DATATYPES)))
+EVERY_DATATYPE = graph(
+    *(TensorSpec(datatype.lower(), datatype, (-1,), optional=True) for datatype in sorted(DATATYPES))
+)
 """One optional input of each datatype, a row being a vector of any length."""
 
 

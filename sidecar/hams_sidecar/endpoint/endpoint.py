@@ -72,7 +72,9 @@ class Endpoint:
             grpc_port = self._grpc.add_insecure_port(_authority(self.address.host, self.address.grpc_port))
         except RuntimeError as error:
             listener.close()
-            raise StartFailed(f"gRPC cannot listen on {self.address.host} port {self.address.grpc_port}: {error}") from error
+            raise StartFailed(
+                f"gRPC cannot listen on {self.address.host} port {self.address.grpc_port}: {error}"
+            ) from error
         await self._grpc.start()
         self._http = _HttpServer(self._app, self._serving, self._health, listener)
         self._http_task = asyncio.create_task(self._http.serve(), name="endpoint-http")
@@ -81,13 +83,17 @@ class Endpoint:
         if not started.done():
             started.cancel()
             await self._grpc.stop(None)
-            raise StartFailed(f"HTTP cannot listen on {self.address.host} port {self.address.http_port}") from self._http_task.exception()
+            raise StartFailed(
+                f"HTTP cannot listen on {self.address.host} port {self.address.http_port}"
+            ) from self._http_task.exception()
         self.address = Address(self.address.host, listener.getsockname()[1], grpc_port)
 
-    async def drain(self, propagation_s: float = limits.propagation_s, drain_s: float = limits.drain_s_max) -> None:
+    async def drain(
+        self, propagation_s: float = limits.propagation_s, drain_s: float = limits.drain_s_max
+    ) -> None:
         """Leave in peace: refuse readiness, serve on for `propagation_s`, then close the ports and let open requests finish within `drain_s`."""
         self._serving.draining = True
-        await self._health.tell()
+        self._health.tell()
         await asyncio.sleep(propagation_s)
         if self._http is not None and self._http_task is not None and self._grpc is not None:
             await self._http.leave(drain_s)
@@ -158,7 +164,7 @@ class _HttpServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whoever watches health learns of a change."""
-        await self._health.tell()
+        self._health.tell()
         return await super().on_tick(counter)
 
     async def leave(self, drain_s: float) -> None:
@@ -196,7 +202,9 @@ class _HttpServer(uvicorn.Server):
 def _listen(host: str, port: int) -> socket.socket:
     """A listener that shares its port with the other frontends of the graph. Raises StartFailed."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
     except OSError as error:
         raise StartFailed(f"HTTP cannot listen on host {host!r}: {error.strerror}") from error
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -7,6 +7,8 @@
 Invariant: the message is for the client and names what was expected and what was found; it never shows the inside of the process.
 """
 
+from hams_sidecar.endpoint.limits import shown_chars_max
+
 
 class EndpointError(Exception):
     """Root of the endpoint's errors."""
@@ -29,3 +31,21 @@ class RequestRefused(EndpointError):
 
 class StartFailed(EndpointError, OSError):
     """The endpoint cannot listen where it was told to."""
+
+
+def shown(found: object) -> str:
+    """What a client sent, as an error shows it: bounded, as is the work to show it (an integer of thousands of digits is not printed)."""
+    if isinstance(found, (list, tuple)):
+        ends = len(found) > _items_shown_max
+        text = "[" + ", ".join(map(shown, found[:_items_shown_max])) + (", ...]" if ends else "]")
+    elif isinstance(found, int) and found.bit_length() > _bits_shown_max:
+        text = f"a number of {found.bit_length()} bits"
+    elif isinstance(found, str):
+        text = repr(found[:shown_chars_max])
+    else:
+        text = repr(found)
+    return text if len(text) <= shown_chars_max else text[:shown_chars_max] + "..."
+
+
+_items_shown_max = 10
+_bits_shown_max = 128

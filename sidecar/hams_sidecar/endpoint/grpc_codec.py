@@ -16,7 +16,7 @@ from hams_protocol.frozen import frozen
 from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.endpoint.json_data import Steps
+from hams_sidecar.endpoint.json_scan import Steps
 from hams_sidecar.endpoint.request import MODEL_VERSION, Parameters, check_id, split
 from hams_sidecar.endpoint.signature import Signature, check_size
 from hams_sidecar.inference import Buffer, Tensor
@@ -57,17 +57,23 @@ def decode_request(message: pb.ModelInferRequest, signature: Signature) -> Steps
     """Read and check a request. Raises RequestRefused."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
-        raise RequestRefused(f"raw_input_contents: expected one for each of {len(message.inputs)} inputs, got {len(raw)}")
+        raise RequestRefused(
+            f"raw_input_contents: expected one for each of {len(message.inputs)} inputs, got {len(raw)}"
+        )
     tensors: list[Tensor] = []
     for index, given in enumerate(message.inputs):
         shape = tuple(given.shape)
         expected = signature.expect(given.name, given.datatype, shape)
         if "shared_memory_region" in given.parameters:
-            raise RequestRefused(f"tensor {given.name!r}: shared memory is not offered; send raw or typed contents")
+            raise RequestRefused(
+                f"tensor {given.name!r}: shared memory is not offered; send raw or typed contents"
+            )
         data: Buffer
         if raw:
             if given.HasField("contents"):
-                raise RequestRefused(f"tensor {given.name!r}: expected raw_input_contents or contents, got both")
+                raise RequestRefused(
+                    f"tensor {given.name!r}: expected raw_input_contents or contents, got both"
+                )
             data = raw[index]
             check_size(given.name, shape, expected, data)
         else:
@@ -97,14 +103,18 @@ def encode_reply(model: str, request: GrpcRequest, tensors: Sequence[Tensor]) ->
 def _typed(name: str, datatype: str, shape: Sequence[int], contents: pb.InferTensorContents) -> Steps[bytes]:
     field, code = _FIELDS.get(datatype, ("", ""))
     if not field:
-        raise RequestRefused(f"tensor {name!r}: {datatype} has no typed contents: expected raw_input_contents")
+        raise RequestRefused(
+            f"tensor {name!r}: {datatype} has no typed contents: expected raw_input_contents"
+        )
     filled = [found.name for found, _ in contents.ListFields()]
     if filled not in ([], [field]):
         raise RequestRefused(f"tensor {name!r}: expected {datatype} as {field}, got {', '.join(filled)}")
     values = getattr(contents, field)
     count = math.prod(shape)
     if len(values) != count:
-        raise RequestRefused(f"tensor {name!r}: expected {count} values for shape {list(shape)}, got {len(values)}")
+        raise RequestRefused(
+            f"tensor {name!r}: expected {count} values for shape {list(shape)}, got {len(values)}"
+        )
     if datatype == "BYTES":
         return encode_bytes(values)
     parts: list[bytes] = []
@@ -114,7 +124,9 @@ def _typed(name: str, datatype: str, shape: Sequence[int], contents: pb.InferTen
         try:
             parts.append(array.array(code, values[start : start + _slice_elements]).tobytes())
         except OverflowError:
-            raise RequestRefused(f"tensor {name!r}: a number of {field} is out of the range of {datatype}") from None
+            raise RequestRefused(
+                f"tensor {name!r}: a number of {field} is out of the range of {datatype}"
+            ) from None
     return b"".join(parts)
 
 

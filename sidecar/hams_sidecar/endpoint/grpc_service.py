@@ -1,28 +1,28 @@
 """The gRPC side of the endpoint: GRPCInferenceService, the standard health service, and reflection.
 
 Messages are parsed here and not by generated stubs, so that bytes that are no message get INVALID_ARGUMENT. Codes come from `answers`, the table
-that HTTP uses too.
-
-Invariant: no exception reaches grpc, which would show its text to the client.
+that HTTP uses too. How many calls there are, and how long they take, is bounded in `grpc_calls`.
 """
 
+import asyncio
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha._async import ReflectionServicer
 
+from hams_protocol.keys import scoped
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint import open_inference_pb2 as pb
-from hams_sidecar.endpoint.answers import GRPC_CODES, INTERNAL_ERROR, Refusal, refused
+from hams_sidecar.endpoint.answers import Refusal, refused
 from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.grpc_calls import FULL, Call, Calls, Context, Handler, left_s
 from hams_sidecar.endpoint.grpc_codec import decode_request, encode_reply
 from hams_sidecar.endpoint.json_data import run
 from hams_sidecar.endpoint.request import MODEL_VERSION, build, check_model, trace_context
@@ -30,13 +30,11 @@ from hams_sidecar.endpoint.rest_codec import choose
 from hams_sidecar.endpoint.serving import Serving
 from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
 
-log = logging.getLogger(__name__)
-
 SERVICE = "inference.GRPCInferenceService"
+SERVICES = ("", SERVICE)
+"""What the health service knows."""
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
-Parsed = TypeVar("Parsed", pb.ModelReadyRequest, pb.ModelMetadataRequest)
+Parsed = TypeVar("Parsed", bound=Message)
 
 
 class InferenceService:
@@ -48,48 +46,52 @@ class InferenceService:
         self._version = version
         self._extensions = extensions
 
-    def handler(self) -> "grpc.GenericRpcHandler[bytes, bytes]":
+    def handler(self, calls: Calls) -> "grpc.GenericRpcHandler[bytes, bytes]":
         """What to register with a server."""
-        methods: dict[str, Callable[[bytes, Context], Awaitable[bytes]]] = {
-            "ServerLive": self.server_live,
-            "ServerReady": self.server_ready,
-            "ModelReady": self.model_ready,
-            "ServerMetadata": self.server_metadata,
-            "ModelMetadata": self.model_metadata,
+        methods: dict[str, Callable[[bytes, Context], Awaitable[bytes | Refusal]]] = {
+            "ServerLive": _small(self.server_live),
+            "ServerReady": _small(self.server_ready),
+            "ModelReady": _small(self.model_ready),
+            "ServerMetadata": _small(self.server_metadata),
+            "ModelMetadata": _small(self.model_metadata),
             "ModelInfer": self.model_infer,
         }
-        return grpc.method_handlers_generic_handler(SERVICE, {name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()})
+        return grpc.method_handlers_generic_handler(
+            SERVICE, {name: calls.unary(method) for name, method in methods.items()}
+        )
 
-    async def server_live(self, request: bytes, context: Context) -> bytes:
+    def server_live(self, request: bytes) -> Message:
         """Whether the process is in order."""
-        return pb.ServerLiveResponse(live=self._serving.port.live()).SerializeToString()
+        return pb.ServerLiveResponse(live=self._serving.port.live())
 
-    async def server_ready(self, request: bytes, context: Context) -> bytes:
+    def server_ready(self, request: bytes) -> Message:
         """Whether the server takes requests."""
-        return pb.ServerReadyResponse(ready=self._serving.ready()).SerializeToString()
+        return pb.ServerReadyResponse(ready=self._serving.ready())
 
-    async def model_ready(self, request: bytes, context: Context) -> bytes:
+    def model_ready(self, request: bytes) -> Message:
         """Whether the graph takes requests."""
-        message = await _parse(pb.ModelReadyRequest(), request, context)
-        await self._check_model(message.name, message.version, context)
-        return pb.ModelReadyResponse(ready=self._serving.ready()).SerializeToString()
+        message = _parse(pb.ModelReadyRequest(), request)
+        check_model(self._serving.graph.name, message.name, message.version)
+        return pb.ModelReadyResponse(ready=self._serving.ready())
 
-    async def server_metadata(self, request: bytes, context: Context) -> bytes:
+    def server_metadata(self, request: bytes) -> Message:
         """The server."""
-        return pb.ServerMetadataResponse(name="hams", version=self._version, extensions=self._extensions).SerializeToString()
+        return pb.ServerMetadataResponse(name="hams", version=self._version, extensions=self._extensions)
 
-    async def model_metadata(self, request: bytes, context: Context) -> bytes:
+    def model_metadata(self, request: bytes) -> Message:
         """The graph, seen as a model."""
-        message = await _parse(pb.ModelMetadataRequest(), request, context)
-        await self._check_model(message.name, message.version, context)
-        found = pb.ModelMetadataResponse(name=self._serving.graph.name, versions=[MODEL_VERSION], platform=self._platform)
+        message = _parse(pb.ModelMetadataRequest(), request)
+        check_model(self._serving.graph.name, message.name, message.version)
+        found = pb.ModelMetadataResponse(
+            name=self._serving.graph.name, versions=[MODEL_VERSION], platform=self._platform
+        )
         for tensor in self._serving.signature.inputs.values():
             found.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         for tensor in self._serving.signature.outputs.values():
             found.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        return found.SerializeToString()
+        return found
 
-    async def model_infer(self, request: bytes, context: Context) -> bytes:
+    async def model_infer(self, request: bytes, context: Context) -> bytes | Refusal:
         """One inference."""
         serving = self._serving
         began = perf_counter()
@@ -97,43 +99,45 @@ class InferenceService:
         serving.held_bytes += len(request)
         code = "CANCELLED"
         sent = 0
+        answer: bytes | Refusal
         try:
             try:
                 answer = await self._infer(request, context)
             except RequestRefused as error:
                 answer = refused(error)
-            except Exception:  # the boundary: whatever breaks inside is one INTERNAL for one request, its trace in the log and not in the answer
-                log.exception("an inference request over gRPC failed")
-                answer = INTERNAL_ERROR
             code, sent = (answer.code.name, 0) if isinstance(answer, Refusal) else ("OK", len(answer))
+        except Exception:
+            code = "INTERNAL"
+            raise
         finally:
             serving.open_requests -= 1
             serving.held_bytes -= len(request)
             serving.count("grpc", code, began, len(request), sent)
-        if isinstance(answer, bytes):
-            return answer
-        await _abort(context, answer)
-        raise AssertionError("abort returned")
+        return answer
 
     async def _infer(self, request: bytes, context: Context) -> bytes | Refusal:
         serving = self._serving
-        if serving.held_bytes > serving.held_bytes_max:
-            raise RequestRefused("no room for another request at present; nothing was begun", status=429, retry_after_s=limits.retry_after_s)
-        try:
-            message = pb.ModelInferRequest.FromString(request)
-        except DecodeError:
-            raise RequestRefused("expected an inference.ModelInferRequest, got bytes that are none") from None
+        if not serving.make_room(0, None):
+            return FULL
+        message = _parse(pb.ModelInferRequest(), request)
         check_model(serving.graph.name, message.model_name, message.model_version)
         decoded = await run(decode_request(message, serving.signature))
-        deadline_s = min(_left_s(context), serving.timeout_s)
-        trace = {str(key): value for key, value in context.invocation_metadata() or () if key in ("traceparent", "tracestate")}
+        deadline_s = min(left_s(context), serving.timeout_s)
+        trace = {
+            str(key): value
+            for key, value in context.invocation_metadata() or ()
+            if key in ("traceparent", "tracestate")
+        }
+        key = decoded.parameters.idempotency_key
+        if key is not None and serving.tokens is not None:
+            key = scoped(serving.tokens.scope_of_call(context.invocation_metadata() or ()), key)
         outcome = await serving.infer(
             await build(
                 decoded.tensors,
                 decoded.parameters,
                 decoded.outputs,
                 max(deadline_s, 0.001),
-                decoded.parameters.idempotency_key,
+                key,
                 trace_context(_text(trace.get("traceparent")), _text(trace.get("tracestate"))),
                 always_digest=serving.always_digest,
             )
@@ -143,35 +147,110 @@ class InferenceService:
         tensors = choose(outcome.tensors, decoded.outputs)
         return await run(encode_reply(serving.graph.name, decoded, tensors))
 
-    async def _check_model(self, name: str, version: str, context: Context) -> None:
-        try:
-            check_model(self._serving.graph.name, name, version)
-        except RequestRefused as error:
-            await _abort(context, refused(error))
-
 
 class Health:
     """The standard health service: checks look at the port, watchers are told by `tell`."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._watched = HealthServicer()
-        self.Watch = self._watched.Watch
+        self._watchers: set[asyncio.Event] = set()
         self._told: bool | None = None
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
-        """The state now."""
-        if request.service not in ("", SERVICE):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service[:80]!r} here")
-        return health_pb2.HealthCheckResponse(status=_status(self._serving.ready()))
+    def handler(self, calls: Calls) -> "grpc.GenericRpcHandler[bytes, bytes]":
+        """What to register with a server."""
+        methods = {"Check": calls.unary(_small(self.check)), "Watch": calls.stream(self.watch)}
+        if hasattr(health_pb2, "HealthListResponse"):  # in grpcio-health-checking since 1.83
+            methods["List"] = calls.unary(_small(self.list))
+        return grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods)
 
-    async def tell(self) -> None:
+    def check(self, request: bytes) -> Message:
+        """The state now."""
+        message = _parse(health_pb2.HealthCheckRequest(), request)
+        if message.service not in SERVICES:
+            raise RequestRefused(f"no service {message.service[:80]!r} here", status=404)
+        found: Message = self._state(message.service)
+        return found
+
+    def list(self, request: bytes) -> Message:
+        """The state of each service."""
+        states = {service: self._state(service) for service in SERVICES}
+        found: Message = health_pb2.HealthListResponse(statuses=states)
+        return found
+
+    async def watch(self, call: Call) -> Refusal | None:
+        """The state now and whenever it changes, until the client goes."""
+        if len(self._watchers) >= limits.grpc_watchers_max:
+            return FULL
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            request = await call.message(self._serving.timeout_s)
+            if request is None or isinstance(request, Refusal):
+                return request or Refusal(400, "expected a message, got none")
+            try:
+                service = _parse(health_pb2.HealthCheckRequest(), _bounded(request)).service
+            except RequestRefused as error:
+                return refused(error)
+            last: bytes | None = None
+            while True:
+                changed.clear()
+                state = self._state(service).SerializeToString()
+                if state != last and (unread := await call.send(state)) is not None:
+                    return unread
+                last = state
+                await changed.wait()
+        finally:
+            self._watchers.discard(changed)
+
+    def tell(self) -> None:
         """Let watchers know if readiness has changed."""
         ready = self._serving.ready()
         if ready != self._told:
             self._told = ready
-            for service in ("", SERVICE):
-                await self._watched.set(service, _status(ready))
+            for watcher in self._watchers:
+                watcher.set()
+
+    def _state(self, service: str) -> health_pb2.HealthCheckResponse:
+        kinds = health_pb2.HealthCheckResponse
+        if service not in SERVICES:
+            return kinds(status=kinds.SERVICE_UNKNOWN)
+        return kinds(status=kinds.SERVING if self._serving.ready() else kinds.NOT_SERVING)
+
+
+class Reflection:
+    """What services there are, and their messages."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        self._servicer = ReflectionServicer(service_names=names, pool=_pool())
+
+    def handler(self, calls: Calls) -> "grpc.GenericRpcHandler[bytes, bytes]":
+        """What to register with a server."""
+        return grpc.method_handlers_generic_handler(
+            reflection.SERVICE_NAME, {"ServerReflectionInfo": calls.stream(self.answer)}
+        )
+
+    async def answer(self, call: Call) -> Refusal | None:
+        """Answer questions, until there are none, or too many, or the call has taken too long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._serving.timeout_s
+        for _ in range(limits.grpc_reflections_max):
+            request = await call.message(until - loop.time())
+            if request is None or isinstance(request, Refusal):
+                return request
+            try:
+                question = _parse(reflection_pb2.ServerReflectionRequest(), _bounded(request))
+            except RequestRefused as error:
+                return refused(error)
+            async for found in self._servicer.ServerReflectionInfo(_one(question), None):
+                if (unread := await call.send(found.SerializeToString())) is not None:
+                    return unread
+        return Refusal(429, f"expected at most {limits.grpc_reflections_max} questions in one call")
+
+
+async def _one(question: Message) -> AsyncIterator[Message]:
+    yield question
 
 
 if TYPE_CHECKING:
@@ -187,10 +266,14 @@ class Admission(Interceptor):
         self._tokens = tokens
 
     async def intercept_service(
-        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]], handler_call_details: grpc.HandlerCallDetails
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         """The method's own handler, or one that refuses."""
-        if self._tokens.admit_call(handler_call_details.method, handler_call_details.invocation_metadata or ()):
+        if self._tokens.admit_call(
+            handler_call_details.method, handler_call_details.invocation_metadata or ()
+        ):
             return await continuation(handler_call_details)
         return grpc.stream_stream_rpc_method_handler(_refuse)
 
@@ -204,20 +287,24 @@ def make_server(serving: Serving, service: InferenceService, health_service: Hea
     """A gRPC server with all services, not yet bound to a port."""
     server = grpc.aio.server(
         interceptors=() if serving.tokens is None else (Admission(serving.tokens),),
-        maximum_concurrent_rpcs=limits.grpc_calls_max,
         options=(
             ("grpc.so_reuseport", 1),
             ("grpc.max_receive_message_length", serving.request_bytes_max + limits.grpc_overhead_bytes),
             ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", limits.grpc_streams_max),
+            ("grpc.max_allowed_incoming_connections", limits.grpc_connections_max),
+            ("grpc.server_handshake_timeout_ms", int(limits.grpc_handshake_s * 1000)),
+            ("grpc.max_connection_idle_ms", int(limits.grpc_idle_s * 1000)),
             ("grpc.keepalive_time_ms", int(limits.grpc_keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", int(limits.grpc_keepalive_s * 1000)),
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ),
     )
-    server.add_generic_rpc_handlers((service.handler(),))
-    health_pb2_grpc.add_HealthServicer_to_server(health_service, server)
-    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server, pool=_pool())
+    # All that is left to grpc are clients that have gone, with a stack trace for each; what breaks here is logged by `grpc_calls`.
+    logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
+    calls = Calls(serving)
+    handlers = (service.handler(calls), health_service.handler(calls), Reflection(serving).handler(calls))
+    server.add_generic_rpc_handlers(handlers)
     return server
 
 
@@ -229,29 +316,34 @@ def _pool() -> DescriptorPool:
     return pool
 
 
-def _status(ready: bool) -> "health_pb2.HealthCheckResponse.ServingStatus":
-    return health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+def _small(method: Callable[[bytes], Message]) -> Callable[[bytes, Context], Awaitable[bytes | Refusal]]:
+    """A method of small messages that is answered at once."""
+
+    async def serve(request: bytes, context: Context) -> bytes | Refusal:
+        try:
+            return method(_bounded(request)).SerializeToString()
+        except RequestRefused as error:
+            return refused(error)
+
+    return serve
 
 
-async def _parse(message: Parsed, data: bytes, context: Context) -> Parsed:
+def _bounded(request: bytes) -> bytes:
+    if len(request) > limits.grpc_small_message_bytes_max:
+        raise RequestRefused(
+            f"expected a message of at most {limits.grpc_small_message_bytes_max} bytes, got {len(request)}"
+        )
+    return request
+
+
+def _parse(message: Parsed, data: bytes) -> Parsed:
     try:
         message.ParseFromString(data)
     except DecodeError:
-        await context.abort(GRPC_CODES[400], f"expected an {message.DESCRIPTOR.full_name}, got bytes that are none")
+        raise RequestRefused(
+            f"expected a message {message.DESCRIPTOR.full_name}, got bytes that are none"
+        ) from None
     return message
-
-
-async def _abort(context: Context, error: Refusal) -> None:
-    trailing: tuple[tuple[str, str], ...] = ()
-    if error.retry_after_s is not None:
-        trailing = (("retry-after", f"{error.retry_after_s:g}"), ("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))))
-    await context.abort(error.code, error.message, trailing)
-
-
-def _left_s(context: Context) -> float:
-    """Seconds until the client's deadline; infinite if it gave none."""
-    left_s: float | None = context.time_remaining()  # None without a deadline, whatever the stubs say
-    return math.inf if left_s is None else left_s
 
 
 def _text(value: str | bytes | None) -> str | None:

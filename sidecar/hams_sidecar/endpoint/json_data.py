@@ -11,6 +11,7 @@ import array
 import asyncio
 import math
 import sys
+import weakref
 from collections.abc import Generator, Sequence
 from typing import TypeVar
 
@@ -18,40 +19,57 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
+from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_strings
 from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.json_scan import Elements, Steps
 from hams_sidecar.endpoint.limits import json_slice_bytes
 from hams_sidecar.inference import Buffer
 
 assert sys.byteorder == "little", "tensors are little-endian; this host is not"
 
 T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work that may pause."""
 
-_INTEGER_CODES = {"INT8": "b", "UINT8": "B", "INT16": "h", "UINT16": "H", "INT32": "i", "UINT32": "I", "INT64": "q", "UINT64": "Q"}
+_INTEGER_CODES = {
+    "INT8": "b",
+    "UINT8": "B",
+    "INT16": "h",
+    "UINT16": "H",
+    "INT32": "i",
+    "UINT32": "I",
+    "INT64": "q",
+    "UINT64": "Q",
+}
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-_NOT_NESTING = bytes(set(range(256)) - set(b"[],"))
-_NOT_VALUES = b"[] \t\r\n"
 
 _integers = msgspec.json.Decoder(list[int])
 _floats = msgspec.json.Decoder(list[float])
 _mixed = msgspec.json.Decoder(list[float | str])
 _booleans = msgspec.json.Decoder(list[bool])
-_anything = msgspec.json.Decoder(list[object])
+_strings = msgspec.json.Decoder(list[str])
 _encode = msgspec.json.Encoder().encode
 
 
 async def run(steps: Steps[T]) -> T:
-    """Do the work, and let the event loop run at each pause."""
+    """Do the work, and let the event loop run at each pause. However many do, one slice is worked on between two turns of the loop."""
+    turn = _turn_of(asyncio.get_running_loop())
     while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        await asyncio.sleep(0)
+        async with turn:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            await asyncio.sleep(0)
+
+
+_turns: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]" = weakref.WeakKeyDictionary()
+
+
+def _turn_of(loop: asyncio.AbstractEventLoop) -> asyncio.Lock:
+    found = _turns.get(loop)
+    if found is None:
+        found = _turns[loop] = asyncio.Lock()
+    return found
 
 
 def run_through(steps: Steps[T]) -> T:
@@ -65,17 +83,19 @@ def run_through(steps: Steps[T]) -> T:
 
 
 def read(name: str, datatype: str, shape: Sequence[int], text: memoryview) -> Steps[bytes]:
-    """Bytes of a tensor from a JSON value that is known to be well-formed. Raises RequestRefused, which names the tensor."""
+    """Bytes of a tensor from a JSON array. Raises RequestRefused, which names the tensor."""
     try:
+        if bytes(text[:1]) != b"[":
+            raise RequestRefused(f"tensor {name!r}: expected data as an array, got {_shorten(text)}")
         if datatype == "BYTES":
-            return _read_strings(name, shape, text)
+            return (yield from _read_strings(name, shape, text))
         values = yield from _values(name, shape, text)
         parts: list[bytes] = []
         for part in _arrays(values):
             if parts:
                 yield
             parts.append(_numbers(datatype, part))
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError, ValueError) as error:
         raise RequestRefused(f"tensor {name!r}: data of {datatype}: {_reason(error)}") from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -83,7 +103,9 @@ def read(name: str, datatype: str, shape: Sequence[int], text: memoryview) -> St
 def write(datatype: str, shape: Sequence[int], data: Buffer) -> Steps[list[bytes]]:
     """JSON array, flat and row-major, of a tensor's values, in pieces to send. Raises UnicodeDecodeError for BYTES that are not UTF-8."""
     if datatype == "BYTES":
-        return [_encode([str(element, "utf-8") for element in decode_bytes(memoryview(data), math.prod(shape))])]
+        return [
+            _encode([str(element, "utf-8") for element in decode_bytes(memoryview(data), math.prod(shape))])
+        ]
     if not data:
         return [b"[]"]
     values = np.frombuffer(data, dtype=NUMPY[datatype])
@@ -113,26 +135,25 @@ def _name(value: float) -> str:
 
 
 def _values(name: str, shape: Sequence[int], text: memoryview) -> Steps[list[bytes]]:
-    """The values of a flat or nested array with commas between, in slices: checks the nesting without following it."""
-    nestings: list[bytes] = []
+    """The values of a flat or nested array with commas between, in slices. Raises ValueError, RequestRefused."""
+    elements = Elements(text)
     values: list[bytes] = []
-    for start in range(0, len(text), json_slice_bytes):
-        if start:
-            yield
-        part = bytes(text[start : start + json_slice_bytes])
-        nestings.append(part.translate(None, _NOT_NESTING))
-        values.append(part.translate(None, _NOT_VALUES))
+    while (found := elements.next()) is not None:
+        values.append(found[0])
+        yield
+    _check_nesting(name, shape, elements)
+    return values if elements.has_values else []
+
+
+def _check_nesting(name: str, shape: Sequence[int], elements: Elements) -> None:
+    """Check number and nesting of the values without following it. Raises RequestRefused."""
     count = math.prod(shape)
-    if bytes(text[:1]) != b"[":
-        raise RequestRefused(f"tensor {name!r}: expected data as an array, got {_shorten(text)}")
-    commas = sum(part.count(b",") for part in values)
-    got = commas + 1 if sum(map(len, values)) > commas else 0
+    got = elements.commas + 1 if elements.has_values else 0
     if got != count:
         raise RequestRefused(f"tensor {name!r}: expected {count} values for shape {list(shape)}, got {got}")
-    nesting = b"".join(nestings)
+    nesting = b"".join(elements.nesting)
     if nesting != _flat(count) and (_nested_bytes(shape) != len(nesting) or nesting != _nested(shape)):
         raise _nested_otherwise(name, shape)
-    return values if count else []
 
 
 def _flat(count: int) -> bytes:
@@ -142,7 +163,7 @@ def _flat(count: int) -> bytes:
 def _nested(shape: Sequence[int]) -> bytes:
     found = _flat(shape[-1])
     for dim in reversed(shape[:-1]):
-        found = b"[" + b",".join([found] * dim) + b"]"
+        found = b"[" + ((found + b",") * dim)[:-1] + b"]"
     return found
 
 
@@ -155,7 +176,9 @@ def _nested_bytes(shape: Sequence[int]) -> int:
 
 
 def _nested_otherwise(name: str, shape: Sequence[int]) -> RequestRefused:
-    return RequestRefused(f"tensor {name!r}: expected data flat or nested as shape {list(shape)}, got it nested otherwise")
+    return RequestRefused(
+        f"tensor {name!r}: expected data flat or nested as shape {list(shape)}, got it nested otherwise"
+    )
 
 
 def _arrays(values: list[bytes]) -> Generator[bytes, None, None]:
@@ -191,7 +214,9 @@ def _numbers(datatype: str, text: bytes) -> bytes:
     if datatype == "BF16":
         single = _round_to_bf16(single)
     _check_range(single, wide)
-    return single.tobytes() if datatype == "FP32" else (single.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    return (
+        single.tobytes() if datatype == "FP32" else (single.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    )
 
 
 def _check_range(narrow: npt.NDArray[np.floating], wide: npt.NDArray[np.float64]) -> None:
@@ -215,24 +240,23 @@ def _number(value: float | str) -> float:
     return value
 
 
-def _read_strings(name: str, shape: Sequence[int], text: memoryview) -> bytes:
-    count = math.prod(shape)
-    level = _anything.decode(text)
-    if level and isinstance(level[0], list):
-        if len(level) != shape[0]:
-            raise _nested_otherwise(name, shape)
-        for dim in shape[1:]:
-            rows = [item for item in level if isinstance(item, list)]
-            if len(rows) != len(level) or any(len(row) != dim for row in rows):
-                raise _nested_otherwise(name, shape)
-            level = [item for row in rows for item in row]
-    strings = [item for item in level if isinstance(item, str)]
-    if len(strings) != len(level):
-        other = next(item for item in level if not isinstance(item, str))
-        raise RequestRefused(f"tensor {name!r}: expected data of BYTES as strings, got {type(other).__name__}")
-    if len(level) != count:
-        raise RequestRefused(f"tensor {name!r}: expected {count} values for shape {list(shape)}, got {len(level)}")
-    return encode_bytes(item.encode() for item in strings)
+def _read_strings(name: str, shape: Sequence[int], text: memoryview) -> Steps[bytes]:
+    elements = Elements(text)
+    parts: list[bytes] = []
+    rest: list[bytes] = []
+    while (found := elements.next()) is not None:
+        values, cut = found
+        if cut:
+            parts.append(encode_strings(_strings.decode(b"".join((b"[", *rest, values[: cut - 1], b"]")))))
+            rest = [values[cut:]]
+        else:
+            rest.append(values)
+        yield
+    last = b"".join(rest)
+    if last:
+        parts.append(encode_strings(_strings.decode(b"[" + last + b"]")))
+    _check_nesting(name, shape, elements)
+    return b"".join(parts)
 
 
 def _reason(error: Exception) -> str:

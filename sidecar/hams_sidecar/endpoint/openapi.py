@@ -44,7 +44,13 @@ def describe(document: dict[str, object], graph: GraphData, signature: Signature
     schemas = components.setdefault("schemas", {})
     schemas.update(_schemas())
     error = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
-    binary = {"schema": {"type": "string", "format": "binary", "description": "The JSON object, and behind it the binary tensors one after another."}}
+    binary = {
+        "schema": {
+            "type": "string",
+            "format": "binary",
+            "description": "The JSON object, and behind it the binary tensors one after another.",
+        }
+    }
     paths[f"/v2/models/{graph.name}/infer"] = {
         "post": {
             "tags": ["inference"],
@@ -56,13 +62,18 @@ def describe(document: dict[str, object], graph: GraphData, signature: Signature
             "operationId": "infer",
             "parameters": [
                 _header("Idempotency-Key", "One effect and one reply for this key.", "string"),
-                _header("Inference-Header-Content-Length", "Size of the JSON part of a binary request.", "integer"),
+                _header(
+                    "Inference-Header-Content-Length", "Size of the JSON part of a binary request.", "integer"
+                ),
                 _header("traceparent", "W3C trace context, handed on.", "string"),
             ],
             "requestBody": {
                 "required": True,
                 "content": {
-                    "application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}, "example": _example(signature, optional)},
+                    "application/json": {
+                        "schema": {"$ref": "#/components/schemas/InferRequest"},
+                        "example": _example(signature, optional),
+                    },
                     "application/octet-stream": binary,
                 },
             },
@@ -83,7 +94,12 @@ def describe(document: dict[str, object], graph: GraphData, signature: Signature
 
 def _schemas() -> dict[str, object]:
     shape = {"type": "array", "items": {"type": "integer"}}
-    parameters = {"type": "object", "additionalProperties": {"anyOf": [{"type": kind} for kind in ("boolean", "integer", "number", "string")]}}
+    parameters = {
+        "type": "object",
+        "additionalProperties": {
+            "anyOf": [{"type": kind} for kind in ("boolean", "integer", "number", "string")]
+        },
+    }
     tensor = {
         "name": {"type": "string"},
         "datatype": {"type": "string"},
@@ -93,14 +109,26 @@ def _schemas() -> dict[str, object]:
     }
     outputs = {
         "type": "array",
-        "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "parameters": parameters}},
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {"name": {"type": "string"}, "parameters": parameters},
+        },
     }
-    tensors = {"type": "array", "items": {"type": "object", "required": ["name", "datatype", "shape"], "properties": tensor}}
+    tensors = {
+        "type": "array",
+        "items": {"type": "object", "required": ["name", "datatype", "shape"], "properties": tensor},
+    }
     return {
         "InferRequest": {
             "type": "object",
             "required": ["inputs"],
-            "properties": {"id": {"type": "string"}, "parameters": parameters, "inputs": tensors, "outputs": outputs},
+            "properties": {
+                "id": {"type": "string"},
+                "parameters": parameters,
+                "inputs": tensors,
+                "outputs": outputs,
+            },
         },
         "InferReply": {
             "type": "object",
@@ -134,5 +162,12 @@ def _example(signature: Signature, optional: set[str]) -> dict[str, object]:
         for dim in shape:
             count *= dim
         value: object = {"BOOL": True, "BYTES": "text"}.get(found.datatype, 0)
-        inputs.append({"name": found.name, "datatype": found.datatype, "shape": shape, "data": [value] * min(count, _EXAMPLE_VALUES_MAX)})
+        inputs.append(
+            {
+                "name": found.name,
+                "datatype": found.datatype,
+                "shape": shape,
+                "data": [value] * min(count, _EXAMPLE_VALUES_MAX),
+            }
+        )
     return {"inputs": inputs}

@@ -5,10 +5,11 @@ and gRPC.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping
 
 from hams_protocol.frozen import frozen
-from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.errors import RequestRefused, shown
 from hams_sidecar.endpoint.limits import (
     id_bytes_max,
     idempotency_key_bytes_max,
@@ -48,7 +49,9 @@ def split(given: Mapping[str, object]) -> Parameters:
     for name, value in given.items():
         if name == "binary_data_output":
             if not isinstance(value, bool):
-                raise RequestRefused(f"parameter 'binary_data_output': expected true or false, got {_kind(value)}")
+                raise RequestRefused(
+                    f"parameter 'binary_data_output': expected true or false, got {_kind(value)}"
+                )
             binary = value
         elif name == "idempotency_key":
             if not isinstance(value, str):
@@ -56,20 +59,30 @@ def split(given: Mapping[str, object]) -> Parameters:
             key = check_key(value)
         elif isinstance(value, (bool, int, float, str)):
             if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-                raise RequestRefused(f"parameter {name[:80]!r}: expected an integer of 64 bits, got {value:#x}"[:200])
+                raise RequestRefused(
+                    f"parameter {name[:80]!r}: expected an integer of 64 bits, got {shown(value)}"
+                )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise RequestRefused(f"parameter {name[:80]!r}: expected a finite number, got {value}")
             payload[name] = value
-            size += len(name) + (len(value) if isinstance(value, str) else 8)
+            size += len(name.encode()) + (len(value.encode()) if isinstance(value, str) else 8)
         else:
-            raise RequestRefused(f"parameter {name[:80]!r}: expected a boolean, number or string, got {_kind(value)}")
+            raise RequestRefused(
+                f"parameter {name[:80]!r}: expected a boolean, number or string, got {_kind(value)}"
+            )
     if size > parameters_bytes_max:
-        raise RequestRefused(f"expected parameters of at most {parameters_bytes_max} bytes together, got {size}")
+        raise RequestRefused(
+            f"expected parameters of at most {parameters_bytes_max} bytes together, got {size}"
+        )
     return Parameters(payload, key, binary)
 
 
 def check_key(key: str) -> str:
     """An idempotency key: 1 to 256 printable ASCII characters. Raises RequestRefused."""
     if not key or len(key) > idempotency_key_bytes_max or not key.isascii() or not key.isprintable():
-        raise RequestRefused(f"idempotency key: expected 1 to {idempotency_key_bytes_max} printable ASCII characters, got {key[:40]!r} ({len(key)})")
+        raise RequestRefused(
+            f"idempotency key: expected 1 to {idempotency_key_bytes_max} printable ASCII characters, got {key[:40]!r} ({len(key)})"
+        )
     return key
 
 
@@ -85,14 +98,27 @@ def check_model(graph: str, name: str, version: str) -> None:
     if name != graph:
         raise RequestRefused(f"no model {name[:80]!r} here: this endpoint serves {graph!r}", status=404)
     if version not in ("", MODEL_VERSION):
-        raise RequestRefused(f"model {graph!r} has no version {version[:80]!r}: its only version is {MODEL_VERSION!r}", status=404)
+        raise RequestRefused(
+            f"model {graph!r} has no version {version[:80]!r}: its only version is {MODEL_VERSION!r}",
+            status=404,
+        )
 
 
 def trace_context(traceparent: str | None, tracestate: str | None) -> TraceContext | None:
     """The W3C trace context of a request, or None. It is not worth refusing a request for: what does not fit is left out."""
-    if not traceparent or len(traceparent) > trace_bytes_max or not traceparent.isascii() or not traceparent.isprintable():
+    if (
+        not traceparent
+        or len(traceparent) > trace_bytes_max
+        or not traceparent.isascii()
+        or not traceparent.isprintable()
+    ):
         return None
-    if not tracestate or len(tracestate) > trace_bytes_max or not tracestate.isascii() or not tracestate.isprintable():
+    if (
+        not tracestate
+        or len(tracestate) > trace_bytes_max
+        or not tracestate.isascii()
+        or not tracestate.isprintable()
+    ):
         return TraceContext(traceparent)
     return TraceContext(traceparent, tracestate)
 
@@ -114,7 +140,9 @@ async def build(
     return InferenceRequest(tensors, parameters.payload, outputs, deadline_s, key, trace, digest)
 
 
-async def digest_of(tensors: tuple[Tensor, ...], parameters: Mapping[str, Parameter], outputs: tuple[str, ...] | None) -> str:
+async def digest_of(
+    tensors: tuple[Tensor, ...], parameters: Mapping[str, Parameter], outputs: tuple[str, ...] | None
+) -> str:
     """`payload_digest`, on a thread if there is much to hash."""
     if sum(len(tensor.data) for tensor in tensors) <= digest_in_loop_bytes_max:
         return payload_digest(tensors, parameters, outputs)

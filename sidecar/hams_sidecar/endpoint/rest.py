@@ -17,12 +17,21 @@ from time import perf_counter
 
 import numpy as np
 
+from hams_protocol.keys import scoped
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.answers import INTERNAL_ERROR, LEFT, Refusal, answer, refused
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.endpoint.json_data import Steps, run, run_through
+from hams_sidecar.endpoint.json_data import run, run_through
+from hams_sidecar.endpoint.json_scan import Steps
 from hams_sidecar.endpoint.request import check_key, digest_of, trace_context
-from hams_sidecar.endpoint.rest_codec import ReplyForm, RestRequest, choose, decode_request, encode_error, encode_reply
+from hams_sidecar.endpoint.rest_codec import (
+    ReplyForm,
+    RestRequest,
+    choose,
+    decode_request,
+    encode_error,
+    encode_reply,
+)
 from hams_sidecar.endpoint.serving import Serving
 from hams_sidecar.endpoint.upload import Upload
 from hams_sidecar.inference import Buffer, InferenceOutcome, InferenceRequest, TimedOut, payload_digest
@@ -49,7 +58,7 @@ class InferRoute:
     def serve(self, upload: Upload) -> Coroutine[None, None, None] | None:
         """Serve a request; None if it is under way, else the work of a task."""
         if upload.complete and upload.size <= limits.json_slice_bytes:
-            _Small(self.serving, upload).begin()
+            _Small(self, upload).begin()
             return None
         return self._large(upload)
 
@@ -88,8 +97,10 @@ class InferRoute:
             body = await upload.arrived(serving.timeout_s)
             size = len(body)
             given = dict(upload.headers)
-            asked = await run(decode_request(body, json_length(given), serving.signature, serving.known_heads))
-            key = key_of(given, asked)
+            asked = await run(
+                decode_request(body, json_length(given), serving.signature, serving.known_heads)
+            )
+            key = self.key_of(given, asked)
             digest: str | None = None
             if serving.always_digest or key is not None:
                 digest = await digest_of(asked.tensors, asked.parameters.payload, asked.form.outputs)
@@ -98,7 +109,13 @@ class InferRoute:
             if isinstance(outcome, Refusal):
                 written = _error(outcome)
             else:
-                written = _reply(*await run(encode_reply(serving.graph.name, asked.form, choose(outcome.tensors, asked.form.outputs))))
+                written = _reply(
+                    *await run(
+                        encode_reply(
+                            serving.graph.name, asked.form, choose(outcome.tensors, asked.form.outputs)
+                        )
+                    )
+                )
         except RequestRefused as error:
             written = _error(refused(error))
         except Exception:  # the boundary: whatever breaks inside is one 500 for one request, its trace in the log and not in the answer
@@ -111,21 +128,36 @@ class InferRoute:
         await upload.answer(*written)
         serving.count("http", str(written[0]), began, size, sum(map(len, written[2])))
 
+    def key_of(self, given: dict[bytes, bytes], asked: RestRequest) -> str | None:
+        """The idempotency key, in the scope of its client's credential. Raises RequestRefused."""
+        key = key_of(given, asked)
+        tokens = self.serving.tokens
+        return key if key is None or tokens is None else scoped(tokens.scope(given.items()), key)
+
     @staticmethod
-    def request(given: dict[bytes, bytes], asked: RestRequest, deadline_s: float, key: str | None, digest: str | None) -> InferenceRequest:
+    def request(
+        given: dict[bytes, bytes], asked: RestRequest, deadline_s: float, key: str | None, digest: str | None
+    ) -> InferenceRequest:
         """What the port is asked."""
         parent = given.get(b"traceparent")
-        trace = None if parent is None else trace_context(parent.decode("latin-1"), given.get(b"tracestate", b"").decode("latin-1"))
-        return InferenceRequest(asked.tensors, asked.parameters.payload, asked.form.outputs, deadline_s, key, trace, digest)
+        trace = (
+            None
+            if parent is None
+            else trace_context(parent.decode("latin-1"), given.get(b"tracestate", b"").decode("latin-1"))
+        )
+        return InferenceRequest(
+            asked.tensors, asked.parameters.payload, asked.form.outputs, deadline_s, key, trace, digest
+        )
 
 
 class _Small:
     """A small request that has arrived whole (`upload.Server`, `serving.Waiting`)."""
 
-    __slots__ = ("_began", "_cancel", "_form", "_over", "_serving", "_upload")
+    __slots__ = ("_began", "_cancel", "_form", "_over", "_route", "_serving", "_upload")
 
-    def __init__(self, serving: Serving, upload: Upload) -> None:
-        self._serving = serving
+    def __init__(self, route: InferRoute, upload: Upload) -> None:
+        self._route = route
+        self._serving = route.serving
         self._upload = upload
         self._began = perf_counter()
         self._form: ReplyForm | None = None
@@ -141,13 +173,17 @@ class _Small:
             return
         try:
             given = dict(upload.headers)
-            asked = run_through(decode_request(upload.whole(), json_length(given), serving.signature, serving.known_heads))
+            asked = run_through(
+                decode_request(upload.whole(), json_length(given), serving.signature, serving.known_heads)
+            )
             self._form = asked.form
-            key = key_of(given, asked)
+            key = self._route.key_of(given, asked)
             digest: str | None = None
             if serving.always_digest or key is not None:
                 digest = payload_digest(asked.tensors, asked.parameters.payload, asked.form.outputs)
-            cancel = serving.port.submit(InferRoute.request(given, asked, serving.timeout_s, key, digest), self._done)
+            cancel = serving.port.submit(
+                InferRoute.request(given, asked, serving.timeout_s, key, digest), self._done
+            )
         except RequestRefused as error:
             written = _error(refused(error))
         except Exception:  # the boundary, as above
@@ -174,7 +210,10 @@ class _Small:
                 written = _error(found)
             else:
                 steps = encode_reply(self._serving.graph.name, form, choose(found.tensors, form.outputs))
-                if not form.binary and sum([len(tensor.data) for tensor in found.tensors]) > limits.json_slice_bytes:
+                if (
+                    not form.binary
+                    and sum([len(tensor.data) for tensor in found.tensors]) > limits.json_slice_bytes
+                ):
                     self._serving.spawn(self._later(steps))
                     return
                 written = _reply(*run_through(steps))
@@ -215,7 +254,9 @@ class _Small:
         """The client has not yet taken the answer before this one."""
         try:
             await self._upload.answer(*written)
-            self._serving.count("http", str(written[0]), self._began, self._upload.size, sum(map(len, written[2])))
+            self._serving.count(
+                "http", str(written[0]), self._began, self._upload.size, sum(map(len, written[2]))
+            )
         finally:
             self._upload.release()
 
@@ -246,7 +287,9 @@ def json_length(given: dict[bytes, bytes]) -> str | None:
     """Where the JSON part of a body ends, as its header says. Raises RequestRefused for an encoded body."""
     encoding = given.get(b"content-encoding")
     if encoding is not None and encoding.lower() != b"identity":
-        raise RequestRefused(f"expected no content encoding, got {encoding[:40].decode('latin-1')!r}", status=415)
+        raise RequestRefused(
+            f"expected no content encoding, got {encoding[:40].decode('latin-1')!r}", status=415
+        )
     return _text(given.get(b"inference-header-content-length"))
 
 
@@ -257,7 +300,9 @@ def key_of(given: dict[bytes, bytes], asked: RestRequest) -> str | None:
     if header_key is None:
         return key
     if key is not None and key.encode() != header_key:
-        raise RequestRefused("header Idempotency-Key and parameter 'idempotency_key' differ: expected one of them")
+        raise RequestRefused(
+            "header Idempotency-Key and parameter 'idempotency_key' differ: expected one of them"
+        )
     return check_key(header_key.decode("latin-1"))
 
 

@@ -6,15 +6,22 @@ are views into the body: nothing is copied. Replies are lists of buffers, for th
 Invariant: a request that passes is right by `Signature`; a body is used up to its last byte.
 """
 
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from hams_protocol.frozen import frozen
-from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.endpoint.json_data import Steps, read, write
-from hams_sidecar.endpoint.limits import head_known_bytes_max, heads_known_max
+from hams_sidecar.endpoint.errors import RequestRefused, shown
+from hams_sidecar.endpoint.json_data import read, write
+from hams_sidecar.endpoint.json_scan import Outline, Steps, outline
+from hams_sidecar.endpoint.limits import (
+    head_known_bytes_max,
+    heads_known_max,
+    json_slice_bytes,
+    parameters_json_bytes_max,
+)
 from hams_sidecar.endpoint.request import MODEL_VERSION, NO_PARAMETERS, Parameters, check_id, split
 from hams_sidecar.endpoint.signature import Signature, check_size
 from hams_sidecar.inference import Buffer, Tensor
@@ -26,7 +33,7 @@ class _InputParameters(msgspec.Struct, gc=False):
     """Parameters of one tensor. Others than these are allowed, and nothing to us (codecs of other servers use them)."""
 
     binary_data_size: int | None = None
-    shared_memory_region: object = None
+    shared_memory_region: msgspec.Raw = _NO_DATA
 
 
 class _Input(msgspec.Struct):
@@ -39,8 +46,8 @@ class _Input(msgspec.Struct):
 
 class _OutputParameters(msgspec.Struct, gc=False):
     binary_data: bool | None = None
-    classification: object = None
-    shared_memory_region: object = None
+    classification: msgspec.Raw = _NO_DATA
+    shared_memory_region: msgspec.Raw = _NO_DATA
 
 
 class _Output(msgspec.Struct):
@@ -51,12 +58,15 @@ class _Output(msgspec.Struct):
 class _Request(msgspec.Struct):
     inputs: list[_Input]
     id: str | None = None
-    parameters: dict[str, object] | None = None
+    parameters: msgspec.Raw = _NO_DATA
     outputs: list[_Output] | None = None
 
 
 _decode = msgspec.json.Decoder(_Request).decode
+_decode_parameters = msgspec.json.Decoder(dict[str, object]).decode
 _encode = msgspec.json.Encoder().encode
+_MARK = secrets.token_hex(16).encode()
+"""Stands for data that was cut out of a large body: no client knows it."""
 
 
 @frozen
@@ -112,20 +122,33 @@ class KnownHeads:
         if found is None or found.size != len(body):
             return None
         rest = memoryview(body).toreadonly()
-        tensors = tuple([Tensor(name, datatype, shape, rest[at:end]) for name, datatype, shape, at, end in found.tensors])
+        tensors = tuple(
+            [Tensor(name, datatype, shape, rest[at:end]) for name, datatype, shape, at, end in found.tensors]
+        )
         return RestRequest(tensors, found.parameters, found.form)
 
     def keep(self, head: bytes, body: Buffer, request: RestRequest, places: dict[str, int]) -> None:
         """Remember a request that has passed; `places`: where its binary tensors begin."""
-        if request.form.id is not None or request.parameters.idempotency_key is not None or len(places) != len(request.tensors):
+        if (
+            request.form.id is not None
+            or request.parameters.idempotency_key is not None
+            or len(places) != len(request.tensors)
+        ):
             return
         if len(self._heads) >= heads_known_max:
             self._heads.clear()
-        tensors = tuple([(item.name, item.datatype, item.shape, places[item.name], places[item.name] + len(item.data)) for item in request.tensors])
+        tensors = tuple(
+            [
+                (item.name, item.datatype, item.shape, places[item.name], places[item.name] + len(item.data))
+                for item in request.tensors
+            ]
+        )
         self._heads[head] = _Head(len(body), tensors, request.parameters, request.form)
 
 
-def decode_request(body: Buffer, header_length: str | None, signature: Signature, known: KnownHeads) -> Steps[RestRequest]:
+def decode_request(
+    body: Buffer, header_length: str | None, signature: Signature, known: KnownHeads
+) -> Steps[RestRequest]:
     """Read and check a request body; `header_length` is the `Inference-Header-Content-Length` header. Raises RequestRefused."""
     end = len(body) if header_length is None else _json_length(header_length, len(body))
     head: bytes | None = None
@@ -134,8 +157,13 @@ def decode_request(body: Buffer, header_length: str | None, signature: Signature
         again = known.find(head, body)
         if again is not None:
             return again
+    text = memoryview(body)[:end]
+    large = Outline(b"", b"", ())
+    if end > json_slice_bytes:
+        large = yield from outline(text, _MARK)
     try:
-        found = _decode(memoryview(body)[:end] if end != len(body) else body)
+        found = _decode(large.head or text)
+        parameters_given = _parameters(found.parameters) if _is_given(found.parameters) else None
     except RecursionError:
         raise RequestRefused("malformed JSON: nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -150,20 +178,33 @@ def decode_request(body: Buffer, header_length: str | None, signature: Signature
         size = None
         if given.parameters is not None:
             size = given.parameters.binary_data_size
-            if given.parameters.shared_memory_region is not None:
-                raise RequestRefused(f"tensor {given.name!r}: shared memory is not offered; send the data as JSON or binary")
+            if _is_given(given.parameters.shared_memory_region):
+                raise RequestRefused(
+                    f"tensor {given.name!r}: shared memory is not offered; send the data as JSON or binary"
+                )
         data: Buffer
         if size is None:
             if given.data is _NO_DATA:
-                raise RequestRefused(f"tensor {given.name!r}: expected data, or the parameter binary_data_size, got neither")
-            data = yield from read(given.name, given.datatype, shape, memoryview(given.data))
+                raise RequestRefused(
+                    f"tensor {given.name!r}: expected data, or the parameter binary_data_size, got neither"
+                )
+            array = large.array(memoryview(given.data)) if large.arrays else None
+            data = yield from read(
+                given.name, given.datatype, shape, memoryview(given.data) if array is None else array
+            )
         else:
             if given.data is not _NO_DATA:
-                raise RequestRefused(f"tensor {given.name!r}: expected either data or the parameter binary_data_size, got both")
+                raise RequestRefused(
+                    f"tensor {given.name!r}: expected either data or the parameter binary_data_size, got both"
+                )
             if header_length is None:
-                raise RequestRefused(f"tensor {given.name!r}: binary data needs the header Inference-Header-Content-Length, which is missing")
+                raise RequestRefused(
+                    f"tensor {given.name!r}: binary data needs the header Inference-Header-Content-Length, which is missing"
+                )
             if not 0 <= size <= len(body) - at:
-                raise RequestRefused(f"tensor {given.name!r}: binary_data_size is {size}, but {len(body) - at} bytes of the body are left")
+                raise RequestRefused(
+                    f"tensor {given.name!r}: binary_data_size is {shown(size)}, but {len(body) - at} bytes of the body are left"
+                )
             data = rest[at : at + size]
             check_size(given.name, shape, expected, data)
             if expected is not None:
@@ -171,16 +212,20 @@ def decode_request(body: Buffer, header_length: str | None, signature: Signature
             at += size
         tensors.append(Tensor(given.name, given.datatype, shape, data))
     if at != len(body):
-        raise RequestRefused(f"expected a body of {at} bytes, got {len(body)}: {len(body) - at} bytes belong to no tensor")
+        raise RequestRefused(
+            f"expected a body of {at} bytes, got {len(body)}: {len(body) - at} bytes belong to no tensor"
+        )
     arranged = signature.arrange(tensors)
-    parameters = split(found.parameters) if found.parameters else NO_PARAMETERS
+    parameters = split(parameters_given) if parameters_given else NO_PARAMETERS
     request = RestRequest(arranged, parameters, _reply_form(found, parameters.binary_data_output, signature))
     if head is not None:
         known.keep(head, body, request, places)
     return request
 
 
-def encode_reply(model: str, form: ReplyForm, tensors: Sequence[Tensor]) -> Steps[tuple[int | None, list[Buffer]]]:
+def encode_reply(
+    model: str, form: ReplyForm, tensors: Sequence[Tensor]
+) -> Steps[tuple[int | None, list[Buffer]]]:
     """The body of a reply: buffers to send one after another, and the length of its JSON part if binary tensors follow. Raises RequestRefused.
 
     The frame around the tensors is put together here, so that data in JSON, which may be large, is not copied into it.
@@ -193,7 +238,11 @@ def encode_reply(model: str, form: ReplyForm, tensors: Sequence[Tensor]) -> Step
     for index, tensor in enumerate(tensors):
         if index:
             head.append(b",")
-        described: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        described: dict[str, object] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": tensor.shape,
+        }
         if form.is_binary(tensor.name):
             described["parameters"] = {"binary_data_size": len(tensor.data)}
             head.append(_encode(described))
@@ -223,6 +272,20 @@ def choose(tensors: Iterable[Tensor], outputs: tuple[str, ...] | None) -> list[T
     return [found[name] for name in outputs if name in found]
 
 
+def _is_given(text: msgspec.Raw) -> bool:
+    return bytes(text) not in (b"", b"null")
+
+
+def _parameters(text: msgspec.Raw) -> dict[str, object]:
+    """Parameters as they were given. Raises RequestRefused, msgspec.DecodeError."""
+    if len(bytes(text)) > parameters_json_bytes_max:
+        raise RequestRefused(
+            f"expected parameters of at most {parameters_json_bytes_max} bytes of JSON, got {len(bytes(text))}"
+        )
+    found: dict[str, object] = _decode_parameters(text)
+    return found
+
+
 def _reply_form(found: _Request, binary: bool, signature: Signature) -> ReplyForm:
     identity = None if found.id is None else check_id(found.id)
     if not found.outputs:
@@ -232,7 +295,7 @@ def _reply_form(found: _Request, binary: bool, signature: Signature) -> ReplyFor
     for output in found.outputs:
         if output.parameters is None:
             continue
-        if output.parameters.shared_memory_region is not None or output.parameters.classification is not None:
+        if _is_given(output.parameters.shared_memory_region) or _is_given(output.parameters.classification):
             raise RequestRefused(f"output {output.name!r}: shared memory and classification are not offered")
         if output.parameters.binary_data is not None:
             binary_of.append((output.name, output.parameters.binary_data))
@@ -241,7 +304,9 @@ def _reply_form(found: _Request, binary: bool, signature: Signature) -> ReplyFor
 
 def _json_length(header: str, size: int) -> int:
     if not (header.isascii() and header.isdigit() and len(header) < 20) or not 0 < int(header) <= size:
-        raise RequestRefused(f"header Inference-Header-Content-Length: expected 1 to {size}, the size of the body, got {header[:40]!r}")
+        raise RequestRefused(
+            f"header Inference-Header-Content-Length: expected 1 to {size}, the size of the body, got {header[:40]!r}"
+        )
     return int(header)
 
 

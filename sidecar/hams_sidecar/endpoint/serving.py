@@ -10,6 +10,7 @@ from typing import Protocol
 
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint.answers import Refusal, answer
+from hams_sidecar.endpoint.crowd import Bodies, Incoming, Replies
 from hams_sidecar.endpoint.request import MODEL_VERSION
 from hams_sidecar.endpoint.rest_codec import KnownHeads
 from hams_sidecar.endpoint.signature import Signature
@@ -30,7 +31,15 @@ class Waiting(Protocol):
 class Serving:
     """One graph being served. `always_digest`: histories are recorded, so every request needs its digest. `tokens`: who may ask; None: anybody."""
 
-    def __init__(self, port: InferencePort, graph: GraphData, metrics: Metrics, *, always_digest: bool = False, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self,
+        port: InferencePort,
+        graph: GraphData,
+        metrics: Metrics,
+        *,
+        always_digest: bool = False,
+        tokens: Tokens | None = None,
+    ) -> None:
         self.port = port
         self.graph = graph
         self.signature = Signature(graph)
@@ -48,13 +57,29 @@ class Serving:
         self.held_bytes = 0
         """Bytes of requests that have arrived and are not yet answered; bounded by `held_bytes_max`."""
         self.held_bytes_max = max(graph.frontend.max_in_flight_bytes, graph.frontend.max_request_bytes)
+        self.bodies = Bodies()
+        self.replies = Replies(self.held_bytes_max)
         self._tally = Tally(metrics, ("http", "grpc"))
         self._waiting: dict[Waiting, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        metrics.watch("requests_open", "Inference requests being served now.", lambda: [((), float(self.open_requests))])
+        metrics.watch(
+            "requests_open", "Inference requests being served now.", lambda: [((), float(self.open_requests))]
+        )
         metrics.watch("held_bytes", "Bytes of requests held now.", lambda: [((), float(self.held_bytes))])
+        metrics.watch(
+            "unsent_bytes",
+            "Bytes of replies that clients have not taken.",
+            lambda: [((), float(self.replies.nbytes))],
+        )
         metrics.watch("ready", "1 if this frontend is ready.", lambda: [((), float(self.ready()))])
+
+    def make_room(self, nbytes: int, own: Incoming | None) -> bool:
+        """Whether so many bytes more may be held, once those who are slower than `own` have given way."""
+        while self.held_bytes + nbytes > self.held_bytes_max:
+            if not self.bodies.make_room(own, asyncio.get_running_loop().time()):
+                return False
+        return True
 
     def ready(self) -> bool:
         """Whether clients should be sent here."""

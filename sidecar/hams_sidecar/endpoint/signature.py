@@ -3,7 +3,8 @@
 Compiled once per graph, so that a request in order costs a dictionary look-up and a few comparisons for each tensor. Both transports use it, so the
 same mistake gets the same words over HTTP and gRPC.
 
-Invariant: tensors that pass have declared names, equal datatypes, fitting shapes, exactly the bytes of their shapes, and one number of rows.
+Invariant: tensors that pass have declared names, equal datatypes, fitting shapes, exactly the bytes of their shapes, and one number of rows, which
+is bounded by the bytes that came (`rows_without_data_max`). No dimension is negative or above `dimension_max`, whatever the graph declares.
 """
 
 import math
@@ -12,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import GraphData, TensorSpec
 from hams_sidecar.datatypes import itemsize
-from hams_sidecar.endpoint.errors import RequestRefused
+from hams_sidecar.endpoint.errors import RequestRefused, shown
+from hams_sidecar.endpoint.limits import dimension_max, rows_without_data_max
 from hams_sidecar.inference import Buffer, Tensor
 
 
@@ -36,24 +38,35 @@ class Signature:
     """Inputs and outputs of one graph."""
 
     def __init__(self, graph: GraphData) -> None:
-        outputs = {(operator.name, spec.name): spec for operator in graph.operators for spec in operator.outputs}
+        outputs = {
+            (operator.name, spec.name): spec for operator in graph.operators for spec in operator.outputs
+        }
         self.inputs: dict[str, Declared] = {spec.name: _declared(spec.name, spec) for spec in graph.inputs}
-        self.outputs: dict[str, Declared] = {tensor.name: _declared(tensor.name, outputs[tensor.sources[0]]) for tensor in graph.outputs}
+        self.outputs: dict[str, Declared] = {
+            tensor.name: _declared(tensor.name, outputs[tensor.sources[0]]) for tensor in graph.outputs
+        }
         self._required = tuple(spec.name for spec in graph.inputs if not spec.optional)
 
     def expect(self, name: str, datatype: str, shape: Sequence[int]) -> int | None:
         """Check what a request says of one tensor. Returns the bytes its data must have, None for BYTES. Raises RequestRefused."""
         declared = self.inputs.get(name)
         if declared is None:
-            raise RequestRefused(f"unknown tensor {name!r}: expected {_names(self.inputs)}")
+            raise RequestRefused(f"unknown tensor {shown(name)}: expected {_names(self.inputs)}")
         if datatype != declared.datatype:
-            raise RequestRefused(f"tensor {name!r}: expected datatype {declared.datatype}, got {datatype!r}")
-        if tuple(shape[1:]) != declared.row_shape and not _fits(shape, declared):
-            raise RequestRefused(f"tensor {name!r}: expected shape {declared.shape} (-1: any), got {list(shape)}")
+            raise RequestRefused(
+                f"tensor {name!r}: expected datatype {declared.datatype}, got {shown(datatype)}"
+            )
         if not shape:
-            raise RequestRefused(f"tensor {name!r}: expected shape {declared.shape} (-1: any), got []: the first dimension is the rows")
+            raise RequestRefused(
+                f"tensor {name!r}: expected shape {declared.shape} (-1: any), got []: the first dimension is the rows"
+            )
+        # What is declared without variable dimensions cannot hold a negative one: equal is enough.
+        if tuple(shape[1:]) != declared.row_shape if not declared.variable else not _fits(shape, declared):
+            raise _unfit(name, shape, declared)
+        if shape[0] > dimension_max:
+            raise _unfit(name, shape, declared)
         if shape[0] < 1:
-            raise RequestRefused(f"tensor {name!r}: expected at least 1 row, got shape {list(shape)}")
+            raise RequestRefused(f"tensor {name!r}: expected at least 1 row, got shape {shown(shape)}")
         return None if declared.element_bytes is None else math.prod(shape) * declared.element_bytes
 
     def arrange(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -65,15 +78,24 @@ class Signature:
             found[tensor.name] = tensor
         for name in self._required:
             if name not in found:
-                raise RequestRefused(f"missing tensor {name!r}: expected {_names(self._required)}, got {_names(found) if found else 'no tensor'}")
+                raise RequestRefused(
+                    f"missing tensor {name!r}: expected {_names(self._required)}, got {_names(found) if found else 'no tensor'}"
+                )
         if not found:
-            raise RequestRefused(f"expected at least one of {_names(self.inputs)}, got no tensor: a request needs rows")
+            raise RequestRefused(
+                f"expected at least one of {_names(self.inputs)}, got no tensor: a request needs rows"
+            )
         first = tensors[0]
         for tensor in tensors:
             if tensor.shape[0] != first.shape[0]:
                 raise RequestRefused(
                     f"tensor {tensor.name!r}: expected {first.shape[0]} rows as in {first.name!r}, got {tensor.shape[0]}: a request has one row count"
                 )
+        rows = first.shape[0]
+        if rows > rows_without_data_max and rows > sum([len(tensor.data) for tensor in tensors]):
+            raise RequestRefused(
+                f"expected at most {rows_without_data_max} rows where there are fewer bytes than rows, got {rows}"
+            )
         return tuple(found[name] for name in self.inputs if name in found)
 
     def select(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -81,7 +103,7 @@ class Signature:
         found: list[str] = []
         for name in names:
             if name not in self.outputs:
-                raise RequestRefused(f"unknown output {name!r}: expected {_names(self.outputs)}")
+                raise RequestRefused(f"unknown output {shown(name)}: expected {_names(self.outputs)}")
             if name in found:
                 raise RequestRefused(f"output {name!r}: expected once, got twice")
             found.append(name)
@@ -93,7 +115,9 @@ def check_size(name: str, shape: Sequence[int], expected: int | None, data: Buff
     if expected is None:
         _check_bytes(name, math.prod(shape), data)
     elif len(data) != expected:
-        raise RequestRefused(f"tensor {name!r}: expected {expected} bytes for shape {list(shape)}, got {len(data)}")
+        raise RequestRefused(
+            f"tensor {name!r}: expected {expected} bytes for shape {list(shape)}, got {len(data)}"
+        )
 
 
 def _check_bytes(name: str, count: int, data: Buffer) -> None:
@@ -102,19 +126,35 @@ def _check_bytes(name: str, count: int, data: Buffer) -> None:
     end = len(data)
     for index in range(count):
         if at + 4 > end:
-            raise RequestRefused(f"tensor {name!r}: expected {count} BYTES elements, got {index}: no length at byte {at} of {end}")
+            raise RequestRefused(
+                f"tensor {name!r}: expected {count} BYTES elements, got {index}: no length at byte {at} of {end}"
+            )
         length = int.from_bytes(data[at : at + 4], "little")
         at += 4 + length
         if at > end:
-            raise RequestRefused(f"tensor {name!r}: BYTES element {index} says it has {length} bytes, got {length - (at - end)}")
+            raise RequestRefused(
+                f"tensor {name!r}: BYTES element {index} says it has {length} bytes, got {length - (at - end)}"
+            )
     if at != end:
-        raise RequestRefused(f"tensor {name!r}: expected {count} BYTES elements in {at} bytes, got {end} bytes")
+        raise RequestRefused(
+            f"tensor {name!r}: expected {count} BYTES elements in {at} bytes, got {end} bytes"
+        )
 
 
 def _fits(shape: Sequence[int], declared: Declared) -> bool:
-    if not declared.variable or len(shape) != len(declared.row_shape) + 1:
-        return False
-    return all(want == got or (want == -1 and got >= 0) for want, got in zip(declared.row_shape, shape[1:], strict=True))
+    """Whether a shape is one of a declared one with variable dimensions. A client's -1 is a mistake, not a declaration."""
+    return len(shape) == len(declared.row_shape) + 1 and all(
+        0 <= got <= dimension_max and want in (got, -1)
+        for want, got in zip(declared.row_shape, shape[1:], strict=True)
+    )
+
+
+def _unfit(name: str, shape: Sequence[int], declared: Declared) -> RequestRefused:
+    if len(shape) == len(declared.row_shape) + 1 and not all(0 <= got <= dimension_max for got in shape):
+        return RequestRefused(
+            f"tensor {name!r}: expected dimensions from 0 to {dimension_max}, got shape {shown(shape)}"
+        )
+    return RequestRefused(f"tensor {name!r}: expected shape {declared.shape} (-1: any), got {shown(shape)}")
 
 
 def _declared(name: str, spec: TensorSpec) -> Declared:

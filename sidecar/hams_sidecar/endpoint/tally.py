@@ -42,15 +42,23 @@ class Tally(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """The metrics of this moment."""
-        requests = CounterMetricFamily(self._name("requests"), "Inference requests answered.", labels=("protocol", "code"))
+        requests = CounterMetricFamily(
+            self._name("requests"), "Inference requests answered.", labels=("protocol", "code")
+        )
         for labels, count in self._codes.items():
             requests.add_metric(labels, count)
         yield requests
         seconds = HistogramMetricFamily(
-            self._name("request_duration_seconds"), "From the complete request to its answer handed to the socket.", labels=("protocol",)
+            self._name("request_duration_seconds"),
+            "From the complete request to its answer handed to the socket.",
+            labels=("protocol",),
         )
-        received = CounterMetricFamily(self._name("received_bytes"), "Bytes of inference requests.", labels=("protocol",))
-        sent = CounterMetricFamily(self._name("sent_bytes"), "Bytes of answers, headers left out.", labels=("protocol",))
+        received = CounterMetricFamily(
+            self._name("received_bytes"), "Bytes of inference requests.", labels=("protocol",)
+        )
+        sent = CounterMetricFamily(
+            self._name("sent_bytes"), "Bytes of answers, headers left out.", labels=("protocol",)
+        )
         for protocol, found in self._protocols.items():
             below = 0
             buckets: list[tuple[str, float]] = []

@@ -35,6 +35,11 @@ EXPECTED = "expected a token of this graph: Authorization: Bearer TOKEN"
 _SCHEME = b"bearer "
 
 
+def scope_of(authorization: bytes) -> str:
+    """A token's scope of idempotency keys (`hams_protocol.keys`): the beginning of a digest, which does not give the token away."""
+    return digest_of(authorization[len(_SCHEME) :].strip()).hex()[: limits.key_scope_chars]
+
+
 class Tokens:
     """`metrics`: the digest of a token that lets in to metrics only (empty: there is none)."""
 
@@ -55,8 +60,21 @@ class Tokens:
         """Whether a gRPC call may come in."""
         if method.startswith(UNASKED_METHODS):
             return True
-        given = [value.encode() if isinstance(value, str) else value for name, value in metadata if name == "authorization"]
+        given = [
+            value.encode() if isinstance(value, str) else value
+            for name, value in metadata
+            if name == "authorization"
+        ]
         return len(given) == 1 and self._bears(given[0], metrics=False)
+
+    def scope(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """Whose idempotency keys those of a request are that was let in."""
+        return scope_of(b"".join(value for name, value in headers if name == b"authorization"))
+
+    def scope_of_call(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
+        """The same over gRPC."""
+        given = [value for name, value in metadata if name == "authorization"]
+        return scope_of(b"".join(value.encode() if isinstance(value, str) else value for value in given))
 
     def _bears(self, given: bytes, metrics: bool) -> bool:
         if given[: len(_SCHEME)].lower() != _SCHEME:
@@ -72,7 +90,11 @@ class Tokens:
         if now_s - self._looked_at >= limits.tokens_look_s:
             self._looked_at = now_s
             try:
-                found = [path.read_bytes().strip() for path in sorted(self._folder.iterdir()) if not path.name.startswith("..")]
+                found = [
+                    path.read_bytes().strip()
+                    for path in sorted(self._folder.iterdir())
+                    if not path.name.startswith("..")
+                ]
             except OSError as error:
                 log.error("tokens of clients cannot be read, so nobody is let in: %s", error)
                 found = []

@@ -36,7 +36,13 @@ class Server(Protocol):
 class Upload(RequestResponseCycle):
     """An infer request. `headers`: names in small letters; `size`: bytes of the body that have arrived; `complete`: all of it has."""
 
-    def __init__(self, connection: "BoundedHttpProtocol", headers: list[tuple[bytes, bytes]], keep_alive: bool, asks_first: bool) -> None:
+    def __init__(
+        self,
+        connection: "BoundedHttpProtocol",
+        headers: list[tuple[bytes, bytes]],
+        keep_alive: bool,
+        asks_first: bool,
+    ) -> None:
         # All that uvicorn's connection looks at in a cycle; the rest of its constructor is for ASGI.
         self.transport = connection.transport
         self.flow = connection.flow
@@ -49,6 +55,7 @@ class Upload(RequestResponseCycle):
         self.response_complete = False
         self.headers = headers
         self.size = 0
+        self.began_s = connection.loop.time()
         self.complete = False
         self._connection = connection
         self._chunks: list[Buffer] = []
@@ -77,8 +84,18 @@ class Upload(RequestResponseCycle):
     def finish(self) -> None:
         """The body is complete."""
         self.complete = True
+        self._connection.gate.bodies.end(self)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    @property
+    def arrived_bytes(self) -> int:
+        """`crowd.Incoming`."""
+        return self.size
+
+    def give_way(self) -> None:
+        """`crowd.Incoming`: others need the room."""
+        self._connection.give_way(self)
 
     def whole(self) -> Buffer:
         """The body; only when it is complete."""
@@ -93,7 +110,9 @@ class Upload(RequestResponseCycle):
                 async with asyncio.timeout(timeout_s):
                     await self._waiter
             except TimeoutError:
-                raise RequestRefused(f"expected the whole body within {timeout_s:g} s, got {self.size} bytes", status=408) from None
+                raise RequestRefused(
+                    f"expected the whole body within {timeout_s:g} s, got {self.size} bytes", status=408
+                ) from None
         return self.whole()
 
     # ---- the answer
@@ -106,6 +125,7 @@ class Upload(RequestResponseCycle):
     async def answer(self, status: int, headers: bytes, content: Sequence[Buffer]) -> None:
         """As `write`, but wait until there is room."""
         if self.blocked:
+            self._connection.gate.replies.wait(self._connection, sum(map(len, content)))
             await self.flow.drain()
         self.write(status, headers, content)
 
@@ -118,7 +138,13 @@ class Upload(RequestResponseCycle):
             return
         size = sum(map(len, content))
         close = b"" if self.keep_alive else b"connection: close\r\n"
-        head = b"%b%b%bcontent-length: %d\r\n%b\r\n" % (STATUS_LINE[status], self._connection.default_headers(), headers, size, close)
+        head = b"%b%b%bcontent-length: %d\r\n%b\r\n" % (
+            STATUS_LINE[status],
+            self._connection.default_headers(),
+            headers,
+            size,
+            close,
+        )
         self.response_started = True
         if size <= _joined_bytes_max:
             self.transport.write(b"".join((head, *content)))

@@ -21,7 +21,9 @@ _CREDENTIALS = struct.Struct("3i")
 class Channel(asyncio.Protocol):
     """One connection. `on_hello` decides what it is for; after that, frames go to `on_frame` and its end to `on_lost`."""
 
-    def __init__(self, on_hello: Callable[["Channel", Hello], None], on_gone: Callable[["Channel"], None]) -> None:
+    def __init__(
+        self, on_hello: Callable[["Channel", Hello], None], on_gone: Callable[["Channel"], None]
+    ) -> None:
         self.name = ""
         self.on_frame: Callable[[FromModel], None] | None = None
         self.on_lost: Callable[[str], None] | None = None
@@ -35,7 +37,9 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio.Protocol."""
         self._transport = cast(asyncio.WriteTransport, transport)
-        self._transport.set_write_buffer_limits(high=0)  # uvloop writes at once what is above, and the rest a turn of the loop later
+        self._transport.set_write_buffer_limits(
+            high=0
+        )  # uvloop writes at once what is above, and the rest a turn of the loop later
         self._timer = asyncio.get_running_loop().call_later(HELLO_WAIT_S, self.close)
 
     def data_received(self, data: bytes) -> None:
@@ -61,7 +65,11 @@ class Channel(asyncio.Protocol):
             self._timer.cancel()
         self.closed.set()
         self._on_gone(self)
-        self._lost("the model process closed its connection" if exc is None else f"the connection to the model process broke: {exc}")
+        self._lost(
+            "the model process closed its connection"
+            if exc is None
+            else f"the connection to the model process broke: {exc}"
+        )
 
     def send(self, kind: int, body: dict[str, object]) -> None:
         """Send one frame; nothing happens if the connection is gone, as its end is told by `on_lost`."""
@@ -82,10 +90,14 @@ class Channel(asyncio.Protocol):
 
     def peer_pid(self) -> int:
         """Process that connected, 0 if it is in a pid namespace that cannot be seen from here."""
-        found: socket.socket | None = self._transport.get_extra_info("socket") if self._transport is not None else None
+        found: socket.socket | None = (
+            self._transport.get_extra_info("socket") if self._transport is not None else None
+        )
         if found is None:
             return 0
-        pid: int = _CREDENTIALS.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
+        pid: int = _CREDENTIALS.unpack(
+            found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )[0]
         return 0 if pid == os.getpid() else pid
 
     def _lost(self, reason: str) -> None:

@@ -36,7 +36,9 @@ class Declared:
         self.outputs = operator.outputs
         self._index = {spec.name: index for index, spec in enumerate(self.inputs)}
         self._edges = {edge.source: edge for edge in operator.in_edges}
-        self._targets = {{FRONTEND: REPLY, FEEDBACK: REQUEST}.get(target, target): target for target in operator.targets}
+        self._targets = {
+            {FRONTEND: REPLY, FEEDBACK: REQUEST}.get(target, target): target for target in operator.targets
+        }
 
     def setup(self) -> dict[str, object]:
         """The `operator` member of a setup frame."""
@@ -47,6 +49,7 @@ class Declared:
             "successors": list(self._targets),
             "stateful": self.operator.stateful,
             "config": json.loads(self.operator.model.config),
+            "warm_up": json.loads(self.operator.model.warm_up) if self.operator.model.warm_up else None,
         }
 
     def unit(self, unit: BatchUnit) -> UnitInputs:
@@ -57,7 +60,9 @@ class Declared:
             if payload is None:
                 continue
             if not isinstance(payload, Payload):
-                raise TypeError(f"payload of {source}: expected hams_sidecar.payload.Payload, got {type(payload).__name__}")
+                raise TypeError(
+                    f"payload of {source}: expected hams_sidecar.payload.Payload, got {type(payload).__name__}"
+                )
             rows = max(rows, payload.rows)
             renamed = dict(unit.renamed) if source == FRONTEND and unit.renamed else None
             for item in self._edges[source].inputs:
@@ -71,7 +76,10 @@ class Declared:
 
     def fixed_output_nbytes(self, rows: int) -> list[int | None]:
         """Bytes of each output of a unit of so many rows; None where that depends on the run."""
-        return [None if -1 in spec.shape else fixed_nbytes(spec.datatype, (rows, *spec.shape)) for spec in self.outputs]
+        return [
+            None if -1 in spec.shape else fixed_nbytes(spec.datatype, (rows, *spec.shape))
+            for spec in self.outputs
+        ]
 
     def route(self, names: Iterable[str] | None) -> tuple[str, ...] | None:
         """Targets for a model's route. Raises KeyError for a name that is no successor."""
@@ -85,7 +93,9 @@ def _inputs(graph: Graph, operator: Operator) -> tuple[TensorSpec, ...]:
     edges = operator.in_edges if operator.join is Join.COMBINE else operator.in_edges[:1]
     found: list[TensorSpec] = []
     for edge in edges:
-        upstream: Sequence[TensorSpec] = graph.data.inputs if edge.source == FRONTEND else graph.operators[edge.source].outputs
+        upstream: Sequence[TensorSpec] = (
+            graph.data.inputs if edge.source == FRONTEND else graph.operators[edge.source].outputs
+        )
         specs = {spec.name: spec for spec in upstream}
         for item in edge.inputs:
             spec = specs[item.source]
@@ -94,4 +104,10 @@ def _inputs(graph: Graph, operator: Operator) -> tuple[TensorSpec, ...]:
 
 
 def _spec(spec: TensorSpec) -> dict[str, object]:
-    return {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape, "optional": spec.optional, "finite": spec.finite}
+    return {
+        "name": spec.name,
+        "datatype": spec.datatype,
+        "shape": spec.shape,
+        "optional": spec.optional,
+        "finite": spec.finite,
+    }

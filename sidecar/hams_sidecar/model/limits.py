@@ -21,6 +21,10 @@ RUN_S_MAX = 300.0
 SPACE_SLACK = 1.25
 """Space granted for outputs of variable size: what the last batch took per row, times this."""
 
+SPACE_GUESS_BYTES_MAX = 8 << 20
+"""At most this much is granted to a unit by such a guess: one request with a huge row says nothing of the next one, and a model that needs more
+asks for it."""
+
 STATE_SLACK_BYTES = 1 << 16
 """Granted beyond the size of the last capture."""
 

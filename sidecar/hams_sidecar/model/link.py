@@ -15,9 +15,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from hams_protocol.effects import AbandonBatch, BatchUnit, Capture, EnterUpdate, LoadState, Rehearse, RestartModel, StartBatch
-from hams_protocol.events import BatchDone, BatchFailed, Captured, Loaded, LoadFailed, ModelDied, ModelReady, UnitResult, UpdateWanted
-from hams_protocol.graph import Graph
+from hams_protocol.effects import (
+    AbandonBatch,
+    BatchUnit,
+    Capture,
+    EnterUpdate,
+    LoadState,
+    Rehearse,
+    RestartModel,
+    StartBatch,
+)
+from hams_protocol.events import (
+    BatchDone,
+    BatchFailed,
+    Captured,
+    Loaded,
+    LoadFailed,
+    ModelDied,
+    ModelReady,
+    UnitResult,
+    UpdateWanted,
+)
+from hams_protocol.graph import FEEDBACK, FRONTEND, Graph
+from hams_sidecar import limits as sidecar_limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.blocks import round_up
 from hams_sidecar.datatypes import fixed_nbytes
@@ -27,11 +47,16 @@ from hams_sidecar.model.frames import FromModel, Place
 from hams_sidecar.model.session import Batch, Session
 from hams_sidecar.model.sessions import ModelHealth, Sessions
 from hams_sidecar.payload import Payload, Tensor
+from hams_wire.limits import dimension_max
 
 log = logging.getLogger(__name__)
 
-ModelEffect: TypeAlias = StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | Rehearse | RestartModel
-ModelEvent: TypeAlias = ModelReady | ModelDied | UpdateWanted | BatchDone | BatchFailed | Captured | Loaded | LoadFailed
+ModelEffect: TypeAlias = (
+    StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | Rehearse | RestartModel
+)
+ModelEvent: TypeAlias = (
+    ModelReady | ModelDied | UpdateWanted | BatchDone | BatchFailed | Captured | Loaded | LoadFailed
+)
 
 INITIAL_VERSION = 0
 
@@ -66,13 +91,20 @@ class ModelLink:
         """`tensors` holds inputs and outputs, `states` state images; both file-backed, and they may be the same arena."""
         self.declared = Declared(graph, graph.operators[operator])
         self._stateful = self.declared.operator.stateful
+        self._output_bytes_max = (
+            sidecar_limits.sink_output_bytes_max
+            if {FRONTEND, FEEDBACK} & set(self.declared.operator.targets)
+            else tensors.capacity
+        )
         self._emit = emit
         self._tensors = tensors
         self._states = states
         self._regions = [tensors] if tensors is states else [tensors, states]
         if any(arena.path is None for arena in self._regions):
             raise ValueError("the arenas of a model link are files: the model process maps them too")
-        self._sessions = Sessions(self, run_s_max=run_s_max, pong_wait_s=pong_wait_s, ping_interval_s=ping_interval_s)
+        self._sessions = Sessions(
+            self, run_s_max=run_s_max, pong_wait_s=pong_wait_s, ping_interval_s=ping_interval_s
+        )
         self._variable_row_nbytes = 0.0
         self._image_nbytes = 0
         self._capture_s = self._load_s = 0.0
@@ -130,11 +162,19 @@ class ModelLink:
 
     def _start(self, session: Session, effect: StartBatch) -> None:
         if session.batch is not None:
-            raise AssertionError(f"batch {effect.batch} was started while {session.batch.number} is in the model")
-        batch = Batch(effect.batch, effect.units, [self.declared.unit(unit) for unit in effect.units], effect.enter)
+            raise AssertionError(
+                f"batch {effect.batch} was started while {session.batch.number} is in the model"
+            )
+        batch = Batch(
+            effect.batch, effect.units, [self.declared.unit(unit) for unit in effect.units], effect.enter
+        )
         session.batch = batch
+        sizes = [self._space_nbytes(unit.rows) for unit in batch.inputs]
+        if max(sizes, default=0) > self._output_bytes_max:
+            self._fail(session, batch, self._too_large(max(sizes)))
+            return
         try:
-            spaces = [self._tensors.allocate(self._space_nbytes(unit.rows), urgent=True) for unit in batch.inputs]
+            spaces = [self._tensors.allocate(nbytes, urgent=True) for nbytes in sizes]
             self._run(session, batch, spaces, [self._places(unit) for unit in batch.inputs])
         except ArenaFull:
             session.later(self._start_when_there_is_room(session, batch))
@@ -161,10 +201,18 @@ class ModelLink:
         batch.spaces = spaces
         session.running_since = asyncio.get_running_loop().time()
         units = [
-            {"id": unit.id, "rows": unit.rows, "tensors": tensors, "parameters": unit.parameters, "space": self._place(space)}
+            {
+                "id": unit.id,
+                "rows": unit.rows,
+                "tensors": tensors,
+                "parameters": unit.parameters,
+                "space": self._place(space),
+            }
             for unit, tensors, space in zip(batch.inputs, places, spaces, strict=True)
         ]
-        session.run.send(frames.RUN, {"batch": batch.number, "units": units, "enter": batch.enter and not batch.abandon})
+        session.run.send(
+            frames.RUN, {"batch": batch.number, "units": units, "enter": batch.enter and not batch.abandon}
+        )
 
     def _places(self, unit: UnitInputs) -> list[object]:
         """Where the inputs of a unit lie; what lies outside the shared memory is copied there. Raises ArenaFull."""
@@ -175,9 +223,18 @@ class ModelLink:
                 continue
             if located[1].buffer.arena not in self._regions:
                 # The batch holds the copy until the run is over.
-                located = unit.tensors[index] = _copied(*located, self._tensors.allocate(located[0].nbytes, urgent=True))
+                located = unit.tensors[index] = _copied(
+                    *located, self._tensors.allocate(located[0].nbytes, urgent=True)
+                )
             tensor, payload = located
-            found.append((self._regions.index(payload.buffer.arena), payload.buffer.offset + tensor.offset, tensor.nbytes, tensor.shape))
+            found.append(
+                (
+                    self._regions.index(payload.buffer.arena),
+                    payload.buffer.offset + tensor.offset,
+                    tensor.nbytes,
+                    tensor.shape,
+                )
+            )
         return found
 
     def _space_nbytes(self, rows: int) -> int:
@@ -186,7 +243,13 @@ class ModelLink:
         for nbytes in self.declared.fixed_output_nbytes(rows):
             at = round_up(at) + (nbytes or 0)
             variable += nbytes is None
-        return at + (round_up(int(self._variable_row_nbytes * rows * limits.SPACE_SLACK)) + 64 * variable if variable else 0)
+        if not variable:
+            return at
+        guess = int(min(self._variable_row_nbytes * rows * limits.SPACE_SLACK, limits.SPACE_GUESS_BYTES_MAX))
+        return at + round_up(guess) + 64 * variable
+
+    def _too_large(self, nbytes: int) -> str:
+        return f"expected outputs of at most {self._output_bytes_max} bytes for one request, got {nbytes}"
 
     def _enter(self, session: Session, effect: EnterUpdate) -> None:
         batch = session.batch
@@ -227,10 +290,14 @@ class ModelLink:
         try:
             self._send_capture(session, self._states.allocate(nbytes, urgent=True))
         except (ArenaFull, ArenaTooSmall) as error:
-            session.later(self._capture_when_there_is_room(session, 0 if isinstance(error, ArenaTooSmall) else nbytes))
+            session.later(
+                self._capture_when_there_is_room(session, 0 if isinstance(error, ArenaTooSmall) else nbytes)
+            )
 
     async def _capture_when_there_is_room(self, session: Session, nbytes: int) -> None:
-        buffer = await self._states.reserve(nbytes, urgent=True)  # 0: the slack does not fit; the model asks for what it needs
+        buffer = await self._states.reserve(
+            nbytes, urgent=True
+        )  # 0: the slack does not fit; the model asks for what it needs
         if self._sessions.current is session:
             self._send_capture(session, buffer)
 
@@ -241,7 +308,9 @@ class ModelLink:
 
     def _load(self, session: Session, effect: LoadState) -> None:
         if not isinstance(effect.state, Payload):
-            raise TypeError(f"state: expected hams_sidecar.payload.Payload, got {type(effect.state).__name__}")
+            raise TypeError(
+                f"state: expected hams_sidecar.payload.Payload, got {type(effect.state).__name__}"
+            )
         buffer = effect.state.buffer
         if buffer.arena not in self._regions:
             session.later(self._load_when_there_is_room(session, effect, buffer))
@@ -271,7 +340,9 @@ class ModelLink:
     def on_run(self, session: Session, frame: FromModel) -> None:
         """`Owner`: a frame on the `run` connection."""
         match frame:
-            case frames.WantUpdate() if session.batch is not None and session.batch.number == frame.batch and not session.batch.wanted:
+            case frames.WantUpdate() if (
+                session.batch is not None and session.batch.number == frame.batch and not session.batch.wanted
+            ):
                 self._wanted(session, session.batch)
             case frames.Done() | frames.Failed() if session.batch is not None and session.batch.wanted:
                 self._sessions.broken(session, f"{type(frame).__name__} instead of waiting at the boundary")
@@ -280,7 +351,10 @@ class ModelLink:
             case frames.Failed() if session.batch is not None and session.batch.number == frame.batch:
                 self._finished(session)
                 self._emit(BatchFailed(frame.batch, frame.message[: limits.MESSAGE_CHARS_MAX], frame.updated))
-            case frames.WantSpace() if session.batch is not None and session.batch.number == frame.id:
+            case frames.WantSpace() if (
+                session.batch is not None and session.batch.number == frame.id and not session.batch.asking
+            ):
+                session.batch.asking = True  # one question at a time: each waits for room
                 session.later(self._grant_outputs(session, session.batch, frame))
             case frames.LoadDone() if session.loads and session.loads[0][0].token == frame.token:
                 session.loads.popleft()
@@ -313,7 +387,9 @@ class ModelLink:
                 raise ValueError(f"{len(frame.units)} results for {len(batch.units)} units")
             results = tuple(
                 self._result(unit, inputs.rows, space, done)
-                for unit, inputs, space, done in zip(batch.units, batch.inputs, batch.spaces, frame.units, strict=True)
+                for unit, inputs, space, done in zip(
+                    batch.units, batch.inputs, batch.spaces, frame.units, strict=True
+                )
             )
         except (ValueError, KeyError) as error:
             self._sessions.broken(session, f"results of batch {batch.number}: {error}")
@@ -335,10 +411,21 @@ class ModelLink:
         tensors: list[Tensor] = []
         end = variable = 0
         for spec, (offset, nbytes, shape) in zip(outputs, done.tensors, strict=True):
-            fits = len(shape) == len(spec.shape) + 1 and all(want in (-1, got) for want, got in zip((rows, *spec.shape), shape, strict=True))
+            fits = len(shape) == len(spec.shape) + 1 and all(
+                want in (-1, got) for want, got in zip((rows, *spec.shape), shape, strict=True)
+            )
             expected = fixed_nbytes(spec.datatype, shape)
-            if not fits or nbytes < 0 or offset < 0 or offset + nbytes > space.nbytes or expected not in (None, nbytes):
-                raise ValueError(f"output {spec.name}: {nbytes} bytes at {offset} of {space.nbytes} for {spec.datatype}{shape}")
+            if (
+                not fits
+                or not all(0 <= dimension <= dimension_max for dimension in shape)
+                or nbytes < 0
+                or offset < 0
+                or offset + nbytes > space.nbytes
+                or expected not in (None, nbytes)
+            ):
+                raise ValueError(
+                    f"output {spec.name}: {nbytes} bytes at {offset} of {space.nbytes} for {spec.datatype}{shape}"
+                )
             tensors.append(Tensor(spec.name, spec.datatype, tuple(shape), offset, nbytes))
             end = max(end, offset + nbytes)
             variable += nbytes if expected is None or -1 in spec.shape else 0
@@ -349,7 +436,10 @@ class ModelLink:
 
     def setup(self) -> dict[str, object]:
         """`Owner`: what a model process is told first."""
-        return {"operator": self.declared.setup(), "regions": [{"path": str(arena.path), "nbytes": arena.capacity} for arena in self._regions]}
+        return {
+            "operator": self.declared.setup(),
+            "regions": [{"path": str(arena.path), "nbytes": arena.capacity} for arena in self._regions],
+        }
 
     def on_complete(self, session: Session) -> None:
         """`Owner`: version 0 is captured, then the core is told."""
@@ -366,15 +456,25 @@ class ModelLink:
         """`Owner`: a frame on the `capture` connection."""
         image = session.image
         match frame:
-            case frames.CaptureDone() if image is not None and frame.version == session.captures[0] and 0 <= frame.nbytes <= image.nbytes:
+            case frames.CaptureDone() if (
+                image is not None
+                and frame.version == session.captures[0]
+                and 0 <= frame.nbytes <= image.nbytes
+            ):
                 session.captures.popleft()
                 session.image = None
                 self._image_nbytes, self._capture_s = frame.nbytes, frame.seconds
                 image.trim(frame.nbytes)
                 self._captured(session, frame.version, Payload((), image))
             case frames.CaptureFailed() if image is not None and frame.version == session.captures[0]:
-                self._sessions.end(session, f"the state cannot be captured: {frame.message[: limits.MESSAGE_CHARS_MAX]}", kill=True)
-            case frames.WantSpace() if image is not None and frame.id == session.captures[0] and len(frame.sizes) == 1:
+                self._sessions.end(
+                    session,
+                    f"the state cannot be captured: {frame.message[: limits.MESSAGE_CHARS_MAX]}",
+                    kill=True,
+                )
+            case frames.WantSpace() if (
+                image is not None and frame.id == session.captures[0] and len(frame.sizes) == 1
+            ):
                 session.later(self._grant_image(session, frame.sizes[0]))
             case _:
                 self._sessions.broken(session, f"unexpected {type(frame).__name__}")
@@ -396,22 +496,37 @@ class ModelLink:
             self._emit(ModelReady(session.ready.signature, state))
 
     async def _grant_outputs(self, session: Session, batch: Batch, frame: frames.WantSpace) -> None:
-        if len(frame.units) != len(frame.sizes) or not all(0 <= unit < len(batch.spaces) for unit in frame.units) or min(frame.sizes, default=0) < 0:
+        if (
+            len(frame.units) != len(frame.sizes)
+            or not all(0 <= unit < len(batch.spaces) for unit in frame.units)
+            or min(frame.sizes, default=0) < 0
+        ):
             self._sessions.broken(session, "bad request for space")
             return
+        if max(frame.sizes, default=0) > self._output_bytes_max:
+            batch.asking = False
+            session.run.send(frames.GRANT, {"refused": self._too_large(max(frame.sizes))})
+            return
         session.running_since = None  # waiting for room is not the model's fault
-        held = {id(located[1].buffer): located[1].buffer for unit in batch.inputs for located in unit.tensors if located is not None}
+        held = {
+            id(located[1].buffer): located[1].buffer
+            for unit in batch.inputs
+            for located in unit.tensors
+            if located is not None
+        }
         own = sum(round_up(buffer.nbytes) for buffer in held.values() if buffer.arena is self._tensors)
         try:
             if own + sum(map(round_up, frame.sizes)) > self._tensors.capacity:  # would wait for itself
                 raise ArenaTooSmall(own + sum(frame.sizes), self._tensors.capacity)
             granted = [await self._room(nbytes) for nbytes in frame.sizes]
         except (ArenaTooSmall, TimeoutError) as error:
+            batch.asking = False
             session.running_since = asyncio.get_running_loop().time()
             session.run.send(frames.GRANT, {"refused": _no_room(error)})
             return
         for unit, buffer in zip(frame.units, granted, strict=True):
             batch.spaces[unit] = buffer
+        batch.asking = False
         session.running_since = asyncio.get_running_loop().time()
         session.run.send(frames.GRANT, {"spaces": [self._place(buffer) for buffer in granted]})
 

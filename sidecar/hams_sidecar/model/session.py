@@ -19,15 +19,18 @@ class Batch:
     `enter`: the model may pass into its update stage without asking. `wanted`: it stands before it. `abandon`: it must not pass.
     """
 
-    __slots__ = ("abandon", "enter", "inputs", "number", "spaces", "units", "wanted")
+    __slots__ = ("abandon", "asking", "enter", "inputs", "number", "spaces", "units", "wanted")
 
-    def __init__(self, number: int, units: tuple[BatchUnit, ...], inputs: list[UnitInputs], enter: bool = False) -> None:
+    def __init__(
+        self, number: int, units: tuple[BatchUnit, ...], inputs: list[UnitInputs], enter: bool = False
+    ) -> None:
         self.number = number
         self.units = units
         self.inputs = inputs
         self.spaces: list[Buffer] = []
         self.enter = enter
         self.abandon = False
+        self.asking = False
         self.wanted = False
 
 

@@ -126,7 +126,10 @@ class Sessions:
         if self._closing:
             self._refuse(channel, "this proxy ends")
         elif frame.protocol != frames.PROTOCOL:
-            self._refuse(channel, f"it speaks version {frame.protocol} of the model contract, this proxy {frames.PROTOCOL}")
+            self._refuse(
+                channel,
+                f"it speaks version {frame.protocol} of the model contract, this proxy {frames.PROTOCOL}",
+            )
         elif frame.channel == "run":
             if session is None:
                 self._open(channel)
@@ -160,7 +163,9 @@ class Sessions:
         self._bind(session, channel, self._owner.on_run)
         channel.send(frames.SETUP, {"session": session.token, **self._owner.setup()})
 
-    def _bind(self, session: Session, channel: Channel, on_frame: Callable[[Session, FromModel], None]) -> None:
+    def _bind(
+        self, session: Session, channel: Channel, on_frame: Callable[[Session, FromModel], None]
+    ) -> None:
         def deliver(frame: FromModel) -> None:
             if self.current is session:
                 on_frame(session, frame)
@@ -187,7 +192,10 @@ class Sessions:
             self._processes.discard(process)
         if session.batch is not None:
             reason += f" (in the model: {', '.join(unit.id for unit in session.batch.inputs)})"
-        granted = [*(session.batch.spaces if session.batch is not None else ()), *([session.image] if session.image is not None else ())]
+        granted = [
+            *(session.batch.spaces if session.batch is not None else ()),
+            *([session.image] if session.image is not None else ()),
+        ]
         if granted:
             self._limbo[process] = granted
         if kill:

@@ -61,7 +61,9 @@ class Seen:
 
     def below(self, start: str) -> dict[str, bytes]:
         """Keys that begin so, without that beginning."""
-        return {name.removeprefix(start): value for name, value in self._values.items() if name.startswith(start)}
+        return {
+            name.removeprefix(start): value for name, value in self._values.items() if name.startswith(start)
+        }
 
     def take(self, snapshot: Snapshot) -> None:
         """All of it, as read."""
@@ -91,7 +93,15 @@ class Seen:
 class Heir:
     """One process of a graph that follows another one and has not taken over. `of`: its operator, or FRONTEND."""
 
-    def __init__(self, coordination: Coordination, graph_uid: str, of: str, process: str, follows: Follows, tls: Certificates | None) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        graph_uid: str,
+        of: str,
+        process: str,
+        follows: Follows,
+        tls: Certificates | None,
+    ) -> None:
         self._coordination = coordination
         self._uid = graph_uid
         self._of = of
@@ -153,7 +163,9 @@ class Heir:
     async def _spec(self) -> bytes:
         entry = await self._coordination.get(records.spec_key(self.follows.uid))
         if entry is None:
-            raise records.MalformedRecord(f"the graph {self.follows.uid}, which this one follows, is not in etcd")
+            raise records.MalformedRecord(
+                f"the graph {self.follows.uid}, which this one follows, is not in etcd"
+            )
         return entry.value
 
     async def _take(self, fetch: Callable[[], Awaitable[T]], needless: Callable[[], bool]) -> T | None:
@@ -163,7 +175,9 @@ class Heir:
         self._shards = spec.decode_spec(await self._spec()).shard_names
         async with self._following() as check:
             waiting = await self._coordination.register(
-                succession.key(self._uid, succession.WAITING + self._process), self._of.encode(), wire_limits.member_lease_s
+                succession.key(self._uid, succession.WAITING + self._process),
+                self._of.encode(),
+                wire_limits.member_lease_s,
             )
             try:
                 while not needless():
@@ -175,7 +189,9 @@ class Heir:
                         try:
                             found = await fetch()
                         except (VisitFailed, NoRoom) as error:
-                            log.warning("what the predecessor has of %s is asked for again: %s", self._of, error)
+                            log.warning(
+                                "what the predecessor has of %s is asked for again: %s", self._of, error
+                            )
                             pause_s = limits.visit_pause_s
                         else:
                             if self._cut_now() == cut:
@@ -215,7 +231,10 @@ class Heir:
         record = None if value is None else succession.decode_succession(value)
         if record is None or record.to != self._uid or record.phase is not succession.Phase.CLOSE:
             return None
-        quiet = {name: succession.decode_quiet(value) for name, value in self._before.below(succession.QUIET).items()}
+        quiet = {
+            name: succession.decode_quiet(value)
+            for name, value in self._before.below(succession.QUIET).items()
+        }
         return succession.cut_of(self._shards, self._before.topology, quiet, self._uid)
 
     # -- fetching ----------------------------------------------------------------------------------------------------------------------
@@ -247,11 +266,15 @@ class Heir:
         said = talk.answer(head)
         if not isinstance(said, talk.State):
             raise VisitFailed(f"{primary}: {said.why if isinstance(said, talk.Unready) else said}")
-        log.warning("%s begins with version %d of epoch %d, from %s", self._of, said.version, said.epoch, primary)
+        log.warning(
+            "%s begins with version %d of epoch %d, from %s", self._of, said.version, said.epoch, primary
+        )
         payload = factory.build((), rooms[0] if rooms else factory.allocate(0))
         return StateCopy(self._of, said.epoch, said.version, (), Completion(()), "", payload, said.layout)
 
-    async def _fetch_replies(self, table: replies.Table, seen: Seen, uid: str, host: InstanceId, shard: str) -> None:
+    async def _fetch_replies(
+        self, table: replies.Table, seen: Seen, uid: str, host: InstanceId, shard: str
+    ) -> None:
         async with self._visit(seen, uid, host) as visit:
             async for said, data in replies.ask(visit, shard):
                 table.add(said, data)
@@ -265,7 +288,9 @@ class Heir:
                 check()
                 self._changed.clear()
                 members = self._own.below("members/").items()
-                others = [name for name, value in members if records.decode_member(name, value)[1].of == FRONTEND]
+                others = [
+                    name for name, value in members if records.decode_member(name, value)[1].of == FRONTEND
+                ]
                 nobody_since = loop.time() if others else nobody_since
                 told: list[replies.Table] = []
                 for name in others:
@@ -283,7 +308,9 @@ class Heir:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(limits.visit_pause_s):
                         await self._changed.wait()
-        log.error("no frontend is there that has the replies of the shape before: what was answered then is executed again")
+        log.error(
+            "no frontend is there that has the replies of the shape before: what was answered then is executed again"
+        )
         table = replies.Table(frontend)
         table.whole = False
         return table
@@ -294,7 +321,14 @@ class Heir:
         """Until etcd has it. Nobody else writes this key."""
         while True:
             try:
-                await self._coordination.transact((), (Write(succession.key(self._uid, succession.TAKEN + instance), succession.encode(taken)),))
+                await self._coordination.transact(
+                    (),
+                    (
+                        Write(
+                            succession.key(self._uid, succession.TAKEN + instance), succession.encode(taken)
+                        ),
+                    ),
+                )
                 return
             except CoordinationError as error:
                 log.info("what was taken over is told later: %s", error)
@@ -307,13 +341,21 @@ class Heir:
         if node.instance in self._told or machine.primary is None or not machine.ready:
             return None
         self._told.add(node.instance)
-        return succession.key(self._uid, succession.TAKEN + node.instance), succession.encode(Taken(self._of, self._cut, loaded=True))
+        return succession.key(self._uid, succession.TAKEN + node.instance), succession.encode(
+            Taken(self._of, self._cut, loaded=True)
+        )
 
 
-async def heir_of(coordination: Coordination, graph_uid: str, of: str, process: str, tls: Certificates | None) -> Heir | None:
+async def heir_of(
+    coordination: Coordination, graph_uid: str, of: str, process: str, tls: Certificates | None
+) -> Heir | None:
     """Who a process of this graph inherits from; None: its graph follows no other one. Raises CoordinationError, MalformedRecord."""
     entry = await coordination.get(succession.key(graph_uid, succession.FOLLOWS))
-    return None if entry is None else Heir(coordination, graph_uid, of, process, succession.decode_follows(entry.value), tls)
+    return (
+        None
+        if entry is None
+        else Heir(coordination, graph_uid, of, process, succession.decode_follows(entry.value), tls)
+    )
 
 
 async def answer_state(visit: Visit, node: Callable[[], Node | None], factory: PayloadFactory) -> None:
@@ -322,8 +364,16 @@ async def answer_state(visit: Visit, node: Callable[[], Node | None], factory: P
         said = talk.question((await visit.receive(_no_room, None))[0])
         found = node()
         machine = None if found is None or found.stopped.done() else found.machine
-        if not isinstance(said, talk.AskState) or not isinstance(machine, StatefulMachine) or machine.operator.name != said.op:
-            await visit.send(talk.encode(talk.Unready(f"expected to be asked for a state that is held here, found {said!r:.100}")))
+        if (
+            not isinstance(said, talk.AskState)
+            or not isinstance(machine, StatefulMachine)
+            or machine.operator.name != said.op
+        ):
+            await visit.send(
+                talk.encode(
+                    talk.Unready(f"expected to be asked for a state that is held here, found {said!r:.100}")
+                )
+            )
             continue
         newest = machine.store.newest
         if machine.primary is None or machine.primary.undurable or newest is None or newest.state is None:

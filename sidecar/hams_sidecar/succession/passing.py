@@ -27,7 +27,9 @@ log = logging.getLogger("hams.succession")
 class Passing:
     """The way to the frontends of one graph. `close` when nothing is to be passed on any more."""
 
-    def __init__(self, coordination: Callable[[], Coordination], to: str, visitor: str, tls: Certificates | None) -> None:
+    def __init__(
+        self, coordination: Callable[[], Coordination], to: str, visitor: str, tls: Certificates | None
+    ) -> None:
         self._coordination = coordination()
         self._to = to
         self._visitor = visitor
@@ -61,7 +63,9 @@ class Passing:
         try:
             head, parts = talk.asked(request)
             await visit.send(talk.encode(head), parts)
-            answer, data = await visit.receive(lambda nbytes: memoryview(bytearray(nbytes)), request.deadline_s)
+            answer, data = await visit.receive(
+                lambda nbytes: memoryview(bytearray(nbytes)), request.deadline_s
+            )
             said = talk.answer(answer)
             if not isinstance(said, talk.Outcome):
                 raise VisitFailed(f"expected an outcome, found {said!r:.200}")
@@ -83,7 +87,9 @@ class Passing:
         if not self._targets:
             prefix = records.member_key(self._to, "")
             entries = (await self._coordination.get_prefix(prefix)).entries
-            known = [records.decode_member(entry.key.removeprefix(prefix), entry.value)[0] for entry in entries]
+            known = [
+                records.decode_member(entry.key.removeprefix(prefix), entry.value)[0] for entry in entries
+            ]
             self._targets = [(member.instance, member.address) for member in known if member.of == FRONTEND]
             if not self._targets:
                 raise NotReached(f"no frontend of {self._to} is registered")

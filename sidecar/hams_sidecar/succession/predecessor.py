@@ -160,14 +160,20 @@ class Predecessor:
         before, self._record, self._revision = self._record, record, revision
         phase = self.phase
         if phase is not (None if before is None else before.phase):
-            log.warning("succession of %s: %s", "nobody" if record is None else record.to, "none" if record is None else record.phase.value)
+            log.warning(
+                "succession of %s: %s",
+                "nobody" if record is None else record.to,
+                "none" if record is None else record.phase.value,
+            )
         if self._timer is not None and (before is None or record is None or record.to != before.to):
             self._timer.cancel()
             self._timer = None
         if phase in (Phase.HOLD, Phase.CLOSE):
             assert record is not None
             if self._timer is None:
-                self._timer = self._loop.call_later(self._hold_s, lambda: self._spawn(self._take_back(record.to)))
+                self._timer = self._loop.call_later(
+                    self._hold_s, lambda: self._spawn(self._take_back(record.to))
+                )
             node = self._node()
             if node is not None:
                 node.look()
@@ -185,7 +191,11 @@ class Predecessor:
 
     async def _take_back(self, to: str) -> None:
         """The successor has had its time: requests have theirs, too."""
-        while self._record is not None and self._record.to == to and self._record.phase in (Phase.HOLD, Phase.CLOSE):
+        while (
+            self._record is not None
+            and self._record.to == to
+            and self._record.phase in (Phase.HOLD, Phase.CLOSE)
+        ):
             node = self._node()
             why = f"requests were held back for {self._hold_s:g} s, half of the time that they have, and the successor did not serve yet"
             back = succession.encode(replace(self._record, phase=Phase.BACK, why=why))
@@ -194,7 +204,9 @@ class Predecessor:
                     await node.swap(succession.key(self._uid, succession.SUCCESSION), self._revision, back)
                     return
             except NotApplied:
-                log.info("somebody else has taken a step meanwhile: the watch tells whether that was the last")
+                log.info(
+                    "somebody else has taken a step meanwhile: the watch tells whether that was the last"
+                )
             except CoordinationError as error:
                 log.warning("the succession is taken back later: %s", error)
             await asyncio.sleep(limits.visit_pause_s)
@@ -214,8 +226,16 @@ class Predecessor:
         if machine.waiting_clients:
             return
         closed = record.phase is Phase.CLOSE
-        quiet = [item for item in machine.shards() if item.role == "primary" and not item.frozen and not item.open_requests]
-        shards = tuple([(item.name, item.epoch, item.last) for item in quiet if item.last == item.committed]) if closed else ()
+        quiet = [
+            item
+            for item in machine.shards()
+            if item.role == "primary" and not item.frozen and not item.open_requests
+        ]
+        shards = (
+            tuple([(item.name, item.epoch, item.last) for item in quiet if item.last == item.committed])
+            if closed
+            else ()
+        )
         said = (node.instance, Quiet(record.to, closed, shards))
         if said != self._said:
             self._said = said
@@ -232,7 +252,9 @@ class Predecessor:
                 node = self._node()
                 try:
                     if node is not None:
-                        await node.tell(succession.key(self._uid, succession.QUIET + instance), succession.encode(quiet))
+                        await node.tell(
+                            succession.key(self._uid, succession.QUIET + instance), succession.encode(quiet)
+                        )
                         told = said
                         continue
                 except CoordinationError as error:

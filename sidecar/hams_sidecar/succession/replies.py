@@ -10,6 +10,7 @@ from hams_protocol.effects import Replied
 from hams_protocol.frontend.log import ShardLog
 from hams_protocol.frontend.state import key_hash
 from hams_protocol.graph import FrontendSpec
+from hams_protocol.keys import known_as
 from hams_sidecar import limits
 from hams_sidecar.inference import Buffer, Conflict, InferenceOutcome, KeyExpired
 from hams_sidecar.succession import talk
@@ -36,10 +37,13 @@ class Table:
 
     def find(self, key: str, digest: str | None) -> InferenceOutcome | None:
         """What a request with this key, and a payload of this digest, is answered; None: it is a new one."""
-        found = self._known.get(key)
-        if found is not None:
-            return found[1] if found[0] == digest else Conflict()
-        return KeyExpired() if self._expired and key_hash(key) in self._expired else None
+        for name in known_as(key):
+            found = self._known.get(name)
+            if found is not None:
+                return found[1] if found[0] == digest else Conflict()
+        if self._expired and any(key_hash(name) in self._expired for name in known_as(key)):
+            return KeyExpired()
+        return None
 
     def add(self, said: talk.Replies, data: memoryview) -> None:
         """Take some over. Raises VisitFailed."""
@@ -73,7 +77,9 @@ class Table:
         return tuple(self._expired)
 
 
-def entries_of(log: ShardLog, outcome: Callable[[Replied], InferenceOutcome]) -> Iterable[tuple[str, str, InferenceOutcome]]:
+def entries_of(
+    log: ShardLog, outcome: Callable[[Replied], InferenceOutcome]
+) -> Iterable[tuple[str, str, InferenceOutcome]]:
     """What a shard keeps for its keys; `outcome`: what a reply of the core is to a client."""
     for kept in log.state.kept.values():
         admit, reply = kept.admit(log.state.shard), kept.reply(log.state.shard)
@@ -81,7 +87,12 @@ def entries_of(log: ShardLog, outcome: Callable[[Replied], InferenceOutcome]) ->
             yield admit.key, admit.digest, outcome(Replied(reply.request, reply.tokens, reply.error))
 
 
-async def tell(visit: Visit, entries: Iterable[tuple[str, str, InferenceOutcome]], expired: tuple[int, ...], whole: bool = True) -> None:
+async def tell(
+    visit: Visit,
+    entries: Iterable[tuple[str, str, InferenceOutcome]],
+    expired: tuple[int, ...],
+    whole: bool = True,
+) -> None:
     """Answer AskReplies, in messages of bounded size. Raises VisitFailed."""
     while len(expired) > limits.hashes_told_max:
         await visit.send(talk.encode(talk.Replies((), expired[: limits.hashes_told_max], True)))

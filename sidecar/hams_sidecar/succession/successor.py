@@ -13,7 +13,14 @@ from hams_protocol.graph import Graph
 from hams_sidecar import limits
 from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.signature import Signature, check_size
-from hams_sidecar.inference import InferenceOutcome, InferencePort, InferenceRequest, NotReady, TimedOut, outcome_of
+from hams_sidecar.inference import (
+    InferenceOutcome,
+    InferencePort,
+    InferenceRequest,
+    NotReady,
+    TimedOut,
+    outcome_of,
+)
 from hams_sidecar.succession import replies, talk
 from hams_sidecar.succession.heir import Heir
 from hams_wire import records, succession
@@ -65,12 +72,21 @@ class Successor:
         """What a request is answered without asking the core; None: the core knows."""
         if not self.open.is_set():
             return NotReady("the shape before this one serves")
-        return None if request.idempotency_key is None else self.table.find(request.idempotency_key, request.digest)
+        return (
+            None
+            if request.idempotency_key is None
+            else self.table.find(request.idempotency_key, request.digest)
+        )
 
     def check(self, request: InferenceRequest) -> InferenceRequest:
         """A request that was checked against the predecessor's signature, checked against this graph's. Raises RequestRefused."""
         for tensor in request.tensors:
-            check_size(tensor.name, tensor.shape, self.signature.expect(tensor.name, tensor.datatype, tensor.shape), tensor.data)
+            check_size(
+                tensor.name,
+                tensor.shape,
+                self.signature.expect(tensor.name, tensor.datatype, tensor.shape),
+                tensor.data,
+            )
         if request.outputs is not None:
             self.signature.select(request.outputs)
         return InferenceRequest(
@@ -94,7 +110,9 @@ async def answer_visitor(visit: Visit, port: Port, successor: Successor | None) 
         elif isinstance(asked, talk.AskReplies) and successor is None:
             await replies.tell(visit, (), ())
         elif isinstance(asked, talk.AskReplies) and successor is not None and successor.open.is_set():
-            await replies.tell(visit, successor.table.entries(), successor.table.expired(), successor.table.whole)
+            await replies.tell(
+                visit, successor.table.entries(), successor.table.expired(), successor.table.whole
+            )
         elif isinstance(asked, talk.AskOutcome) and successor is not None:
             await _tell_outcome(visit, port, successor, asked, data)
         else:
@@ -103,7 +121,9 @@ async def answer_visitor(visit: Visit, port: Port, successor: Successor | None) 
 
 def _room(nbytes: int) -> memoryview:
     if nbytes > limits.frontend_arena_bytes_max:
-        raise VisitFailed(f"a question with {nbytes} bytes of payload, at most {limits.frontend_arena_bytes_max} are taken")
+        raise VisitFailed(
+            f"a question with {nbytes} bytes of payload, at most {limits.frontend_arena_bytes_max} are taken"
+        )
     return memoryview(bytearray(nbytes))
 
 
@@ -111,7 +131,11 @@ async def _tell_shard(visit: Visit, port: Port, shard: str) -> None:
     node = port.node
     machine = None if node is None or node.stopped.done() else node.machine
     kept = machine.kept_logs() if isinstance(machine, FrontendMachine) else None
-    owned = [] if not isinstance(machine, FrontendMachine) else [item.name for item in machine.shards() if item.role == "primary"]
+    owned = (
+        []
+        if not isinstance(machine, FrontendMachine)
+        else [item.name for item in machine.shards() if item.role == "primary"]
+    )
     if kept is None or not isinstance(machine, FrontendMachine) or shard not in owned:
         raise VisitFailed(f"{shard} is not owned here")
     log = kept.logs.get(machine.graph.shard_names.index(shard))
@@ -120,7 +144,9 @@ async def _tell_shard(visit: Visit, port: Port, shard: str) -> None:
     await replies.tell(visit, list(replies.entries_of(log, port.outcome)), log.state.expired.hashes())
 
 
-async def _tell_outcome(visit: Visit, port: Port, successor: Successor, asked: talk.AskOutcome, data: memoryview) -> None:
+async def _tell_outcome(
+    visit: Visit, port: Port, successor: Successor, asked: talk.AskOutcome, data: memoryview
+) -> None:
     """It may have been passed on before this frontend has heard that it serves."""
     outcome: InferenceOutcome
     try:

@@ -23,6 +23,7 @@ from hams_sidecar.inference import (
     TimedOut,
     TraceContext,
 )
+from hams_wire.errors import UNDECODABLE
 from hams_wire.peers.visits import VisitFailed
 
 
@@ -117,7 +118,7 @@ def question(head: bytes) -> Question:
     """What a visitor asks. Raises VisitFailed."""
     try:
         return _questions.decode(head)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise VisitFailed(f"not a question: {error}") from None
 
 
@@ -125,13 +126,15 @@ def answer(head: bytes) -> Answer:
     """What the host answers. Raises VisitFailed."""
     try:
         return _answers.decode(head)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise VisitFailed(f"not an answer: {error}") from None
 
 
 def describe(tensors: Sequence[Tensor]) -> tuple[tuple[Described, ...], list[Buffer]]:
     """Tensors for a head, and their bytes."""
-    return tuple([Described(item.name, item.datatype, item.shape, len(item.data)) for item in tensors]), [item.data for item in tensors]
+    return tuple([Described(item.name, item.datatype, item.shape, len(item.data)) for item in tensors]), [
+        item.data for item in tensors
+    ]
 
 
 def tensors_in(described: Sequence[Described], data: memoryview, at: int = 0) -> tuple[Tensor, ...]:
@@ -149,14 +152,30 @@ def asked(request: InferenceRequest) -> tuple[AskOutcome, list[Buffer]]:
     """A request to be passed on."""
     described, parts = describe(request.tensors)
     trace = None if request.trace is None else (request.trace.traceparent, request.trace.tracestate)
-    head = AskOutcome(described, dict(request.parameters), request.outputs, request.deadline_s, request.idempotency_key, request.digest, trace)
+    head = AskOutcome(
+        described,
+        dict(request.parameters),
+        request.outputs,
+        request.deadline_s,
+        request.idempotency_key,
+        request.digest,
+        trace,
+    )
     return head, parts
 
 
 def request_in(head: AskOutcome, data: memoryview) -> InferenceRequest:
     """A request that was passed on. Raises VisitFailed."""
     trace = None if head.trace is None else TraceContext(*head.trace)
-    return InferenceRequest(tensors_in(head.tensors, data), head.parameters, head.outputs, head.deadline_s, head.key, trace, head.digest)
+    return InferenceRequest(
+        tensors_in(head.tensors, data),
+        head.parameters,
+        head.outputs,
+        head.deadline_s,
+        head.key,
+        trace,
+        head.digest,
+    )
 
 
 MALFORMED = "malformed"

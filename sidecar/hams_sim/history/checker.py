@@ -48,7 +48,14 @@ def _check(findings: Findings) -> Report:
         Converged(tables)
         for table in tables.operators.values():
             if table.lost_from is not None:
-                findings.skip(f"I1, survival of {table.name} from epoch {table.lost_from} on", "its loss was reported")
+                findings.skip(
+                    f"I1, survival of {table.name} from epoch {table.lost_from} on", "its loss was reported"
+                )
+            for epoch, versions in table.restarts.items():
+                findings.skip(
+                    f"I1, survival of what {table.name} had beyond version {', '.join(map(str, versions))} in epochs up to {epoch}",
+                    "its loss was reported",
+                )
     return Report(findings)
 
 

@@ -33,12 +33,20 @@ class Clients:
             for again, other in logs[1:]:
                 same = first.digest is None or other.digest is None or first.digest == other.digest
                 if not same or (first.key, first.source) != (other.key, other.source):
-                    self.findings.violation("I1", f"request {request} has two inputs: {_input(first)} and {_input(other)}", position, again)
+                    self.findings.violation(
+                        "I1",
+                        f"request {request} has two inputs: {_input(first)} and {_input(other)}",
+                        position,
+                        again,
+                    )
             if first.source is not None:
                 before, known = fed_back.setdefault(first.source, (position, first))
                 if known.req != request:
                     self.findings.violation(
-                        "I4", f"the fed-back value {first.source} was logged twice, as {known.req} and as {request}", before, position
+                        "I4",
+                        f"the fed-back value {first.source} was logged twice, as {known.req} and as {request}",
+                        before,
+                        position,
                     )
 
     def _one_reply(self) -> None:
@@ -46,7 +54,12 @@ class Clients:
             position, first = replies[0]
             for again, other in replies[1:]:
                 if first.values != other.values or not _agree(first.digest, other.digest):
-                    self.findings.violation("I2", f"two replies for request {request}: {_reply(first)} and {_reply(other)}", position, again)
+                    self.findings.violation(
+                        "I2",
+                        f"two replies for request {request}: {_reply(first)} and {_reply(other)}",
+                        position,
+                        again,
+                    )
                     break
 
     def _one_request_per_key(self) -> None:
@@ -54,17 +67,20 @@ class Clients:
             if len(requests) < 2 or self._lost(requests):
                 continue
             self.findings.violation(
-                "I4", f"key {key} was logged twice, as {' and '.join(requests)}", *(self.tables.logs[one][0][0] for one in requests)
+                "I4",
+                f"key {key} was logged twice, as {' and '.join(requests)}",
+                *(self.tables.logs[one][0][0] for one in requests),
             )
             replied = [one for one in requests if one in self.tables.replies]
             if len(replied) > 1:
                 self.findings.violation(
-                    "I2", f"two replies for key {key}, of {' and '.join(replied)}", *(self.tables.replies[one][0][0] for one in replied)
+                    "I2",
+                    f"two replies for key {key}, of {' and '.join(replied)}",
+                    *(self.tables.replies[one][0][0] for one in replied),
                 )
 
     def _lost(self, requests: list[str]) -> bool:
-        lost = self.tables.lost_shards
-        return bool(lost) and any(int(request.partition("/")[0]) in lost for request in requests if request.partition("/")[0].isdigit())
+        return any(map(self.tables.has_lost, requests))
 
     # ---- what clients got ----
 
@@ -80,7 +96,9 @@ class Clients:
             key = ret.key
             requests = self._keys.get(key, [])
             if not requests:
-                self.findings.violation("I1", f"{ret.client} got ok for key {key}, but no request was logged under it", position)
+                self.findings.violation(
+                    "I1", f"{ret.client} got ok for key {key}, but no request was logged under it", position
+                )
                 continue
             if self._lost(requests):
                 continue
@@ -89,10 +107,15 @@ class Clients:
             before, first = seen.setdefault(key, (position, ret))
             if not _agree(first.digest, ret.digest):
                 self.findings.violation(
-                    "I2", f"two replies for key {key}: {first.client} got digest {first.digest}, {ret.client} got {ret.digest}", before, position
+                    "I2",
+                    f"two replies for key {key}: {first.client} got digest {first.digest}, {ret.client} got {ret.digest}",
+                    before,
+                    position,
                 )
 
-    def _logged_payload(self, position: int, ret: RetLine, requests: list[str], call: tuple[int, CallLine] | None) -> None:
+    def _logged_payload(
+        self, position: int, ret: RetLine, requests: list[str], call: tuple[int, CallLine] | None
+    ) -> None:
         logs = [entry for request in requests for entry in self.tables.logs[request]]
         if call is None or any(_agree(line.digest, call[1].digest) for _, line in logs):
             return
@@ -106,7 +129,12 @@ class Clients:
         )
 
     def _released(self, position: int, ret: RetLine, requests: list[str]) -> None:
-        replies = [entry for request in requests for entry in self.tables.replies.get(request, ()) if not self.tables.ordered or entry[0] < position]
+        replies = [
+            entry
+            for request in requests
+            for entry in self.tables.replies.get(request, ())
+            if not self.tables.ordered or entry[0] < position
+        ]
         if not replies:
             self.findings.violation(
                 "I1",

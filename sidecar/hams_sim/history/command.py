@@ -10,11 +10,19 @@ from hams_sim.history.checker import check_directory
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run `check DIR [--output json]`; returns 0 if all invariants hold, 1 if one is violated, 2 if the history or the call is not valid."""
-    parser = argparse.ArgumentParser(prog="hams history", description="Recorded histories: what a graph did, line by line.")
+    parser = argparse.ArgumentParser(
+        prog="hams history", description="Recorded histories: what a graph did, line by line."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    checking = commands.add_parser("check", help="check the invariants I1 to I5 and I7 over a recorded history")
-    checking.add_argument("directory", metavar="DIR", help="folder of <instance>.jsonl files, or one such file")
-    checking.add_argument("--output", choices=("text", "json"), default="text", help="how to print the report")
+    checking = commands.add_parser(
+        "check", help="check the invariants I1 to I5 and I7 over a recorded history"
+    )
+    checking.add_argument(
+        "directory", metavar="DIR", help="folder of <instance>.jsonl files, or one such file"
+    )
+    checking.add_argument(
+        "--output", choices=("text", "json"), default="text", help="how to print the report"
+    )
     try:
         chosen = parser.parse_args(args)
     except SystemExit as stop:

@@ -16,13 +16,18 @@ class Converged:
         if tables.final is None:
             self.findings.skip("I7", "the history has no final line, so it may end anywhere")
             return
-        if tables.last_fault is not None and (tables.last_heal is None or (tables.ordered and tables.last_heal < tables.last_fault)):
+        if tables.last_fault is not None and (
+            tables.last_heal is None or (tables.ordered and tables.last_heal < tables.last_fault)
+        ):
             self.findings.skip("I7", "the last fault was not followed by a heal")
             return
         position, final = tables.final
         stopped = self._stopped(final)
         if stopped:
-            self.findings.skip("I7, completion", f"{', '.join(stopped)} is reported lost and has no primary: the graph may stop")
+            self.findings.skip(
+                "I7, completion",
+                f"{', '.join(stopped)} is reported lost and has no primary: the graph may stop",
+            )
         else:
             self._complete(position)
         self._operators(position, final)
@@ -36,13 +41,16 @@ class Converged:
 
     def _complete(self, final: int) -> None:
         for request, logs in self.tables.logs.items():
-            shard = request.partition("/")[0]
-            if request not in self.tables.completes and not (shard.isdigit() and int(shard) in self.tables.lost_shards):
-                self.findings.violation("I7", f"request {request} was logged and never completed", logs[0][0], final)
+            if request not in self.tables.completes and not self.tables.has_lost(request):
+                self.findings.violation(
+                    "I7", f"request {request} was logged and never completed", logs[0][0], final
+                )
         returned = {line.client for _, line in self.tables.rets}
         for position, call in self.tables.calls:
             if call.client not in returned:
-                self.findings.violation("I7", f"the call of {call.client} (key {call.key}) never returned", position, final)
+                self.findings.violation(
+                    "I7", f"the call of {call.client} (key {call.key}) never returned", position, final
+                )
 
     def _operators(self, position: int, final: FinalLine) -> None:
         for name, table in self.tables.operators.items():
@@ -56,7 +64,9 @@ class Converged:
             elif found.primary is None:
                 self.findings.violation("I7", f"{name} has no primary at the end", position)
             elif (backups := _backups(found.insync, found.primary)) < (want := self._want(table)):
-                self.findings.violation("I7", f"{name} has {backups} backup(s) in sync at the end; {want} are wanted", position)
+                self.findings.violation(
+                    "I7", f"{name} has {backups} backup(s) in sync at the end; {want} are wanted", position
+                )
 
         for name, found in final.ops.items():
             if name not in self.tables.operators and found.primary is None and not self._lost_shard(name):

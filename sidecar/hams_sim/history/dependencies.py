@@ -73,7 +73,7 @@ class Dependencies:
             self._release(table, stretch, prefix, beside)
             for position, line in applies.get(stretch.epoch, ()):
                 worst = prefix.settled_at(line.version)
-                if worst == INFINITE and table.lost_from is not None:
+                if worst == INFINITE and (table.stems or table.lost_from is not None):
                     continue  # it has said that it holds what is lost upstream
                 if worst == INFINITE or (self.ordered and worst >= position):
                     self._unsettled_version(table, stretch, position, line)
@@ -95,12 +95,16 @@ class Dependencies:
                 beside[seq] = (worst, generation)
         return beside
 
-    def _release(self, table: OperatorTable, stretch: Stretch, prefix: "Prefix", beside: dict[int, tuple[float, float]]) -> None:
+    def _release(
+        self, table: OperatorTable, stretch: Stretch, prefix: "Prefix", beside: dict[int, tuple[float, float]]
+    ) -> None:
         """Every output depends on the whole state of its version."""
-        durable = Watermarks(stretch, self.ordered)
+        durable = Watermarks(stretch, self.ordered, self.tables.blocks)
         lost_at = min((at for at, lost in table.lost if lost.epoch == stretch.epoch), default=INFINITE)
+        if table.lost_from is None:
+            lost_at = INFINITE if stretch.lost_at is None else stretch.lost_at
         judged, following = stretch.judged_end, stretch.next
-        lost_above = stretch.kept if table.lost_from is not None else None
+        lost_above = stretch.lost_above
         for seq in stretch.seqs:
             line = stretch.units[seq][1]
             if line.out is None:
@@ -108,7 +112,7 @@ class Dependencies:
             assert line.version is not None
             own = beside.get(seq, (-1.0, INFINITE))
             inherited = max(own[0], prefix.settled_at(line.version))
-            if inherited == INFINITE and table.lost_from is not None:
+            if inherited == INFINITE and (table.stems or table.lost_from is not None):
                 inherited = -1.0  # it has said that it stems from what was lost upstream, which is not undone
             worst = max(inherited, durable.settled(line.version))
             if worst >= 0:
@@ -120,7 +124,9 @@ class Dependencies:
                 generation = min(generation, following.gen)
             if generation < INFINITE:
                 self.dead[line.out] = generation
-            if (lost_above is not None and seq > lost_above) or (self.tainted and not self.tainted.isdisjoint(line.inputs)):
+            if (lost_above is not None and seq > lost_above) or (
+                self.tainted and not self.tainted.isdisjoint(line.inputs)
+            ):
                 self.tainted.add(line.out)
 
     def _settled(self, value: str, position: int) -> float:
@@ -167,14 +173,16 @@ class Dependencies:
             *found.path,
         )
 
-    def _unsettled_version(self, table: OperatorTable, stretch: Stretch, position: int, line: ApplyLine | DurableLine) -> None:
+    def _unsettled_version(
+        self, table: OperatorTable, stretch: Stretch, position: int, line: ApplyLine | DurableLine
+    ) -> None:
         did = "called durable" if isinstance(line, DurableLine) else "applied"
         what = f"{line.i} {did} version {line.version} of {line.op}, epoch {line.epoch},"
         self._unsettled(position, what, [], [(table, stretch, line.version)])
 
     def _replies(self) -> None:
         settled = self.settled
-        if not settled:
+        if not settled or not self.tables.waits:
             return
         for lines in self.tables.replies.values():
             for position, line in lines:
@@ -184,9 +192,13 @@ class Dependencies:
                 if worst == INFINITE and not self.tainted.isdisjoint(line.values):
                     continue  # it stems from what was reported lost
                 if worst == INFINITE or (self.ordered and worst >= position):
-                    self._unsettled(position, f"{line.i} released the reply of {line.req}", list(line.values), [])
+                    self._unsettled(
+                        position, f"{line.i} released the reply of {line.req}", list(line.values), []
+                    )
 
-    def _unsettled(self, position: int, what: str, values: list[str], states: list[tuple[OperatorTable, Stretch, int]]) -> None:
+    def _unsettled(
+        self, position: int, what: str, values: list[str], states: list[tuple[OperatorTable, Stretch, int]]
+    ) -> None:
         if self.findings.full("I3"):
             self.findings.count("I3")
             return
@@ -219,7 +231,7 @@ class Dependencies:
                 return False
             key = (table.name, stretch.epoch)
             if key not in marks:
-                marks[key] = Watermarks(stretch, self.ordered)
+                marks[key] = Watermarks(stretch, self.ordered, self.tables.blocks)
             at = marks[key].settled(version)
             return at == INFINITE or (self.ordered and at >= position)
 
@@ -227,19 +239,26 @@ class Dependencies:
 
 
 class Watermarks:
-    """From which position on a version of one epoch was durable: called so, or kept by the epoch's end."""
+    """From which position on a version of one epoch was durable: called so, or kept by the epoch's end; under Block announced after that."""
 
     __slots__ = ("_end", "_ended_at", "_newest", "_ordered", "_positions", "_versions")
 
-    def __init__(self, stretch: Stretch, ordered: bool) -> None:
+    def __init__(self, stretch: Stretch, ordered: bool, blocks: bool) -> None:
         self._ordered = ordered
-        self._end = -1 if stretch.end is None else stretch.end
-        self._newest = max((version for version, _ in stretch.durable), default=-1)
-        self._ended_at = stretch.next.began if stretch.next is not None and stretch.next.began is not None else -1
+        self._end = -1 if stretch.end is None or blocks else stretch.end
+        said = list(stretch.durable)
+        later = stretch.next
+        while blocks and later is not None and stretch.end is not None:
+            said += [(min(version, stretch.end), position) for version, position in later.durable]
+            later = later.next
+        self._newest = max((version for version, _ in said), default=-1)
+        self._ended_at = (
+            stretch.next.began if stretch.next is not None and stretch.next.began is not None else -1
+        )
         self._versions: list[int] = []
         self._positions: list[int] = []
         if ordered:
-            for version, position in stretch.durable:
+            for version, position in sorted(said, key=lambda item: item[1]):
                 if not self._versions or version > self._versions[-1]:
                     self._versions.append(version)
                     self._positions.append(position)

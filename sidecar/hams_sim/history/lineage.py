@@ -80,7 +80,10 @@ def trace(tables: Tables, values: Sequence[str], states: Sequence[State], culpri
 
 
 def _path(
-    tables: Tables, came_from: dict[_Node, _Node | None], node: _Node | None, stretches: dict[tuple[str, int], tuple[OperatorTable, Stretch]]
+    tables: Tables,
+    came_from: dict[_Node, _Node | None],
+    node: _Node | None,
+    stretches: dict[tuple[str, int], tuple[OperatorTable, Stretch]],
 ) -> tuple[int, ...]:
     path: list[int] = []
     previous: _Node | None = None

@@ -8,6 +8,7 @@ import hashlib
 
 from hams_sim.history.tables import FRONTEND, Exec, OperatorTable, Tables, UnitKey, name_of
 from hams_sim.history.visibility import Visibility
+from hams_wire.history import ExecLine
 
 
 def chain_next(chain: str, out: str | None) -> str:
@@ -67,8 +68,12 @@ class OnceEach:
         for position, line in table.execs:
             if line.out is not None and not line.inputs:
                 self.findings.violation(
-                    "I4", f"{line.i} executed {name_of(line)} of {table.name} on skips only: value {line.out} was made of no value", position
+                    "I4",
+                    f"{line.i} executed {name_of(line)} of {table.name} on skips only: value {line.out} was made of no value",
+                    position,
                 )
+            if line.out is None and line.inputs:
+                self._required_missing(table, position, line)
             for value in line.inputs:
                 if value == line.req:
                     if not from_frontend:
@@ -88,6 +93,25 @@ class OnceEach:
                         produced[0],
                     )
 
+    def _required_missing(self, table: OperatorTable, position: int, line: ExecLine) -> None:
+        """`out: null` on values says that a Combine passed them over, as an input that it requires was a skip."""
+        if table.required is None:
+            return
+        gave: set[str] = set()
+        for value in line.inputs:
+            produced = self.tables.producers.get(value)
+            if value == line.req:
+                gave.add(FRONTEND)
+            elif produced is not None:
+                gave.add(produced[1].op)
+        if table.join != "combine" or gave.issuperset(table.required):
+            self.findings.violation(
+                "I4",
+                f"{line.i} took {name_of(line)} of {table.name} for a skip, though every input that it requires brought a value:"
+                f" {', '.join(line.inputs)}",
+                position,
+            )
+
     # ---- missing where a value was routed to ----
 
     def _nothing_missing(self, table: OperatorTable) -> None:
@@ -104,6 +128,8 @@ class OnceEach:
         position, line = found
         assert line.out is not None
         if target.lost_from is not None or line.out in self.tainted:
+            return
+        if line.out in target.lost_inputs or (line.req, line.lane) in target.lost_units:
             return
         unit = self.units[target.name].get((line.req, line.lane))
         if target.join == "first" and unit is not None:
@@ -133,12 +159,14 @@ class OnceEach:
         )
 
     def _every_source_gave(self, target: OperatorTable, request: str, lane: tuple[str, ...]) -> bool:
-        """Whether every in-edge of a Combine brought a value: then nothing excuses a skip."""
+        """Whether every in-edge of a Combine that it requires (all, where that is not known) brought a value: then nothing excuses a skip."""
         if self.valued is None:
             self.valued = {}
             for table in self.tables.order:
-                self.valued[table.name] = {(line.req, line.lane): (at, line) for at, line in table.execs if line.out in self.visible}
-        for source in target.sources:
+                self.valued[table.name] = {
+                    (line.req, line.lane): (at, line) for at, line in table.execs if line.out in self.visible
+                }
+        for source in target.sources if target.required is None else target.required:
             if source == FRONTEND:
                 if any(log.source is not None for _, log in self.tables.logs.get(request, ())):
                     return False
@@ -150,13 +178,21 @@ class OnceEach:
 
     def _no_input_missing(self) -> None:
         """A client's request reaches every stateful operator behind the frontend: even a unit of skips takes a seq there."""
-        entries = [table for table in self.tables.order if table.stateful and FRONTEND in table.sources and table.lost_from is None]
+        entries = [
+            table
+            for table in self.tables.order
+            if table.stateful and FRONTEND in table.sources and table.lost_from is None
+        ]
         for request, position in self.tables.completes.items():
             logs = self.tables.logs.get(request)
             if not logs or logs[0][1].source is not None:
                 continue
             for table in entries:
-                if request not in self.consumed[table.name] and not any(key[0] == request for key in self._keys(table, request)):
+                if any(key[0] == request for key in table.lost_units):
+                    continue
+                if request not in self.consumed[table.name] and not any(
+                    key[0] == request for key in self._keys(table, request)
+                ):
                     self.findings.violation(
                         "I4",
                         f"{request} is complete, and its input goes to {table.name}, which has no unit of it in its surviving history",
@@ -185,7 +221,9 @@ class OnceEach:
             owner = table.stretches[apply.epoch].owner(apply.version)
             if apply.version > 0 and apply.version > owner.start and apply.version not in owner.units:
                 self.findings.violation(
-                    "I1", f"{apply.i} applied version {apply.version} of {table.name}, epoch {apply.epoch}, which nobody computed", position
+                    "I1",
+                    f"{apply.i} applied version {apply.version} of {table.name}, epoch {apply.epoch}, which nobody computed",
+                    position,
                 )
             if apply.chain is None:
                 continue

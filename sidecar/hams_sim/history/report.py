@@ -67,7 +67,9 @@ class Findings:
     def violation(self, invariant: str, message: str, *lines: int) -> None:
         """An invariant is broken; `lines` prove it."""
         if not self.full(invariant):
-            self.violations.append(Violation(invariant, message, tuple(dict.fromkeys(lines))[:evidence_lines_max]))
+            self.violations.append(
+                Violation(invariant, message, tuple(dict.fromkeys(lines))[:evidence_lines_max])
+            )
         self.count(invariant)
 
     def count(self, invariant: str) -> None:
@@ -82,7 +84,9 @@ class Findings:
         """The history is not valid; `where` is a position or a file."""
         self.problems_found += 1
         if self.problems_found <= findings_per_invariant_max:
-            self.problems.append(Problem(where if isinstance(where, str) else self.history.where(where), message))
+            self.problems.append(
+                Problem(where if isinstance(where, str) else self.history.where(where), message)
+            )
 
     def skip(self, check: str, why: str) -> None:
         """A check was not made."""
@@ -117,7 +121,10 @@ class Report:
 
     def evidence(self, violation: Violation) -> list[Evidence]:
         """The lines of a violation with their places."""
-        return [{"where": self.history.where(line), "line": encode(self.history.lines[line]).decode().rstrip()} for line in violation.lines]
+        return [
+            {"where": self.history.where(line), "line": encode(self.history.lines[line]).decode().rstrip()}
+            for line in violation.lines
+        ]
 
     def render(self) -> str:
         """For people."""
@@ -131,7 +138,9 @@ class Report:
             text.append("")
         for invariant, count in sorted(self.counts.items()):
             if count > findings_per_invariant_max:
-                text.append(f"{invariant}: {count - findings_per_invariant_max} more violations are not shown.")
+                text.append(
+                    f"{invariant}: {count - findings_per_invariant_max} more violations are not shown."
+                )
         if self.problems:
             text.append("The history is not valid:")
             text += [f"  {problem.where}: {problem.message}" for problem in self.problems]
@@ -161,7 +170,10 @@ class Report:
             "exit_code": self.exit_code,
             "lines": len(self.history.lines),
             "counts": self.counts,
-            "violations": [{"invariant": item.invariant, "message": item.message, "lines": self.evidence(item)} for item in self.violations],
+            "violations": [
+                {"invariant": item.invariant, "message": item.message, "lines": self.evidence(item)}
+                for item in self.violations
+            ],
             "problems": [{"where": item.where, "message": item.message} for item in self.problems],
             "skipped": [{"check": item.check, "why": item.why} for item in self.skips],
         }

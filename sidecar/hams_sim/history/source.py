@@ -51,14 +51,19 @@ def read(path: Path, complain: Complain) -> History:
     return History(lines, segments)
 
 
-def _read_file(file: Path, lines: list[Line], segments: list[tuple[int, str, int]], complain: Complain) -> None:
+def _read_file(
+    file: Path, lines: list[Line], segments: list[tuple[int, str, int]], complain: Complain
+) -> None:
     segments.append((len(lines), file.name, 1))
     with file.open("rb") as stream:
         for number, text in enumerate(stream, 1):
             if not text.endswith(b"\n"):
                 return
             if len(text) > history_line_bytes_max:
-                complain(f"a line of {len(text)} bytes; at most {history_line_bytes_max} are allowed", f"{file.name}:{number}")
+                complain(
+                    f"a line of {len(text)} bytes; at most {history_line_bytes_max} are allowed",
+                    f"{file.name}:{number}",
+                )
             else:
                 try:
                     lines.append(decode(text))

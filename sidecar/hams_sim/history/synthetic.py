@@ -35,15 +35,27 @@ State = tuple[str, int, int]
 
 SHAPES: dict[str, dict[str, tuple[str, str, str]]] = {
     "pair": {"p": ("stateful", "combine", "F"), "q": ("stateful", "combine", "p")},
-    "sandwich": {"p": ("stateful", "combine", "F"), "s": ("stateless", "combine", "p"), "q": ("stateful", "combine", "s")},
+    "sandwich": {
+        "p": ("stateful", "combine", "F"),
+        "s": ("stateless", "combine", "p"),
+        "q": ("stateful", "combine", "s"),
+    },
     "diamond": {
         "s": ("stateless", "combine", "F"),
         "p": ("stateful", "combine", "s"),
         "w": ("stateless", "combine", "s"),
         "q": ("stateful", "combine", "p w"),
     },
-    "lanes": {"a": ("stateless", "combine", "F"), "p": ("stateful", "combine", "F"), "q": ("stateful", "interleave", "a p")},
-    "first": {"a": ("stateless", "combine", "F"), "p": ("stateful", "combine", "F"), "q": ("stateful", "first", "a p")},
+    "lanes": {
+        "a": ("stateless", "combine", "F"),
+        "p": ("stateful", "combine", "F"),
+        "q": ("stateful", "interleave", "a p"),
+    },
+    "first": {
+        "a": ("stateless", "combine", "F"),
+        "p": ("stateful", "combine", "F"),
+        "q": ("stateful", "first", "a p"),
+    },
     "loop": {"s": ("stateless", "combine", "F"), "p": ("stateful", "combine", "s")},
 }
 """Name -> operators in topological order: kind, join, inputs. The last one is the sink; in `loop` it also feeds back."""
@@ -109,12 +121,17 @@ class _World:
         self.requests: dict[str, _Request] = {}
         self.tokens: dict[tuple[str, str, Lane], _Token] = {}
         self.operators = {
-            name: _Operator(name, kind == "stateful", join, tuple(inputs.split())) for name, (kind, join, inputs) in SHAPES[shape].items()
+            name: _Operator(name, kind == "stateful", join, tuple(inputs.split()))
+            for name, (kind, join, inputs) in SHAPES[shape].items()
         }
         self.sink = list(self.operators)[-1]
         for op in self.operators.values():
             below = [other.name for other in self.operators.values() if op.name in other.sources]
-            op.targets = (*below, *(("F",) if op.name == self.sink else ()), *(("F!",) if op.name == self.sink and shape == "loop" else ()))
+            op.targets = (
+                *below,
+                *(("F",) if op.name == self.sink else ()),
+                *(("F!",) if op.name == self.sink and shape == "loop" else ()),
+            )
             op.primary = self.fresh(op.name)
             op.backups = [self.fresh(op.name) for _ in range(backups if op.stateful else 0)]
             op.slots = [(1, self.fresh(op.name)) for _ in range(2)]
@@ -125,7 +142,12 @@ class _World:
                 ordered=ordered,
                 want=backups,
                 operators={
-                    op.name: OperatorEntry(kind="stateful" if op.stateful else "stateless", join=op.join, inputs=op.sources, outputs=op.targets)
+                    op.name: OperatorEntry(
+                        kind="stateful" if op.stateful else "stateless",
+                        join=op.join,
+                        inputs=op.sources,
+                        outputs=op.targets,
+                    )
                     for op in self.operators.values()
                 },
             ),
@@ -149,7 +171,19 @@ class _World:
         digest = f"d{number}" if source is None else None
         if source is None:
             self.emit(request.client, CallLine(client=request.client, key=key, digest=digest))
-        self.emit("F-1", LogLine(i="F-1", gen=self.generation, req=name, key=key, shard=0, epoch=1, digest=digest, source=source))
+        self.emit(
+            "F-1",
+            LogLine(
+                i="F-1",
+                gen=self.generation,
+                req=name,
+                key=key,
+                shard=0,
+                epoch=1,
+                digest=digest,
+                source=source,
+            ),
+        )
         everyone = tuple(op.name for op in self.operators.values() if "F" in op.sources)
         self.tokens["F", name, ()] = _Token(name, everyone, frozenset())
 
@@ -163,17 +197,37 @@ class _World:
                 continue
             if not request.replied:
                 request.replied = True
-                values = tuple(sorted(token.value for token in sink if token.value is not None and "F" in token.route))
-                self.emit("F-1", ReplyLine(i="F-1", gen=self.generation, req=request.name, values=values, epoch=1, digest=f"r{request.name}"))
+                values = tuple(
+                    sorted(token.value for token in sink if token.value is not None and "F" in token.route)
+                )
+                self.emit(
+                    "F-1",
+                    ReplyLine(
+                        i="F-1",
+                        gen=self.generation,
+                        req=request.name,
+                        values=values,
+                        epoch=1,
+                        digest=f"r{request.name}",
+                    ),
+                )
                 if request.source is None:
-                    self.emit(request.client, RetLine(client=request.client, key=request.key, status="ok", digest=f"r{request.name}"))
+                    self.emit(
+                        request.client,
+                        RetLine(
+                            client=request.client, key=request.key, status="ok", digest=f"r{request.name}"
+                        ),
+                    )
             if not request.fed_back:
                 request.fed_back = True
                 for token in sink:
                     if token.value is not None and "F!" in token.route:
                         self.log(token.value)
             everything = [self.outputs(name, request.name) for name in self.operators]
-            if all(tokens is not None and all(self.is_durable(token.deps) for token in tokens) for tokens in everything):
+            if all(
+                tokens is not None and all(self.is_durable(token.deps) for token in tokens)
+                for tokens in everything
+            ):
                 request.complete = True
                 self.emit("F-1", CompleteLine(req=request.name, i="F-1"))
 
@@ -193,7 +247,12 @@ class _World:
 
     def is_durable(self, deps: Iterable[State]) -> bool:
         return all(
-            version <= (self.operators[name].ends[epoch] if epoch in self.operators[name].ends else self.operators[name].durable)
+            version
+            <= (
+                self.operators[name].ends[epoch]
+                if epoch in self.operators[name].ends
+                else self.operators[name].durable
+            )
             for name, epoch, version in deps
         )
 
@@ -231,9 +290,13 @@ class _World:
             self.execute_stateless(op, *batch[0])
         return True
 
-    def choose(self, op: _Operator, tokens: list[tuple[str, _Token]]) -> tuple[tuple[str, ...], str | None, tuple[str, ...]]:
+    def choose(
+        self, op: _Operator, tokens: list[tuple[str, _Token]]
+    ) -> tuple[tuple[str, ...], str | None, tuple[str, ...]]:
         """(in, out, route) of a unit."""
-        values = tuple(token.value for _, token in tokens if token.value is not None and op.name in token.route)
+        values = tuple(
+            token.value for _, token in tokens if token.value is not None and op.name in token.route
+        )
         if not values:
             return (), None, ()
         self.values += 1
@@ -244,7 +307,9 @@ class _World:
             targets.append("F!")
         return values, f"v:{self.values}", tuple(targets)
 
-    def execute_stateless(self, op: _Operator, request: str, lane: Lane, tokens: list[tuple[str, _Token]]) -> None:
+    def execute_stateless(
+        self, op: _Operator, request: str, lane: Lane, tokens: list[tuple[str, _Token]]
+    ) -> None:
         values, out, route = self.choose(op, tokens)
         deps = frozenset[State]().union(*(token.deps for _, token in tokens))
         slot = int(request.split("/")[1]) % 2
@@ -253,12 +318,23 @@ class _World:
             self.emit(
                 instance,
                 ExecLine(
-                    i=instance, gen=self.generation, op=op.name, epoch=epoch, slot=slot, req=request, lane=lane, inputs=values, out=out, route=route
+                    i=instance,
+                    gen=self.generation,
+                    op=op.name,
+                    epoch=epoch,
+                    slot=slot,
+                    req=request,
+                    lane=lane,
+                    inputs=values,
+                    out=out,
+                    route=route,
                 ),
             )
         self.tokens[op.name, request, lane] = _Token(out, route, deps)
 
-    def execute_stateful(self, op: _Operator, batch: list[tuple[str, Lane, list[tuple[str, _Token]]]]) -> None:
+    def execute_stateful(
+        self, op: _Operator, batch: list[tuple[str, Lane, list[tuple[str, _Token]]]]
+    ) -> None:
         seq = op.units[-1].seq if op.units else 0
         chain = op.units[-1].chain if op.units else ""
         version = seq + len(batch)
@@ -295,9 +371,22 @@ class _World:
             return False
         unit = waiting[0]
         for backup in op.backups:
-            self.emit(backup, ApplyLine(i=backup, gen=self.generation, op=op.name, epoch=op.epoch, version=unit.seq, chain=unit.chain))
+            self.emit(
+                backup,
+                ApplyLine(
+                    i=backup,
+                    gen=self.generation,
+                    op=op.name,
+                    epoch=op.epoch,
+                    version=unit.seq,
+                    chain=unit.chain,
+                ),
+            )
         op.durable = unit.seq
-        self.emit(op.primary, DurableLine(i=op.primary, gen=self.generation, op=op.name, epoch=op.epoch, version=unit.seq))
+        self.emit(
+            op.primary,
+            DurableLine(i=op.primary, gen=self.generation, op=op.name, epoch=op.epoch, version=unit.seq),
+        )
         return True
 
     # ---- faults ----
@@ -318,7 +407,14 @@ class _World:
 
     def ends_allowed(self, op: _Operator) -> list[int]:
         """Versions with durable dependencies only: a state with a pending one could later have to go back further."""
-        return [op.durable, *(unit.seq for unit in op.units if unit.seq == unit.version and unit.seq > op.durable and self.is_durable(unit.deps))]
+        return [
+            op.durable,
+            *(
+                unit.seq
+                for unit in op.units
+                if unit.seq == unit.version and unit.seq > op.durable and self.is_durable(unit.deps)
+            ),
+        ]
 
     def cut(self, op: _Operator, end: int) -> None:
         op.ends[op.epoch] = end
@@ -329,13 +425,29 @@ class _World:
         if len(op.backups) < self.backups:
             op.backups.append(self.fresh(op.name))
         for writer in ("m-1", op.primary):
-            self.emit(writer, FailoverLine(op=op.name, gen=self.generation, epoch=op.epoch, end=end, i=op.primary))
+            self.emit(
+                writer, FailoverLine(op=op.name, gen=self.generation, epoch=op.epoch, end=end, i=op.primary)
+            )
         chain = op.units[-1].chain if op.units else ""
         for backup in op.backups:
-            self.emit(backup, ApplyLine(i=backup, gen=self.generation, op=op.name, epoch=op.epoch, version=end, chain=chain, snapshot=True))
+            self.emit(
+                backup,
+                ApplyLine(
+                    i=backup,
+                    gen=self.generation,
+                    op=op.name,
+                    epoch=op.epoch,
+                    version=end,
+                    chain=chain,
+                    snapshot=True,
+                ),
+            )
 
     def orphan(self, deps: Iterable[State]) -> bool:
-        return any(epoch in (ends := self.operators[name].ends) and version > ends[epoch] for name, epoch, version in deps)
+        return any(
+            epoch in (ends := self.operators[name].ends) and version > ends[epoch]
+            for name, epoch, version in deps
+        )
 
     def move(self, op: _Operator) -> None:
         """A slot gets another instance; what no successor has received is computed again."""
@@ -379,7 +491,12 @@ class _World:
             "z-final",
             FinalLine(
                 ops={
-                    op.name: FinalOperator(primary=op.primary, epoch=op.epoch, insync=tuple(op.backups), version=op.units[-1].seq if op.units else 0)
+                    op.name: FinalOperator(
+                        primary=op.primary,
+                        epoch=op.epoch,
+                        insync=tuple(op.backups),
+                        version=op.units[-1].seq if op.units else 0,
+                    )
                     for op in self.operators.values()
                     if op.stateful
                 },
@@ -389,13 +506,18 @@ class _World:
 
     def drain(self) -> None:
         while True:
-            moved = sum(self.execute(op) or (op.stateful and self.advance(op)) for op in self.operators.values()) > 0
+            moved = (
+                sum(self.execute(op) or (op.stateful and self.advance(op)) for op in self.operators.values())
+                > 0
+            )
             self.progress()
             if not moved and all(request.complete for request in self.requests.values()):
                 return
 
 
-def valid_history(seed: int, requests: int = 8, faults: int = 3, shape: str | None = None, ordered: bool | None = None) -> list[Line]:
+def valid_history(
+    seed: int, requests: int = 8, faults: int = 3, shape: str | None = None, ordered: bool | None = None
+) -> list[Line]:
     """A history without any violation; the same seed gives the same one.
 
     `shape` is a name of SHAPES, by default drawn. Without a global order the lines are those of the processes' files, one file after

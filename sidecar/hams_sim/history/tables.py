@@ -6,9 +6,11 @@ format is a problem. The checks that follow work on what is left and never fail 
 """
 
 from collections.abc import Iterator
+from math import inf
 
 from hams_sim.history.report import Findings
 from hams_wire.history import (
+    FORMAT,
     ApplyLine,
     CallLine,
     CompleteLine,
@@ -27,6 +29,8 @@ from hams_wire.history import (
 )
 
 FRONTEND = "F"
+MODES_WITHOUT_DURABILITY = frozenset(("None",))
+"""Modes in which no reply waits for what it depends on."""
 
 Exec = tuple[int, ExecLine]
 """An executed unit and the position of its line."""
@@ -38,11 +42,28 @@ class Stretch:
     """One epoch of a stateful operator.
 
     `start`: the end of the epoch before; `end`: its own, None while it is the newest. `judged_end` is `end`, or None if what lies
-    beyond it was reported lost. `kept`: the lowest end from here on, what is left in the surviving history. `began`, `gen`: position
+    beyond it was reported lost; `lost_above` is the lowest such end from here on, which excuses what lies above it, and `lost_at` where
+    that was said first. `kept`: the lowest end from here on, what is left in the surviving history. `began`, `gen`: position
     and generation of the failover line that began it.
     """
 
-    __slots__ = ("began", "durable", "end", "epoch", "gen", "judged_end", "kept", "mark", "next", "prev", "seqs", "start", "units")
+    __slots__ = (
+        "began",
+        "durable",
+        "end",
+        "epoch",
+        "gen",
+        "judged_end",
+        "kept",
+        "lost_above",
+        "lost_at",
+        "mark",
+        "next",
+        "prev",
+        "seqs",
+        "start",
+        "units",
+    )
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -50,6 +71,8 @@ class Stretch:
         self.end: int | None = None
         self.judged_end: int | None = None
         self.kept: int | None = None
+        self.lost_above: int | None = None
+        self.lost_at: int | None = None
         self.began: int | None = None
         self.gen = 0
         self.prev: Stretch | None = None
@@ -76,20 +99,31 @@ class Stretch:
 
 
 class OperatorTable:
-    """Everything a history says of one operator. `lost_from`: the first epoch from which on its loss was reported."""
+    """Everything a history says of one operator.
+
+    `restarts`: per epoch that ended in a loss, the versions from which it is said to begin again, and where. `lost_from`: in format 1, which
+    does not say what a loss is about, the first epoch from which on one was reported; all of it is excused. `stems`: it has said that it
+    stems from more of a lost state than there is. `lost_units`: what a loss took of what it
+    had executed; `lost_inputs`: the values that those had consumed.
+    """
 
     def __init__(self, name: str, entry: OperatorEntry) -> None:
         self.name = name
         self.stateful = entry.kind == "stateful"
         self.join = entry.join
         self.sources = entry.inputs
+        self.required = entry.required
         self.execs: list[Exec] = []
         self.applies: list[tuple[int, ApplyLine]] = []
         self.durables: list[tuple[int, DurableLine]] = []
         self.failovers: dict[int, tuple[int, FailoverLine]] = {}
         self.stretches: dict[int, Stretch] = {}
         self.lost: list[tuple[int, LostLine]] = []
+        self.restarts: dict[int, dict[int, int]] = {}
         self.lost_from: int | None = None
+        self.stems = False
+        self.lost_units: set[UnitKey] = set()
+        self.lost_inputs: set[str] = set()
 
     def stretch(self, epoch: int) -> Stretch:
         """The stretch of an epoch, made if need be."""
@@ -113,6 +147,8 @@ class Tables:
         self.findings = findings
         self.header: GraphLine | None = None
         self.ordered = False
+        self.blocks = False
+        self.waits = True
         self.operators: dict[str, OperatorTable] = {}
         self.order: list[OperatorTable] = []
         self.producers: dict[str, Exec] = {}
@@ -121,11 +157,10 @@ class Tables:
         self.logs: dict[str, list[tuple[int, LogLine]]] = {}
         self.replies: dict[str, list[tuple[int, ReplyLine]]] = {}
         self.completes: dict[str, int] = {}
-        self.lost_shards: set[int] = set()
+        self.lost_shards: dict[int, float] = {}
         self.last_fault: int | None = None
         self.last_heal: int | None = None
         self.final: tuple[int, FinalLine] | None = None
-        self.any_lost = False
         if self._read_header():
             self._sort_lines()
             for table in self.operators.values():
@@ -134,23 +169,43 @@ class Tables:
     # ---- header ----
 
     def _read_header(self) -> bool:
-        headers = [(position, line) for position, line in enumerate(self.findings.history.lines) if type(line) is GraphLine]
+        headers = [
+            (position, line)
+            for position, line in enumerate(self.findings.history.lines)
+            if type(line) is GraphLine
+        ]
         if not headers:
-            self.findings.problem("no graph line: a history begins with its header", 0 if self.findings.history.lines else "history")
+            self.findings.problem(
+                "no graph line: a history begins with its header",
+                0 if self.findings.history.lines else "history",
+            )
             return False
         for position, _ in headers[1:]:
             self.findings.problem("a second graph line: a folder holds one history", position)
         position, header = headers[0]
         self.header = header
         self.ordered = header.ordered
+        self.blocks = header.blocks
+        self.waits = header.mode not in MODES_WITHOUT_DURABILITY
+        if not 1 <= header.format <= FORMAT:
+            self.findings.problem(f"the format is {header.format}; formats 1 to {FORMAT} are known", position)
         for name, entry in header.operators.items():
             if entry.kind not in ("stateful", "stateless"):
-                self.findings.problem(f"operator {name}: kind is {entry.kind!r}; expected 'stateful' or 'stateless'", position)
+                self.findings.problem(
+                    f"operator {name}: kind is {entry.kind!r}; expected 'stateful' or 'stateless'", position
+                )
             if entry.join not in ("combine", "interleave", "first"):
-                self.findings.problem(f"operator {name}: join is {entry.join!r}; expected 'combine', 'interleave' or 'first'", position)
-            unknown = [source for source in entry.inputs if source != FRONTEND and source not in header.operators]
+                self.findings.problem(
+                    f"operator {name}: join is {entry.join!r}; expected 'combine', 'interleave' or 'first'",
+                    position,
+                )
+            unknown = [
+                source for source in entry.inputs if source != FRONTEND and source not in header.operators
+            ]
             if unknown:
-                self.findings.problem(f"operator {name}: input {unknown[0]!r} is neither 'F' nor an operator", position)
+                self.findings.problem(
+                    f"operator {name}: input {unknown[0]!r} is neither 'F' nor an operator", position
+                )
             self.operators[name] = OperatorTable(name, entry)
         self._sort_operators(position)
         return True
@@ -158,9 +213,15 @@ class Tables:
     def _sort_operators(self, header: int) -> None:
         waiting = dict(self.operators)
         while waiting:
-            ready = [name for name, table in waiting.items() if not any(source in waiting for source in table.sources)]
+            ready = [
+                name
+                for name, table in waiting.items()
+                if not any(source in waiting for source in table.sources)
+            ]
             if not ready:
-                self.findings.problem(f"the operators {', '.join(waiting)} form a cycle; feedback goes through 'F!'", header)
+                self.findings.problem(
+                    f"the operators {', '.join(waiting)} form a cycle; feedback goes through 'F!'", header
+                )
                 ready = list(waiting)
             self.order += [waiting.pop(name) for name in ready]
 
@@ -210,7 +271,9 @@ class Tables:
         if table is None:
             self.findings.problem(f"operator {name!r} is not in the graph line", position)
         elif not table.stateful:
-            self.findings.problem(f"operator {name!r} is stateless in the graph line: it has no versions", position)
+            self.findings.problem(
+                f"operator {name!r} is stateless in the graph line: it has no versions", position
+            )
             return None
         return table
 
@@ -221,11 +284,14 @@ class Tables:
             return
         if table.stateful:
             if line.seq is None or line.version is None:
-                self.findings.problem(f"an exec of the stateful operator {line.op} needs seq and version", position)
+                self.findings.problem(
+                    f"an exec of the stateful operator {line.op} needs seq and version", position
+                )
                 return
             if line.version < line.seq or line.seq < 1:
                 self.findings.problem(
-                    f"seq {line.seq}, version {line.version}: a version is the last seq of its batch, and seqs begin with 1", position
+                    f"seq {line.seq}, version {line.version}: a version is the last seq of its batch, and seqs begin with 1",
+                    position,
                 )
                 return
             units = table.stretch(line.epoch).units
@@ -234,14 +300,24 @@ class Tables:
                 self._compare(first, position, line)
                 return
         elif line.out is None:
-            self.findings.problem(f"an exec of the stateless operator {line.op} without a value: skips have no line", position)
+            self.findings.problem(
+                f"an exec of the stateless operator {line.op} without a value: skips have no line", position
+            )
             return
         if line.out is not None:
             first = self.producers.setdefault(line.out, (position, line))
             if first[1] is not line:
-                if not table.stateful and _same(first[1], line) and first[1].epoch == line.epoch and first[1].slot == line.slot:
+                if (
+                    not table.stateful
+                    and _same(first[1], line)
+                    and first[1].epoch == line.epoch
+                    and first[1].slot == line.slot
+                ):
                     return
-                self.findings.problem(f"value id {line.out} names two executions, see {self.findings.history.where(first[0])}", position)
+                self.findings.problem(
+                    f"value id {line.out} names two executions, see {self.findings.history.where(first[0])}",
+                    position,
+                )
         table.execs.append((position, line))
 
     def _compare(self, first: Exec, position: int, line: ExecLine) -> None:
@@ -278,15 +354,31 @@ class Tables:
             table.failovers[line.epoch] = (first, line)
 
     def _take_lost(self, position: int, line: LostLine) -> None:
-        self.any_lost = True
         table = self.operators.get(line.op)
         if table is not None:
             table.lost.append((position, line))
-            table.lost_from = line.epoch if table.lost_from is None else min(table.lost_from, line.epoch)
+            if line.kind is None:
+                table.lost_from = line.epoch if table.lost_from is None else min(table.lost_from, line.epoch)
+            elif line.kind == "restarted":
+                table.restarts.setdefault(line.epoch, {}).setdefault(line.version, position)
+            table.stems = table.stems or line.kind == "stems"
         elif line.op.startswith(f"{FRONTEND}/") and line.op[2:].isdigit():
-            self.lost_shards.add(int(line.op[2:]))
+            shard = int(line.op[2:])
+            if line.kind is None:
+                self.lost_shards[shard] = inf
+            elif line.kind == "restarted":
+                self.lost_shards[shard] = max(line.epoch, self.lost_shards.get(shard, 0))
         else:
             self.findings.problem(f"operator {line.op!r} is not in the graph line", position)
+
+    def has_lost(self, request: str) -> bool:
+        """Whether the log that had this request was reported lost: what was logged in a later epoch of its shard was not."""
+        shard = request.partition("/")[0]
+        lost = self.lost_shards.get(int(shard)) if shard.isdigit() else None
+        if lost is None:
+            return False
+        epochs = [line.epoch for _, line in self.logs.get(request, ()) if line.epoch is not None]
+        return not epochs or min(epochs) <= lost
 
     # ---- epochs of a stateful operator ----
 
@@ -303,14 +395,40 @@ class Tables:
             if before is not None:
                 before.next, stretch.prev = stretch, before
                 before.end = stretch.start
-                if table.lost_from is None or stretch.epoch < table.lost_from:
+                before.lost_at = self._loss(table, before, stretch)
+                if before.lost_at is None:
                     before.judged_end = before.end
+                else:
+                    before.lost_above = before.end
             before = stretch
         kept: int | None = None
         for stretch in reversed(known):
             if stretch.end is not None:
                 kept = stretch.end if kept is None else min(kept, stretch.end)
             stretch.kept = kept
+            if table.lost_from is not None:
+                stretch.lost_above = kept
+            elif (after := stretch.next) is not None and after.lost_above is not None:
+                if stretch.lost_above is None or after.lost_above < stretch.lost_above:
+                    stretch.lost_above = after.lost_above
+                stretch.lost_at = after.lost_at if stretch.lost_at is None else stretch.lost_at
+            if stretch.lost_above is not None:
+                for seq, (_, line) in stretch.units.items():
+                    if seq > stretch.lost_above:
+                        table.lost_units.add((line.req, line.lane))
+                        table.lost_inputs.update(line.inputs)
+
+    @staticmethod
+    def _loss(table: OperatorTable, before: Stretch, stretch: Stretch) -> int | None:
+        """Where it was said that what lies beyond the end of `before` is lost; None if it was not, or another version was named."""
+        if table.lost_from is not None and stretch.epoch >= table.lost_from:
+            return min(position for position, _ in table.lost)
+        said = [
+            table.restarts[epoch][stretch.start]
+            for epoch in range(before.epoch, stretch.epoch)
+            if stretch.start in table.restarts.get(epoch, ())
+        ]
+        return min(said, default=None)
 
     def _batches(self, table: OperatorTable, stretch: Stretch) -> None:
         version = 0
@@ -328,12 +446,21 @@ class Tables:
         epoch = stretch.epoch
         first = max(2, 2 if before is None else before.epoch + 1)
         last = epoch - 1 if epoch in table.failovers else epoch
-        if table.lost_from is not None:  # what survived of it is not asked for: its heir may have died before it wrote the line
+        if (
+            table.lost_from is not None
+        ):  # what survived of it is not asked for: its heir may have died before it wrote the line
             last = min(last, table.lost_from)
-        missing = [number for number in range(first, last + 1) if self._said_later(table, number) is None]
+        missing = [
+            number
+            for number in range(first, last + 1)
+            if number - 1 not in table.restarts and self._said_later(table, number) is None
+        ]
         if missing:
             which = f"epoch{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
-            self.findings.problem(f"{table.name}: {which} without a failover line, so what was kept of the epoch before is not known", "history")
+            self.findings.problem(
+                f"{table.name}: {which} without a failover line, so what was kept of the epoch before is not known",
+                "history",
+            )
         found = table.failovers.get(epoch)
         if found is not None:
             stretch.began, stretch.start, stretch.gen = found[0], found[1].end, found[1].gen
@@ -342,7 +469,12 @@ class Tables:
             for position, line in table.applies:
                 if line.epoch == epoch and line.version != stretch.start:
                     why = f"epoch {said[1].epoch} says that it began at {stretch.start}, and its primary did nothing"
-                    self.findings.problem(f"{table.name}: version {line.version} applied in epoch {epoch}, although {why}", position)
+                    self.findings.problem(
+                        f"{table.name}: version {line.version} applied in epoch {epoch}, although {why}",
+                        position,
+                    )
+        elif epoch - 1 in table.restarts:
+            stretch.start = max(table.restarts[epoch - 1])
         elif before is not None:
             # Not known: judge as if everything that the next epoch does not write itself was kept.
             newest = before.seqs[-1] if before.seqs else before.start
@@ -355,7 +487,12 @@ class Tables:
         later = min((number for number in table.failovers if number > epoch), default=None)
         if self.ordered or later is None or (stretch is not None and (stretch.units or stretch.durable)):
             return None
-        return None if table.lost_from is not None and epoch < table.lost_from < later else table.failovers[later]
+        return (
+            None
+            if (table.lost_from is not None and epoch < table.lost_from < later)
+            or any(epoch <= number < later for number in table.restarts)
+            else table.failovers[later]
+        )
 
 
 def _same(one: ExecLine, other: ExecLine) -> bool:

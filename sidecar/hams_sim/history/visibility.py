@@ -87,6 +87,8 @@ class Visibility:
 
     @staticmethod
     def _exempt(table: OperatorTable, stretch: Stretch) -> bool:
+        if stretch.prev is not None and stretch.prev.judged_end is None:
+            return True
         return table.lost_from is not None and stretch.epoch >= table.lost_from
 
     def _end_decreases(self, table: OperatorTable, stretch: Stretch, before: Stretch) -> None:
@@ -120,6 +122,8 @@ class Visibility:
         while current is not None:
             if current.judged_end is not None and version > current.judged_end:
                 return current
+            if current.judged_end is None and current.end is not None and version > current.end:
+                return None  # a loss took it, and whatever ends later
             current = current.next
         return None
 
@@ -144,7 +148,11 @@ class Visibility:
         assert cut.judged_end is not None
         lost = [seq for seq in stretch.seqs if cut.judged_end < seq <= stretch.mark]
         first = stretch.units[lost[0]] if lost else None
-        what = f"{name_of(first[1])} at seq {lost[0]} (value {first[1].out})" if first is not None else f"version {stretch.mark}"
+        what = (
+            f"{name_of(first[1])} at seq {lost[0]} (value {first[1].out})"
+            if first is not None
+            else f"version {stretch.mark}"
+        )
         began = () if cut.next.began is None else (cut.next.began,)
         self.findings.violation(
             "I1",
@@ -193,12 +201,18 @@ class Visibility:
                     for value in wanted.intersection(reply.values):
                         users.setdefault(value, []).append(position)
             for value in sorted(unknown):
-                kind = "an input that nobody logged" if "/" in value and ":" not in value else "a visible value that nobody computed"
+                kind = (
+                    "an input that nobody logged"
+                    if "/" in value and ":" not in value
+                    else "a visible value that nobody computed"
+                )
                 self.findings.violation("I1", f"{kind}: {value}", *users.get(value, ()))
         for replies in self.tables.replies.values():
             for position, reply in replies:
                 if reply.req not in logs:
-                    self.findings.violation("I1", f"{reply.i} released a reply of {reply.req}, which nobody logged", position)
+                    self.findings.violation(
+                        "I1", f"{reply.i} released a reply of {reply.req}, which nobody logged", position
+                    )
                 for value in reply.values:
                     self._same_request(position, reply.req, f"the reply of {reply.req}", value)
         for table in self.tables.order:
@@ -252,7 +266,11 @@ class Visibility:
         for version, position in stretch.durable:
             if version >= seq:
                 return (position,)
-        outs = {line.out for _, line in stretch.units.values() if line.version is not None and line.version >= seq and line.out is not None}
+        outs = {
+            line.out
+            for _, line in stretch.units.values()
+            if line.version is not None and line.version >= seq and line.out is not None
+        }
         return self._visible_user(outs)
 
     def _visible_user(self, values: Iterable[str]) -> tuple[int, ...]:

@@ -5,7 +5,16 @@ One pass in the order of the lines. Only the order of lines of one instance is u
 
 from hams_sim.history.report import Findings
 from hams_sim.history.tables import FRONTEND, Tables
-from hams_wire.history import ApplyLine, DurableLine, ExecLine, FailoverLine, Line, LogLine, ReplyLine, TakeoverLine
+from hams_wire.history import (
+    ApplyLine,
+    DurableLine,
+    ExecLine,
+    FailoverLine,
+    Line,
+    LogLine,
+    ReplyLine,
+    TakeoverLine,
+)
 
 Scope = tuple[str, int | None]
 """What has an epoch: (operator, None), (operator, slot) or ("F", shard)."""
@@ -37,13 +46,21 @@ class OneWriter:
         for position, line in enumerate(self.findings.history.lines):
             self._take(position, line)
         for (scope, epoch, instance), (generation, position) in self._begun.items():
-            self._write(self._see(position, scope, epoch, generation), position, scope, epoch, instance, "was made its primary")
+            self._write(
+                self._see(position, scope, epoch, generation),
+                position,
+                scope,
+                epoch,
+                instance,
+                "was made its primary",
+            )
         for scope, epochs in self._epochs.items():
             if len(epochs) > 1:
                 self._rising(scope, epochs)
         if self._unslotted:
             self.findings.skip(
-                "I5, one instance per (op, slot, epoch)", f"{self._unslotted} exec line(s) of stateless operators do not name their slot"
+                "I5, one instance per (op, slot, epoch)",
+                f"{self._unslotted} exec line(s) of stateless operators do not name their slot",
             )
 
     def _take(self, position: int, line: Line) -> None:
@@ -54,20 +71,32 @@ class OneWriter:
             if not table.stateful and line.slot is None:
                 self._unslotted += 1
                 return
-            self._act(position, (line.op, None if table.stateful else line.slot), line.epoch, line.gen, line.i, "executed")
+            self._act(
+                position,
+                (line.op, None if table.stateful else line.slot),
+                line.epoch,
+                line.gen,
+                line.i,
+                "executed",
+            )
         elif isinstance(line, ApplyLine):
             self._act(position, (line.op, None), line.epoch, line.gen, line.i, None)
         elif isinstance(line, DurableLine):
             self._act(position, (line.op, None), line.epoch, line.gen, line.i, "called versions durable")
         elif isinstance(line, LogLine):
-            if line.epoch is not None and (shard := line.shard if line.shard is not None else _shard_of(line.req)) is not None:
+            if (
+                line.epoch is not None
+                and (shard := line.shard if line.shard is not None else _shard_of(line.req)) is not None
+            ):
                 self._act(position, (FRONTEND, shard), line.epoch, line.gen, line.i, "logged")
         elif isinstance(line, ReplyLine):
             if line.epoch is not None and (shard := _shard_of(line.req)) is not None:
                 self._act(position, (FRONTEND, shard), line.epoch, line.gen, line.i, "replied")
         elif isinstance(line, FailoverLine):
             shard_set, _, number = line.op.partition("/")
-            scope: Scope = (FRONTEND, int(number)) if shard_set == FRONTEND and number.isdigit() else (line.op, None)
+            scope: Scope = (
+                (FRONTEND, int(number)) if shard_set == FRONTEND and number.isdigit() else (line.op, None)
+            )
             self._begin(position, scope, line.epoch, line.gen, line.i)
         elif isinstance(line, TakeoverLine):
             self._begin(position, (FRONTEND, line.shard), line.epoch, line.gen, line.i)
@@ -85,7 +114,9 @@ class OneWriter:
             found.highest, found.highest_at = generation, position
         return found
 
-    def _act(self, position: int, scope: Scope, epoch: int, generation: int, instance: str, did: str | None) -> None:
+    def _act(
+        self, position: int, scope: Scope, epoch: int, generation: int, instance: str, did: str | None
+    ) -> None:
         found = self._see(position, scope, epoch, generation)
         if did is not None:
             self._write(found, position, scope, epoch, instance, did)
@@ -95,7 +126,10 @@ class OneWriter:
             self._acting[key] = (epoch, position)
         elif epoch < before[0]:
             self.findings.violation(
-                "I5", f"{instance} acts in epoch {epoch} of {_name(scope)} after it had acted in epoch {before[0]}", position, before[1]
+                "I5",
+                f"{instance} acts in epoch {epoch} of {_name(scope)} after it had acted in epoch {before[0]}",
+                position,
+                before[1],
             )
 
     def _begin(self, position: int, scope: Scope, epoch: int, generation: int, instance: str) -> None:

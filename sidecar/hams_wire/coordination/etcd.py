@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from hams_wire.coordination import etcd_pb2 as pb
-from hams_wire.coordination.etcd_errors import classify
+from hams_wire.coordination.etcd_errors import GARBLED, classify
 from hams_wire.coordination.etcd_lease import Keeper
 from hams_wire.coordination.etcd_members import Member, Members, Tls, User, parse_endpoints
 from hams_wire.coordination.etcd_values import entry_of, found_instead, key_bytes, range_of, transaction
@@ -69,7 +69,9 @@ class EtcdCoordination:
     ) -> None:
         addresses, secure = parse_endpoints(endpoints)
         if secure and tls is None:
-            raise InvalidCall(f"etcd endpoints {endpoints!r} are https: the authority that signed etcd's certificate is needed")
+            raise InvalidCall(
+                f"etcd endpoints {endpoints!r} are https: the authority that signed etcd's certificate is needed"
+            )
         self.members = Members(addresses, tls if secure else None, user)
         self._call_s = call_s
         self._jitter = jitter if jitter is not None else random.Random()
@@ -101,12 +103,25 @@ class EtcdCoordination:
             )
         request = transaction(compares, operations)
         response = await self._call("Txn", lambda member: member.txn, request, safe=False)
-        if response.succeeded:
+        if response.succeeded and response.header.revision > 0:
             return response.header.revision
         current = found_instead(response)
+        if response.succeeded or len(current) != len(compares):
+            raise Unknown(f"Txn: {GARBLED}")
         pairs = zip(compares, current, strict=True)
-        wrong = next(((item, entry) for item, entry in pairs if item.mod_revision != (entry.mod_revision if entry else 0)), None)
-        what = f"{wrong[0].key} is at revision {wrong[1].mod_revision if wrong[1] else 0}, expected {wrong[0].mod_revision}" if wrong else "refused"
+        wrong = next(
+            (
+                (item, entry)
+                for item, entry in pairs
+                if item.mod_revision != (entry.mod_revision if entry else 0)
+            ),
+            None,
+        )
+        what = (
+            f"{wrong[0].key} is at revision {wrong[1].mod_revision if wrong[1] else 0}, expected {wrong[0].mod_revision}"
+            if wrong
+            else "refused"
+        )
         raise NotApplied(what, current)
 
     def watch(self, prefix: str, after: Snapshot) -> EtcdWatch:
@@ -118,7 +133,9 @@ class EtcdCoordination:
         self._watches.append(watch)
         return watch
 
-    async def register(self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None) -> Registration:
+    async def register(
+        self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None
+    ) -> Registration:
         """See `Coordination.register`."""
         if ttl_s < registration_ttl_min_s:
             raise InvalidCall(f"ttl_s is {ttl_s}, expected at least {registration_ttl_min_s}")
@@ -160,6 +177,8 @@ class EtcdCoordination:
         """See `Registrar.grant`."""
         request = pb.LeaseGrantRequest(TTL=ttl_s)
         response = await self._call("LeaseGrant", lambda member: member.grant, request, safe=True)
+        if response.ID <= 0:  # with lease 0 a key stays for ever
+            raise Unavailable(f"LeaseGrant: {GARBLED}")
         return response.ID
 
     async def keep(self, lease: int, ttl_s: int) -> None:
@@ -186,7 +205,9 @@ class EtcdCoordination:
 
     async def administer(self, method: str, request: Message, response: type[Response]) -> Response:
         """A method of the service Auth that may be repeated (`etcd_users.py`). Raises `AlreadyThere` and `NotThere` too."""
-        return await self._call(method, lambda member: member.administration(method, response), request, safe=True)
+        return await self._call(
+            method, lambda member: member.administration(method, response), request, safe=True
+        )
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when etcd answers a linearizable read; raises the last error when `timeout_s` is over."""
@@ -210,7 +231,9 @@ class EtcdCoordination:
 
     # ---- one call ----
 
-    async def _call(self, name: str, method: "Callable[[Member], Unary[Request, Response]]", request: Request, safe: bool) -> Response:
+    async def _call(
+        self, name: str, method: "Callable[[Member], Unary[Request, Response]]", request: Request, safe: bool
+    ) -> Response:
         """Call the current member, then others, within the budget; `safe`: repeating it changes nothing, whatever became of the last attempt."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._call_s
@@ -224,9 +247,17 @@ class EtcdCoordination:
                 if member is None:
                     break
                 left_s = deadline_s - loop.time()
-                timeout_s = self._call_s if not safe else min(left_s, etcd_attempt_s) if len(self.members) > 1 else left_s
+                timeout_s = (
+                    self._call_s
+                    if not safe
+                    else min(left_s, etcd_attempt_s)
+                    if len(self.members) > 1
+                    else left_s
+                )
                 try:
-                    return await self._attempt(name, method(member), request, member, max(timeout_s, etcd_pause_s), safe)
+                    return await self._attempt(
+                        name, method(member), request, member, max(timeout_s, etcd_pause_s), safe
+                    )
                 except AuthExpired as refused:
                     member.forget_token()
                     if member.has_user and (not safe or renewed):
@@ -250,12 +281,22 @@ class EtcdCoordination:
             await asyncio.sleep(etcd_pause_s)
 
     async def _attempt(
-        self, name: str, method: "Unary[Request, Response]", request: Request, member: Member, timeout_s: float, safe: bool
+        self,
+        name: str,
+        method: "Unary[Request, Response]",
+        request: Request,
+        member: Member,
+        timeout_s: float,
+        safe: bool,
     ) -> Response:
         metadata = await member.metadata(fresh=not safe)
         try:
             call = method(request, timeout=timeout_s, metadata=metadata)
-            return await call if safe or len(self.members) == 1 else await self._unless_silent(call, name, member)
+            answer = (
+                await call
+                if safe or len(self.members) == 1
+                else await self._unless_silent(call, name, member)
+            )
         except grpc.aio.AioRpcError as error:
             raise classify(error, name, member.address) from None
         except grpc.aio.UsageError as error:
@@ -267,8 +308,13 @@ class EtcdCoordination:
             # Hanging up cancels the call and not the caller.
             text = f"{name} at {member.address}: the client was closed in the meantime"
             raise (Closed(text) if safe else Unknown(text)) from None
+        if answer is None:
+            raise Unknown(f"{name} at {member.address}: {GARBLED}")
+        return answer
 
-    async def _unless_silent(self, call: "UnaryCall[Request, Response]", name: str, member: Member) -> Response:
+    async def _unless_silent(
+        self, call: "UnaryCall[Request, Response]", name: str, member: Member
+    ) -> Response:
         """A write whose member answers nothing else either is given up, its outcome unknown: the member's host may be gone, and others are there."""
 
         async def answered() -> Response:

@@ -9,7 +9,17 @@ Source: api/v3rpc/rpctypes/error.go, server/etcdserver/{v3_server,apply}.go and 
 import grpc
 import grpc.aio
 
-from hams_wire.errors import AccessDenied, AuthExpired, CoordinationError, InvalidCall, LeaseGone, Lost, NoSpace, Unavailable, Unknown
+from hams_wire.errors import (
+    AccessDenied,
+    AuthExpired,
+    CoordinationError,
+    InvalidCall,
+    LeaseGone,
+    Lost,
+    NoSpace,
+    Unavailable,
+    Unknown,
+)
 
 
 class Forgotten(InvalidCall):
@@ -55,6 +65,9 @@ _REFUSED: dict[str, type[CoordinationError]] = {
 # gRPC's own words for a call that never got a connection (retries are switched off, so it was never sent).
 _NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed")
 
+GARBLED = "an answer that etcd does not give: expected a message of its API"
+"""Whatever answered, it was not heard: what became of the call is not known."""
+
 AUTH_DISABLED = "etcdserver: authentication is not enabled"
 
 
@@ -67,6 +80,10 @@ def classify(error: grpc.aio.AioRpcError, call: str, member: str) -> Coordinatio
         return refused(text)
     if error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NEVER_SENT):
         return Lost(text)
-    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "message larger than max" in details and details.startswith("grpc: received"):
+    if (
+        error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        and "message larger than max" in details
+        and details.startswith("grpc: received")
+    ):
         return InvalidCall(text)  # the server refused to read it
     return Unknown(text)

@@ -8,17 +8,17 @@ What this never does: repeat a call. gRPC's own retries are off.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from hams_protocol.frozen import frozen
 from hams_wire.coordination import etcd_pb2 as pb
-from hams_wire.coordination.etcd_errors import AUTH_DISABLED, classify
+from hams_wire.coordination.etcd_errors import AUTH_DISABLED, GARBLED, classify
 from hams_wire.coordination.etcd_stream import Stream
 from hams_wire.errors import AccessDenied, AuthExpired, InvalidCall, Unavailable, Unknown
 from hams_wire.limits import etcd_call_s, etcd_connect_s, etcd_message_bytes_max, etcd_token_idle_s
@@ -125,7 +125,7 @@ class Member:
 
     def administration(self, method: str, response: type[Answer]) -> "Unary[Any, Answer]":
         """A method of the service Auth."""
-        return self._channel.unary_unary(f"/etcdserverpb.Auth/{method}", _serialize, response.FromString)
+        return self._channel.unary_unary(f"/etcdserverpb.Auth/{method}", _serialize, _reader(response))
 
     def forget_token(self) -> None:
         """It was refused."""
@@ -148,18 +148,28 @@ class Member:
         self._channel = channel
 
         def unary(method: str, response: type[Message]) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
-            return channel.unary_unary(f"/etcdserverpb.{method}", _serialize, response.FromString)
+            return channel.unary_unary(f"/etcdserverpb.{method}", _serialize, _reader(response))
 
         def stream(method: str, response: type[Message]) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
-            return channel.stream_stream(f"/etcdserverpb.{method}", _serialize, response.FromString)
+            return channel.stream_stream(f"/etcdserverpb.{method}", _serialize, _reader(response))
 
         self.range: Unary[pb.RangeRequest, pb.RangeResponse] = unary("KV/Range", pb.RangeResponse)
         self.txn: Unary[pb.TxnRequest, pb.TxnResponse] = unary("KV/Txn", pb.TxnResponse)
-        self.grant: Unary[pb.LeaseGrantRequest, pb.LeaseGrantResponse] = unary("Lease/LeaseGrant", pb.LeaseGrantResponse)
-        self.revoke: Unary[pb.LeaseRevokeRequest, pb.LeaseRevokeResponse] = unary("Lease/LeaseRevoke", pb.LeaseRevokeResponse)
-        self.compact: Unary[pb.CompactionRequest, pb.CompactionResponse] = unary("KV/Compact", pb.CompactionResponse)
-        self.status: Unary[pb.StatusRequest, pb.StatusResponse] = unary("Maintenance/Status", pb.StatusResponse)
-        self._authenticate: Unary[pb.AuthenticateRequest, pb.AuthenticateResponse] = unary("Auth/Authenticate", pb.AuthenticateResponse)
+        self.grant: Unary[pb.LeaseGrantRequest, pb.LeaseGrantResponse] = unary(
+            "Lease/LeaseGrant", pb.LeaseGrantResponse
+        )
+        self.revoke: Unary[pb.LeaseRevokeRequest, pb.LeaseRevokeResponse] = unary(
+            "Lease/LeaseRevoke", pb.LeaseRevokeResponse
+        )
+        self.compact: Unary[pb.CompactionRequest, pb.CompactionResponse] = unary(
+            "KV/Compact", pb.CompactionResponse
+        )
+        self.status: Unary[pb.StatusRequest, pb.StatusResponse] = unary(
+            "Maintenance/Status", pb.StatusResponse
+        )
+        self._authenticate: Unary[pb.AuthenticateRequest, pb.AuthenticateResponse] = unary(
+            "Auth/Authenticate", pb.AuthenticateResponse
+        )
         self._watch = stream("Watch/Watch", pb.WatchResponse)
         self._keep_alive = stream("Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse)
 
@@ -189,6 +199,8 @@ class Member:
             if isinstance(refused, Unknown):
                 raise Unavailable(str(refused)) from None  # whatever became of it, it may be repeated
             raise refused from None
+        if response is None:
+            raise Unavailable(f"Authenticate at {self.address}: {GARBLED}")
         return response.token
 
 
@@ -234,14 +246,30 @@ def parse_endpoints(text: str) -> tuple[tuple[str, ...], bool]:
     addresses: list[str] = []
     schemes: set[str] = set()
     for item in text.split(","):
-        found = re.fullmatch(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})/?", item.strip())
+        found = re.fullmatch(
+            r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})/?", item.strip()
+        )
         if found is None or not 0 < int(found[3]) < 65536:
-            raise InvalidCall(f"etcd endpoint {item.strip()!r}: expected http://HOST:PORT, https://HOST:PORT or HOST:PORT, separated by commas")
+            raise InvalidCall(
+                f"etcd endpoint {item.strip()!r}: expected http://HOST:PORT, https://HOST:PORT or HOST:PORT, separated by commas"
+            )
         addresses.append(f"{found[2]}:{found[3]}")
         schemes.add(found[1] or "http")
     if len(schemes) > 1:
         raise InvalidCall(f"etcd endpoints {text!r}: http and https are mixed")
     return tuple(addresses), schemes == {"https"}
+
+
+def _reader(response: type[Answer]) -> Callable[[bytes], Answer | None]:
+    """None for what is no message of this type: gRPC would give None too, after a stack trace in the log."""
+
+    def read(data: bytes) -> Answer | None:
+        try:
+            return response.FromString(data)
+        except DecodeError:
+            return None
+
+    return read
 
 
 def _serialize(message: Message) -> bytes:

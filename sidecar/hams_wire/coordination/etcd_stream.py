@@ -16,7 +16,9 @@ Response = TypeVar("Response", bound=Message)
 class Stream(Generic[Request, Response]):
     """An open stream. Everything raises `grpc.aio.AioRpcError` when the stream breaks."""
 
-    def __init__(self, call: "grpc.aio.StreamStreamCall[Request, Response]", response: type[Response]) -> None:
+    def __init__(
+        self, call: "grpc.aio.StreamStreamCall[Request, Response]", response: type[Response]
+    ) -> None:
         self._call = call
         self._response = response
         self._reading: asyncio.Task[Response | None] | None = None
@@ -49,7 +51,13 @@ class Stream(Generic[Request, Response]):
     async def _ended(self) -> grpc.aio.AioRpcError:
         """What a stream ended with that had ended before it was used again: gRPC itself only says that it had."""
         call = self._call
-        return grpc.aio.AioRpcError(await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details(), None)
+        return grpc.aio.AioRpcError(
+            await call.code(),
+            await call.initial_metadata(),
+            await call.trailing_metadata(),
+            await call.details(),
+            None,
+        )
 
     async def _read(self) -> Response | None:
         try:

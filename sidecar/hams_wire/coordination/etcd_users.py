@@ -20,7 +20,9 @@ NOBODY = "etcdserver: user name not found"
 async def lock(etcd: EtcdCoordination) -> None:
     """Let nobody in who is not a user. We have to be `root` ourselves. Raises CoordinationError."""
     if ROOT in (await _roles_of(etcd, ROOT) or ()):
-        await etcd.administer("AuthEnable", pb.AuthEnableRequest(), pb.AuthEnableResponse)  # etcd says yes to it again
+        await etcd.administer(
+            "AuthEnable", pb.AuthEnableRequest(), pb.AuthEnableResponse
+        )  # etcd says yes to it again
         return
     await _add_role(etcd, ROOT)
     await _add_user(etcd, ROOT, ROOT)
@@ -33,7 +35,9 @@ async def allow(etcd: EtcdCoordination, user: str, keys: tuple[str, str], *, fre
     if not fresh and user in (await _roles_of(etcd, user) or ()):
         return  # the last of the steps below
     await _add_role(etcd, user)
-    permission = pb.Permission(permType=pb.Permission.READWRITE, key=keys[0].encode(), range_end=keys[1].encode())
+    permission = pb.Permission(
+        permType=pb.Permission.READWRITE, key=keys[0].encode(), range_end=keys[1].encode()
+    )
     grant = pb.AuthRoleGrantPermissionRequest(name=user, perm=permission)
     await etcd.administer("RoleGrantPermission", grant, pb.AuthRoleGrantPermissionResponse)
     await _add_user(etcd, user, user)
@@ -43,7 +47,9 @@ async def forget(etcd: EtcdCoordination, user: str) -> None:
     """Remove the user and the role. Raises CoordinationError."""
     if await _roles_of(etcd, user) is not None:
         try:
-            await etcd.administer("UserDelete", pb.AuthUserDeleteRequest(name=user), pb.AuthUserDeleteResponse)
+            await etcd.administer(
+                "UserDelete", pb.AuthUserDeleteRequest(name=user), pb.AuthUserDeleteResponse
+            )
         except AccessDenied as error:
             if NOBODY not in str(error):
                 raise
@@ -56,7 +62,9 @@ async def forget(etcd: EtcdCoordination, user: str) -> None:
 async def _roles_of(etcd: EtcdCoordination, user: str) -> Sequence[str] | None:
     """None: there is no such user."""
     try:
-        return (await etcd.administer("UserGet", pb.AuthUserGetRequest(name=user), pb.AuthUserGetResponse)).roles
+        return (
+            await etcd.administer("UserGet", pb.AuthUserGetRequest(name=user), pb.AuthUserGetResponse)
+        ).roles
     except CoordinationError as error:
         if NOBODY in str(error):
             return None
@@ -76,4 +84,6 @@ async def _add_user(etcd: EtcdCoordination, user: str, role: str) -> None:
         await etcd.administer("UserAdd", request, pb.AuthUserAddResponse)
     except AlreadyThere:
         pass
-    await etcd.administer("UserGrantRole", pb.AuthUserGrantRoleRequest(user=user, role=role), pb.AuthUserGrantRoleResponse)
+    await etcd.administer(
+        "UserGrantRole", pb.AuthUserGrantRoleRequest(user=user, role=role), pb.AuthUserGrantRoleResponse
+    )

@@ -47,7 +47,10 @@ def transaction(compares: Sequence[Compare], operations: Sequence[Operation]) ->
 
 def found_instead(response: pb.TxnResponse) -> list[KeyValue | None]:
     """What the compared keys of a failed transaction hold."""
-    return [entry_of(item.response_range.kvs[0]) if item.response_range.kvs else None for item in response.responses]
+    return [
+        entry_of(item.response_range.kvs[0]) if item.response_range.kvs else None
+        for item in response.responses
+    ]
 
 
 def _request(operation: Operation) -> pb.RequestOp:

@@ -88,7 +88,9 @@ class EtcdWatch:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     # ---- the driver ----
@@ -148,7 +150,9 @@ class EtcdWatch:
 
     async def _create(self, stream: WatchStream, member: Member) -> None:
         start, end = range_of(self._prefix)
-        request = pb.WatchCreateRequest(key=start, range_end=end, start_revision=self._follower.next_revision, fragment=True)
+        request = pb.WatchCreateRequest(
+            key=start, range_end=end, start_revision=self._follower.next_revision, fragment=True
+        )
         await stream.write(pb.WatchRequest(create_request=request), etcd_connect_s)
         response = await stream.read(etcd_probe_answer_s)
         if response is None or not response.created:
@@ -196,7 +200,9 @@ class EtcdWatch:
         try:
             return await stream.read(etcd_probe_s)
         except TimeoutError:
-            await stream.write(pb.WatchRequest(progress_request=pb.WatchProgressRequest()), etcd_probe_answer_s)
+            await stream.write(
+                pb.WatchRequest(progress_request=pb.WatchProgressRequest()), etcd_probe_answer_s
+            )
             response = await stream.read(etcd_probe_answer_s)
             self._steady = True
             return response

@@ -51,7 +51,11 @@ class Follower:
         for key, before in self.known.items():
             entry = present.get(key)
             # Revisions of another history may be equal by chance; a lease never is.
-            if entry is None or entry.create_revision != before.create_revision or (restored and entry.lease != before.lease):
+            if (
+                entry is None
+                or entry.create_revision != before.create_revision
+                or (restored and entry.lease != before.lease)
+            ):
                 events.append(Deleted(key, found.revision, synthetic=True))
         for entry in sorted(found.entries, key=lambda item: item.mod_revision):
             if restored or self.known.get(entry.key) != entry:
@@ -63,4 +67,6 @@ class Follower:
 
 def below(prefix: str, snapshot: Snapshot) -> Snapshot:
     """The part of a reading that a watch of `prefix` is about."""
-    return Snapshot(snapshot.revision, tuple(entry for entry in snapshot.entries if entry.key.startswith(prefix)))
+    return Snapshot(
+        snapshot.revision, tuple(entry for entry in snapshot.entries if entry.key.startswith(prefix))
+    )

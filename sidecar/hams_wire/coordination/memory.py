@@ -20,9 +20,30 @@ from typing import Self
 
 from hams_protocol.frozen import frozen
 from hams_wire.coordination.follower import Follower, below
-from hams_wire.coordination.port import ABSENT, Compare, Delete, Deleted, Event, KeyValue, Operation, Permit, Put, Snapshot, Write
+from hams_wire.coordination.port import (
+    ABSENT,
+    Compare,
+    Delete,
+    Deleted,
+    Event,
+    KeyValue,
+    Operation,
+    Permit,
+    Put,
+    Snapshot,
+    Write,
+)
 from hams_wire.coordination.registration import Registration
-from hams_wire.errors import Closed, CoordinationError, InvalidCall, LeaseGone, Lost, NoSpace, NotApplied, Unknown
+from hams_wire.errors import (
+    Closed,
+    CoordinationError,
+    InvalidCall,
+    LeaseGone,
+    Lost,
+    NoSpace,
+    NotApplied,
+    Unknown,
+)
 from hams_wire.limits import etcd_request_bytes_max, etcd_transaction_items_max, registration_ttl_min_s
 
 
@@ -102,7 +123,9 @@ class MemoryStore:
         found = [entry.mod_revision if entry is not None else ABSENT for entry in current]
         for item, revision in zip(compares, found, strict=True):
             if revision != item.mod_revision:
-                raise NotApplied(f"{item.key} is at revision {revision}, expected {item.mod_revision}", current)
+                raise NotApplied(
+                    f"{item.key} is at revision {revision}, expected {item.mod_revision}", current
+                )
         for operation in operations:
             if isinstance(operation, Write) and operation.lease and operation.lease not in self._leases:
                 raise LeaseGone(f"lease {operation.lease:x} of {operation.key} does not exist")
@@ -138,12 +161,17 @@ class MemoryStore:
     def _validate(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
         keys = [operation.key for operation in operations]
         if max(len(compares), len(operations)) > etcd_transaction_items_max:
-            raise InvalidCall(f"a transaction holds at most {etcd_transaction_items_max} comparisons and as many operations")
+            raise InvalidCall(
+                f"a transaction holds at most {etcd_transaction_items_max} comparisons and as many operations"
+            )
         if "" in keys or any(not item.key for item in compares):
             raise InvalidCall("a key must not be empty")
         if len(set(keys)) != len(keys):
             raise InvalidCall("a transaction names no key twice")
-        if sum(len(item.key) + len(item.value) for item in operations if isinstance(item, Write)) > etcd_request_bytes_max:
+        if (
+            sum(len(item.key) + len(item.value) for item in operations if isinstance(item, Write))
+            > etcd_request_bytes_max
+        ):
             raise InvalidCall(f"a write holds at most {etcd_request_bytes_max} bytes")
         if self.full:
             raise NoSpace("the store is over its quota")
@@ -262,7 +290,9 @@ class MemoryCoordination:
         self._watches.add(watch)
         return watch
 
-    async def register(self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None) -> Registration:
+    async def register(
+        self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None
+    ) -> Registration:
         """See `Coordination.register`."""
         if ttl_s < registration_ttl_min_s:
             raise InvalidCall(f"ttl_s is {ttl_s}, expected at least {registration_ttl_min_s}")
@@ -381,12 +411,16 @@ class MemoryWatch:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     def _pending(self) -> bool:
         store = self._client.store
-        return self._client.connected and (store.cluster != self._cluster or store.revision >= self._follower.next_revision)
+        return self._client.connected and (
+            store.cluster != self._cluster or store.revision >= self._follower.next_revision
+        )
 
     def _pull(self) -> None:
         store = self._client.store

@@ -120,7 +120,9 @@ class Watch(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class Coordination(Protocol):
@@ -150,7 +152,9 @@ class Coordination(Protocol):
         """All changes below `prefix` since `after`, which came from `get_prefix` of the same prefix."""
         ...
 
-    async def register(self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None) -> "Registration":
+    async def register(
+        self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None
+    ) -> "Registration":
         """Hold `key` for as long as this process lives: bound to a lease of `ttl_s` seconds that is renewed. Raises as `compare_and_swap`."""
         ...
 

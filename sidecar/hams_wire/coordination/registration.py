@@ -12,8 +12,27 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from hams_wire.coordination.port import ABSENT, Compare, Deleted, KeyValue, Operation, Permit, Put, Snapshot, Watch, Write
-from hams_wire.errors import CoordinationError, InvalidCall, LeaseGone, NoSpace, NotApplied, Unavailable, Unknown
+from hams_wire.coordination.port import (
+    ABSENT,
+    Compare,
+    Deleted,
+    KeyValue,
+    Operation,
+    Permit,
+    Put,
+    Snapshot,
+    Watch,
+    Write,
+)
+from hams_wire.errors import (
+    CoordinationError,
+    InvalidCall,
+    LeaseGone,
+    NoSpace,
+    NotApplied,
+    Unavailable,
+    Unknown,
+)
 from hams_wire.limits import registration_attempts_max
 
 
@@ -51,7 +70,9 @@ class Registration:
     revoked by the owner, refused by the permit (`error` None), taken by another owner or closed (`error` says so).
     """
 
-    def __init__(self, registrar: Registrar, key: str, value: bytes, ttl_s: int, permit: Permit | None) -> None:
+    def __init__(
+        self, registrar: Registrar, key: str, value: bytes, ttl_s: int, permit: Permit | None
+    ) -> None:
         self.key = key
         self.value = value
         self.lease = 0
@@ -163,7 +184,9 @@ class Registration:
     def _is_ours(self, entry: KeyValue) -> bool:
         """Whether this is the key as its owner wrote it, and not another that merely begins like it."""
         if entry.key == self.key and entry.lease != self.lease:
-            raise InvalidCall(f"{self.key} was written by another owner, under lease {entry.lease:x}; an instance's id is never reused")
+            raise InvalidCall(
+                f"{self.key} was written by another owner, under lease {entry.lease:x}; an instance's id is never reused"
+            )
         return entry.key == self.key
 
     async def _return(self) -> bool:
@@ -191,14 +214,18 @@ class Registration:
                     return True
             except LeaseGone:
                 self.lease = 0
-        raise Unavailable(f"{self.key}: {registration_attempts_max} attempts to register it were overtaken by other writers")
+        raise Unavailable(
+            f"{self.key}: {registration_attempts_max} attempts to register it were overtaken by other writers"
+        )
 
     async def _write(self, guard: Sequence[Compare]) -> bool:
         """One write of the key, and the reading that tells how it went. False: something else has changed, nothing was written."""
         value = self.value
         expected = self._entry.mod_revision if self._entry is not None else ABSENT
         try:
-            revision = await self._registrar.transact((Compare(self.key, expected), *guard), (Write(self.key, value, self.lease),))
+            revision = await self._registrar.transact(
+                (Compare(self.key, expected), *guard), (Write(self.key, value, self.lease),)
+            )
         except NotApplied as refused:
             self._entry = refused.current[0]
         except Unknown as unknown:

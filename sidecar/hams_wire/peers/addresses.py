@@ -3,6 +3,7 @@
 An IPv6 host stands in brackets. Port 0 in an address to listen at means any free port.
 """
 
+import ipaddress
 from typing import NamedTuple
 
 
@@ -41,3 +42,16 @@ def parse(text: str) -> Address:
         if host and port.isascii() and port.isdigit() and int(port) < 65536:
             return Tcp(host, int(port))
     raise ValueError(f"expected an address like tcp:host:port or unix:/path, found {text!r}")
+
+
+def is_at(text: str, source: str | None) -> bool:
+    """Whether an address lies on the host `source`, an IP address; None: this host. A name is not looked up, so it lies nowhere."""
+    try:
+        address = parse(text)
+        here = source is None or ipaddress.ip_address(source).is_loopback
+        if isinstance(address, Unix):
+            return here
+        found = ipaddress.ip_address(address.host)
+    except ValueError:
+        return False
+    return found.is_loopback if here else found == ipaddress.ip_address(source or "")

@@ -3,10 +3,15 @@
 Invariant: `decode(encode(m)) == m` for every message, and nothing but a message comes out of `decode`: unknown types, wrong types, missing
 or trailing bytes, numbers of payloads that do not exist are a `BadFrame`. Decoding allocates in proportion to the bytes that arrived,
 never to a number they claim.
+
+A message is one thing, the payloads it carries are another: descriptors that cannot be taken make that payload `Unreadable`, not the frame
+bad. So what one client sent can end neither a connection nor the log that holds it; what becomes of it is the core's decision. For the same
+reason a payload of ours whose descriptors cannot be written down leaves with the reason in their place.
 """
 
 import enum
 import types
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -14,9 +19,10 @@ import msgspec
 from hams_protocol import messages
 from hams_protocol.messages import Message, Payload
 from hams_wire import limits
+from hams_wire.errors import UNDECODABLE
 from hams_wire.peers import frames
 from hams_wire.peers.errors import BadFrame, NotSendable
-from hams_wire.peers.payload import PayloadFactory, Room, TensorInfo
+from hams_wire.peers.payload import PayloadFactory, Room, TensorInfo, Unreadable, defect_of
 from hams_wire.peers.schema import Decode, Encode, Refs, Schema
 
 
@@ -71,18 +77,27 @@ T = TypeVar("T")
 _Size = Annotated[int, msgspec.Meta(ge=0, le=limits.payload_bytes_max)]
 
 
-class _Tensor(NamedTuple):
-    """TensorInfo, with its bounds."""
-
-    name: str
-    datatype: str
-    shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(max_length=limits.tensor_rank_max)]
-    offset: _Size
-    nbytes: _Size
-
-
-_Row = tuple[_Size, Annotated[tuple[_Tensor, ...], msgspec.Meta(max_length=limits.tensors_per_payload_max)]]
+_Row = tuple[_Size, tuple[TensorInfo, ...]]
 _Table = Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=limits.payloads_per_message_max)]
+_LooseRow = tuple[_Size, msgspec.Raw]
+_LooseTable = Annotated[
+    tuple[_LooseRow, ...], msgspec.Meta(min_length=1, max_length=limits.payloads_per_message_max)
+]
+_TENSORS = msgspec.msgpack.Decoder(tuple[TensorInfo, ...])
+
+
+class Defective(NamedTuple):
+    """In the place of a payload's tensors: its descriptors as they came, and why they cannot be taken."""
+
+    descriptors: "msgspec.Raw | tuple[TensorInfo, ...]"
+    why: str
+
+
+Table = tuple[tuple[int, tuple[TensorInfo, ...] | Defective], ...]
+
+
+WRITABLE_MIN, WRITABLE_MAX = -(1 << 63), (1 << 64) - 1
+"""Integers that MessagePack can hold."""
 
 
 class Encoded:
@@ -90,7 +105,15 @@ class Encoded:
 
     __slots__ = ("code", "data", "flags", "key", "lane", "metadata", "nbytes", "payloads", "views")
 
-    def __init__(self, code: int, lane: Lane, metadata: bytes, payloads: tuple[Payload, ...], views: tuple[memoryview, ...], flags: int) -> None:
+    def __init__(
+        self,
+        code: int,
+        lane: Lane,
+        metadata: bytes,
+        payloads: tuple[Payload, ...],
+        views: tuple[memoryview, ...],
+        flags: int,
+    ) -> None:
         self.code = code
         self.lane = lane
         self.metadata = metadata
@@ -109,7 +132,7 @@ class Incoming:
 
     __slots__ = ("_body", "_decode", "table", "total")
 
-    def __init__(self, body: object, decode: Decode, table: tuple[tuple[int, tuple[TensorInfo, ...]], ...], total: int) -> None:
+    def __init__(self, body: object, decode: Decode, table: Table, total: int) -> None:
         self._body = body
         self._decode = decode
         self.table = table
@@ -135,6 +158,7 @@ class _Reader(NamedTuple):
     decode: Decode
     plain: "msgspec.msgpack.Decoder[object]"
     loaded: "msgspec.msgpack.Decoder[tuple[tuple[tuple[int, tuple[TensorInfo, ...]], ...], object]]"
+    loose: "msgspec.msgpack.Decoder[tuple[tuple[tuple[int, msgspec.Raw], ...], object]]"
 
 
 class Codec:
@@ -151,20 +175,54 @@ class Codec:
             raise NotSendable(f"no code for a {type(message).__name__}")
         refs: Refs = {}
         body = form.encode(message, refs)
-        if not refs:
-            encoded = Encoded(form.code, form.lane, self._encoder.encode(body), (), (), 0)
-        else:
-            payloads = tuple([payload for _, payload in refs.values()])
-            described = [self.factory.describe(payload) for payload in payloads]
-            metadata = self._encoder.encode(([(len(view), tensors) for tensors, view in described], body))
-            encoded = Encoded(form.code, form.lane, metadata, payloads, tuple([view for _, view in described]), frames.PAYLOAD)
-        if len(encoded.metadata) > limits.metadata_bytes_max:
+        if len(refs) > limits.payloads_per_message_max:
             raise NotSendable(
-                f"a {type(message).__name__} with {len(encoded.metadata)} bytes of metadata, at most {limits.metadata_bytes_max} may travel"
+                f"a {type(message).__name__} with {len(refs)} payloads, at most {limits.payloads_per_message_max} may travel"
             )
+        payloads = tuple([payload for _, payload in refs.values()])
+        described = [self._described(payload) for payload in payloads]
+        try:
+            metadata = self._encoder.encode(
+                ([(len(view), tensors) for tensors, view in described], body) if described else body
+            )
+        except (OverflowError, TypeError, ValueError) as error:
+            raise NotSendable(f"a {type(message).__name__} that has no wire form: {error}") from error
+        if len(metadata) > limits.metadata_bytes_max:
+            raise NotSendable(
+                f"a {type(message).__name__} with {len(metadata)} bytes of metadata, at most {limits.metadata_bytes_max} may travel"
+            )
+        encoded = Encoded(
+            form.code,
+            form.lane,
+            metadata,
+            payloads,
+            tuple([view for _, view in described]),
+            frames.PAYLOAD if described else 0,
+        )
         if encoded.data > limits.payload_bytes_max:
-            raise NotSendable(f"a {type(message).__name__} with {encoded.data} payload bytes, at most {limits.payload_bytes_max} may travel")
+            raise NotSendable(
+                f"a {type(message).__name__} with {encoded.data} payload bytes, at most {limits.payload_bytes_max} may travel"
+            )
         return encoded
+
+    def prove(self, message: Message) -> None:
+        """Raises NotSendable for a message that peers could not be sent, or whose payloads no peer of this version could read."""
+        encoded = self.encode(message)
+        if encoded.views:
+            for _, tensors in self.begin(encoded.code, encoded.metadata).table:
+                if isinstance(tensors, Defective):
+                    raise NotSendable(f"a {type(message).__name__} that no peer could read: {tensors.why}")
+
+    def _described(self, payload: Payload) -> "tuple[Sequence[TensorInfo] | msgspec.Raw | str, memoryview]":
+        """Descriptors and bytes of a payload. Descriptors that cannot be written down give way to the reason, which no receiver takes for any."""
+        if isinstance(payload, Unreadable):
+            return payload.descriptors, payload.room.view
+        tensors, view = self.factory.describe(payload)
+        for tensor in tensors:
+            for number in (*tensor.shape, tensor.offset, tensor.nbytes):
+                if not WRITABLE_MIN <= number <= WRITABLE_MAX:
+                    return defect_of(tensors, len(view)), view
+        return tensors, view
 
     def decode(self, code: int, metadata: memoryview | bytes) -> Message:
         """A message without payloads. Raises BadFrame."""
@@ -174,24 +232,44 @@ class Codec:
     def begin(self, code: int, metadata: memoryview | bytes) -> Incoming:
         """A message with payloads, which are still to come. Raises BadFrame."""
         reader = _reader(code)
-        table, body = _decoded(reader.loaded, metadata, code)
-        total = 0
-        for size, tensors in table:
-            total += size
-            for tensor in tensors:
-                if tensor.offset + tensor.nbytes > size:
-                    raise BadFrame(f"tensor {tensor.name!r} ends at byte {tensor.offset + tensor.nbytes} of a payload of {size} bytes")
+        table: Table
+        try:
+            strict, body = reader.loaded.decode(metadata)
+            table = tuple([_checked(size, tensors) for size, tensors in strict])
+        except UNDECODABLE:
+            loose, body = _decoded(reader.loose, metadata, code)
+            table = tuple([_read(size, raw) for size, raw in loose])
+        total = sum([size for size, _ in table])
         if total > limits.payload_bytes_max:
             raise BadFrame(f"{total} payload bytes announced, at most {limits.payload_bytes_max} are taken")
         return Incoming(body, reader.decode, table, total)
 
     def finish(self, incoming: Incoming, rooms: list[Room]) -> Message:
         """The message, all payload bytes being in their rooms. Raises BadFrame."""
+        return incoming.message(
+            [self._build(tensors, room) for (_, tensors), room in zip(incoming.table, rooms, strict=True)]
+        )
+
+    def _build(self, tensors: tuple[TensorInfo, ...] | Defective, room: Room) -> Payload:
+        if isinstance(tensors, Defective):
+            return Unreadable(tensors.descriptors, room, tensors.why)
         try:
-            payloads = [self.factory.build(tensors, room) for (_, tensors), room in zip(incoming.table, rooms, strict=True)]
+            return self.factory.build(tensors, room)
         except ValueError as error:
-            raise BadFrame(f"a payload that cannot be: {error}") from error
-        return incoming.message(payloads)
+            return Unreadable(tensors, room, str(error))
+
+
+def _checked(size: int, tensors: tuple[TensorInfo, ...]) -> tuple[int, tuple[TensorInfo, ...] | Defective]:
+    why = defect_of(tensors, size)
+    return (size, Defective(tensors, why)) if why else (size, tensors)
+
+
+def _read(size: int, raw: msgspec.Raw) -> tuple[int, tuple[TensorInfo, ...] | Defective]:
+    """Descriptors of one payload, decoded by themselves, so that another's defect is not theirs."""
+    try:
+        return _checked(size, _TENSORS.decode(raw))
+    except UNDECODABLE as error:
+        return size, Defective(msgspec.Raw(bytes(raw)), f"its descriptors: {error}")
 
 
 def _reader(code: int) -> _Reader:
@@ -204,7 +282,7 @@ def _reader(code: int) -> _Reader:
 def _decoded(decoder: "msgspec.msgpack.Decoder[T]", metadata: memoryview | bytes, code: int) -> T:
     try:
         return decoder.decode(metadata)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+    except UNDECODABLE as error:
         raise BadFrame(f"metadata of a message of type {code}: {error}") from error
 
 
@@ -213,6 +291,8 @@ def _built(decode: Decode, body: object, payloads: list[Payload]) -> Message:
         return cast(Message, decode(body, payloads))
     except IndexError:
         raise BadFrame(f"a message refers to a payload beyond its {len(payloads)}") from None
+    except (TypeError, ValueError, OverflowError) as error:  # compiled classes look at what they are given
+        raise BadFrame(f"a message that cannot be: {error}") from error
 
 
 def _compile() -> tuple[dict[type, _Form], dict[int, _Reader]]:
@@ -225,7 +305,13 @@ def _compile() -> tuple[dict[type, _Form], dict[int, _Reader]]:
         assert shape.decode is not None, cls
         forms[cls] = _Form(code, lane, shape.encode)
         loaded = types.GenericAlias(tuple, (_Table, shape.wire))
-        readers[code] = _Reader(shape.decode, msgspec.msgpack.Decoder(cast("type[object]", shape.wire)), msgspec.msgpack.Decoder(loaded))
+        loose = types.GenericAlias(tuple, (_LooseTable, shape.wire))
+        readers[code] = _Reader(
+            shape.decode,
+            msgspec.msgpack.Decoder(cast("type[object]", shape.wire)),
+            msgspec.msgpack.Decoder(loaded),
+            msgspec.msgpack.Decoder(loose),
+        )
     return forms, readers
 
 

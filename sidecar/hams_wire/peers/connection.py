@@ -69,15 +69,26 @@ class SendingOwner(Protocol):
 class Sending(asyncio.BufferedProtocol):
     """The dialling side of a connection. `welcomed` is done when messages may be sent; its exception is Turned, BadFrame or OSError.
 
-    `closed` is done when the connection is gone, or will never be made. `pid` is the peer's process, 0 if it cannot be seen.
+    `closed` is done when the connection is gone, or will never be made. `pid` is the peer's process, 0 if it cannot be seen. `offended`: why the
+    peer has closed it, if it was for something that was sent.
     """
 
-    def __init__(self, owner: SendingOwner, peer: InstanceId, hello: handshake.Hello, codec: Codec, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        owner: SendingOwner,
+        peer: InstanceId,
+        hello: handshake.Hello,
+        codec: Codec,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self.peer = peer
         self.outbox = Outbox()
         self.pid = 0
+        self.offended: Turned | None = None
         self.welcomed: asyncio.Future[int] = loop.create_future()
-        self.welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody is left to look at it
+        self.welcomed.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # it may be that nobody is left to look at it
         self.closed: asyncio.Future[None] = loop.create_future()
         self._idle: asyncio.Future[None] | None = None
         self._owner = owner
@@ -173,7 +184,9 @@ class Sending(asyncio.BufferedProtocol):
             return
         tune(self._transport)
         self.pid = mortality.peer_pid(self._transport)
-        self._transport.set_write_buffer_limits(high=1, low=0)  # paused unless all is gone; with 0, TLS pauses for ever
+        self._transport.set_write_buffer_limits(
+            high=1, low=0
+        )  # paused unless all is gone; with 0, TLS pauses for ever
         self._transport.write(handshake.frame(self._hello))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -188,7 +201,7 @@ class Sending(asyncio.BufferedProtocol):
             if not self.welcomed.done():
                 self.welcomed.set_exception(error)
             else:
-                log.warning("connection to %s closed by its answer: %s", self.peer, error)
+                self.offended = error if isinstance(error, Turned) else Turned(Why.BAD_FRAME, str(error))
             self.abort()
 
     def _greeted(self, kind: int, metadata: bytes) -> None:
@@ -213,7 +226,11 @@ class Sending(asyncio.BufferedProtocol):
             self._idle.set_result(None)
             self._idle = None
         if not self.welcomed.done():
-            self.welcomed.set_exception(exc if isinstance(exc, OSError) else ConnectionResetError("closed before the greeting was answered"))
+            self.welcomed.set_exception(
+                exc
+                if isinstance(exc, OSError)
+                else ConnectionResetError("closed before the greeting was answered")
+            )
         self._owner.lost(self)
 
     def close(self) -> None:
@@ -242,7 +259,9 @@ class ReceivingOwner(Protocol):
         """It has said who it is. Raises Turned."""
         ...
 
-    def visited(self, receiving: "Receiving", hello: handshake.Hello, transport: asyncio.Transport) -> handshake.Welcome:
+    def visited(
+        self, receiving: "Receiving", hello: handshake.Hello, transport: asyncio.Transport
+    ) -> handshake.Welcome:
         """It is a visitor: the transport is its host's once it has been welcomed. Raises Turned."""
         ...
 
@@ -268,7 +287,7 @@ class ReceivingOwner(Protocol):
 
 
 class Receiving(asyncio.BufferedProtocol):
-    """The side of a connection that was dialled. `peer` is empty until it has greeted."""
+    """The side of a connection that was dialled. `peer` is empty until it has greeted; `source` is the host it comes from, None: this one."""
 
     def __init__(self, owner: ReceivingOwner, codec: Codec, loop: asyncio.AbstractEventLoop) -> None:
         self.peer: InstanceId = ""
@@ -276,8 +295,10 @@ class Receiving(asyncio.BufferedProtocol):
         self.inbox = Inbox(codec, self._deliver, self._greeted, owner.dropped)
         self._owner = owner
         self._loop = loop
+        self.source: str | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._owed: asyncio.TimerHandle | None = None
         self._deaf = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -285,6 +306,8 @@ class Receiving(asyncio.BufferedProtocol):
 
         self._transport = cast(asyncio.Transport, transport)  # uvloop has transports of its own
         tune(self._transport)
+        name = self._transport.get_extra_info("peername")
+        self.source = name[0] if isinstance(name, tuple) and name else None
         self._timer = self._loop.call_later(limits.handshake_s, self._too_late)
         try:
             self._owner.accepted(self, self._transport)
@@ -304,6 +327,25 @@ class Receiving(asyncio.BufferedProtocol):
             self.inbox.received(nbytes)
         except (BadFrame, Turned) as error:
             self._refuse(error)
+            return
+        if self._owed is None and (owed := self.inbox.owed_bytes):
+            self._owe(owed)
+
+    def _owe(self, owed: int) -> None:
+        """Room was given for payloads that are still to come: a claim that nothing follows is taken back."""
+        self._owed = self._loop.call_later(limits.payload_silence_s, self._come, owed)
+
+    def _come(self, owed: int) -> None:
+        self._owed = None
+        left = self.inbox.owed_bytes
+        if left == owed and not self._deaf:
+            self._refuse(
+                BadFrame(
+                    f"{left} payload bytes were announced, and none came for {limits.payload_silence_s} s"
+                )
+            )
+        elif left and not self._deaf:
+            self._owe(left)
 
     def _greeted(self, kind: int, metadata: bytes) -> None:
         if self.peer:
@@ -340,8 +382,9 @@ class Receiving(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Messages that were not complete never happened."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._owed):
+            if timer is not None:
+                timer.cancel()
         self.closed.set_result(None)
         self._owner.gone(self)
 

@@ -52,6 +52,6 @@ class NoRoom(PeerError):
 
 
 class NotSendable(PeerError):
-    """A message that may not leave: over a bound of `limits.py`, or of a class without a code."""
+    """A message that may not leave: over a bound of `limits.py`, of a class without a code, or with a number that has no encoding."""
 
     guilty = Guilty.OURS

@@ -52,10 +52,14 @@ def unpack(buffer: bytearray | bytes | memoryview, offset: int, metadata_max: in
         raise BadFrame(f"{data} bytes of payload in one frame, at most {limits.chunk_bytes_max} are taken")
     if kind >= MESSAGE_FIRST:
         if flags & ~PAYLOAD or (not flags and (data or stream)):
-            raise BadFrame(f"a message of type {kind} with flags 0x{flags:02x}, stream {stream} and {data} payload bytes")
+            raise BadFrame(
+                f"a message of type {kind} with flags 0x{flags:02x}, stream {stream} and {data} payload bytes"
+            )
     elif kind == DATA:
         if flags or metadata or not data:
-            raise BadFrame(f"a data frame with flags 0x{flags:02x}, {metadata} bytes of metadata and {data} of payload")
+            raise BadFrame(
+                f"a data frame with flags 0x{flags:02x}, {metadata} bytes of metadata and {data} of payload"
+            )
     elif not HELLO <= kind <= TURNED:
         raise BadFrame(f"unknown frame type {kind}")
     elif flags or data or stream:

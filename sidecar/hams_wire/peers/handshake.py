@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from hams_wire import limits
+from hams_wire.errors import UNDECODABLE
 from hams_wire.peers import frames
 from hams_wire.peers.errors import BadFrame, Turned, Why
 
@@ -72,7 +73,7 @@ def read(expected: type[Greeting], kind: int, metadata: bytes) -> Greeting:
         if kind != _KINDS[expected]:
             raise BadFrame(f"expected a greeting of type {_KINDS[expected]}, found type {kind}")
         return msgspec.msgpack.decode(metadata, type=expected)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise BadFrame(f"greeting: {error}") from error
 
 
@@ -84,7 +85,10 @@ def answer(hello: Hello, graph: str, instance: str) -> Welcome:
         raise Turned(Why.OTHER_INSTANCE, f"this is {instance}, not {hello.target}")
     version = min(hello.newest, VERSION)
     if version < max(hello.oldest, VERSION_OLDEST):
-        raise Turned(Why.NO_COMMON_VERSION, f"this side speaks versions {VERSION_OLDEST} to {VERSION}, not {hello.oldest} to {hello.newest}")
+        raise Turned(
+            Why.NO_COMMON_VERSION,
+            f"this side speaks versions {VERSION_OLDEST} to {VERSION}, not {hello.oldest} to {hello.newest}",
+        )
     return Welcome(version)
 
 

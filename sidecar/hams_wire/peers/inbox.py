@@ -93,6 +93,11 @@ class Inbox:
         self.metadata_max = limits.hello_bytes_max
         self.strange = True
 
+    @property
+    def owed_bytes(self) -> int:
+        """Payload bytes announced and not here yet: their room is taken already."""
+        return sum([arriving.left for arriving in self._arriving.values()]) if self._arriving else 0
+
     def buffer(self) -> memoryview:
         """Where the next bytes are to be written."""
         if self._current is not None and self._start == self._end:
@@ -176,7 +181,9 @@ class Inbox:
             arriving = self._arriving.get(header.stream)
             if arriving is None or header.data > arriving.left:
                 missing = 0 if arriving is None else arriving.left
-                raise BadFrame(f"{header.data} payload bytes for stream {header.stream}, which expects {missing}")
+                raise BadFrame(
+                    f"{header.data} payload bytes for stream {header.stream}, which expects {missing}"
+                )
             self._current, self._frame_left = arriving, header.data
         elif header.flags:
             self._begin(header, metadata)
@@ -193,7 +200,9 @@ class Inbox:
             rooms: list[Room] | None = [self._codec.factory.allocate(size) for size, _ in incoming.table]
         except NoRoom:
             rooms = None
-        if rooms is not None and header.data == incoming.total <= self._end - self._start:  # small, and all of it is here
+        if (
+            rooms is not None and header.data == incoming.total <= self._end - self._start
+        ):  # small, and all of it is here
             for room in rooms:
                 view = room.view
                 start, self._start = self._start, self._start + len(view)

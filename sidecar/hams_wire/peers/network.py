@@ -2,7 +2,8 @@
 
 A peer is wanted while it is a member, or while it holds a connection to us: so whoever asks can be answered, before its membership has
 been read and after its lease has expired. (Two living instances that have both dropped each other so stay connected until one ends.) A
-wanted peer is dialled until it answers, with growing, jittered pauses; a broken connection is reported at once.
+wanted peer is dialled until it answers, with growing, jittered pauses; a broken connection is reported at once. A member is dialled at the address
+that stood in etcd, whatever its greeting says; who never was a member only at the host from which it has connected.
 
 Invariants: `on_up` and `on_down` of a peer alternate, beginning with up. A message handed to `send` is delivered at most once per call,
 or lost; it is lost when there is no connection, when the connection breaks, and when the peer's queue is full. A slow peer costs the
@@ -25,6 +26,7 @@ from hams_wire import limits, mortality
 from hams_wire.peers import addresses, handshake, visits
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.connection import Receiving, Sending
+from hams_wire.peers.door import Door
 from hams_wire.peers.errors import BadFrame, NotSendable, Turned, Why
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.peers.visits import TLS_NAME
@@ -66,6 +68,26 @@ class _Peer:
         self.task: asyncio.Task[None] | None = None
         self.nudge = asyncio.Event()
         self.up = False
+
+
+class Named:
+    """Who was named in the log, and when: the same offence again and again is said once in a while."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self) -> None:
+        self._at: dict[str, float] = {}
+
+    def say(self, to: logging.Logger, now: float, who: str, what: str) -> None:
+        """Warn, unless `who` was named a short while ago."""
+        at = self._at.get(who)
+        again = at is not None and now < at + limits.offence_said_s
+        to.log(logging.DEBUG if again else logging.WARNING, "%s", what)
+        if not again:
+            if len(self._at) >= limits.offenders_max:
+                del self._at[next(iter(self._at))]
+            self._at.pop(who, None)
+            self._at[who] = now
 
 
 class PeerNetwork:
@@ -111,31 +133,35 @@ class PeerNetwork:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
+        self._door: Door | None = None
         self._peers: dict[InstanceId, _Peer] = {}
+        self._addresses: dict[InstanceId, str] = {}
         self._incoming: set[Receiving] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._last: tuple[Message, Encoded] | None = None
         self._dirty: list[Sending] = []
         self._holding = False
+        self._named = Named()
 
     # ---- life ----
 
     async def start(self) -> None:
         """Listen. Raises OSError."""
-        ssl, greeting_s = (None, None) if self._tls is None else (self._tls.server(), limits.handshake_s)
         make = lambda: Receiving(self, self._codec, self._loop)  # noqa: E731
         match self._listen:
             case addresses.Unix(path):
-                self._server = await self._loop.create_unix_server(
-                    make, path, ssl=ssl, ssl_handshake_timeout=greeting_s, backlog=limits.connections_max
-                )
+                self._server = await self._loop.create_unix_server(make, path, backlog=limits.connections_max)
                 self._address = str(self._listen)
             case addresses.Tcp(host, port):
-                self._server = await self._loop.create_server(
-                    make, host, port, ssl=ssl, ssl_handshake_timeout=greeting_s, backlog=limits.connections_max
-                )
-                bound = self._server.sockets[0].getsockname()
+                if self._tls is None:
+                    self._server = await self._loop.create_server(
+                        make, host, port, backlog=limits.connections_max
+                    )
+                    bound = self._server.sockets[0].getsockname()
+                else:
+                    self._door = await Door.open(host, port, self._tls, make)
+                    bound = self._door.bound
                 self._address = str(addresses.Tcp(self._advertise or host, bound[1]))
 
     @property
@@ -148,10 +174,18 @@ class PeerNetwork:
         deadline = self._loop.time() + flush_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await asyncio.gather(*(peer.sending.flushed() for peer in self._peers.values() if peer.up and peer.sending is not None))
+                await asyncio.gather(
+                    *(
+                        peer.sending.flushed()
+                        for peer in self._peers.values()
+                        if peer.up and peer.sending is not None
+                    )
+                )
         self._closing = True
         if self._server is not None:
             self._server.close()
+        if self._door is not None:
+            await self._door.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -182,6 +216,9 @@ class PeerNetwork:
             except ValueError as error:
                 log.warning("member %s: %s", instance, error)
                 continue
+            self._addresses[instance] = address
+            if len(self._addresses) > limits.addresses_known_max:
+                del self._addresses[next(name for name in self._addresses if name not in members)]
             peer = self._wanted(instance, address)
             peer.member = True
             if peer.address != address:
@@ -258,27 +295,58 @@ class PeerNetwork:
 
     async def _keep(self, instance: InstanceId, peer: _Peer) -> None:
         pause_s = limits.reconnect_s
+        offence_s = 0.0
+        while not peer.address:  # it has connected to us, and where it can be reached is not known
+            peer.nudge.clear()
+            await peer.nudge.wait()
         while True:
             try:
                 sending = await self._dial(instance, peer)
-            except (ConnectionRefusedError, FileNotFoundError) as error:  # nobody listens there any more: as good as a death certificate
+            except (
+                ConnectionRefusedError,
+                FileNotFoundError,
+            ) as error:  # nobody listens there any more: as good as a death certificate
                 first = pause_s < limits.reconnect_refused_s
-                log.log(logging.INFO if first else logging.DEBUG, "%s is gone from %s: %s", instance, peer.address, error)
+                log.log(
+                    logging.INFO if first else logging.DEBUG,
+                    "%s is gone from %s: %s",
+                    instance,
+                    peer.address,
+                    error,
+                )
                 pause_s = max(pause_s, limits.reconnect_refused_s)
                 if self._on_refused is not None and not self._closing:
                     self._on_refused(instance)
             except (OSError, BadFrame, Turned) as error:  # TimeoutError is an OSError
                 log.info("cannot reach %s at %s: %s", instance, peer.address, error)
-                if isinstance(error, Turned) and error.why is Why.OTHER_INSTANCE and self._on_refused is not None and not self._closing:
+                if (
+                    isinstance(error, Turned)
+                    and error.why is Why.OTHER_INSTANCE
+                    and self._on_refused is not None
+                    and not self._closing
+                ):
                     self._on_refused(instance)  # its address belongs to somebody else
             else:
                 stood_s = self._loop.time()
                 await asyncio.shield(sending.closed)
+                stood_s = self._loop.time() - stood_s
                 log.debug("connection to %s at %s is gone", instance, peer.address)
+                if stood_s > limits.reconnect_offending_max_s:
+                    offence_s = 0.0
+                if sending.offended is not None:
+                    self._named.say(
+                        log,
+                        self._loop.time(),
+                        instance,
+                        f"{instance} refuses what it is sent: {sending.offended}",
+                    )
+                    offence_s = min(max(2 * offence_s, limits.reconnect_s), limits.reconnect_offending_max_s)
+                    await self._pause(offence_s)
+                    continue  # what it refused may come again: nobody that connects to us shortens this pause
                 eager = self._eager(instance)
                 if peer.ending:
                     pause_s = limits.reconnect_refused_s
-                elif eager and self._loop.time() - stood_s > limits.steady_s:
+                elif eager and stood_s > limits.steady_s:
                     pause_s = limits.reconnect_eager_s
                     continue  # one attempt at once tells whether it was the connection or the peer
                 else:
@@ -291,9 +359,15 @@ class PeerNetwork:
             except TimeoutError:
                 pause_s = min(2 * pause_s, limits.reconnect_max_s)
 
+    async def _pause(self, pause_s: float) -> None:
+        """About this long, whatever happens meanwhile."""
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+
     async def _dial(self, instance: InstanceId, peer: _Peer) -> Sending:
         """A connection that has been welcomed."""
-        hello = handshake.Hello(self.graph, self.instance, instance, self._address, handshake.VERSION_OLDEST, handshake.VERSION)
+        hello = handshake.Hello(
+            self.graph, self.instance, instance, self._address, handshake.VERSION_OLDEST, handshake.VERSION
+        )
         sending = Sending(self, instance, hello, self._codec, self._loop)
         ssl = None if self._tls is None else self._tls.client()
         name = None if ssl is None else TLS_NAME
@@ -310,7 +384,9 @@ class PeerNetwork:
                 await asyncio.shield(sending.welcomed)
         except (OSError, BadFrame, Turned, asyncio.CancelledError):
             sending.abort()
-            sending.connection_lost(None)  # uvloop closes the transport of a cancelled dialling without a word
+            sending.connection_lost(
+                None
+            )  # uvloop closes the transport of a cancelled dialling without a word
             raise
         return sending
 
@@ -379,11 +455,12 @@ class PeerNetwork:
     def greeted(self, receiving: Receiving, hello: handshake.Hello) -> handshake.Welcome:
         """A peer connects: it is wanted from here on, and its older connection is closed. Raises Turned."""
         welcome = handshake.answer(hello, self.graph, self.instance)
-        try:
-            addresses.parse(hello.address)
-        except ValueError as error:
-            raise Turned(Why.BAD_FRAME, str(error)) from error
-        peer = self._wanted(hello.sender, hello.address)
+        if hello.sender not in self._peers and len(self._peers) >= limits.peers_max:
+            raise Turned(Why.FULL, f"{len(self._peers)} peers are known here, which is the most")
+        known = self._addresses.get(hello.sender)
+        if known is None and addresses.is_at(hello.address, receiving.source):
+            known = hello.address
+        peer = self._wanted(hello.sender, known or "")
         older, peer.receiving = peer.receiving, receiving
         if older is not None:
             older.abort()
@@ -392,13 +469,22 @@ class PeerNetwork:
         self.heard_s[hello.sender] = self._loop.time()
         return welcome
 
-    def visited(self, receiving: Receiving, hello: handshake.Hello, transport: asyncio.Transport) -> handshake.Welcome:
+    def visited(
+        self, receiving: Receiving, hello: handshake.Hello, transport: asyncio.Transport
+    ) -> handshake.Welcome:
         """A visitor: its connection is the host's from here on. Raises Turned."""
         welcome = handshake.answer(hello, self.graph, self.instance)
         if self._host is None or self._visits >= limits.visits_max or self._closing:
-            raise Turned(Why.FULL, f"{self._visits} visitors are here, which is the most" if self._host else "visitors are not answered here")
+            raise Turned(
+                Why.FULL,
+                f"{self._visits} visitors are here, which is the most"
+                if self._host
+                else "visitors are not answered here",
+            )
         visit = visits.taken_over(transport, self._loop)  # at once: what follows the greeting is not for us
-        task = self._loop.create_task(self._receive(self._host, hello.sender, visit), name=f"visit of {hello.sender}")
+        task = self._loop.create_task(
+            self._receive(self._host, hello.sender, visit), name=f"visit of {hello.sender}"
+        )
         self._visits += 1
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -437,7 +523,8 @@ class PeerNetwork:
             self.stats.bad_frames += 1
         else:
             self.stats.turned_away += 1
-        log.warning("connection of %s refused: %s", receiving.peer or "a stranger", error)
+        who = receiving.peer or "a stranger"
+        self._named.say(log, self._loop.time(), who, f"connection of {who} refused: {error}")
 
     def gone(self, receiving: Receiving) -> None:
         """Let go of a peer that was wanted for this connection alone."""

@@ -68,7 +68,10 @@ class Outbox:
         if message.key is not None and message.key in self._keys:
             self.repeated += 1
             return False
-        if queue.messages and (queue.nbytes + message.nbytes > limits.lane_bytes_max or len(queue.messages) >= limits.lane_messages_max):
+        if queue.messages and (
+            queue.nbytes + message.nbytes > limits.lane_bytes_max
+            or len(queue.messages) >= limits.lane_messages_max
+        ):
             self.dropped += 1
             return False
         if message.key is not None:
@@ -111,7 +114,9 @@ class Outbox:
                 queue.sent = queue.view = queue.at = 0
                 taken += len(message.metadata)
                 size = max(0, min(message.data, budget - taken))
-                pieces.append(frames.pack(message.code, frames.PAYLOAD, queue.number, len(message.metadata), size))
+                pieces.append(
+                    frames.pack(message.code, frames.PAYLOAD, queue.number, len(message.metadata), size)
+                )
                 pieces.append(message.metadata)
                 self._slices(queue, message, size, pieces)
                 taken += size

@@ -4,10 +4,14 @@ The core passes payloads through, the sidecar owns their memory; this port stand
 into the room its factory gave, so the bytes are copied from the kernel once, to the place where they will be used.
 """
 
+import mmap
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from hams_protocol.messages import Payload
+from hams_wire import limits
 from hams_wire.peers.errors import NoRoom
 
 
@@ -19,6 +23,32 @@ class TensorInfo(NamedTuple):
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+
+def defect_of(tensors: Sequence[TensorInfo], nbytes: int) -> str:
+    """What is wrong with the descriptors of a payload of `nbytes`, "" if nothing is: what every receiver checks, whatever its memory is."""
+    if len(tensors) > limits.tensors_per_payload_max:
+        return f"{len(tensors)} tensors, at most {limits.tensors_per_payload_max} are taken"
+    for tensor in tensors:
+        if len(tensor.shape) > limits.tensor_rank_max:
+            return f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions, at most {limits.tensor_rank_max} are taken"
+        for dimension in tensor.shape:
+            if not 0 <= dimension <= limits.dimension_max:
+                return (
+                    f"tensor {tensor.name!r} has a dimension of {shown(dimension)}, "
+                    f"expected 0 to {limits.dimension_max}"
+                )
+        if not (tensor.offset >= 0 and tensor.nbytes >= 0 and tensor.offset + tensor.nbytes <= nbytes):
+            return (
+                f"tensor {tensor.name!r} lies at bytes {shown(tensor.offset)} to "
+                f"{shown(tensor.offset + tensor.nbytes)} of a payload of {nbytes} bytes"
+            )
+    return ""
+
+
+def shown(number: int) -> str:
+    """A number for people: one of hundreds of digits is not written out (and Python refuses to write thousands)."""
+    return str(number) if number.bit_length() <= 128 else f"a number of {number.bit_length()} bits"
 
 
 class Room(Protocol):
@@ -38,7 +68,7 @@ class PayloadFactory(Protocol):
         ...
 
     def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
-        """The payload whose bytes have all arrived. Offsets lie within the room; raises ValueError if a descriptor is not acceptable otherwise."""
+        """The payload whose bytes have all arrived; `defect_of` found nothing wrong. Raises ValueError if a descriptor is not acceptable here."""
         ...
 
     def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
@@ -50,19 +80,55 @@ class PayloadFactory(Protocol):
         ...
 
 
+class Unreadable:
+    """A payload that has arrived whole and cannot be read here: its descriptors as they came, its bytes, and why (`defect`).
+
+    A log entry, a record or a token with such a payload is held and passed on like any other, so that all instances hold the same; only
+    who would run a model on it, or make a reply of it, finds that it cannot (protocol.md, section 3).
+    """
+
+    __slots__ = ("defect", "descriptors", "room")
+
+    def __init__(self, descriptors: "msgspec.Raw | tuple[TensorInfo, ...]", room: Room, defect: str) -> None:
+        self.descriptors = descriptors
+        self.room = room
+        self.defect = defect[: limits.defect_chars_max]
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return len(self.room.view)
+
+    @property
+    def rows(self) -> int:
+        """It fills nothing of a batch."""
+        return 0
+
+    @property
+    def batch_key(self) -> str:
+        """It is in no batch."""
+        return ""
+
+    def __repr__(self) -> str:
+        return f"Unreadable({self.nbytes} bytes: {self.defect})"
+
+
 class HeapRoom:
-    """Room in ordinary memory."""
+    """Room in ordinary memory, which the kernel gives page by page as bytes are written: a claim alone takes none."""
 
     __slots__ = ("view",)
 
     def __init__(self, nbytes: int) -> None:
-        self.view = memoryview(bytearray(nbytes))
+        self.view = memoryview(
+            mmap.mmap(-1, nbytes) if nbytes >= limits.heap_room_mapped_bytes_min else bytearray(nbytes)
+        )
 
 
 class HeapPayload:
     """A payload in ordinary memory, for processes that only pass payloads on or look at metadata (managers, tests). Equality is by content."""
 
     __slots__ = ("data", "tensors")
+    defect = ""
 
     def __init__(self, tensors: tuple[TensorInfo, ...], data: memoryview) -> None:
         self.tensors = tensors

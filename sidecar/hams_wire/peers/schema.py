@@ -97,7 +97,10 @@ class Schema:
         return Shape(
             wire,
             typing.cast(Encode, _function("value, refs", "[encode(item, refs) for item in value]", names)),
-            typing.cast(Decode, _function("value, payloads", "tuple([decode(item, payloads) for item in value])", names)),
+            typing.cast(
+                Decode,
+                _function("value, payloads", "tuple([decode(item, payloads) for item in value])", names),
+            ),
         )
 
     def _row(self, items: tuple[object, ...]) -> Shape:
@@ -126,10 +129,17 @@ class Schema:
             names: dict[str, object] = {"encode": shape.encode, "decode": shape.decode}
             return Shape(
                 wire,
-                typing.cast(Encode, _function("value, refs", "None if value is None else encode(value, refs)", names)),
-                typing.cast(Decode, _function("value, payloads", "None if value is None else decode(value, payloads)", names)),
+                typing.cast(
+                    Encode, _function("value, refs", "None if value is None else encode(value, refs)", names)
+                ),
+                typing.cast(
+                    Decode,
+                    _function("value, payloads", "None if value is None else decode(value, payloads)", names),
+                ),
             )
-        if all(isinstance(item, type) and dataclasses.is_dataclass(item) for item in present) and len(present) == len(members):
+        if all(isinstance(item, type) and dataclasses.is_dataclass(item) for item in present) and len(
+            present
+        ) == len(members):
             return self._choice(tuple(typing.cast("type", item) for item in present))
         if all(item in (str, int, float, bool, types.NoneType) for item in members):
             return Shape(annotation, None, None)
@@ -137,7 +147,9 @@ class Schema:
 
     def _choice(self, members: tuple[type, ...]) -> Shape:
         shapes = [self._dataclass(member, number) for number, member in enumerate(members)]
-        encoders = {member: typing.cast(Encode, shape.encode) for member, shape in zip(members, shapes, strict=True)}
+        encoders = {
+            member: typing.cast(Encode, shape.encode) for member, shape in zip(members, shapes, strict=True)
+        }
         decoders = {typing.cast("type", shape.wire): typing.cast(Decode, shape.decode) for shape in shapes}
         wire = functools.reduce(operator.or_, decoders)
         return Shape(

@@ -67,7 +67,9 @@ class Visit:
         except OSError as error:  # TimeoutError is one
             raise VisitFailed(f"sending: {error!r}") from error
 
-    async def receive(self, room: Callable[[int], memoryview], within_s: float | None = limits.visit_silence_s) -> tuple[bytes, memoryview]:
+    async def receive(
+        self, room: Callable[[int], memoryview], within_s: float | None = limits.visit_silence_s
+    ) -> tuple[bytes, memoryview]:
         """One message: its head, and its payload in the memory that `room` gives for so many bytes. `within_s`: until it begins; None: for ever.
 
         What `room` raises ends the visit as well.
@@ -91,7 +93,11 @@ class Visit:
             if _CHECKSUM.unpack(await self._piece(_CHECKSUM.size))[0] != checksum:
                 raise VisitFailed("a message was changed on its way: its checksum differs")
         except (OSError, asyncio.IncompleteReadError) as error:
-            if isinstance(error, asyncio.IncompleteReadError) and not error.partial and error.expected == _LENGTHS.size:
+            if (
+                isinstance(error, asyncio.IncompleteReadError)
+                and not error.partial
+                and error.expected == _LENGTHS.size
+            ):
                 raise VisitEnded("the other side has hung up") from error
             raise VisitFailed(f"receiving: {error!r}") from error
         return head, view
@@ -131,7 +137,9 @@ async def pay(address: str, graph: str, visitor: str, host: str, tls: Certificat
         name = None if context is None else TLS_NAME
         async with asyncio.timeout(limits.connect_s):
             if isinstance(found, addresses.Unix):
-                reader, writer = await asyncio.open_unix_connection(found.path, ssl=context, server_hostname=name, limit=limits.visit_piece_bytes)
+                reader, writer = await asyncio.open_unix_connection(
+                    found.path, ssl=context, server_hostname=name, limit=limits.visit_piece_bytes
+                )
             else:
                 reader, writer = await asyncio.open_connection(
                     found.host, found.port, ssl=context, server_hostname=name, limit=limits.visit_piece_bytes
@@ -141,7 +149,9 @@ async def pay(address: str, graph: str, visitor: str, host: str, tls: Certificat
     try:
         if tls is not None:
             tls.vouch(writer.transport)
-        hello = handshake.Hello(graph, visitor, host, "", handshake.VERSION_OLDEST, handshake.VERSION, visit=True)
+        hello = handshake.Hello(
+            graph, visitor, host, "", handshake.VERSION_OLDEST, handshake.VERSION, visit=True
+        )
         writer.write(handshake.frame(hello))
         async with asyncio.timeout(limits.handshake_s):
             header = frames.unpack(await reader.readexactly(frames.HEADER.size), 0, limits.hello_bytes_max)

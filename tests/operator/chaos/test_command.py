@@ -61,7 +61,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
         with self.server.lock:
-            number = self.server.replies.setdefault(self.headers["idempotency-key"], len(self.server.replies) + 1)
+            number = self.server.replies.setdefault(
+                self.headers["idempotency-key"], len(self.server.replies) + 1
+            )
         if self.server.token and self.headers["authorization"] != f"Bearer {self.server.token}":
             self._answer(401, b'{"error": "no token"}', 0)
             return
@@ -69,7 +71,12 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(500, b'{"error": "count failed"}', 0)
             return
         data = np.array([number], "<i8").tobytes()
-        output = {"name": "n", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": len(data)}}
+        output = {
+            "name": "n",
+            "datatype": "INT64",
+            "shape": [1],
+            "parameters": {"binary_data_size": len(data)},
+        }
         head = json.dumps({"model_name": "g", "outputs": [output]}).encode()
         self._answer(200, head + data, len(head))
 
@@ -97,7 +104,15 @@ def endpoint() -> Iterator[Endpoint]:
 def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
     kube = FakeKube()
     metadata = {"name": "g", "namespace": "n", "generation": 2}
-    kube.put({"apiVersion": "hams.dev/v1alpha1", "kind": "ServiceGraph", "metadata": metadata, "spec": SPEC, "status": STATUS})
+    kube.put(
+        {
+            "apiVersion": "hams.dev/v1alpha1",
+            "kind": "ServiceGraph",
+            "metadata": metadata,
+            "spec": SPEC,
+            "status": STATUS,
+        }
+    )
     for item in PODS:
         kube.put(item)
 
@@ -112,17 +127,35 @@ def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
 
 def run(endpoint: Endpoint, *words: str) -> tuple[int, Json]:
     url = f"http://127.0.0.1:{endpoint.server_address[1]}"
-    common = ["chaos", "run", "--graph", "g", "--namespace", "n", "--url", url, "--rate", "200", "--output", "json"]
+    common = [
+        "chaos",
+        "run",
+        "--graph",
+        "g",
+        "--namespace",
+        "n",
+        "--url",
+        url,
+        "--rate",
+        "200",
+        "--output",
+        "json",
+    ]
     done = CliRunner().invoke(app, [*common, *words])
     if isinstance(done.exception, Complaint):
         return done.exception.code, {"said": str(done.exception)}
     return done.exit_code, json.loads(done.output)
 
 
-def test_a_run_without_a_failed_request_ends_with_0_and_tells_what_was_done(kube: FakeKube, endpoint: Endpoint) -> None:
+def test_a_run_without_a_failed_request_ends_with_0_and_tells_what_was_done(
+    kube: FakeKube, endpoint: Endpoint
+) -> None:
     code, report = run(endpoint, "--scenario", "F11/controllers")
     assert code == 0, report
-    assert [fault["what"] for fault in report["faults"]] == ["delete the controllers", "force delete the controllers"]
+    assert [fault["what"] for fault in report["faults"]] == [
+        "delete the controllers",
+        "force delete the controllers",
+    ]
     assert report["requests"] == report["answered"] >= 100
     assert (report["failed"], report["wrong"], report["availability"], report["error"]) == (0, [], 1.0, "")
 
@@ -136,7 +169,9 @@ def test_one_failed_request_is_enough_for_exit_code_1(kube: FakeKube, endpoint: 
     assert report["availability"] < 1
 
 
-def test_a_scenario_that_cannot_be_done_is_a_failure_though_all_were_answered(kube: FakeKube, endpoint: Endpoint) -> None:
+def test_a_scenario_that_cannot_be_done_is_a_failure_though_all_were_answered(
+    kube: FakeKube, endpoint: Endpoint
+) -> None:
     code, report = run(endpoint, "--scenario", "F33", "--allow-state-loss", "--operator", "pass")
     assert code == 1
     assert "pass keeps no state" in report["error"]
@@ -146,7 +181,13 @@ def test_a_scenario_that_cannot_be_done_is_a_failure_though_all_were_answered(ku
 def test_a_scenario_that_did_nothing_is_no_success(kube: FakeKube, endpoint: Endpoint) -> None:
     for item in PODS:
         kube.items.pop(("Pod", "n", item["metadata"]["name"]))
-    status = {**STATUS, "operators": [{"name": "pass", "active": [], "epoch": 1}, {"name": "count", "inSync": [], "epoch": 3}]}
+    status = {
+        **STATUS,
+        "operators": [
+            {"name": "pass", "active": [], "epoch": 1},
+            {"name": "count", "inSync": [], "epoch": 3},
+        ],
+    }
     kube.put({**kube.items["ServiceGraph", "n", "g"], "status": status})
     code, report = run(endpoint, "--scenario", "F14", "--duration", "100ms", "--every", "50ms")
     assert code == 1
@@ -163,8 +204,13 @@ def test_requests_bear_a_token_where_one_is_given(kube: FakeKube, endpoint: Endp
     assert report["faults"][0]["gapMs"] > 0, "no reply is no calm"
 
 
-@pytest.mark.parametrize(("words", "said"), [(["--times", "0"], "--times"), (["--rate", "0"], "--rate"), (["--token", "a b"], "--token")])
-def test_a_wrong_call_ends_with_2_and_does_nothing(kube: FakeKube, endpoint: Endpoint, words: list[str], said: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--times", "0"], "--times"), (["--rate", "0"], "--rate"), (["--token", "a b"], "--token")],
+)
+def test_a_wrong_call_ends_with_2_and_does_nothing(
+    kube: FakeKube, endpoint: Endpoint, words: list[str], said: str
+) -> None:
     code, report = run(endpoint, "--scenario", "F11", *words)
     assert (code, report["said"].partition(":")[0]) == (2, said)
     assert kube.graces == {}
@@ -179,4 +225,6 @@ def test_what_may_lose_a_state_is_asked_for_twice(kube: FakeKube, endpoint: Endp
 
 def test_the_catalogue_is_printed() -> None:
     shown = CliRunner().invoke(app, ["chaos", "list", "--output", "json"])
-    assert {"F11", "F12", "F13", "F14", "F15", "F27", "F30", "F31", "F33", "F34"} == {item["id"] for item in json.loads(shown.output)}
+    assert {"F11", "F12", "F13", "F14", "F15", "F27", "F30", "F31", "F33", "F34"} == {
+        item["id"] for item in json.loads(shown.output)
+    }

@@ -98,18 +98,30 @@ def done(word: str, aim: Aim | None = None) -> list[str]:
 def test_each_role_in_turn_and_the_graph_whole_in_between() -> None:
     pause = ["changed", "redundant"]
     first = [*["delete g-count-1", *pause], *["delete g-count-backup", *pause]]
-    rest = [*["delete g-pass-active", *pause], *["delete g-frontend-frontend", *pause], *["delete g-manager-manager", *pause]]
+    rest = [
+        *["delete g-pass-active", *pause],
+        *["delete g-frontend-frontend", *pause],
+        *["delete g-manager-manager", *pause],
+    ]
     assert done("F11") == [*first, *rest]
-    assert done("F11", Aim(role="active", times=1)) == ["delete g-pass-active", *pause], "it needs no operator"
+    assert done("F11", Aim(role="active", times=1)) == ["delete g-pass-active", *pause], (
+        "it needs no operator"
+    )
     assert done("F12", Aim(operator="pass", times=2)) == ["force delete g-pass-active", *pause] * 2
     assert done("F12", Aim(operator="frontend", times=1)) == ["force delete g-frontend-frontend", *pause]
-    assert done("F12", Aim(operator="count", role="backup", times=1)) == ["force delete g-count-backup", *pause]
+    assert done("F12", Aim(operator="count", role="backup", times=1)) == [
+        "force delete g-count-backup",
+        *pause,
+    ]
 
 
 def test_a_graph_has_the_roles_of_its_operators() -> None:
     others = ["delete g-frontend-frontend", "delete g-manager-manager"]
     keeping, passing = {"count": True, "sum": True}, {"pass": False, "last": False}
-    for operators, own in ((keeping, ["delete g-count-1", "delete g-count-backup"]), (passing, ["delete g-pass-active"])):
+    for operators, own in (
+        (keeping, ["delete g-count-1", "delete g-count-backup"]),
+        (passing, ["delete g-pass-active"]),
+    ):
         run = Written()
         run.operators = operators
         find("F11").strike(run, Aim(times=1))
@@ -153,7 +165,11 @@ def test_what_was_taken_away_is_given_back_though_the_scenario_fails() -> None:
         def stop_controllers(self) -> None:
             raise TimeoutError("their end")
 
-    cases = ((Broken(), "F15", "undrain node-of-g-count-1"), (Broken(), "F30", "start controllers"), (Unending(), "F30", "start controllers"))
+    cases = (
+        (Broken(), "F15", "undrain node-of-g-count-1"),
+        (Broken(), "F30", "start controllers"),
+        (Unending(), "F30", "start controllers"),
+    )
     for run, word, back in cases:
         with pytest.raises(TimeoutError):
             find(word).strike(run, Aim())
@@ -161,13 +177,24 @@ def test_what_was_taken_away_is_given_back_though_the_scenario_fails() -> None:
 
 
 def test_a_member_of_etcd_goes_with_a_primary_and_is_waited_for() -> None:
-    assert done("F27/etcd-member") == ["lose a member", "force delete g-count-1", "changed", "redundant", "etcd whole"]
+    assert done("F27/etcd-member") == [
+        "lose a member",
+        "force delete g-count-1",
+        "changed",
+        "redundant",
+        "etcd whole",
+    ]
 
 
 def test_upgrades_go_operator_by_operator() -> None:
     assert done("upgrade") == ["change pass", "replaced pass", "change count", "replaced count", "redundant"]
     aim = Aim(operator="count", image="m:2")
-    assert done("upgrade-failover", aim) == ["change count m:2", "force delete g-count-1", "replaced count", "redundant"]
+    assert done("upgrade-failover", aim) == [
+        "change count m:2",
+        "force delete g-count-1",
+        "replaced count",
+        "redundant",
+    ]
     assert done("F31", Aim(times=1))[:2] == ["change count", "force delete controllers"]
 
 
@@ -181,7 +208,9 @@ def test_scenarios_are_found_by_id_and_name_and_others_are_named() -> None:
         done("F12", Aim(operator="coutn"))
     with pytest.raises(ValueError, match='count has no role "active"; there are primary, backup'):
         done("F11", Aim(operator="count", role="active"))
-    with pytest.raises(ValueError, match='the graph has no role "heir"; there are primary, backup, active, frontend, manager'):
+    with pytest.raises(
+        ValueError, match='the graph has no role "heir"; there are primary, backup, active, frontend, manager'
+    ):
         done("F11", Aim(role="heir"))
     with pytest.raises(ValueError, match='pass has no role "primary"; there are active'):
         done("F11", Aim(operator="pass", role="primary"))

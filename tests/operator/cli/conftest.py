@@ -90,7 +90,11 @@ class Hams:
         self.folder = folder
         self.home = folder / "home"
         self.mark = f"HAMS_TEST_MARK={uuid.uuid4()}"
-        self.environment = {**os.environ, "HAMS_HOME": str(self.home), self.mark.partition("=")[0]: self.mark.partition("=")[2]}
+        self.environment = {
+            **os.environ,
+            "HAMS_HOME": str(self.home),
+            self.mark.partition("=")[0]: self.mark.partition("=")[2],
+        }
         self.program = [sys.executable, "-m", "hams_operator.cli.main"]
 
     def graph(self, name: str, double: str = "Double") -> Path:
@@ -104,13 +108,20 @@ class Hams:
     def __call__(self, *arguments: object, timeout_s: float = 90) -> "subprocess.CompletedProcess[str]":
         """Run one command to its end."""
         return subprocess.run(
-            [*self.program, *map(str, arguments)], env=self.environment, text=True, capture_output=True, timeout=timeout_s, check=False
+            [*self.program, *map(str, arguments)],
+            env=self.environment,
+            text=True,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
         )
 
     def ok(self, *arguments: object) -> str:
         """Run one command that must work; what it printed."""
         done = self(*arguments)
-        assert done.returncode == 0, f"hams {arguments}: {done.returncode}\n{done.stdout}{done.stderr}{self.logs()}"
+        assert done.returncode == 0, (
+            f"hams {arguments}: {done.returncode}\n{done.stdout}{done.stderr}{self.logs()}"
+        )
         return done.stdout
 
     def json(self, *arguments: object) -> Any:
@@ -137,7 +148,9 @@ class Hams:
 
     def settled(self, name: str) -> bool:
         """Whether a graph is ready and redundant now."""
-        conditions = {item["type"]: item["status"] for item in self.json("status", "--graph", name)["conditions"]}
+        conditions = {
+            item["type"]: item["status"] for item in self.json("status", "--graph", name)["conditions"]
+        }
         return conditions["Ready"] == "True" == conditions["Redundant"]
 
     def processes(self) -> list[str]:
@@ -155,7 +168,9 @@ class Hams:
 
     def logs(self) -> str:
         """The supervisors' logs, for messages."""
-        return "".join(f"\n--- {path}\n{path.read_text()[-3000:]}" for path in self.home.glob("*/logs/supervisor.log"))
+        return "".join(
+            f"\n--- {path}\n{path.read_text()[-3000:]}" for path in self.home.glob("*/logs/supervisor.log")
+        )
 
 
 @pytest.fixture

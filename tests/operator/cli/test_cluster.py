@@ -20,7 +20,14 @@ Json = dict[str, Any]
 
 OPERATORS = [
     {"name": "pass", "epoch": 3, "active": ["g-pass-1-aa", "g-pass-1-aa"], "standbys": ["g-pass-2-bb"]},
-    {"name": "count", "epoch": 2, "primary": "g-count-1-cc", "inSync": ["g-count-2-dd"], "joining": [], "standbys": []},
+    {
+        "name": "count",
+        "epoch": 2,
+        "primary": "g-count-1-cc",
+        "inSync": ["g-count-2-dd"],
+        "joining": [],
+        "standbys": [],
+    },
 ]
 PODS = (
     Pod("g-pass-1", "pass", ready=True),
@@ -40,7 +47,9 @@ GRAPH: Json = {
 
 
 def test_status_has_an_instance_for_every_role_and_every_other_pod() -> None:
-    found = {item.id: (item.operator, item.role, item.leader) for item in status_of(Found(GRAPH, PODS)).instances}
+    found = {
+        item.id: (item.operator, item.role, item.leader) for item in status_of(Found(GRAPH, PODS)).instances
+    }
     assert found == {
         "g-pass-1-aa": ("pass", "active", False),
         "g-pass-2-bb": ("pass", "standby", False),
@@ -72,7 +81,12 @@ def test_what_runs_in_the_pod_finds_the_processes_by_their_command_lines(tmp_pat
     proxy = subprocess.Popen([sys.executable, "-c", idle, "-m", "hams_sidecar.proxy", "--hams-test"])
     try:
         script = STRIKE.replace('os.listdir("/proc")', f'["{proxy.pid}", "{os.getpid()}", str(os.getpid())]')
-        said = subprocess.run([sys.executable, "-I", "-S", "-c", script, "both", "CONT"], capture_output=True, check=True, text=True).stdout
+        said = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", script, "both", "CONT"],
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
         assert json.loads(said) == {"proxy": proxy.pid}
     finally:
         proxy.kill()
@@ -81,10 +95,20 @@ def test_what_runs_in_the_pod_finds_the_processes_by_their_command_lines(tmp_pat
 
 def test_what_ends_its_own_container_has_said_so_before() -> None:
     """A container takes everything in it along when its first process ends."""
-    proxy = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "-m", "hams_sidecar.proxy"], start_new_session=True)
+    proxy = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)", "-m", "hams_sidecar.proxy"],
+        start_new_session=True,
+    )
     try:
-        script = STRIKE.replace('os.listdir("/proc")', f'["{proxy.pid}"]').replace("    os.kill(pid, number)", "    os.kill(os.getpid(), number)")
-        done = subprocess.run([sys.executable, "-I", "-S", "-c", script, "both", "KILL"], capture_output=True, check=False, text=True)
+        script = STRIKE.replace('os.listdir("/proc")', f'["{proxy.pid}"]').replace(
+            "    os.kill(pid, number)", "    os.kill(os.getpid(), number)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", script, "both", "KILL"],
+            capture_output=True,
+            check=False,
+            text=True,
+        )
         assert (done.returncode, json.loads(done.stdout)) == (-9, {"proxy": proxy.pid})
     finally:
         proxy.kill()
@@ -122,7 +146,9 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (Target(None, "other"), "other"),
     ],
 )
-async def test_the_namespace_is_the_contexts_unless_another_is_asked_for(kubeconfig: Path, target: Target, namespace: str) -> None:
+async def test_the_namespace_is_the_contexts_unless_another_is_asked_for(
+    kubeconfig: Path, target: Target, namespace: str
+) -> None:
     async with connect(target) as cluster:
         assert cluster.namespace == namespace
 
@@ -138,11 +164,16 @@ async def test_the_namespace_is_the_contexts_unless_another_is_asked_for(kubecon
         (KUBECONFIG.replace("name: k,", "name: other,"), "Expected object with name k"),
         (KUBECONFIG.replace("current-context: c", "current-context: e"), "Expected object with name e"),
         (KUBECONFIG.replace("token: x", "tokenFile: /nowhere"), "/nowhere: No such file or directory"),
-        (KUBECONFIG.replace('server: "http:', 'certificate-authority-data: "!!!", server: "https:'), "KUBECONFIG: "),
+        (
+            KUBECONFIG.replace('server: "http:', 'certificate-authority-data: "!!!", server: "https:'),
+            "KUBECONFIG: ",
+        ),
         (None, "there is no kubeconfig KUBECONFIG"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_said_in_a_line(kubeconfig: Path, written: str | bytes | None, said: str) -> None:
+def test_a_kubeconfig_that_cannot_be_used_is_said_in_a_line(
+    kubeconfig: Path, written: str | bytes | None, said: str
+) -> None:
     kubeconfig.unlink()
     if written is not None:
         kubeconfig.write_bytes(written if isinstance(written, bytes) else written.encode())
@@ -162,7 +193,10 @@ class Exec:
     """The API server's answer to an exec: what was written on each channel."""
 
     def __init__(self, *written: tuple[int, bytes]) -> None:
-        self.written = [aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, bytes([channel]) + data, None) for channel, data in written]
+        self.written = [
+            aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, bytes([channel]) + data, None)
+            for channel, data in written
+        ]
 
     async def socket(self, path: str, query: Any) -> Any:
         return self._messages()

@@ -1,6 +1,7 @@
 """Commands that start nothing: what they print, how they complain, and that they are quick to begin."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -29,15 +30,34 @@ def broken(hams, folder: Path) -> Path:
     return graph
 
 
-FILES = {"FINE": lambda hams, folder: hams.graph("fine"), "FOLDER": lambda hams, folder: folder, "BINARY": binary, "OTHER": other, "BROKEN": broken}
+FILES = {
+    "FINE": lambda hams, folder: hams.graph("fine"),
+    "FOLDER": lambda hams, folder: folder,
+    "BINARY": binary,
+    "OTHER": other,
+    "BROKEN": broken,
+}
 """What stands for a file in the calls below."""
+
+
+def test_validate_for_kubernetes_asks_for_images(hams):
+    file = hams.graph("fine")
+    hams.ok("validate", file)
+    done = hams("validate", file, "--kubernetes")
+    assert done.returncode == 1
+    assert "image: is missing: on Kubernetes" in done.stderr
 
 
 def test_validate_says_what_a_graph_means_or_all_that_is_wrong(hams, tmp_path):
     assert "2 frontends with 1 shards, 2 managers" in hams.ok("validate", hams.graph("fine"))
     assert hams.json("validate", tmp_path / "fine" / "graph.yaml")["processes"] == 14
     bad = tmp_path / "bad.yaml"
-    bad.write_text((tmp_path / "fine" / "graph.yaml").read_text().replace("double.x]", "duoble.x]").replace("FP32", "FP33"))
+    bad.write_text(
+        (tmp_path / "fine" / "graph.yaml")
+        .read_text()
+        .replace("double.x]", "duoble.x]")
+        .replace("FP32", "FP33")
+    )
     done = hams("validate", bad)
     assert done.returncode == 1
     assert 'did you mean "double"?' in done.stderr
@@ -71,7 +91,11 @@ def test_init_writes_a_graph_that_is_valid_and_overwrites_nothing(hams, tmp_path
         (("load", "missing.yaml"), 1, "cannot read missing.yaml"),
         (("bench", "nope"), 2, 'no benchmark "nope"; there are: '),
         (("history", "check", "/nowhere"), 2, "cannot read a history"),
-        (("render", "FINE", "--namespace", "A B"), 2, "--namespace: expected a name of lower-case letters, digits and dashes, found 'A B'"),
+        (
+            ("render", "FINE", "--namespace", "A B"),
+            2,
+            "--namespace: expected a name of lower-case letters, digits and dashes, found 'A B'",
+        ),
         (("render", "FINE", "--image", ""), 2, "--image: expected the name of an image, found ''"),
         (("render", "FINE", "--etcd", " "), 2, "--etcd: expected endpoints, separated by commas, found none"),
         (("render", "BINARY"), 1, "not UTF-8 text"),
@@ -81,14 +105,42 @@ def test_init_writes_a_graph_that_is_valid_and_overwrites_nothing(hams, tmp_path
         (("up", "FINE", "--history", "FINE"), 1, "--history: history folder "),
         (("init", "FINE"), 1, "cannot write to "),
         (("load", "FINE"), 1, 'graph "fine" does not run here'),
-        (("load", "FINE", *NOWHERE, "--data", "missing.npz"), 1, "--data missing.npz: expected a .npz file of plain arrays: No such file"),
-        (("load", "FINE", *NOWHERE, "--data", "FOLDER"), 1, "expected a .npz file of plain arrays: Is a directory"),
+        (
+            ("load", "FINE", *NOWHERE, "--data", "missing.npz"),
+            1,
+            "--data missing.npz: expected a .npz file of plain arrays: No such file",
+        ),
+        (
+            ("load", "FINE", *NOWHERE, "--data", "FOLDER"),
+            1,
+            "expected a .npz file of plain arrays: Is a directory",
+        ),
         (("load", "FINE", *NOWHERE, "--data", "BINARY"), 1, "expected a .npz file of plain arrays: "),
-        (("load", "FINE", *NOWHERE, "--data", "OTHER"), 1, "data does not fit the graph: expected x, found z"),
-        (("load", "BROKEN", *NOWHERE), 1, "cannot be used: ModuleNotFoundError: No module named 'nosuch'; give requests with --data FILE.npz"),
-        (("load", "FINE", "--url", "localhost:8080"), 2, "--url: expected a URL like http://127.0.0.1:8080, found 'localhost:8080'"),
-        (("load", "FINE", "--url", "https://localhost"), 2, "--url: expected a URL like http://127.0.0.1:8080, found 'https://localhost'"),
-        (("load", "FINE", "--url", "http://localhost:x"), 2, "--url: expected a URL like http://127.0.0.1:8080, found 'http://localhost:x'"),
+        (
+            ("load", "FINE", *NOWHERE, "--data", "OTHER"),
+            1,
+            "data does not fit the graph: expected x, found z",
+        ),
+        (
+            ("load", "BROKEN", *NOWHERE),
+            1,
+            "cannot be used: ModuleNotFoundError: No module named 'nosuch'; give requests with --data FILE.npz",
+        ),
+        (
+            ("load", "FINE", "--url", "localhost:8080"),
+            2,
+            "--url: expected a URL like http://127.0.0.1:8080, found 'localhost:8080'",
+        ),
+        (
+            ("load", "FINE", "--url", "https://localhost"),
+            2,
+            "--url: expected a URL like http://127.0.0.1:8080, found 'https://localhost'",
+        ),
+        (
+            ("load", "FINE", "--url", "http://localhost:x"),
+            2,
+            "--url: expected a URL like http://127.0.0.1:8080, found 'http://localhost:x'",
+        ),
         (("load", "FINE", *NOWHERE, "--token", "\u00fc"), 2, "--token: expected ASCII"),
         (("chaos", "run", "--scenario", "F14", "--url", "x"), 2, "--url: expected a URL like"),
         (("logs", "a", "--lines", "-1"), 2, "--lines: expected 0 or more, found -1"),
@@ -107,7 +159,9 @@ def test_errors_are_one_clear_line(hams, tmp_path, arguments, code, message):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [("status",), ("status", "--all"), ("down",), ("logs", "x"), ("kill", "x"), ("restart", "x")])
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("status", "--all"), ("down",), ("logs", "x"), ("kill", "x"), ("restart", "x")]
+)
 def test_a_home_that_is_no_folder_is_named(hams, arguments):
     hams.home.touch()
     done = hams(*arguments)
@@ -137,7 +191,11 @@ def test_a_group_of_complaints_is_one_and_another_error_is_not_hidden_in_it(monk
     raises(ExceptionGroup("tasks", [Complaint("no"), KeyError("x")]))
     with pytest.raises(ExceptionGroup):
         main.main()
-    for error, said in ((FileNotFoundError(2, "No such file", "/x"), "/x: No such file"), (TimeoutError(), "TimeoutError"), (OSError("a"), "a")):
+    for error, said in (
+        (FileNotFoundError(2, "No such file", "/x"), "/x: No such file"),
+        (TimeoutError(), "TimeoutError"),
+        (OSError("a"), "a"),
+    ):
         raises(error)
         with pytest.raises(SystemExit) as ended:
             main.main()
@@ -167,8 +225,20 @@ def test_help_loads_nothing_that_takes_long():
     import subprocess
 
     code = "import sys; import hams_operator.cli.main; print(*sorted(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    slow = {"numpy", "grpc", "rich", "asyncio", "httptools", "yaml", "hams_operator.graph", "hams_wire", "torch"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    slow = {
+        "numpy",
+        "grpc",
+        "rich",
+        "asyncio",
+        "httptools",
+        "yaml",
+        "hams_operator.graph",
+        "hams_wire",
+        "torch",
+    }
     assert not slow & set(loaded)
 
 
@@ -177,3 +247,76 @@ def test_the_name_of_a_graph_is_no_path(hams, command):
     done = hams(*command, "--graph", "../elsewhere")
     assert done.returncode == 2
     assert done.stderr == "hams: expected the name of a graph, found '../elsewhere'\n"
+
+
+def test_load_on_nothing_says_so_and_prints_no_percentiles(hams):
+    done = hams("load", hams.graph("fine"), *NOWHERE)
+    assert done.returncode == 1
+    assert done.stderr == "hams: nothing answers at http://127.0.0.1:1: Connection refused\n"
+    assert done.stdout == ""
+
+
+def test_a_table_that_goes_into_a_pipe_is_not_cut(hams):
+    from hams_operator.cli.output import console
+    from hams_operator.cli.table import table
+    from hams_operator.local.observe import InstanceStatus, Status
+
+    name = "an-operator-with-a-long-name-12-ab34-" * 4
+    status = Status(
+        "g", "http://h:1", "h:2", 1, (), (InstanceStatus(name, "o" * 60, "primary", False, 1, 2, 3, 4),)
+    )
+    made = console()
+    assert not made.is_terminal
+    with made.capture() as capture:
+        made.print(table(status))
+    assert name in capture.get()
+
+
+def test_a_full_disk_is_in_the_status(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    from hams_operator.local import supervisor
+
+    free = {tmp_path: 3 << 20}
+    monkeypatch.setattr(supervisor.shutil, "disk_usage", lambda path: SimpleNamespace(free=free[path]))
+    assert supervisor._full("logs", tmp_path) == (
+        f"the disk of {tmp_path} is full, 3 MiB are left: logs may not be written"
+    )
+    free[tmp_path] = 1 << 40
+    assert supervisor._full("logs", tmp_path) == ""
+
+
+def test_version_help_and_completion_are_where_they_are_looked_for(hams):
+    assert hams.ok("--version").startswith("hams 0.")
+    assert "core: " in hams.ok("--version")
+    assert hams.ok("-h") == hams.ok("--help")
+    assert "--detach" in hams.ok("up", "-h")
+    assert "complete" in hams.ok("--show-completion")
+    listed = hams.ok("-h").partition("Commands:")[2]
+    assert "..." not in listed, "each command's line is whole"
+
+
+def test_a_shell_is_offered_the_graphs_that_run_and_their_operators(hams, monkeypatch, tmp_path):
+    from hams_operator.local import home as homes
+
+    monkeypatch.setenv("HAMS_HOME", str(hams.home))
+    file = hams.graph("fine")
+    mine = homes.GraphHome("fine")
+    mine.acquire()
+    mine.write(
+        homes.RunFile(
+            "fine",
+            "u",
+            os.getpid(),
+            homes.own_birth(),
+            "http://h:1",
+            "h:2",
+            str(tmp_path / "memory"),
+            str(file),
+        )
+    )
+    assert main._graphs("f") == ["fine"]
+    assert main._graphs("x") == []
+    assert main._operators("") == ["frontend", "manager", "double", "count"]
+    mine.clear()
+    mine.release()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hams_operator.cli import demo
-from hams_operator.cli.demo import Replies
+from hams_operator.cli.demo import Findings, Replies, Verdict
 from hams_operator.cli.output import Complaint
+from hams_operator.cli.traffic import Tally
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,7 +23,9 @@ def replies(labels: list[int]) -> Replies:
         found.truth.append(0)
         found.label.append(label)
         found.seen.append(number)
-        found.quality.append(sum(item == 0 for item in labels[max(0, number - 256) : number]) / min(number, 256))
+        found.quality.append(
+            sum(item == 0 for item in labels[max(0, number - 256) : number]) / min(number, 256)
+        )
     return found
 
 
@@ -46,9 +49,65 @@ def test_a_count_twice_a_gap_and_a_wrong_accuracy_are_found():
     assert wrong.off() == "row 2: the replies give an accuracy of 1.0000, the graph said 0.5000"
 
 
+def test_requests_without_an_answer_may_have_been_counted_or_not():
+    found = replies([0, 1, 0, 0] * 100)
+    for column in (found.truth, found.label, found.seen, found.quality):
+        del column[200:203]
+    assert "each once" in found.off(2)
+    assert found.off(3) == found.off(9) == ""
+    found.quality[-1] = 0.5
+    assert found.off(3) == "", "its window lacks rows"
+    found.quality[100] = 0.5
+    assert found.off(3).startswith("row 101: ")
+
+
+def judged(sent: int, ok: int, counted: int, **failed: int) -> dict[str, Verdict]:
+    """What the demo says of this traffic."""
+    findings = Findings()
+    tally = Tally(sent=sent, ok=ok)
+    tally.failed.update({why.replace("_", " "): amount for why, amount in failed.items()})
+    demo._judge(findings, tally, replies([0] * ok), counted)
+    return {what: verdict for what, verdict, _ in findings.lines}
+
+
+def test_a_count_between_what_was_acknowledged_and_what_was_sent_is_right():
+    assert judged(10, 10, 10)["remembered"] is Verdict.RIGHT
+    assert [judged(10, 8, count, no_answer=2)["remembered"] for count in range(7, 12)] == [
+        Verdict.WRONG,
+        *[Verdict.RIGHT] * 3,
+        Verdict.WRONG,
+    ]
+    assert judged(10, 8, -1, no_answer=2)["remembered"] is Verdict.SLOW
+
+
+def test_a_machine_that_is_too_slow_is_not_called_wrong():
+    assert judged(10, 10, 10)["answered"] is Verdict.RIGHT
+    assert judged(10, 8, 9, no_answer=2)["answered"] is Verdict.SLOW
+    assert (
+        judged(10, 8, 9, **{"504: not within 30 s": 1, "sent again: 503: busy": 1})["answered"]
+        is Verdict.SLOW
+    )
+    assert judged(10, 8, 9, **{"500: what": 2})["answered"] is Verdict.WRONG
+    assert judged(10, 8, 9, **{"503: the state of learner is lost": 2})["answered"] is Verdict.WRONG
+
+
+def test_one_wrong_finding_outweighs_all_others():
+    findings = Findings()
+    assert findings.verdict is Verdict.RIGHT
+    findings.add("gap", Verdict.SLOW, "")
+    assert (findings.verdict, demo.CODES[findings.verdict]) == (Verdict.SLOW, 3)
+    findings.add("remembered", Verdict.WRONG, "")
+    assert (findings.verdict, demo.CODES[findings.verdict]) == (Verdict.WRONG, 1)
+
+
 def test_an_installed_wheel_brings_the_example(tmp_path):
     pytest.importorskip("hatchling")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
@@ -63,7 +122,12 @@ def test_an_installed_wheel_brings_the_example(tmp_path):
         assert (example / path.relative_to(ours)).read_bytes() == path.read_bytes()
     code = "from hams_operator.cli import demo; from hams_operator.graph import load; load(demo._example()); print(demo._example())"
     said = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)}, text=True, capture_output=True, check=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        text=True,
+        capture_output=True,
+        check=True,
     )
     assert said.stdout == f"{example / 'graph.yaml'}\n"
 
@@ -74,7 +138,9 @@ def test_a_checkout_runs_its_own_example():
 
 def test_what_the_models_need_is_said_before_anything_starts(monkeypatch):
     monkeypatch.setattr(demo, "NEEDS", ("os", "nosuch", "neither"))
-    with pytest.raises(Complaint, match=r"not installed \(nosuch, neither\): install the extras local and examples"):
+    with pytest.raises(
+        Complaint, match=r"not installed \(nosuch, neither\): install the extras local and examples"
+    ):
         demo.demo("1s", 1.0, demo.Output.TEXT)
 
 

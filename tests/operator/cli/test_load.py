@@ -44,10 +44,18 @@ def test_durations_are_read_as_people_write_them():
 
 def test_percentiles_are_values_that_occurred():
     values = [float(number) for number in range(100)]
-    assert (percentile(values, 0.5), percentile(values, 0.99), percentile(values, 1.0), percentile([], 0.5)) == (50.0, 99.0, 99.0, 0.0)
+    assert (
+        percentile(values, 0.5),
+        percentile(values, 0.99),
+        percentile(values, 1.0),
+        percentile([], 0.5),
+    ) == (50.0, 99.0, 99.0, 0.0)
 
 
-@pytest.mark.parametrize("array", [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([[True, False]]), np.array([b"a", b""], object)])
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([[True, False]]), np.array([b"a", b""], object)],
+)
 def test_tensors_come_back_as_they_went(array):
     datatype = {"f": "FP32", "b": "BOOL", "O": "BYTES"}[array.dtype.kind]
     back = tensor("t", datatype, array).array()
@@ -70,7 +78,10 @@ def test_data_that_does_not_fit_the_graph_is_named():
 
 def test_generated_requests_have_the_declared_shapes():
     found = as_request(GRAPH, next(generated(GRAPH)))
-    assert [(item.name, item.datatype, item.shape) for item in found] == [("x", "FP32", (1, 4)), ("text", "BYTES", (1,))]
+    assert [(item.name, item.datatype, item.shape) for item in found] == [
+        ("x", "FP32", (1, 4)),
+        ("text", "BYTES", (1,)),
+    ]
 
 
 def test_a_file_of_arrays_is_read_row_by_row_and_again(tmp_path):
@@ -89,7 +100,9 @@ def test_data_py_beside_the_models_is_preferred(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "data", raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "graph.yaml").touch()
-    (tmp_path / "data.py").write_text("import numpy as np\ndef stream():\n    while True:\n        yield {'x': np.full((1, 2), 7, np.float32)}\n")
+    (tmp_path / "data.py").write_text(
+        "import numpy as np\ndef stream():\n    while True:\n        yield {'x': np.full((1, 2), 7, np.float32)}\n"
+    )
     assert next(samples(GRAPH, tmp_path / "graph.yaml", None))[0].array().tolist() == [[7.0, 7.0]]
     sys.modules.pop("data", None)
 
@@ -129,7 +142,18 @@ async def test_data_that_goes_bad_on_the_way_ends_the_load_with_one_complaint_af
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:8080", "https://x", "http://", "http://x:0", "http://x:70000", "http://x y", "http://u@x", "http://x/?a", ""]
+    "url",
+    [
+        "localhost:8080",
+        "https://x",
+        "http://",
+        "http://x:0",
+        "http://x:70000",
+        "http://x y",
+        "http://u@x",
+        "http://x/?a",
+        "",
+    ],
 )
 def test_only_a_url_that_can_be_asked_is_taken(url):
     with pytest.raises(ValueError, match="expected a URL like "):
@@ -178,7 +202,9 @@ def good(value: int = 0) -> Answer:
 
 async def run(answers, count: int = 20, **more):
     client = Scripted(answers)
-    return client, await Traffic(client, itertools.repeat(X), 1e6, count, judge=shape_judge(GRAPH), resend=True, **more).run()
+    return client, await Traffic(
+        client, itertools.repeat(X), 1e6, count, judge=shape_judge(GRAPH), resend=True, **more
+    ).run()
 
 
 async def test_each_request_has_its_key_and_every_tenth_is_sent_again():
@@ -191,7 +217,13 @@ async def test_each_request_has_its_key_and_every_tenth_is_sent_again():
 
 async def test_what_nobody_knows_is_sent_again_under_the_same_key_and_a_refusal_is_not():
     client, tally = await run(
-        lambda number: [Answer(0), Answer(503), good()] if number == 3 else [Answer(400, error="bad")] if number == 4 else [good()]
+        lambda number: (
+            [Answer(0), Answer(503), good()]
+            if number == 3
+            else [Answer(400, error="bad")]
+            if number == 4
+            else [good()]
+        )
     )
     assert sum(key.endswith("-3") for key in client.asked) == 3
     assert sum(key.endswith("-4") for key in client.asked) == 1
@@ -207,14 +239,18 @@ async def test_another_reply_under_the_same_key_is_doubled():
 
 
 async def test_a_wrong_reply_is_off_even_if_all_were_answered():
-    _, tally = await run(lambda number: [Answer(200, (Tensor("q", "FP32", (1,), bytes(4)),))] if number == 5 else [good()])
+    _, tally = await run(
+        lambda number: [Answer(200, (Tensor("q", "FP32", (1,), bytes(4)),))] if number == 5 else [good()]
+    )
     assert tally.ok == tally.sent
     assert not tally.good
 
 
 async def test_calls_and_returns_are_recorded(tmp_path):
     history = HistoryWriter(tmp_path, "client-1")
-    await run(lambda number: [Answer(409, error="conflict")] if number == 1 else [good()], count=2, history=history)
+    await run(
+        lambda number: [Answer(409, error="conflict")] if number == 1 else [good()], count=2, history=history
+    )
     history.close()
     lines = [msgspec.json.decode(line) for line in (tmp_path / "client-1.jsonl").read_bytes().splitlines()]
     assert sorted((line["t"], line.get("status")) for line in lines) == [
@@ -230,7 +266,9 @@ async def serve(answers: list[bytes]):
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await reader.readuntil(b"\r\n\r\n"):
-            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            await reader.readexactly(
+                int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            )
             answer = left.pop(0)
             if not answer:
                 break
@@ -265,7 +303,11 @@ async def test_a_token_is_borne_by_each_request_and_none_by_default():
     async def one(reader, writer):
         while head := await reader.readuntil(b"\r\n\r\n"):
             said.append(head)
-            length = next(int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+            length = next(
+                int(line.partition(b":")[2])
+                for line in head.split(b"\r\n")
+                if line.lower().startswith(b"content-length")
+            )
             await reader.readexactly(length)
             writer.write(b'HTTP/1.1 401 Unauthorized\r\ncontent-length: 14\r\n\r\n{"error": "x"}')
 

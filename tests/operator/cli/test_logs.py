@@ -8,7 +8,14 @@ import pytest
 from hams_operator.cli import inspect
 from hams_operator.cli.output import Complaint, Output
 
-FILES = ("count-1-00ff.log", "count-1-00ff.model.log", "etcd-0.log.1", "etcd-0.log", "supervisor.log", "warm-data.log")
+FILES = (
+    "count-1-00ff.log",
+    "count-1-00ff.model.log",
+    "etcd-0.log.1",
+    "etcd-0.log",
+    "supervisor.log",
+    "warm-data.log",
+)
 
 
 @pytest.fixture
@@ -30,15 +37,21 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("supervisor", ["supervisor | of supervisor.log"]),
     ],
 )
-def test_logs_are_told_apart_by_whose_they_are(logs: Path, capsys: pytest.CaptureFixture[str], word: str, said: list[str]) -> None:
+def test_logs_are_told_apart_by_whose_they_are(
+    logs: Path, capsys: pytest.CaptureFixture[str], word: str, said: list[str]
+) -> None:
     inspect.logs(word, "g", 20, False, Output.TEXT)
     assert sorted(capsys.readouterr().out.splitlines()) == said
 
 
-def test_of_an_operator_that_goes_by_the_name_etcd_both_are_shown(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_an_operator_that_goes_by_the_name_etcd_both_are_shown(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (logs / "etcd-2-0a0b.log").write_text("of the operator\n")
     inspect.logs("etcd", "g", 20, False, Output.TEXT)
-    assert {"etcd-2-0a0b | of the operator", "etcd-0 | of etcd-0.log"} < set(capsys.readouterr().out.splitlines())
+    assert {"etcd-2-0a0b | of the operator", "etcd-0 | of etcd-0.log"} < set(
+        capsys.readouterr().out.splitlines()
+    )
 
 
 def test_who_asks_for_nobody_is_told_who_there_is(logs: Path) -> None:
@@ -46,8 +59,13 @@ def test_who_asks_for_nobody_is_told_who_there_is(logs: Path) -> None:
         inspect.logs("nobody", "g", 20, False, Output.TEXT)
 
 
-@pytest.mark.parametrize(("word", "name"), [("etcd", "etcd-0.log"), ("supervisor", "supervisor.log"), ("count", "count-1-00ff.model.log")])
-def test_what_comes_is_told_too(logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, word: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [("etcd", "etcd-0.log"), ("supervisor", "supervisor.log"), ("count", "count-1-00ff.model.log")],
+)
+def test_what_comes_is_told_too(
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, word: str, name: str
+) -> None:
     looks = iter(range(3))
 
     def passed(pause_s: float) -> None:
@@ -64,3 +82,25 @@ def test_what_comes_is_told_too(logs: Path, capsys: pytest.CaptureFixture[str], 
     inspect.logs(word, "g", 0, True, Output.TEXT)
     process = name.removesuffix(".log")
     assert capsys.readouterr().out.splitlines() == [f"{process} | goes on", f"{process} | anew"]
+
+
+def test_logs_of_an_earlier_run_are_shown_when_they_are_asked_for(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate(("20260101T000000Z", "20260102T000000Z")):
+        (logs.parent / "earlier" / name).mkdir(parents=True)
+        (logs.parent / "earlier" / name / "count-9-00aa.log").write_text(f"day {number + 1}\n")
+    inspect.logs("count", "g", 20, False, Output.TEXT, earlier=1)
+    assert capsys.readouterr().out == "count-9-00aa | day 2\n"
+    inspect.logs("count", "g", 20, False, Output.TEXT)
+    assert "day" not in capsys.readouterr().out
+    with pytest.raises(Complaint, match="logs of 2 earlier runs are kept"):
+        inspect.logs("count", "g", 20, False, Output.TEXT, earlier=3)
+
+
+def test_an_operator_that_has_written_nothing_is_said_to(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (logs / "supervisor.log").write_text("")
+    inspect.logs("supervisor", "g", 20, False, Output.TEXT)
+    assert capsys.readouterr() == ("", "supervisor has written nothing in this run\n")

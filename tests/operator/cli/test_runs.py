@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(240)]
 def infer(url: str, graph: str, value: float, key: str) -> int:
     """One request; the count in its reply."""
     body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [value]}]}).encode()
-    request = urllib.request.Request(f"{url}/v2/models/{graph}/infer", body, {"Idempotency-Key": key, "Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{url}/v2/models/{graph}/infer", body, {"Idempotency-Key": key, "Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=30) as response:
         return int(json.load(response)["outputs"][0]["data"][0])
 
@@ -33,11 +35,34 @@ def test_a_graph_goes_up_survives_a_kill_and_goes_down_without_a_trace(hams):
     hams.ok("up", file, "--detach", "--history", hams.folder / "history")
     hams.until(lambda: hams.settled("first"), "a status of everybody")
     status = hams.json("status")
-    assert set(status) == {"graph", "url", "grpc", "generation", "conditions", "instances"}
-    assert [(item["type"], item["status"]) for item in status["conditions"]] == [("Ready", "True"), ("Redundant", "True"), ("Progressing", "False")]
-    assert set(status["instances"][0]) == {"id", "operator", "role", "leader", "epoch", "version", "proxyPid", "modelPid"}
+    assert set(status) == {"graph", "url", "grpc", "generation", "conditions", "instances", "metrics"}
+    with urllib.request.urlopen(status["metrics"], timeout=30) as response:
+        page = response.read().decode()
+    assert {int(line[-1]) for line in page.splitlines() if line.startswith("hams_up{")} == {1}
+    frontends = [line for line in page.splitlines() if line.startswith("hams_up{") and '"frontend"' in line]
+    assert len(frontends) == 2
+    assert all(f'instance="{item["id"]}"' in page for item in status["instances"])
+    assert [(item["type"], item["status"]) for item in status["conditions"]] == [
+        ("Ready", "True"),
+        ("Redundant", "True"),
+        ("Progressing", "False"),
+    ]
+    assert set(status["instances"][0]) == {
+        "id",
+        "operator",
+        "role",
+        "leader",
+        "epoch",
+        "version",
+        "proxyPid",
+        "modelPid",
+    }
     roles = sorted((item["operator"] or "", item["role"]) for item in status["instances"])
-    assert roles == [("", "frontend")] * 2 + [("", "manager")] * 2 + [("count", "backup"), ("count", "primary"), ("double", "active")]
+    assert roles == [("", "frontend")] * 2 + [("", "manager")] * 2 + [
+        ("count", "backup"),
+        ("count", "primary"),
+        ("double", "active"),
+    ]
     assert sum(item["leader"] for item in status["instances"]) == 1
     assert infer(status["url"], "first", 1.0, "one") == 1
 
@@ -56,10 +81,20 @@ def test_a_graph_goes_up_survives_a_kill_and_goes_down_without_a_trace(hams):
     assert primary["id"] != hit["instance"]
 
     load = hams.json("load", file, "--rate", 30, "--duration", "2s", "--verify")
-    assert (load["sent"], load["ok"], load["failed"], load["doubled"], load["resent"], load["wrong"]) == (60, 60, 0, 0, 6, [])
+    assert (load["sent"], load["ok"], load["failed"], load["doubled"], load["resent"], load["wrong"]) == (
+        60,
+        60,
+        0,
+        0,
+        6,
+        [],
+    )
 
     memory = memory_of(hams, "first")
-    hams.until(lambda: hams.settled("first"), "everybody at their places when it ends: its history says who was there")
+    hams.until(
+        lambda: hams.settled("first"),
+        "everybody at their places when it ends: its history says who was there",
+    )
     hams.ok("down")
     assert hams.processes() == []
     assert not memory.exists()
@@ -76,6 +111,10 @@ def test_a_supervisor_killed_leaves_no_process_and_its_leftovers_are_cleared(ham
     hams.until(lambda: not hams.processes(), "every process has died with its supervisor")
     assert memory.exists()
     assert hams.json("status", "--all") == []
+    for _ in range(2):
+        told = hams("status")
+        assert told.returncode == 1
+        assert "orphan does not run any more: its supervisor" in told.stderr
     assert not memory.exists()
     assert not (hams.home / "orphan" / "run.json").exists()
     hams.ok("up", file, "--detach")
@@ -87,10 +126,14 @@ def test_the_warmed_process_killed_is_made_up_for(hams):
     hams.ok("up", hams.graph("warm"), "--detach")
     before = {item["id"] for item in hams.json("status")["instances"]}
     zygote = next(
-        line for line in hams.processes() if "zygote" in line and "hams_sidecar.proxy" in line and int(line.partition(":")[0]) in _parents()
+        line
+        for line in hams.processes()
+        if "zygote" in line and "hams_sidecar.proxy" in line and int(line.partition(":")[0]) in _parents()
     )
     os.kill(int(zygote.partition(":")[0]), signal.SIGKILL)
-    hams.until(lambda: not before & {item["id"] for item in hams.json("status")["instances"]}, "fresh instances")
+    hams.until(
+        lambda: not before & {item["id"] for item in hams.json("status")["instances"]}, "fresh instances"
+    )
     ready = next(item for item in hams.json("status")["conditions"] if item["type"] == "Ready")
     assert ready["status"] == "False"
 
@@ -116,6 +159,10 @@ def test_two_graphs_run_side_by_side(hams):
     assert (left["graph"], right["graph"]) == ("left", "right")
     assert infer(left["url"], "left", 1.0, "k") == 1
     assert infer(right["url"], "right", 1.0, "k") == 1
+    port = left["url"].rpartition(":")[2]
+    refused = hams("up", hams.graph("third"), "--detach", "--port", port)
+    assert refused.returncode == 1
+    assert f'port {port} cannot be used: graph "left" answers there' in refused.stderr
     hams.ok("down", "--graph", "left")
     assert infer(right["url"], "right", 1.0, "k2") == 2
     hams.ok("down", "--all")
@@ -127,7 +174,10 @@ def test_a_taken_port_is_a_clear_error(hams):
         port = taken.getsockname()[1]
         failed = hams("up", hams.graph("port"), "--detach", "--port", port)
     assert failed.returncode == 1
-    assert failed.stderr.strip() == f"hams: port {port} cannot be used: Address already in use. Choose another one with --port, or leave it out"
+    assert (
+        failed.stderr.strip()
+        == f"hams: port {port} cannot be used: Address already in use. Choose another one with --port, or leave it out"
+    )
     assert hams.processes() == []
 
 
@@ -139,6 +189,28 @@ def test_a_model_that_cannot_be_started_is_named_with_its_reason(hams):
     assert hams.processes() == []
 
 
+@pytest.mark.parametrize(
+    ("raises", "told"),
+    [
+        ("ImportError", "a frontend cannot be started (exit code 70): ImportError: this is no FastAPI"),
+        (
+            "RuntimeError",
+            "the process that imports data modules ended 2 times: RuntimeError: this is no FastAPI",
+        ),
+    ],
+)
+def test_a_process_of_ours_that_cannot_be_started_is_named_with_its_last_line(hams, raises, told):
+    """As after an installation whose versions do not go together: it is said at once, not after the whole timeout."""
+    broken = hams.folder / "packages"
+    broken.mkdir()
+    (broken / "fastapi.py").write_text(f"raise {raises}('this is no FastAPI')\n")
+    hams.environment["PYTHONPATH"] = str(broken)
+    failed = hams("up", hams.graph("broken"), "--detach", "--timeout", "10m")
+    assert failed.returncode == 1
+    assert f"hams: {told}" in failed.stderr
+    assert hams.processes() == []
+
+
 def test_a_model_finds_what_its_own_variables_name(hams):
     """PYTHONPATH is read when Python starts: a model that was forked would not see it."""
     file = hams.graph("env")
@@ -146,8 +218,12 @@ def test_a_model_finds_what_its_own_variables_name(hams):
     elsewhere.mkdir()
     (elsewhere / "only_there.py").write_text("FACTOR = 2\n")
     models = file.parent / "models.py"
-    models.write_text(models.read_text().replace('batch["x"] * 2}', 'batch["x"] * __import__("only_there").FACTOR}'))
-    file.write_text(file.read_text().replace('"models:Double"', f'"models:Double", env: {{PYTHONPATH: "{elsewhere}"}}'))
+    models.write_text(
+        models.read_text().replace('batch["x"] * 2}', 'batch["x"] * __import__("only_there").FACTOR}')
+    )
+    file.write_text(
+        file.read_text().replace('"models:Double"', f'"models:Double", env: {{PYTHONPATH: "{elsewhere}"}}')
+    )
     hams.ok("up", file, "--detach")
     url = hams.json("status")["url"]
     assert infer(url, "env", 1.0, "one") == 1

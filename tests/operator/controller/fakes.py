@@ -63,7 +63,12 @@ class FakeKube:
         self._ask(f"create {resource.kind} {item['metadata']['name']}")
         if (resource.kind, namespace, item["metadata"]["name"]) in self.items:
             raise KubeError(409, "already exists")
-        owner = {"manager": FIELD_MANAGER, "operation": "Update", "apiVersion": item.get("apiVersion", "v1"), "fieldsV1": {"f:metadata": {}}}
+        owner = {
+            "manager": FIELD_MANAGER,
+            "operation": "Update",
+            "apiVersion": item.get("apiVersion", "v1"),
+            "fieldsV1": {"f:metadata": {}},
+        }
         return self.put({**item, "metadata": {**item["metadata"], "managedFields": [owner]}})
 
     async def replace(self, resource: Resource, namespace: str, name: str, item: Json) -> Json:
@@ -80,7 +85,11 @@ class FakeKube:
             if there is None:
                 raise KubeError(404, "not found")
             return self.put({**there, sub: item[sub]})
-        same = {} if there is None else {key: value for key, value in there["metadata"].items() if key in ("uid", "managedFields")}
+        same = (
+            {}
+            if there is None
+            else {key: value for key, value in there["metadata"].items() if key in ("uid", "managedFields")}
+        )
         if any(entry["operation"] == "Update" for entry in same.get("managedFields", ())):
             item = _merged(there, item)
         return self.put({**item, "metadata": {**item["metadata"], **same, "namespace": namespace}})
@@ -96,7 +105,14 @@ class FakeKube:
         return found
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, uid: str = "", grace_s: int | None = None, *, dependents_first: bool = False
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        uid: str = "",
+        grace_s: int | None = None,
+        *,
+        dependents_first: bool = False,
     ) -> None:
         self._ask(f"delete {resource.kind} {name}")
         self.graces[name] = grace_s
@@ -104,11 +120,22 @@ class FakeKube:
         if there is not None and uid in ("", there["metadata"]["uid"]):
             del self.items[resource.kind, namespace, name]
 
-    async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
+    async def page(
+        self, resource: Resource, namespace: str, selector: str, after: str = "", fields: str = ""
+    ) -> Json:
         self._ask()
-        return {"metadata": {"resourceVersion": "1"}, "items": [copy.deepcopy(item) for item in self.of(resource.kind)]}
+        wanted = dict(word.split("=") for word in fields.split(",") if word)
+        items = [
+            copy.deepcopy(item)
+            for item in self.of(resource.kind)
+            if wanted.get("involvedObject.uid") in (None, item.get("involvedObject", {}).get("uid"))
+            and wanted.get("type") in (None, item.get("type"))
+        ]
+        return {"metadata": {"resourceVersion": "1"}, "items": items}
 
-    async def watch(self, resource: Resource, namespace: str, selector: str, version: str, heard: Any = None) -> AsyncIterator[Json]:
+    async def watch(
+        self, resource: Resource, namespace: str, selector: str, version: str, heard: Any = None
+    ) -> AsyncIterator[Json]:
         self._ask()
         raise KubeError(410, "too old")
         yield {}

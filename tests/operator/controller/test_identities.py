@@ -50,7 +50,9 @@ class World:
         return IssuedIdentities(self.kube, "hams-system", "hams-metrics", None, keys, lambda: self.now)
 
     def keys(self, **more: Any) -> EtcdKeys:
-        options = Options(Settings(etcd=ETCD), "c", "hams-system", **{"etcd_members_secret": "hams-etcd-tls", **more})
+        options = Options(
+            Settings(etcd=ETCD), "c", "hams-system", **{"etcd_members_secret": "hams-etcd-tls", **more}
+        )
         return EtcdKeys(self.kube, options, lambda: self.now)
 
     def secret(self, namespace: str, name: str) -> dict[str, bytes]:
@@ -82,7 +84,11 @@ def test_an_authority_is_replaced_with_an_overlap_long_enough_for_everybody_and_
             assert item.ends > now
             trusted_since.setdefault(item.certificate, day)
         signs = signer(held, now)
-        assert day == 0 or day - trusted_since[signs.certificate] >= limits.authority_overlap_days or signs.certificate in signed
+        assert (
+            day == 0
+            or day - trusted_since[signs.certificate] >= limits.authority_overlap_days
+            or signs.certificate in signed
+        )
         if signs.certificate not in signed:
             signed.append(signs.certificate)
         last_leaf[signs.certificate] = day
@@ -97,14 +103,27 @@ def test_what_was_written_is_read_again_and_what_does_not_fit_is_refused() -> No
     one, other = (fresh_authority(name, BEGIN, 10) for name in ("one", "other"))
     keys = one.key + other.key
     assert authorities(bundle((one, other)), keys) == (one, other)
-    for certificates, given in ((bundle((other, one)), keys), (bundle((one,)), keys), (b"x" + one.certificate[40:], one.key)):
+    for certificates, given in (
+        (bundle((other, one)), keys),
+        (bundle((one,)), keys),
+        (b"x" + one.certificate[40:], one.key),
+    ):
         with pytest.raises(ValueError, match=r".+"):
             authorities(certificates, given)
 
 
 @pytest.mark.parametrize(
     "change",
-    ["another authority", "another name", "another host", "another identity", "only for servers", "another key", "near its end", "garbage"],
+    [
+        "another authority",
+        "another name",
+        "another host",
+        "another identity",
+        "only for servers",
+        "another key",
+        "near its end",
+        "garbage",
+    ],
 )
 def test_a_certificate_is_good_only_for_what_it_was_made_for(change: str) -> None:
     authority = fresh_authority("a", BEGIN, 100)
@@ -146,7 +165,9 @@ async def test_a_graph_gets_an_authority_whose_key_stays_with_the_controller() -
     assert world.mounted["probe-token"].decode() == token == kept["probe-token"].decode()
     owner = world.kube.items["Secret", "shop", "pair-hams-tls"]["metadata"]["ownerReferences"][0]
     assert owner["uid"] == UID
-    names = parsed(world.mounted["tls.crt"]).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = (
+        parsed(world.mounted["tls.crt"]).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    )
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["spiffe://hams/shop/pair"]
 
 
@@ -159,7 +180,9 @@ async def test_two_graphs_share_nothing_but_what_the_token_of_metrics_is_compare
     assert {name for name in other if other[name] == world.mounted[name]} == {"metrics-token"}
     token = await metrics_token(world.kube, "hams-system", "hams-metrics")
     assert world.mounted["metrics-token"] == tls.sealed(token)
-    assert not [name for name in other if token in other[name]], "who reads the Secret of one graph would have all of them"
+    assert not [name for name in other if token in other[name]], (
+        "who reads the Secret of one graph would have all of them"
+    )
 
 
 async def test_nothing_is_written_while_everything_is_as_it_should_be() -> None:
@@ -223,7 +246,11 @@ async def test_an_authority_near_its_end_hands_over_in_three_steps() -> None:
 
 async def test_a_secret_of_somebody_else_is_not_touched() -> None:
     world = World()
-    theirs = {"kind": "Secret", "metadata": {"name": "pair-hams-tls", "namespace": "shop"}, "data": {"tls.key": "bWluZQ=="}}
+    theirs = {
+        "kind": "Secret",
+        "metadata": {"name": "pair-hams-tls", "namespace": "shop"},
+        "data": {"tls.key": "bWluZQ=="},
+    }
     world.kube.put(theirs)
     with pytest.raises(Foreign, match="pair-hams-tls"):
         await world.identities().ensure(PLACE)
@@ -284,7 +311,11 @@ async def test_etcd_members_the_controller_and_graphs_get_what_each_needs_and_no
     await keys.look()
     members, kept = world.secret("hams-system", "hams-etcd-tls"), world.secret("hams-system", "hams-etcd-ca")
     assert not {value for name, value in kept.items() if name.endswith(".key")} & set(members.values())
-    hosts = parsed(members["tls.crt"]).extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    hosts = (
+        parsed(members["tls.crt"])
+        .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        .value.get_values_for_type(x509.DNSName)
+    )
     assert set(hosts) == {
         "hams-etcd-0.hams-etcd-peers.hams-system.svc",
         "hams-etcd-1.hams-etcd-peers.hams-system.svc",
@@ -305,7 +336,11 @@ async def test_etcds_certificates_are_replaced_before_they_end_and_its_authoriti
     keys = world.keys()
     await keys.look()
     assert keys.tls.certificate is not None
-    members, kept, own = world.secret("hams-system", "hams-etcd-tls"), world.secret("hams-system", "hams-etcd-ca"), keys.tls.certificate.read_bytes()
+    members, kept, own = (
+        world.secret("hams-system", "hams-etcd-tls"),
+        world.secret("hams-system", "hams-etcd-ca"),
+        keys.tls.certificate.read_bytes(),
+    )
     await keys.look()
     assert (members, own) == (world.secret("hams-system", "hams-etcd-tls"), keys.tls.certificate.read_bytes())
     world.now += 25 * DAY
@@ -326,7 +361,10 @@ async def test_for_an_etcd_of_ones_own_the_authorities_are_given() -> None:
             await keys.look()
     clients = fresh_authority("clients", BEGIN, 100)
     await keep(
-        world.kube, "hams-system", "theirs", lambda _: {"ca.crt": b"server's", "client-ca.crt": clients.certificate, "client-ca.key": clients.key}
+        world.kube,
+        "hams-system",
+        "theirs",
+        lambda _: {"ca.crt": b"server's", "client-ca.crt": clients.certificate, "client-ca.key": clients.key},
     )
     calls = list(world.kube.calls)
     await keys.look()
@@ -360,7 +398,9 @@ async def secured(world: World) -> IssuedIdentities:
     return IssuedIdentities(world.kube, "hams-system", "hams-metrics", etcd, keys, lambda: world.now)
 
 
-async def test_an_etcd_that_was_away_or_went_back_is_locked_and_told_its_users_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_etcd_that_was_away_or_went_back_is_locked_and_told_its_users_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world, users = World(), Users(monkeypatch)
     identities = await secured(world)
     for _ in range(2):
@@ -381,7 +421,9 @@ async def test_a_doubt_that_comes_while_etcd_is_asked_counts(monkeypatch: pytest
     assert users.asked == 2 * ["lock", user_of(UID)]
 
 
-async def test_etcd_is_locked_and_told_its_users_again_from_time_to_time_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_etcd_is_locked_and_told_its_users_again_from_time_to_time_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "certificate_look_s", 0.0)
     world, users = World(), Users(monkeypatch)
     identities = await secured(world)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import copy
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +18,7 @@ from hams_operator import limits
 from hams_operator.controller.election import LEASE, Election
 from hams_operator.controller.identities import NoIdentities, metrics_token
 from hams_operator.controller.kube import OWNED, PODS, SECRETS, KubeError, Resource
+from hams_operator.controller.leading import Leading
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import Options, options_from
 from hams_operator.controller.process import Controller, _health, _samples
@@ -66,7 +68,9 @@ async def test_a_lease_that_is_not_renewed_for_its_time_is_taken_by_our_own_cloc
 
 
 @pytest.mark.parametrize("silent", ["get", "replace"])
-async def test_who_gets_no_answer_while_the_lease_lasts_leads_no_longer(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_gets_no_answer_while_the_lease_lasts_leads_no_longer(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However long a request may take by itself."""
     monkeypatch.setattr(limits, "lease_renew_s", 0.05)
     monkeypatch.setattr(limits, "lease_pause_s", 0.01)
@@ -106,11 +110,81 @@ async def test_who_does_not_lead_waits_on_whatever_happens(monkeypatch: pytest.M
 
 async def test_of_two_who_try_at_once_one_wins() -> None:
     kube = FakeKube()
-    kube.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE, "namespace": "ns"}, "spec": {}})
+    kube.put(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": LEASE, "namespace": "ns"},
+            "spec": {},
+        }
+    )
     stale = await kube.get(Resource("Lease", "x/y", "leases"), "ns", LEASE)
     assert stale is not None
     assert await Election(kube, "ns", "a")._try(0.0)
     assert not await Election(kube, "ns", "b")._write({**stale, "spec": {"holderIdentity": "b"}}, new=False)
+
+
+class Renewals(FakeKube):
+    """Counts writes of the Lease, from whatever thread; `often` is set with the third renewal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.often = threading.Event()
+        self.closed = threading.Event()
+        self._renewed = 0
+
+    async def replace(self, resource: Resource, namespace: str, name: str, item: Json) -> Json:
+        self._renewed += 1
+        if self._renewed == 3:
+            self.often.set()
+        return await super().replace(resource, namespace, name, item)
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+async def test_the_lease_is_renewed_while_the_loop_that_works_on_graphs_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "lease_pause_s", 0.001)
+    kube = Renewals()
+
+    async def client() -> Any:
+        return kube
+
+    leading = Leading(client, "ns", "a")
+    running = asyncio.ensure_future(leading.run())
+    await leading.won.wait()
+    kube._renewed = 0
+    assert kube.often.wait(30), "this blocks the loop, as a bug would"
+    running.cancel()
+    await leading.resign()
+    assert kube.closed.is_set()
+    assert kube.items["Lease", "ns", LEASE]["spec"]["holderIdentity"] == ""
+
+
+async def test_a_lease_that_is_lost_ends_the_work_and_so_does_whatever_breaks_the_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "lease_pause_s", 0.001)
+    monkeypatch.setattr(limits, "lease_renew_s", 0.05)
+    kube = Renewals()
+
+    async def client() -> Any:
+        return kube
+
+    leading = Leading(client, "ns", "a")
+    running = asyncio.ensure_future(leading.run())
+    await leading.won.wait()
+    kube.refused[f"replace Lease {LEASE}"] = KubeError(0, "no answer")
+    async with asyncio.timeout(10):
+        await running
+
+    async def broken() -> Any:
+        raise OSError("no cluster here")
+
+    with pytest.raises(OSError, match="no cluster here"):
+        await Leading(broken, "ns", "a").run()
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------------------------
@@ -143,7 +217,9 @@ async def test_what_happens_just_as_the_work_ends_is_worked_on_too(quick: None) 
     async def work(key: str) -> None:
         rounds.append(key)
         if len(rounds) == 1:
-            asyncio.get_running_loop().call_soon(workers.enqueue, key)  # when the task has returned, and before that is told
+            asyncio.get_running_loop().call_soon(
+                workers.enqueue, key
+            )  # when the task has returned, and before that is told
 
     workers = Workers(work)
     workers.begin()
@@ -174,6 +250,56 @@ async def test_what_fails_is_tried_again_and_holds_nobody_else_up(quick: None) -
     assert workers.failures == 4
 
 
+async def test_what_is_to_be_done_later_is_done_though_nothing_happens(quick: None) -> None:
+    rounds: list[str] = []
+    over = asyncio.Event()
+
+    async def work(key: str) -> float | None:
+        rounds.append(key)
+        if len(rounds) < 3:
+            return 0.0
+        over.set()
+        return None
+
+    workers = Workers(work)
+    workers.begin()
+    workers.enqueue("a")
+    async with asyncio.timeout(10):
+        await over.wait()
+    await workers.idle()
+    assert rounds == ["a", "a", "a"]
+    await workers.close()
+
+
+async def test_who_has_been_worked_on_for_long_rests_as_long_and_the_others_get_their_turn(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something happens to `busy` all the time."""
+    rested: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        rested.append(seconds)
+        await real(0)
+
+    clock = [0.0]
+    monkeypatch.setattr("hams_operator.controller.workers.asyncio.sleep", sleep)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0], raising=False)
+    left = {"busy": 3}
+
+    async def work(key: str) -> None:
+        if left[key]:
+            left[key] -= 1
+            clock[0] += 2.0
+            workers.enqueue(key)
+
+    workers = Workers(work)
+    workers.begin()
+    workers.enqueue("busy")
+    await workers.idle()
+    assert rested == [0.0, 2.0, 2.0, 2.0]
+
+
 # -- followers ---------------------------------------------------------------------------------------------------------------------------
 
 
@@ -189,10 +315,14 @@ class Script(FakeKube):
         self.lists, self.watches = lists, watches
         self.over = asyncio.Event()
 
-    async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
+    async def page(
+        self, resource: Resource, namespace: str, selector: str, after: str = "", fields: str = ""
+    ) -> Json:
         return {"metadata": {"resourceVersion": "9"}, "items": self.lists.pop(0)}
 
-    async def watch(self, resource: Resource, namespace: str, selector: str, version: str, heard: Any = None) -> AsyncIterator[Json]:
+    async def watch(
+        self, resource: Resource, namespace: str, selector: str, version: str, heard: Any = None
+    ) -> AsyncIterator[Json]:
         if not self.watches:
             self.over.set()
             await asyncio.Event().wait()
@@ -205,7 +335,14 @@ class Script(FakeKube):
 
 async def follow(script: Script) -> list[str]:
     told: list[str] = []
-    follower = Follower(script, PODS, "", "x", lambda item: told.append(item["metadata"]["name"]), lambda ns, name: told.append(f"-{name}"))
+    follower = Follower(
+        script,
+        PODS,
+        "",
+        "x",
+        lambda item: told.append(item["metadata"]["name"]),
+        lambda ns, name: told.append(f"-{name}"),
+    )
     task = asyncio.ensure_future(follower.run())
     await script.over.wait()
     task.cancel()
@@ -213,7 +350,11 @@ async def follow(script: Script) -> list[str]:
 
 
 async def test_a_follower_tells_what_is_there_and_what_changes(quick: None) -> None:
-    events = [{"type": "ADDED", "object": pod("b", 10)}, {"type": "BOOKMARK", "object": pod("", 11)}, {"type": "DELETED", "object": pod("a", 12)}]
+    events = [
+        {"type": "ADDED", "object": pod("b", 10)},
+        {"type": "BOOKMARK", "object": pod("", 11)},
+        {"type": "DELETED", "object": pod("a", 12)},
+    ]
     assert await follow(Script([[pod("a")]], [events])) == ["a", "b", "-a"]
 
 
@@ -233,12 +374,20 @@ async def test_a_broken_watch_goes_on_where_it_ended(quick: None) -> None:
 def test_only_what_matters_is_news() -> None:
     news: list[tuple[str, str]] = []
     store = Store(news.append)
-    graph = {"kind": "ServiceGraph", "metadata": {"name": "g", "namespace": "n", "resourceVersion": "1"}, "spec": {"a": 1}}
+    graph = {
+        "kind": "ServiceGraph",
+        "metadata": {"name": "g", "namespace": "n", "resourceVersion": "1"},
+        "spec": {"a": 1},
+    }
     store.put_graph(graph)
     store.put_graph({**graph, "status": {"x": 1}, "metadata": {**graph["metadata"], "resourceVersion": "2"}})
     assert news == [("n", "g")]
     labels = {"hams.dev/graph": "g"}
-    deployment = {"kind": "Deployment", "metadata": {"name": "d", "namespace": "n", "labels": labels, "managedFields": [1]}, "spec": {}}
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "n", "labels": labels, "managedFields": [1]},
+        "spec": {},
+    }
     store.put(deployment)
     store.put({**deployment, "status": {"replicas": 1}})
     assert len(news) == 2
@@ -252,8 +401,20 @@ def test_only_what_matters_is_news() -> None:
 
 
 def test_options_come_from_the_environment_that_the_chart_sets() -> None:
-    found = options_from({"HAMS_ETCD": "http://e:1", "HAMS_SIDECAR_IMAGE": "i:1", "HAMS_WATCH_NAMESPACES": "a, b", "HAMS_HISTORY_HOST_PATH": "/h"})
-    assert (found.settings.etcd, found.settings.image, found.settings.history, found.namespaces) == ("http://e:1", "i:1", "/h", ("a", "b"))
+    found = options_from(
+        {
+            "HAMS_ETCD": "http://e:1",
+            "HAMS_SIDECAR_IMAGE": "i:1",
+            "HAMS_WATCH_NAMESPACES": "a, b",
+            "HAMS_HISTORY_HOST_PATH": "/h",
+        }
+    )
+    assert (found.settings.etcd, found.settings.image, found.settings.history, found.namespaces) == (
+        "http://e:1",
+        "i:1",
+        "/h",
+        ("a", "b"),
+    )
     assert options_from({}).namespaces == ()
     assert options_from({"HAMS_LOG_LEVEL": "DEBUG"}).log_level == "debug"
     with pytest.raises(ValueError, match="HAMS_LOG_LEVEL: expected one of debug, info"):
@@ -264,7 +425,9 @@ def test_options_come_from_the_environment_that_the_chart_sets() -> None:
 # -- the mirror --------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else a controller that begins with a thousand graphs tells all of them, and is later still for it."""
     monkeypatch.setattr(limits, "etcd_look_s", 0.001)
 
@@ -297,7 +460,13 @@ async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_l
     identities = NoIdentities()
     identities.doubt = lambda: doubts.append("doubt")  # type: ignore[method-assign]
     client = MemoryStore().client()
-    controller = Controller(FakeKube(), cast(EtcdCoordination, client), Options(Settings(), "c", "hams-system"), identities, lambda: None)
+    controller = Controller(
+        FakeKube(),
+        cast(EtcdCoordination, client),
+        Options(Settings(), "c", "hams-system"),
+        identities,
+        lambda: None,
+    )
     controller._keys["u"] = ("ns", "g")
     told: list[tuple[str, str]] = []
     controller.workers.enqueue = told.append  # type: ignore[method-assign]
@@ -333,8 +502,12 @@ async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_l
 async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_than_ok() -> None:
     kube = FakeKube()
     options = Options(Settings(), "c", "hams-system", health_port=0)
-    controller = SimpleNamespace(store=Store(lambda key: None), workers=Workers(_nothing), mirror=SimpleNamespace(away=""))
-    runner = await _health(options, Election(kube, "hams-system", "c"), cast(Controller, controller), kube, None)
+    controller = SimpleNamespace(
+        store=Store(lambda key: None), workers=Workers(_nothing), mirror=SimpleNamespace(away="")
+    )
+    runner = await _health(
+        options, Election(kube, "hams-system", "c"), cast(Controller, controller), kube, None
+    )
     url = f"http://127.0.0.1:{_port(runner)}"
     token = (await metrics_token(kube, "hams-system", "hams-metrics")).decode()
     try:
@@ -343,20 +516,33 @@ async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_
             for given in ("", "Bearer wrong", token, f"Bearer {token}"):
                 async with session.get(f"{url}/metrics", headers={"Authorization": given}) as answer:
                     text = await answer.text()
-                    found[given] = answer.status, "hams_controller_leads 0" in text and "process_cpu_seconds_total" in text
+                    found[given] = (
+                        answer.status,
+                        "hams_controller_leads 0" in text and "process_cpu_seconds_total" in text,
+                    )
             asked = kube.asked
             for path in ("/healthz", "/readyz"):
                 async with session.get(f"{url}{path}") as answer:
                     assert await answer.text() == "ok\n"
     finally:
         await runner.cleanup()
-    assert found == {"": (401, False), "Bearer wrong": (401, False), token: (401, False), f"Bearer {token}": (200, True)}
+    assert found == {
+        "": (401, False),
+        "Bearer wrong": (401, False),
+        token: (401, False),
+        f"Bearer {token}": (200, True),
+    }
     assert asked <= 4, "the API server is not asked each time"
 
 
 def _with_status(name: str, version: str, **conditions: str) -> Json:
     status = {"conditions": [{"type": kind, "status": holds} for kind, holds in conditions.items()]}
-    return {"kind": "ServiceGraph", "metadata": {"name": name, "namespace": "ns", "resourceVersion": version}, "spec": {}, "status": status}
+    return {
+        "kind": "ServiceGraph",
+        "metadata": {"name": name, "namespace": "ns", "resourceVersion": version},
+        "spec": {},
+        "status": status,
+    }
 
 
 def _conditions(store: Store, leads: bool = True) -> dict[tuple[str, ...], float]:
@@ -365,22 +551,45 @@ def _conditions(store: Store, leads: bool = True) -> dict[tuple[str, ...], float
     text = exposition(_samples(cast(Controller, controller), leads, 7)).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["hams_controller_kube_requests"].samples[0].value == 7
-    found = families["hams_controller_graph_condition"].samples if "hams_controller_graph_condition" in families else []
-    return {tuple(sample.labels[name] for name in ("namespace", "graph", "type")): sample.value for sample in found}
+    found = (
+        families["hams_controller_graph_condition"].samples
+        if "hams_controller_graph_condition" in families
+        else []
+    )
+    return {
+        tuple(sample.labels[name] for name in ("namespace", "graph", "type")): sample.value
+        for sample in found
+    }
 
 
 def test_conditions_of_graphs_are_exposed_by_who_leads_and_go_with_their_graph() -> None:
     store = Store(lambda key: None)
     store.put_graph({"kind": "ServiceGraph", "metadata": {"name": "new", "namespace": "ns"}, "spec": {}})
-    store.put_graph(_with_status("a", "1", Ready="True", Redundant="False", Progressing="True", Strange="True"))
+    store.put_graph(
+        _with_status("a", "1", Ready="True", Redundant="False", Progressing="True", Strange="True")
+    )
     store.put_graph(_with_status("b", "2", Ready="Unknown", Redundant="True"))
     a, b = ("ns", "a"), ("ns", "b")
-    assert _conditions(store) == {(*a, "Ready"): 1, (*a, "Redundant"): 0, (*a, "Progressing"): 1, (*b, "Ready"): 0, (*b, "Redundant"): 1}
+    assert _conditions(store) == {
+        (*a, "Ready"): 1,
+        (*a, "Redundant"): 0,
+        (*a, "Progressing"): 1,
+        (*b, "Ready"): 0,
+        (*b, "Redundant"): 1,
+    }
     assert _conditions(store, leads=False) == {}
     with store.writing("ServiceGraph", *a):
-        store.put_graph(_with_status("a", "3", Ready="False", Redundant="True", Progressing="True"), ours=True)
+        store.put_graph(
+            _with_status("a", "3", Ready="False", Redundant="True", Progressing="True"), ours=True
+        )
     store.put_graph(_with_status("b", "4", Ready="True", Redundant="True"))
-    assert _conditions(store) == {(*a, "Ready"): 0, (*a, "Redundant"): 1, (*a, "Progressing"): 1, (*b, "Ready"): 1, (*b, "Redundant"): 1}
+    assert _conditions(store) == {
+        (*a, "Ready"): 0,
+        (*a, "Redundant"): 1,
+        (*a, "Progressing"): 1,
+        (*b, "Ready"): 1,
+        (*b, "Redundant"): 1,
+    }
     labels = {"hams.dev/graph": "a"}
     store.put({"kind": "Pod", "metadata": {"name": "a-1", "namespace": "ns", "labels": labels}, "status": {}})
     store.drop_graph(a)  # its pods are still there
@@ -425,12 +634,22 @@ class Told(Webhook):
         return _port(self._runner)
 
 
-async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_whether_it_leads_or_not() -> None:
+async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_whether_it_leads_or_not() -> (
+    None
+):
     kube = Gated()
     hooks = [{"name": "graphs.hams.dev", "clientConfig": {"service": {"name": "hams-webhook"}}}]
     kube.put({"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "hams"}, "webhooks": hooks})
     options = Options(
-        Settings(), "c", "hams-system", (), "hams-webhook", webhook_configuration="hams", webhook_secret="w", webhook_port=0, health_port=0
+        Settings(),
+        "c",
+        "hams-system",
+        (),
+        "hams-webhook",
+        webhook_configuration="hams",
+        webhook_secret="w",
+        webhook_port=0,
+        health_port=0,
     )
     webhook, election = Told(kube, options), Election(kube, "hams-system", "c")
     runner = await _health(options, election, cast(Controller, SimpleNamespace()), kube, webhook)
@@ -450,7 +669,9 @@ async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_w
             assert await answer("/readyz") == (200, "ok\n")
             assert not election.won.is_set()
             (trusted,) = kube.of("ValidatingWebhookConfiguration")[0]["webhooks"]
-            context = ssl.create_default_context(cadata=base64.b64decode(trusted["clientConfig"]["caBundle"]).decode())
+            context = ssl.create_default_context(
+                cadata=base64.b64decode(trusted["clientConfig"]["caBundle"]).decode()
+            )
             question = {"request": {"uid": "7"}}
             name = "hams-webhook.hams-system.svc"
             url = f"https://127.0.0.1:{webhook.port}/validate"
@@ -465,12 +686,22 @@ async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_w
         await runner.cleanup()
 
 
-async def test_a_webhook_configuration_that_was_made_anew_is_trusted_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_webhook_configuration_that_was_made_anew_is_trusted_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Somebody deleted it to get out of a lock, and installed the chart again: no pod starts anew for that."""
     monkeypatch.setattr(limits, "webhook_look_s", 0.0)
     kube = FakeKube()
     options = Options(
-        Settings(), "c", "hams-system", (), "hams-webhook", webhook_configuration="hams", webhook_secret="w", webhook_port=0, health_port=0
+        Settings(),
+        "c",
+        "hams-system",
+        (),
+        "hams-webhook",
+        webhook_configuration="hams",
+        webhook_secret="w",
+        webhook_port=0,
+        health_port=0,
     )
     hooks = [{"name": "graphs.hams.dev", "clientConfig": {"service": {"name": "hams-webhook"}}}]
     webhook = Told(kube, options)
@@ -479,8 +710,16 @@ async def test_a_webhook_configuration_that_was_made_anew_is_trusted_at_the_next
         async with asyncio.timeout(20):
             await webhook.begun.wait()
             for _ in range(2):
-                kube.put({"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "hams"}, "webhooks": copy.deepcopy(hooks)})
-                while not kube.of("ValidatingWebhookConfiguration")[0]["webhooks"][0]["clientConfig"].get("caBundle"):
+                kube.put(
+                    {
+                        "kind": "ValidatingWebhookConfiguration",
+                        "metadata": {"name": "hams"},
+                        "webhooks": copy.deepcopy(hooks),
+                    }
+                )
+                while not kube.of("ValidatingWebhookConfiguration")[0]["webhooks"][0]["clientConfig"].get(
+                    "caBundle"
+                ):
                     kube.changed.clear()
                     await kube.changed.wait()
     finally:
@@ -552,9 +791,23 @@ def test_what_the_watch_tells_during_a_write_that_fails_is_heard() -> None:
     assert store.objects(("ns", "g")) == []
 
 
-def _graph(version: str, image: str, status: str = "", *, finalizers: tuple[str, ...] = (), uid: str = "u") -> Json:
-    metadata = {"name": "g", "namespace": "ns", "uid": uid, "resourceVersion": version, "finalizers": list(finalizers)}
-    return {"apiVersion": "hams.dev/v1", "kind": "ServiceGraph", "metadata": metadata, "spec": {"image": image}, "status": {"message": status}}
+def _graph(
+    version: str, image: str, status: str = "", *, finalizers: tuple[str, ...] = (), uid: str = "u"
+) -> Json:
+    metadata = {
+        "name": "g",
+        "namespace": "ns",
+        "uid": uid,
+        "resourceVersion": version,
+        "finalizers": list(finalizers),
+    }
+    return {
+        "apiVersion": "hams.dev/v1",
+        "kind": "ServiceGraph",
+        "metadata": metadata,
+        "spec": {"image": image},
+        "status": {"message": status},
+    }
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the answer", "after it"])

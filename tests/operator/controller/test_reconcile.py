@@ -1,11 +1,17 @@
 """One look at one graph, against an API server and an etcd in memory."""
 
+import asyncio
 import copy
+import datetime
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
+from hams_operator import limits
+from hams_operator.controller import reconcile
 from hams_operator.controller.identities import Identities, NoIdentities
 from hams_operator.controller.kube import KubeError, Resource
 from hams_operator.controller.mirror import Mirror
@@ -16,6 +22,7 @@ from hams_operator.controller.store import Store
 from hams_operator.controller.webhook import refusals
 from hams_operator.controller.workers import Again
 from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE, Place
+from hams_operator.plan.pods_seen import Pod, pods_silent
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records, succession
 from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
@@ -34,7 +41,9 @@ UID = "0a1b2c3d-0000-4000-8000-000000000001"
 def followed(item: Json) -> bool:
     """What the followers' selector lets through; these pods have no more labels than they need."""
     labels = item["metadata"].get("labels", {})
-    return "hams.dev/graph" in labels and (item["kind"] == "Pod" or labels.get("app.kubernetes.io/managed-by") == "hams")
+    return "hams.dev/graph" in labels and (
+        item["kind"] == "Pod" or labels.get("app.kubernetes.io/managed-by") == "hams"
+    )
 
 
 class Scene:
@@ -45,13 +54,20 @@ class Scene:
         self.etcd = MemoryStore()
         self.identities: Identities = NoIdentities()
         self.away = ""
+        self._again_s: float | None = None
         self.ask(text)
 
     def ask(self, text: str, annotations: dict[str, str] | None = None) -> None:
         """`kubectl apply`."""
         item = yaml.safe_load(text)
         there = self.kube.items.get(("ServiceGraph", *KEY), {"metadata": {"generation": 0}})
-        metadata = {**there["metadata"], "name": "pair", "namespace": "shop", "uid": UID, "annotations": annotations or {}}
+        metadata = {
+            **there["metadata"],
+            "name": "pair",
+            "namespace": "shop",
+            "uid": UID,
+            "annotations": annotations or {},
+        }
         metadata["generation"] = there["metadata"]["generation"] + 1
         self.kube.put({**there, **item, "metadata": metadata})
 
@@ -68,8 +84,13 @@ class Scene:
         for entry in self.etcd.snapshot("/hams/v1/").entries:
             mirror._put(entry.key, entry.value, entry.mod_revision)
         mirror.away = self.away
-        await Reconciler(self.kube, store, mirror, SETTINGS, self.identities).look(KEY)
+        self._again_s = await Reconciler(self.kube, store, mirror, SETTINGS, self.identities).look(KEY)
         return mirror
+
+    async def again(self) -> float | None:
+        """After how long the controller looks once more though nothing happens."""
+        await self.look()
+        return self._again_s
 
     async def settle(self) -> None:
         for _ in range(4):
@@ -89,13 +110,26 @@ class Scene:
     def pod(self, name: str, role: dict[str, str], ready: bool = True, **more: Any) -> None:
         labels = {"hams.dev/graph": "pair", "hams.dev/incarnation": "0", **role}
         status = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}], **more}
-        self.kube.put({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name, "namespace": "shop", "labels": labels}, "status": status})
+        self.kube.put(
+            {
+                "kind": "Pod",
+                "apiVersion": "v1",
+                "metadata": {"name": name, "namespace": "shop", "labels": labels},
+                "status": status,
+            }
+        )
 
     def write(self, key: str, value: bytes) -> None:
         self.etcd.transact((), (Write(key, value),))
 
     def register(self, instance: str, of: str) -> None:
-        self.write(records.member_key(UID, instance), records.encode_member(records.MemberRecord(of, "tcp:10.0.0.1:7070")))
+        self.write(
+            records.member_key(UID, instance),
+            records.encode_member(records.MemberRecord(of, "tcp:10.0.0.1:7070")),
+        )
+
+    def unregister(self, instance: str) -> None:
+        self.etcd.transact((), (Delete(records.member_key(UID, instance)),))
 
     def topology(self, topology: Topology) -> None:
         self.write(records.topology_key(UID), records.encode_topology(topology))
@@ -179,7 +213,10 @@ async def test_a_failover_is_an_event_and_the_pod_of_the_revoked_instance_goes()
     scene.topology(after)
     await scene.settle()
     assert ("Pod", "shop", "pair-count-1") not in scene.kube.items
-    assert "pair-count-2-aa is primary of count in epoch 2: pair-count-1-aa was revoked" in scene.events()["Promoted"]
+    assert (
+        "pair-count-2-aa is primary of count in epoch 2: pair-count-1-aa was revoked"
+        in scene.events()["Promoted"]
+    )
     assert scene.condition("Redundant")["reason"] == "Degraded"
     assert scene.graph["status"]["lastFailoverTime"]
 
@@ -199,7 +236,9 @@ async def test_what_manager_and_primary_have_told_of_a_failover_is_in_the_status
     moved = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
     await scene.look()
-    assert of_operator(scene, "count")["version"] == 40  # the end of the epoch before; what was told of that one is old
+    assert (
+        of_operator(scene, "count")["version"] == 40
+    )  # the end of the epoch before; what was told of that one is old
     assert of_operator(scene, "count")["lastFailover"]["reason"] == "pair-count-1-aa was revoked"
     told = records.FailoverRecord(2, 41, "pair-count-1-aa: its connection broke")
     scene.write(records.failover_key(UID, "count"), records.encode_failover(told))
@@ -285,7 +324,10 @@ async def test_a_graph_that_runs_goes_on_when_its_resource_becomes_wrong() -> No
 async def test_another_shape_comes_up_beside_the_old_one_which_goes_when_it_serves() -> None:
     scene = Scene()
     await scene.serving()
-    scene.ask(with_change("name: count", "name: counter", with_change("count.y", "counter.y")), {ALLOW_STATE_LOSS: "true"})
+    scene.ask(
+        with_change("name: count", "name: counter", with_change("count.y", "counter.y")),
+        {ALLOW_STATE_LOSS: "true"},
+    )
     await scene.settle()
     names = {item["metadata"]["name"] for item in scene.kube.of("Deployment")}
     assert {"pair-count", "pair-counter-r1", "pair-frontend", "pair-frontend-r1"} <= names
@@ -307,21 +349,33 @@ async def test_a_shape_that_never_served_is_undone_and_the_first_states_stay() -
     scene.write(records.topology_key(f"{UID}-r1"), records.encode_topology(Topology(1)))
     scene.ask(PAIR, {ALLOW_STATE_LOSS: "true"})
     await scene.settle()
-    assert {key: item["metadata"]["uid"] for key, item in scene.kube.items.items() if key[0] == "Deployment"} == first
+    assert {
+        key: item["metadata"]["uid"] for key, item in scene.kube.items.items() if key[0] == "Deployment"
+    } == first
     assert [item["metadata"]["name"] for item in scene.kube.of("ConfigMap")] == ["pair-graph"]
-    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Stable")
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
+        "True",
+        "Stable",
+    )
     scene.ask(PAIR)
     await scene.settle()
-    assert scene.condition("Progressing")["reason"] == "Stable", "the annotation is not needed for what is done"
+    assert scene.condition("Progressing")["reason"] == "Stable", (
+        "the annotation is not needed for what is done"
+    )
     scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
     await scene.settle()
-    assert ("ConfigMap", "shop", "pair-graph-r2") in scene.kube.items, "etcd may hold anything below the number that was used"
+    assert ("ConfigMap", "shop", "pair-graph-r2") in scene.kube.items, (
+        "etcd may hold anything below the number that was used"
+    )
 
 
 async def test_while_two_shapes_are_there_the_status_is_about_the_one_that_serves() -> None:
     scene = Scene()
     await scene.serving()
-    for text in (without_count(), with_change("name: count", "name: third", with_change("count.y", "third.y"))):
+    for text in (
+        without_count(),
+        with_change("name: count", "name: third", with_change("count.y", "third.y")),
+    ):
         scene.ask(text, {ALLOW_STATE_LOSS: "true"})
         await scene.settle()
     assert ("ConfigMap", "shop", "pair-graph-r2") in scene.kube.items
@@ -363,9 +417,16 @@ async def test_a_lost_config_map_is_no_leave_to_lose_a_state(how: str) -> None:
     take_away(scene, "pair-graph", how)
     await scene.settle()
     assert scene.condition("Progressing")["reason"] == "ChangeRefused"
-    assert {item["metadata"]["name"] for item in scene.kube.of("Deployment")} == {"pair-manager", "pair-pass", "pair-count", "pair-frontend"}
+    assert {item["metadata"]["name"] for item in scene.kube.of("Deployment")} == {
+        "pair-manager",
+        "pair-pass",
+        "pair-count",
+        "pair-frontend",
+    }
     assert scene.etcd.read(records.spec_key(UID)) == kept
-    assert decode_spec(scene.kube.items["ConfigMap", "shop", "pair-graph"]["data"]["spec.json"].encode()).operators.keys() == {"pass", "count"}
+    assert decode_spec(
+        scene.kube.items["ConfigMap", "shop", "pair-graph"]["data"]["spec.json"].encode()
+    ).operators.keys() == {"pass", "count"}
 
 
 async def test_a_later_incarnation_whose_config_map_is_lost_goes_on() -> None:
@@ -374,7 +435,11 @@ async def test_a_later_incarnation_whose_config_map_is_lost_goes_on() -> None:
     scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
     await scene.settle()
     for key, item in list(scene.kube.items.items()):  # the first one has gone
-        if item["metadata"].get("labels", {}).get("hams.dev/incarnation") == "0" and key[:3] != ("Service", "shop", "pair"):
+        if item["metadata"].get("labels", {}).get("hams.dev/incarnation") == "0" and key[:3] != (
+            "Service",
+            "shop",
+            "pair",
+        ):
             del scene.kube.items[key]
     await scene.settle()
     before = {item["metadata"]["name"] for item in scene.kube.of("Deployment")}
@@ -385,7 +450,9 @@ async def test_a_later_incarnation_whose_config_map_is_lost_goes_on() -> None:
     assert ("ConfigMap", "shop", "pair-graph") not in scene.kube.items
 
 
-@pytest.mark.parametrize("held", [b"", b'{"format": "hams-spec-9", "graph": {}}'], ids=["nothing", "another format"])
+@pytest.mark.parametrize(
+    "held", [b"", b'{"format": "hams-spec-9", "graph": {}}'], ids=["nothing", "another format"]
+)
 async def test_where_nobody_can_tell_what_runs_nothing_is_changed_and_the_status_says_so(held: bytes) -> None:
     scene = Scene()
     await scene.serving()
@@ -399,8 +466,13 @@ async def test_where_nobody_can_tell_what_runs_nothing_is_changed_and_the_status
     for _ in range(3):
         with pytest.raises(Again, match="ConfigMap pair-graph"):
             await scene.look()
-    assert {key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")} == before
-    assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("Unknown", "SpecUnreadable")
+    assert {
+        key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")
+    } == before
+    assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == (
+        "Unknown",
+        "SpecUnreadable",
+    )
     assert "nothing is changed" in scene.graph["status"]["message"]
     assert (scene.etcd.read(records.spec_key(UID)) is not None) == bool(held)
 
@@ -413,14 +485,20 @@ async def test_etcd_keys_of_all_incarnations_go_though_etcd_was_never_read() -> 
     scene.graph["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     store = Store(lambda key: None)
     store.put_graph(copy.deepcopy(scene.graph))
-    await Reconciler(scene.kube, store, Mirror(scene.etcd.client(), lambda uid: None), SETTINGS, NoIdentities()).look(KEY)
+    await Reconciler(
+        scene.kube, store, Mirror(scene.etcd.client(), lambda uid: None), SETTINGS, NoIdentities()
+    ).look(KEY)
     assert ("ServiceGraph", *KEY) not in scene.kube.items
-    assert [entry.key for entry in scene.etcd.snapshot("/hams/v1/").entries] == [records.spec_key(f"{UID[:-1]}2{tail}") for tail in ("-r1", "")]
+    assert [entry.key for entry in scene.etcd.snapshot("/hams/v1/").entries] == [
+        records.spec_key(f"{UID[:-1]}2{tail}") for tail in ("-r1", "")
+    ]
 
 
 async def test_what_was_only_written_to_etcd_has_not_run_and_binds_nobody() -> None:
     scene = Scene()
-    scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}, "spec": {}})
+    scene.kube.put(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}, "spec": {}}
+    )
     with pytest.raises(Again):
         await scene.look()
     assert scene.etcd.read(records.spec_key(UID)) is not None
@@ -490,11 +568,22 @@ async def test_a_graph_goes_though_etcd_takes_nothing_more(monkeypatch: pytest.M
 LABELS = {"hams.dev/graph": "pair", "app.kubernetes.io/managed-by": "hams"}
 
 
-@pytest.mark.parametrize("labels", [{}, {"hams.dev/graph": "pair"}, LABELS], ids=["unlabelled", "of-the-graph", "as-ours"])
-@pytest.mark.parametrize(("kind", "name"), [("Service", "pair"), ("ConfigMap", "pair-graph"), ("NetworkPolicy", "pair-peers")])
+@pytest.mark.parametrize(
+    "labels", [{}, {"hams.dev/graph": "pair"}, LABELS], ids=["unlabelled", "of-the-graph", "as-ours"]
+)
+@pytest.mark.parametrize(
+    ("kind", "name"), [("Service", "pair"), ("ConfigMap", "pair-graph"), ("NetworkPolicy", "pair-peers")]
+)
 async def test_an_object_of_somebody_else_is_not_taken(kind: str, name: str, labels: dict[str, str]) -> None:
     scene = Scene()
-    theirs = scene.kube.put({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "shop", "labels": labels}, "spec": {"a": []}})
+    theirs = scene.kube.put(
+        {
+            "apiVersion": "v1",
+            "kind": kind,
+            "metadata": {"name": name, "namespace": "shop", "labels": labels},
+            "spec": {"a": []},
+        }
+    )
     with pytest.raises(Again, match=f"{kind} {name}"):
         await scene.look()
     assert scene.condition("Ready")["reason"] == "NameTaken"
@@ -511,22 +600,38 @@ async def test_what_was_begun_before_a_stranger_was_met_is_taken_back_once() -> 
     theirs = dict(scene.kube.items)
     for number in range(3):
         before = len(scene.kube.calls)
-        with pytest.raises(Again, match="Deployment pair-count, PodDisruptionBudget pair-count: there already"):
+        with pytest.raises(
+            Again, match="Deployment pair-count, PodDisruptionBudget pair-count: there already"
+        ):
             await scene.look()
-        written = [call for call in scene.kube.calls[before:] if "ServiceGraph" not in call and "Event" not in call]
+        written = [
+            call for call in scene.kube.calls[before:] if "ServiceGraph" not in call and "Event" not in call
+        ]
         assert bool(written) == (number == 0)
-        assert not any(call.startswith("create Deployment") for call in written), "nothing runs of what cannot be whole"
-        assert {key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")} == {
-            key: item for key, item in theirs.items() if key[0] != "ServiceGraph"
-        }
-    del scene.kube.items["Deployment", "shop", "pair-count"], scene.kube.items["PodDisruptionBudget", "shop", "pair-count"]
+        assert not any(call.startswith("create Deployment") for call in written), (
+            "nothing runs of what cannot be whole"
+        )
+        assert {
+            key: item for key, item in scene.kube.items.items() if key[0] not in ("ServiceGraph", "Event")
+        } == {key: item for key, item in theirs.items() if key[0] != "ServiceGraph"}
+    del (
+        scene.kube.items["Deployment", "shop", "pair-count"],
+        scene.kube.items["PodDisruptionBudget", "shop", "pair-count"],
+    )
     await scene.settle()
     assert len(scene.kube.of("Deployment")) == 4
 
 
 async def test_a_deployment_that_runs_already_ends_when_another_one_is_a_strangers() -> None:
     scene = Scene()
-    scene.kube.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "pair-frontend", "namespace": "shop"}, "spec": {}})
+    scene.kube.put(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "pair-frontend", "namespace": "shop"},
+            "spec": {},
+        }
+    )
     with pytest.raises(Again, match="Deployment pair-frontend: there already"):
         await scene.look()
     assert "create Deployment pair-manager" in scene.kube.calls
@@ -536,7 +641,9 @@ async def test_a_deployment_that_runs_already_ends_when_another_one_is_a_strange
 # -- what the API server says no to for good ---------------------------------------------------------------------------------------------
 
 OTHER_IMAGE = with_change('"m:Count", image: "m:1"', '"m:Count", image: "m:2"')
-NO = KubeError(422, 'PATCH .../pair-count: Deployment.apps "pair-count" is invalid: spec.template.spec: Invalid value')
+NO = KubeError(
+    422, 'PATCH .../pair-count: Deployment.apps "pair-count" is invalid: spec.template.spec: Invalid value'
+)
 
 
 async def look_in_vain(scene: Scene, words: str) -> None:
@@ -559,13 +666,20 @@ async def test_f31_a_graph_that_serves_stays_ready_when_a_change_is_refused_with
     assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("True", "Serving")
     assert scene.condition("Redundant")["status"] == "True"
     progressing = scene.condition("Progressing")
-    assert (progressing["status"], progressing["reason"], progressing["message"]) == ("False", "Rejected", str(NO))
+    assert (progressing["status"], progressing["reason"], progressing["message"]) == (
+        "False",
+        "Rejected",
+        str(NO),
+    )
     assert scene.graph["status"]["message"] == scene.events()["Rejected"] == str(NO)
     assert "NotReady" not in scene.events()
     scene.kube.refused = {}
     scene.ask(PAIR)
     await scene.settle()
-    assert (scene.condition("Progressing")["reason"], scene.graph["status"]["message"]) == ("Stable", "serving")
+    assert (scene.condition("Progressing")["reason"], scene.graph["status"]["message"]) == (
+        "Stable",
+        "serving",
+    )
 
 
 async def test_f31_a_graph_that_never_served_is_not_ready_because_of_the_422() -> None:
@@ -573,14 +687,23 @@ async def test_f31_a_graph_that_never_served_is_not_ready_because_of_the_422() -
     scene.kube.refused = {"create Deployment pair-count": NO}
     await look_in_vain(scene, "Invalid value")
     for kind in ("Ready", "Progressing"):
-        assert (scene.condition(kind)["status"], scene.condition(kind)["reason"], scene.condition(kind)["message"]) == ("False", "Rejected", str(NO))
+        assert (
+            scene.condition(kind)["status"],
+            scene.condition(kind)["reason"],
+            scene.condition(kind)["message"],
+        ) == ("False", "Rejected", str(NO))
     assert scene.graph["status"]["message"] == scene.events()["Rejected"] == str(NO)
     scene.kube.refused = {}
     await scene.serving()
-    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Stable")
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
+        "True",
+        "Stable",
+    )
 
 
-async def test_a_graph_that_stops_to_serve_under_a_refusal_is_not_ready_and_a_lost_state_comes_first() -> None:
+async def test_a_graph_that_stops_to_serve_under_a_refusal_is_not_ready_and_a_lost_state_comes_first() -> (
+    None
+):
     scene = Scene()
     await scene.serving()
     scene.kube.refused = {"apply Deployment pair-count": NO}
@@ -598,7 +721,12 @@ async def test_a_graph_that_stops_to_serve_under_a_refusal_is_not_ready_and_a_lo
 async def test_a_graph_that_serves_stays_ready_while_one_of_its_names_is_taken() -> None:
     scene = Scene()
     await scene.serving()
-    theirs = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "pair-count", "namespace": "shop"}, "spec": {}}
+    theirs = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "pair-count", "namespace": "shop"},
+        "spec": {},
+    }
     scene.kube.put(theirs)
     await look_in_vain(scene, "PodDisruptionBudget pair-count: there already")
     assert (scene.condition("Ready")["status"], scene.condition("Ready")["reason"]) == ("True", "Serving")
@@ -606,7 +734,9 @@ async def test_a_graph_that_serves_stays_ready_while_one_of_its_names_is_taken()
     assert (progressing["status"], progressing["reason"]) == ("False", "NameTaken")
     assert scene.graph["status"]["message"] == progressing["message"] == scene.events()["NameTaken"]
     assert "NotReady" not in scene.events()
-    del scene.kube.items["ConfigMap", "shop", "pair-graph"]  # to be made as well: but it is known by now that not all can be
+    del scene.kube.items[
+        "ConfigMap", "shop", "pair-graph"
+    ]  # to be made as well: but it is known by now that not all can be
     before = len(scene.kube.calls)
     with pytest.raises(Again):
         await scene.look()
@@ -635,7 +765,10 @@ async def test_a_graph_whose_service_is_gone_and_may_not_be_made_again_is_not_re
     scene.kube.refused = {"create Service pair": DENIED}
     await look_in_vain(scene, "exceeded quota")
     assert told(scene, "Ready") == ("False", "Rejected")
-    assert scene.condition("Ready")["message"] == f"the Service pair is not there, or not of this graph: {DENIED}"
+    assert (
+        scene.condition("Ready")["message"]
+        == f"the Service pair is not there, or not of this graph: {DENIED}"
+    )
     assert told(scene, "Redundant") == ("True", "InSync"), "no state is in danger"
     assert told(scene, "Progressing") == ("False", "Rejected")
     assert "exceeded quota" in scene.events()["NotReady"]
@@ -646,11 +779,20 @@ async def test_a_graph_whose_service_is_gone_and_may_not_be_made_again_is_not_re
 
 
 @pytest.mark.parametrize("labels", [{}, LABELS], ids=["unlabelled", "as-ours"])
-async def test_a_graph_whose_services_name_is_somebody_elses_by_now_is_not_ready(labels: dict[str, str]) -> None:
+async def test_a_graph_whose_services_name_is_somebody_elses_by_now_is_not_ready(
+    labels: dict[str, str],
+) -> None:
     scene = Scene()
     await scene.serving()
     del scene.kube.items[SERVICE]
-    theirs = scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop", "labels": labels}, "spec": {}})
+    theirs = scene.kube.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "pair", "namespace": "shop", "labels": labels},
+            "spec": {},
+        }
+    )
     await look_in_vain(scene, "Service pair: there already")
     assert told(scene, "Ready") == ("False", "NameTaken")
     assert "Service pair: there already, and not of this graph" in scene.condition("Ready")["message"]
@@ -696,7 +838,10 @@ async def test_which_shape_serves_is_not_a_matter_of_the_service() -> None:
     """All shapes have the same. While it is gone, the one that serves is still the one told of, and nothing of it goes."""
     scene = Scene()
     await scene.serving()
-    for text in (without_count(), with_change("name: count", "name: third", with_change("count.y", "third.y"))):
+    for text in (
+        without_count(),
+        with_change("name: count", "name: third", with_change("count.y", "third.y")),
+    ):
         scene.ask(text, {ALLOW_STATE_LOSS: "true"})
         await scene.settle()
     assert told(scene, "Ready") == ("True", "Serving"), "by the Service, whichever shape has written it last"
@@ -716,10 +861,15 @@ async def test_a_shape_that_is_refused_with_422_leaves_the_one_before_ready_and_
     scene.kube.refused = {"create Deployment pair-counter-r1": NO}
     scene.ask(without_count(), {ALLOW_STATE_LOSS: "true"})
     await look_in_vain(scene, "Invalid value")
-    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Rejected")
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
+        "True",
+        "Rejected",
+    )
     wrong = copy.deepcopy(scene.graph)
     scene.ask(PAIR)
-    assert refusals({"operation": "UPDATE", "object": scene.graph, "oldObject": wrong}) == [], "the way back"
+    assert refusals({"operation": "UPDATE", "object": scene.graph, "oldObject": wrong}, SETTINGS) == [], (
+        "the way back"
+    )
 
 
 async def test_a_wrong_resource_and_a_refusal_are_both_told() -> None:
@@ -729,7 +879,10 @@ async def test_a_wrong_resource_and_a_refusal_are_both_told() -> None:
     scene.kube.refused = {"apply Deployment pair-count": NO}
     scene.ask(with_change("inputs: [pass.y]", "inputs: [pas.y]"))
     await look_in_vain(scene, "Invalid value")
-    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Rejected")
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
+        "True",
+        "Rejected",
+    )
     for words in (str(NO), 'no operator "pas"', "Until then it runs as before"):
         assert words in scene.graph["status"]["message"]
 
@@ -741,7 +894,10 @@ async def test_a_pod_that_may_not_be_labelled_keeps_the_status_from_nothing() ->
         await scene.serving()
     with pytest.raises(Again, match="a policy denies it"):
         await scene.look()
-    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Rejected")
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
+        "True",
+        "Rejected",
+    )
 
 
 class Hasty(FakeKube):
@@ -776,7 +932,14 @@ async def test_what_has_become_somebody_elses_since_it_was_seen_is_not_taken_by_
     with pytest.raises(KubeError, match="Service pair has gone"):
         await Objects(scene.kube, store).apply(place, [mine])
     assert ("Service", "shop", "pair") not in scene.kube.items
-    theirs = scene.kube.put({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pair", "namespace": "shop"}, "spec": {"a": 1}})
+    theirs = scene.kube.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "pair", "namespace": "shop"},
+            "spec": {"a": 1},
+        }
+    )
     with pytest.raises(KubeError, match="is another one by now"):
         await Objects(scene.kube, store).apply(place, [mine])
     assert scene.kube.items["Service", "shop", "pair"] == theirs
@@ -803,7 +966,11 @@ def test_the_fields_of_an_update_become_those_of_the_apply() -> None:
     ours = {"manager": "hams-controller", "apiVersion": "apps/v1", "fieldsType": "FieldsV1"}
     status = {**ours, "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}}
     other = {**ours, "manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:paused": {}}}}
-    update = {**ours, "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}, "f:template": {"f:a": {}}}}}
+    update = {
+        **ours,
+        "operation": "Update",
+        "fieldsV1": {"f:spec": {"f:replicas": {}, "f:template": {"f:a": {}}}},
+    }
     apply = {**ours, "operation": "Apply", "fieldsV1": {"f:spec": {"f:template": {"f:b": {}}}}}
     assert as_applied([status, other, apply]) is None
     assert as_applied([update, other]) == [other, {**update, "operation": "Apply"}]
@@ -823,8 +990,17 @@ async def test_an_object_of_ours_that_has_lost_its_labels_gets_them_back() -> No
 async def test_a_model_in_a_crash_loop_is_told_with_its_last_words() -> None:
     scene = Scene()
     await scene.settle()
-    ended = {"exitCode": 1, "message": "Traceback\nImportError: no torch", "finishedAt": "2026-01-01T00:00:00Z"}
-    state = {"name": "model", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    ended = {
+        "exitCode": 1,
+        "message": "Traceback\nImportError: no torch",
+        "finishedAt": "2026-01-01T00:00:00Z",
+    }
+    state = {
+        "name": "model",
+        "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": ended},
+    }
     scene.pod("pair-count-1", {"hams.dev/operator": "count"}, ready=False, containerStatuses=[state])
     await scene.look()
     assert scene.condition("Ready")["reason"] == "ModelCrashLoop"
@@ -849,7 +1025,9 @@ STORM = [KubeError(status, "storm") for status in (0, 403, 409, 410, 422, 429, 5
 
 
 @pytest.mark.parametrize("error", STORM, ids=lambda error: str(error.status))
-async def test_f31_a_controller_that_dies_or_is_refused_anywhere_leaves_nothing_doubled_and_nothing_out(error: KubeError) -> None:
+async def test_f31_a_controller_that_dies_or_is_refused_anywhere_leaves_nothing_doubled_and_nothing_out(
+    error: KubeError,
+) -> None:
     calm = Scene()
     await calm.settle()
     wanted = {key: value.get("spec") for key, value in calm.kube.items.items() if key[0] != "Event"}
@@ -863,7 +1041,9 @@ async def test_f31_a_controller_that_dies_or_is_refused_anywhere_leaves_nothing_
                 await scene.look()
             except Again:
                 continue
-        assert {key: value.get("spec") for key, value in scene.kube.items.items() if key[0] != "Event"} == wanted
+        assert {
+            key: value.get("spec") for key, value in scene.kube.items.items() if key[0] != "Event"
+        } == wanted
         assert scene.graph["metadata"]["finalizers"] == [FINALIZER]
         for kind in ("Ready", "Redundant", "Progressing"):
             assert scene.condition(kind)["reason"] == calm.condition(kind)["reason"]
@@ -926,3 +1106,401 @@ async def test_a_graph_without_proof_is_not_begun() -> None:
     with pytest.raises(Again, match="no leader"):
         await scene.look()
     assert not scene.kube.of("Deployment")
+
+
+# -- objects that the webhook has not seen ---------------------------------------------------------------------------------------
+
+
+async def test_an_object_of_megabytes_that_was_stored_without_the_webhook_is_said_to_be_too_large() -> None:
+    scene = Scene()
+    scene.graph["spec"]["operators"][0]["model"]["config"] = {"table": [1] * 500_000}
+    await scene.look()
+    assert scene.condition("Ready")["reason"] == "Invalid"
+    assert "larger than 256 KiB" in scene.condition("Ready")["message"]
+    assert not scene.kube.of("Deployment")
+
+
+async def test_while_one_object_is_validated_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, began, let_go = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    real = reconcile.read_permitted
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        loop.call_soon_threadsafe(began.set)
+        assert let_go.wait(30), "nobody let go: the loop stood still"
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(reconcile, "read_permitted", slow)
+    scene = Scene()
+    looking = asyncio.ensure_future(scene.look())
+    await began.wait()
+    let_go.set()
+    await looking
+    assert scene.kube.of("Deployment")
+
+
+# -- a node that is away ---------------------------------------------------------------------------------------------------------
+
+
+def bound(scene: Scene, name: str, seconds_ago: float, **status: Any) -> None:
+    """A pod that has been bound to a node; `startTime` would be its kubelet's first word."""
+    at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": f"{at:%Y-%m-%dT%H:%M:%SZ}"}
+    scene.pod(name, {"hams.dev/operator": "count"}, ready=False, **status)
+    scene.kube.items["Pod", "shop", name]["status"]["conditions"].append(scheduled)
+    scene.kube.items["Pod", "shop", name]["spec"] = {"nodeName": "node2"}
+
+
+async def test_the_pod_of_a_revoked_instance_on_a_node_that_is_away_is_deleted_before_kubernetes_notices() -> (
+    None
+):
+    """It still says Ready, for forty seconds. A ReplicaSet does not count a pod that is being deleted."""
+    scene = Scene()
+    await scene.serving()
+    moved = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
+    scene.unregister("pair-count-1-aa")
+    await scene.look()
+    assert "delete Pod pair-count-1" in scene.kube.calls
+
+
+async def test_a_pod_that_no_kubelet_has_seen_is_made_again_elsewhere() -> None:
+    scene = Scene()
+    await scene.serving()
+    bound(scene, "pair-count-3", limits.pod_unstarted_s + 1)
+    bound(scene, "pair-count-4", limits.pod_unstarted_s + 1, startTime="2026-01-01T00:00:00Z")
+    bound(scene, "pair-count-5", 0)
+    await scene.look()
+    assert [call for call in scene.kube.calls if call.startswith("delete Pod")] == ["delete Pod pair-count-3"]
+
+
+async def test_a_dead_backup_has_no_role_to_revoke_and_is_made_again_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its primary drops it, its lease ends, and its pod says Ready until Kubernetes takes its node for dead."""
+    scene = Scene()
+    await scene.serving()
+    alone = ReplicaSet("count", 1, "pair-count-1-aa")
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
+    scene.unregister("pair-count-2-aa")
+    await scene.look()
+    assert "delete Pod pair-count-2" not in scene.kube.calls, "it may be about to say so"
+    assert await scene.again() is not None
+    monkeypatch.setattr(limits, "pod_silent_s", 0.0)
+    scene.away = "no answer"
+    await scene.look()
+    assert "delete Pod pair-count-2" not in scene.kube.calls, "without etcd nobody knows"
+    scene.away = ""
+    await scene.look()
+    assert [call for call in scene.kube.calls if call.startswith("delete Pod")] == ["delete Pod pair-count-2"]
+
+
+async def test_an_instance_that_registers_again_is_not_taken_for_dead() -> None:
+    scene = Scene()
+    await scene.serving()
+    seen = {
+        pod: pods_silent(TOPOLOGY, (), [pod]) for pod in (Pod("pair-new-1", "count", ready=True, uid="1"),)
+    }
+    assert all(silent == (pod,) for pod, silent in seen.items())
+    for pod in seen:
+        assert pods_silent(TOPOLOGY, ("pair-new-1-aa",), [pod]) == ()
+        assert pods_silent(TOPOLOGY, (), [replace(pod, ready=False)]) == (), (
+            "it starts, or its kubelet has said so"
+        )
+        assert pods_silent(TOPOLOGY, (), [replace(pod, deleting=True)]) == ()
+
+
+async def test_no_patience_is_had_with_a_node_that_does_not_end_a_pod_in_time() -> None:
+    """A pod that was to be gone by now says that its kubelet is away: the next pods that are bound there are not waited for."""
+    scene = Scene()
+    await scene.serving()
+    bound(scene, "pair-count-3", limits.pod_overdue_s + 1)
+    await scene.look()
+    assert "delete Pod pair-count-3" not in scene.kube.calls
+    scene.pod("pair-count-4", {"hams.dev/operator": "count"}, startTime="2026-01-01T00:00:00Z")
+    scene.kube.items["Pod", "shop", "pair-count-4"]["spec"] = {"nodeName": "node2"}
+    for passed_s, deleted in ((-30.0, False), (limits.pod_overdue_s + 1, True)):
+        scene.kube.items["Pod", "shop", "pair-count-4"]["metadata"]["deletionTimestamp"] = started(passed_s)
+        await scene.look()
+        assert ("delete Pod pair-count-3" in scene.kube.calls) is deleted
+
+
+async def test_a_pod_that_no_kubelet_has_seen_yet_is_looked_at_again_though_nothing_happens() -> None:
+    scene = Scene()
+    await scene.serving()
+    assert await scene.again() is None
+    bound(scene, "pair-count-3", 5)
+    again_s = await scene.again()
+    assert again_s is not None
+    assert 0 < again_s <= limits.pod_unstarted_s
+
+
+# -- pods that do not start ------------------------------------------------------------------------------------------------------
+
+QUOTA = 'pods "pair-count-7d4b-" is forbidden: exceeded quota: team, requested: pods=1, used: pods=10, limited: pods=10'
+
+
+def refuse(scene: Scene, deployment: str, why: str) -> None:
+    """What the Deployment's status says when its ReplicaSet may make no pods."""
+    condition = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": why}
+    scene.kube.items["Deployment", "shop", deployment]["status"] = {"conditions": [condition]}
+
+
+async def test_pods_that_kubernetes_refuses_to_make_are_told_in_its_own_words() -> None:
+    scene = Scene()
+    await scene.settle()
+    refuse(scene, "pair-count", QUOTA)
+    await scene.look()
+    ready = scene.condition("Ready")
+    assert (ready["status"], ready["reason"], ready["message"]) == ("False", "PodsRefused", f"count: {QUOTA}")
+    assert scene.graph["status"]["message"] == f"count: {QUOTA}", "`kubectl get sg` shows it"
+
+
+async def test_a_graph_that_serves_says_why_it_does_not_become_redundant() -> None:
+    scene = Scene()
+    await scene.serving()
+    alone = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
+    refuse(scene, "pair-count", QUOTA)
+    await scene.look()
+    assert scene.condition("Ready")["status"] == "True"
+    assert scene.condition("Redundant")["message"] == f"count has 0 of 1 backups in sync; count: {QUOTA}"
+
+
+def started(seconds_ago: float) -> str:
+    return (
+        f"{datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago):%Y-%m-%dT%H:%M:%SZ}"
+    )
+
+
+def creating(scene: Scene, name: str, seconds_ago: float) -> None:
+    waits = {"name": "model", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    role = {"hams.dev/operator": "count"}
+    scene.pod(name, role, False, containerStatuses=[waits], startTime=started(seconds_ago))
+
+
+def warn(scene: Scene, name: str, pod: str, message: str, at: str) -> None:
+    uid = scene.kube.items["Pod", "shop", pod]["metadata"]["uid"]
+    event = {"kind": "Event", "metadata": {"name": name, "namespace": "shop"}, "lastTimestamp": at}
+    scene.kube.put(
+        {
+            **event,
+            "type": "Warning",
+            "reason": "FailedMount",
+            "message": message,
+            "involvedObject": {"uid": uid},
+        }
+    )
+
+
+async def test_a_pod_whose_containers_are_not_made_is_told_by_its_newest_warning() -> None:
+    scene = Scene()
+    await scene.settle()
+    creating(scene, "pair-count-1", limits.pod_creating_s + 1)
+    creating(scene, "pair-count-2", 0)
+    missing = 'MountVolume.SetUp failed for volume "weights": secret "weights" not found'
+    warn(scene, "older", "pair-count-1", "something else", "2026-01-01T00:00:00Z")
+    warn(scene, "newer", "pair-count-1", missing, "2026-01-01T00:00:09Z")
+    warn(scene, "of-another", "pair-count-2", "not asked for yet", "2026-01-01T00:00:10Z")
+    await scene.look()
+    ready = scene.condition("Ready")
+    assert ready["reason"] == "PodNotStarting"
+    assert ready["message"] == f"count: pod pair-count-1: FailedMount: {missing}"
+
+
+async def test_a_pod_whose_containers_are_not_made_yet_is_looked_at_again() -> None:
+    scene = Scene()
+    await scene.settle()
+    creating(scene, "pair-count-1", 0)
+    assert await scene.again() is not None
+    assert scene.condition("Ready")["reason"] == "NoPrimary"
+
+
+def ended(name: str, restarts: int, code: int, message: str) -> Json:
+    last = {"terminated": {"exitCode": code, "message": message, "finishedAt": "2026-01-01T00:00:00Z"}}
+    return {
+        "name": name,
+        "restartCount": restarts,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": last,
+    }
+
+
+@pytest.mark.parametrize(
+    ("pod", "container", "reason", "said"),
+    [
+        ("pair-count-1", "model", "ModelCrashLoop", "the model of count keeps ending, last with exit code 1: KeyError: 'x'"),
+        ("pair-count-1", "proxy", "CrashLoop", "count: proxy of pod pair-count-1 keeps ending, last with exit code 1: KeyError: 'x'"),
+        (
+            "pair-frontend-1",
+            "frontend",
+            "CrashLoop",
+            "frontend: frontend of pod pair-frontend-1 keeps ending, last with exit code 1: KeyError: 'x'",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_container_that_ends_twice_while_starting_is_told_with_its_last_line(
+    pod: str, container: str, reason: str, said: str
+) -> None:
+    scene = Scene()
+    await scene.settle()
+    role = {ROLE: "frontend"} if container == "frontend" else {"hams.dev/operator": "count"}
+    status = ended(container, 2, 1, "Traceback\nKeyError: 'x'\n")
+    scene.pod(pod, role, False, containerStatuses=[status])
+    await scene.look()
+    assert (scene.condition("Ready")["reason"], scene.condition("Ready")["message"]) == (reason, said)
+    scene.pod(pod, role, False, containerStatuses=[ended(container, 1, 1, "once")])
+    await scene.look()
+    assert scene.condition("Ready")["reason"] not in ("ModelCrashLoop", "CrashLoop")
+    scene.pod(pod, role, False, containerStatuses=[ended(container, 5, 75, "revoked")])
+    await scene.look()
+    assert scene.condition("Ready")["reason"] not in ("ModelCrashLoop", "CrashLoop"), "that is no failure"
+
+
+async def test_a_pod_whose_container_keeps_ending_is_left_to_the_kubelets_back_off() -> None:
+    """A fresh pod would begin without it: six such graphs took a node of two cores from all others."""
+    scene = Scene()
+    await scene.serving()
+    moved = ReplicaSet("count", 2, "pair-count-2-aa", (), (), ((1, 40),))
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-1-aa",)))
+    role = {"hams.dev/operator": "count"}
+    scene.pod("pair-count-1", role, False, containerStatuses=[ended("model", 2, 1, "no")])
+    await scene.look()
+    assert "delete Pod pair-count-1" not in scene.kube.calls
+    scene.pod("pair-count-1", role, False, containerStatuses=[ended("model", 1, 1, "no")])
+    await scene.look()
+    assert "delete Pod pair-count-1" in scene.kube.calls
+
+
+# -- who waits for a graph -------------------------------------------------------------------------------------------------------
+
+
+def kstatus(item: Json) -> str:
+    """What kubectl, Argo CD and Flux conclude of any object: sigs.k8s.io/cli-utils, pkg/kstatus/status, `GetStatus` for custom resources."""
+    status = item.get("status") or {}
+    if item["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    if status.get("observedGeneration", item["metadata"]["generation"]) != item["metadata"]["generation"]:
+        return "InProgress"
+    conditions = {found["type"]: found["status"] for found in status.get("conditions", [])}
+    if conditions.get("Reconciling") == "True":
+        return "InProgress"
+    if conditions.get("Stalled") == "True":
+        return "Failed"
+    return "InProgress" if conditions.get("Ready", "True") != "True" else "Current"
+
+
+async def test_a_graph_that_comes_up_is_in_progress_and_current_once_it_serves() -> None:
+    scene = Scene()
+    await scene.look()
+    assert kstatus(scene.graph) == "InProgress"
+    await scene.serving()
+    assert kstatus(scene.graph) == "Current"
+
+
+LOSES = with_change("name: count", "name: counter", with_change("count.y", "counter.y"))
+
+
+async def test_a_change_that_is_refused_is_stalled_and_readiness_is_about_what_runs() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.ask(LOSES)
+    await scene.look()
+    assert kstatus(scene.graph) == "Failed"
+    assert told(scene, "Stalled") == ("True", "ChangeRefused")
+    assert scene.condition("Ready")["observedGeneration"] == 1, "of what runs"
+    assert scene.condition("Stalled")["observedGeneration"] == 2, "of what was refused"
+    assert scene.graph["status"]["observedGeneration"] == 2
+    await scene.look()
+    assert scene.condition("Ready")["observedGeneration"] == 1
+    scene.ask(PAIR)
+    await scene.look()
+    assert kstatus(scene.graph) == "Current"
+    assert scene.condition("Ready")["observedGeneration"] == 3
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason"),
+    [(KubeError(422, "spec.template: Invalid value"), "Rejected"), (None, "NameTaken")],
+)
+async def test_what_the_api_server_refuses_is_stalled(refusal: KubeError | None, reason: str) -> None:
+    scene = Scene()
+    if refusal is None:
+        scene.kube.put(
+            {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "pair", "namespace": "shop"}}
+        )
+    else:
+        scene.kube.refused = {"create Deployment pair-count": refusal}
+    with pytest.raises(Again):
+        await scene.look()
+    assert kstatus(scene.graph) == "Failed"
+    assert told(scene, "Stalled") == ("True", reason)
+
+
+async def test_an_invalid_graph_and_a_lost_state_are_stalled() -> None:
+    wrong = Scene(with_change("inputs: [pass.y]", "inputs: [pas.y]"))
+    await wrong.look()
+    assert (kstatus(wrong.graph), told(wrong, "Stalled")) == ("Failed", ("True", "Invalid"))
+    lost = Scene()
+    await lost.serving()
+    gone = ReplicaSet("count", 2, None, (), (), ((1, 40),), lost=True)
+    lost.topology(Topology(6, (*TOPOLOGY.sets[:2], gone), TOPOLOGY.tables, ()))
+    await lost.look()
+    assert (kstatus(lost.graph), told(lost, "Stalled")) == ("Failed", ("True", "StateLost"))
+
+
+async def test_what_could_not_be_applied_yet_is_not_observed() -> None:
+    scene = Scene()
+    await scene.serving()
+    scene.ask(with_change('image: "m:1"}\n    inputs: [pass.y]', 'image: "m:2"}\n    inputs: [pass.y]'))
+    scene.kube.refused = {"apply Deployment pair-count": KubeError(503, "the API server is going")}
+    with pytest.raises(Again):
+        await scene.look()
+    assert kstatus(scene.graph) == "InProgress"
+    assert scene.graph["status"]["observedGeneration"] == 1
+    scene.kube.refused = {}
+    await scene.look()
+    assert kstatus(scene.graph) == "Current"
+
+
+async def test_while_kubernetes_replaces_pods_a_graph_is_in_progress() -> None:
+    scene = Scene()
+    await scene.serving()
+    deployment = scene.kube.items["Deployment", "shop", "pair-count"]
+    deployment["metadata"]["generation"] = 2
+    deployment["status"] = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1}
+    await scene.look()
+    assert kstatus(scene.graph) == "InProgress"
+    assert scene.condition("Progressing")["message"] == "pods of count are replaced"
+    assert scene.condition("Ready")["status"] == "True"
+    deployment = scene.kube.items["Deployment", "shop", "pair-count"]
+    deployment["status"] = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}
+    await scene.look()
+    assert kstatus(scene.graph) == "Current"
+
+
+# -- what is said of copies ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stateless_operator_without_any_instance_is_not_redundant() -> None:
+    scene = Scene()
+    await scene.serving()
+    for tables in ((), (SlotTable("pass", (Slot(1, None), Slot(1, None))),)):
+        scene.topology(Topology(6, TOPOLOGY.sets, tables, ()))
+        await scene.look()
+        assert told(scene, "Redundant") == ("False", "Degraded")
+        assert "pass has no active instance" in scene.condition("Redundant")["message"]
+
+
+async def test_a_copy_too_many_makes_up_for_none_that_is_missing() -> None:
+    """After a scale down, until the topology has let go of it."""
+    scene = Scene()
+    await scene.serving()
+    assert scene.graph["status"]["inSync"] == "3/3"
+    more = ReplicaSet("count", 1, "pair-count-1-aa", ("pair-count-2-aa", "pair-count-3-aa"))
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], more), TOPOLOGY.tables, ()))
+    await scene.look()
+    assert scene.graph["status"]["inSync"] == "3/3"
+    none = ReplicaSet("F/0", 1, "pair-frontend-1-aa", ())
+    scene.topology(Topology(7, (none, TOPOLOGY.sets[1], more), TOPOLOGY.tables, ()))
+    await scene.look()
+    assert scene.graph["status"]["inSync"] == "2/3"

@@ -40,7 +40,10 @@ class Two(Scene):
         return f"{UID}-r{number}" if number else UID
 
     def member(self, number: int, instance: str, of: str) -> None:
-        self.write(records.member_key(self.uid(number), instance), records.encode_member(records.MemberRecord(of, "tcp:10.0.0.1:7070")))
+        self.write(
+            records.member_key(self.uid(number), instance),
+            records.encode_member(records.MemberRecord(of, "tcp:10.0.0.1:7070")),
+        )
 
     def note(self, number: int, name: str, record: succession.Record) -> None:
         self.write(succession.key(self.uid(number), name), succession.encode(record))
@@ -63,7 +66,9 @@ class Two(Scene):
             for name in names:
                 self.new_pod(number, name, {"hams.dev/operator": op})
                 self.member(number, f"{name}-aa", op)
-        self.write(records.topology_key(self.uid(number)), records.encode_topology(Topology(1, (), NEW.tables)))
+        self.write(
+            records.topology_key(self.uid(number)), records.encode_topology(Topology(1, (), NEW.tables))
+        )
         for of, names in (("F", ("f1", "f2")), ("count", ("c1", "c2"))):
             for name in names:
                 self.write(succession.key(self.uid(number), succession.WAITING + f"{name}-aa"), of.encode())
@@ -123,13 +128,18 @@ async def test_from_the_first_look_to_the_last() -> None:
     assert scene.follows(1) == Follows(UID, ("count",), done=True)
     assert scene.etcd.read(succession.key(UID, succession.ENDED)) is not None
     await scene.settle()
-    assert ("Deployment", "shop", "pair-count") in scene.kube.items, "the new frontends are not ready yet, the old ones pass on"
+    assert ("Deployment", "shop", "pair-count") in scene.kube.items, (
+        "the new frontends are not ready yet, the old ones pass on"
+    )
     for name, of in (("f1", "frontend"), ("f2", "frontend")):
         scene.new_pod(1, name, {ROLE: of})
     for name in ("c1", "c2"):
         scene.new_pod(1, name, {"hams.dev/operator": "count"})
     await scene.settle()
-    assert {item["metadata"]["name"] for item in scene.kube.of("Deployment")} >= {"pair-count", "pair-count-r1"}, "first of all the old frontends"
+    assert {item["metadata"]["name"] for item in scene.kube.of("Deployment")} >= {
+        "pair-count",
+        "pair-count-r1",
+    }, "first of all the old frontends"
     assert ("Deployment", "shop", "pair-frontend") not in scene.kube.items
     for name in [name for kind, _, name in scene.kube.items if kind == "Pod" and name.startswith("pair-")]:
         del scene.kube.items["Pod", "shop", name]
@@ -155,7 +165,11 @@ async def test_nobody_is_asked_to_stop_before_all_of_the_new_one_is_there(missin
     scene = await begun()
 
     def write(key: str, value: bytes) -> None:
-        names = {"manager": "members/manager-aa", "a frontend": "waiting/f2-aa", "an instance": "waiting/c2-aa"}
+        names = {
+            "manager": "members/manager-aa",
+            "a frontend": "waiting/f2-aa",
+            "an instance": "waiting/c2-aa",
+        }
         if missing == "a pod" or not key.endswith(names[missing]):
             Scene.write(scene, key, value)
 
@@ -168,7 +182,16 @@ async def test_nobody_is_asked_to_stop_before_all_of_the_new_one_is_there(missin
 
 
 @pytest.mark.parametrize(
-    "wrong", ["not loaded", "no copy", "another cut", "lost before", "a frontend without replies", "not quiet", "quiet in another epoch"]
+    "wrong",
+    [
+        "not loaded",
+        "no copy",
+        "another cut",
+        "lost before",
+        "a frontend without replies",
+        "not quiet",
+        "quiet in another epoch",
+    ],
 )
 async def test_it_does_not_take_over_before_it_holds_everything(wrong: str) -> None:
     scene = await begun()
@@ -192,7 +215,10 @@ async def test_it_does_not_take_over_before_it_holds_everything(wrong: str) -> N
             scene.note(0, succession.QUIET + "pair-frontend-2-aa", Quiet(f"{UID}-r1", True, ()))
         case "quiet in another epoch":
             scene.note(0, succession.QUIET + "pair-frontend-2-aa", Quiet(f"{UID}-r1", True, (("F/1", 2, 9),)))
-    scene.write(records.topology_key(scene.uid(1)), records.encode_topology(Topology(4, tuple(sets.values()), NEW.tables)))
+    scene.write(
+        records.topology_key(scene.uid(1)),
+        records.encode_topology(Topology(4, tuple(sets.values()), NEW.tables)),
+    )
     await scene.settle()
     assert scene.phase() is (Phase.BACK if wrong == "another cut" else Phase.CLOSE)
     follows = scene.follows(1)
@@ -207,7 +233,9 @@ async def test_another_attempt_is_another_incarnation_and_in_the_end_it_is_refus
         found = scene.record()
         assert found is not None
         assert (found.to, found.phase, found.tries) == (scene.uid(number), Phase.HOLD, number)
-        scene.note(0, succession.SUCCESSION, Succession(found.to, Phase.BACK, found.tries, found.asked, "too slow"))
+        scene.note(
+            0, succession.SUCCESSION, Succession(found.to, Phase.BACK, found.tries, found.asked, "too slow")
+        )
         await scene.settle()
         assert ("Deployment", "shop", f"pair-frontend-r{number}") not in scene.kube.items
     assert scene.condition("Progressing")["reason"] == "ChangeRefused"
@@ -215,7 +243,9 @@ async def test_another_attempt_is_another_incarnation_and_in_the_end_it_is_refus
     assert scene.condition("Ready")["status"] == "True"
     scene.ask(WIDER)
     await scene.settle()
-    assert ("Deployment", "shop", f"pair-more-r{limits.successions_tried_max + 1}") in scene.kube.items, "asked once more, it is tried once more"
+    assert ("Deployment", "shop", f"pair-more-r{limits.successions_tried_max + 1}") in scene.kube.items, (
+        "asked once more, it is tried once more"
+    )
 
 
 async def test_what_cannot_be_taken_over_is_not_tried_again() -> None:
@@ -244,7 +274,10 @@ async def test_until_the_switch_it_can_be_asked_away_without_an_annotation(phase
     assert found is not None
     assert (found.to, found.phase) == (f"{UID}-r1", Phase.BACK)
     assert [item["metadata"]["name"] for item in scene.kube.of("ConfigMap")] == ["pair-graph"]
-    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == ("True", "Stable")
+    assert (scene.condition("Ready")["status"], scene.condition("Progressing")["reason"]) == (
+        "True",
+        "Stable",
+    )
 
 
 async def test_after_the_switch_the_way_back_is_another_change() -> None:
@@ -261,7 +294,9 @@ async def test_after_the_switch_the_way_back_is_another_change() -> None:
     assert ("Deployment", "shop", "pair-frontend-r2") in scene.kube.items
 
 
-async def test_a_state_that_nobody_goes_on_with_is_refused_and_the_others_are_kept_if_that_is_allowed() -> None:
+async def test_a_state_that_nobody_goes_on_with_is_refused_and_the_others_are_kept_if_that_is_allowed() -> (
+    None
+):
     scene = Two(with_change("    inputs: [pass.y]", "    inputs: [first.y]") + FIRST)
     await scene.look()
     scene.write(records.topology_key(UID), records.encode_topology(Topology(1)))

@@ -1,32 +1,45 @@
 """The webhook says what `hams validate` says."""
 
+import asyncio
 import datetime
+import json
 import ssl
+import threading
 from typing import Any
 
 import pytest
 import yaml
 
 from hams_operator.controller.certificates import Pair, fresh_pair, holds
-from hams_operator.controller.webhook import _load, review
+from hams_operator.controller.reading import Aside, Busy
+from hams_operator.controller.webhook import _answer, _load, review
 from hams_operator.graph import InvalidGraph, load_text
 from hams_operator.plan.names import ALLOW_STATE_LOSS
 
-from ..plan.kit import PAIR, with_change
+from ..plan.kit import PAIR, SETTINGS, with_change
 
 Json = dict[str, Any]
-WRONG = with_change("inputs: [pass.y]", "inputs: [pas.y]", with_change("shape: [4]}]\n    replicas", "shape: [0]}]\n    replicas"))
+WRONG = with_change(
+    "inputs: [pass.y]",
+    "inputs: [pas.y]",
+    with_change("shape: [4]}]\n    replicas", "shape: [0]}]\n    replicas"),
+)
 
 
 def question(text: str, old: str = "", annotations: dict[str, str] | None = None, **metadata: Any) -> Json:
     item = yaml.safe_load(text)
     item["metadata"] |= {"annotations": annotations or {}, **metadata}
-    request = {"uid": "7", "operation": "UPDATE" if old else "CREATE", "object": item, "oldObject": yaml.safe_load(old) if old else None}
+    request = {
+        "uid": "7",
+        "operation": "UPDATE" if old else "CREATE",
+        "object": item,
+        "oldObject": yaml.safe_load(old) if old else None,
+    }
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
 
 def answer(*args: Any, **more: Any) -> Json:
-    found: Json = review(question(*args, **more))["response"]
+    found: Json = review(question(*args, **more), SETTINGS)["response"]
     return found
 
 
@@ -55,11 +68,19 @@ def test_a_change_that_the_controller_has_refused_may_be_undone() -> None:
     """It got past the webhook; the state that the undo seems to lose is not there."""
     other = with_change("name: count", "name: counter", with_change("count.y", "counter.y"))
     undo = question(PAIR, other)
-    for reason, allowed in (("Stable", False), ("ChangeRefused", True), ("Replacing", True), ("Rejected", True), ("NameTaken", True)):
-        undo["request"]["oldObject"]["status"] = {"conditions": [{"type": "Progressing", "status": "False", "reason": reason}]}
-        assert review(undo)["response"]["allowed"] is allowed
+    for reason, allowed in (
+        ("Stable", False),
+        ("ChangeRefused", True),
+        ("Replacing", True),
+        ("Rejected", True),
+        ("NameTaken", True),
+    ):
+        undo["request"]["oldObject"]["status"] = {
+            "conditions": [{"type": "Progressing", "status": "False", "reason": reason}]
+        }
+        assert review(undo, SETTINGS)["response"]["allowed"] is allowed
     undo["request"]["object"] = yaml.safe_load(WRONG)
-    assert review(undo)["response"]["allowed"] is False, "a wrong one is wrong all the same"
+    assert review(undo, SETTINGS)["response"]["allowed"] is False, "a wrong one is wrong all the same"
 
 
 def test_what_was_let_in_before_or_is_going_is_not_held_up() -> None:
@@ -68,7 +89,35 @@ def test_what_was_let_in_before_or_is_going_is_not_held_up() -> None:
 
 
 def test_an_empty_question_is_answered() -> None:
-    assert review({})["response"]["allowed"] is True
+    assert review({}, SETTINGS)["response"]["allowed"] is True
+
+
+async def test_many_questions_at_once_are_answered_one_after_another_and_the_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, began, let_go = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def slow(**_: Any) -> Json:
+        loop.call_soon_threadsafe(began.set)
+        assert let_go.wait(30), "nobody let go: the loop stood still"
+        return {}
+
+    aside = Aside("test", waiting_max=2)
+    first, second = (asyncio.ensure_future(aside.run(slow)) for _ in range(2))
+    await began.wait()
+    with pytest.raises(Busy, match="2 others wait"):
+        await aside.run(slow)
+    let_go.set()
+    assert await asyncio.gather(first, second) == [{}, {}]
+    assert await aside.run(dict) == {}
+    aside.close()
+
+
+def test_what_is_no_review_is_not_taken_for_one() -> None:
+    for body in (b"", b"[1]", b"{", b"7"):
+        with pytest.raises(ValueError):
+            _answer(body, SETTINGS)
+    assert _answer(json.dumps(question(PAIR)).encode(), SETTINGS)["response"]["allowed"] is True
 
 
 NAMES = ("hams-webhook.hams-system.svc", "hams-webhook")
@@ -85,7 +134,10 @@ def test_a_certificate_holds_for_its_names_until_it_is_time_to_renew_it() -> Non
 
 def test_a_client_that_trusts_the_authority_accepts_the_certificate() -> None:
     pair = fresh_pair(NAMES, datetime.datetime.now(datetime.UTC))
-    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=pair.authority.decode())
+    server, client = (
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
+        ssl.create_default_context(cadata=pair.authority.decode()),
+    )
     _load(server, pair)
     ways = [ssl.MemoryBIO() for _ in range(2)]
     one = client.wrap_bio(ways[0], ways[1], server_hostname=NAMES[0])

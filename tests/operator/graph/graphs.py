@@ -10,7 +10,13 @@ Graph = dict[str, Any]
 def operator(name: str, inputs: list[Any], outputs: list[Any] | None = None, **more: Any) -> Graph:
     """An operator that takes `inputs` and makes `x`, FP32 [4], if nothing else is said."""
     made = [{"name": "x", "datatype": "FP32", "shape": [4]}] if outputs is None else outputs
-    return {"name": name, "model": {"entrypoint": f"models:{name.title().replace('-', '')}"}, "inputs": inputs, "outputs": made, **more}
+    return {
+        "name": name,
+        "model": {"entrypoint": f"models:{name.title().replace('-', '')}"},
+        "inputs": inputs,
+        "outputs": made,
+        **more,
+    }
 
 
 def graph(*operators: Graph, reply: Any = None, **spec: Any) -> Graph:
@@ -20,7 +26,10 @@ def graph(*operators: Graph, reply: Any = None, **spec: Any) -> Graph:
         "kind": "ServiceGraph",
         "metadata": {"name": "test"},
         "spec": {
-            "inputs": [{"name": "x", "datatype": "FP32", "shape": [4]}, {"name": "y", "datatype": "INT64", "shape": [], "optional": True}],
+            "inputs": [
+                {"name": "x", "datatype": "FP32", "shape": [4]},
+                {"name": "y", "datatype": "INT64", "shape": [], "optional": True},
+            ],
             "outputs": [{"name": "out", "from": f"{operators[-1]['name']}.x" if reply is None else reply}],
             "operators": list(operators),
             **spec,
@@ -30,7 +39,9 @@ def graph(*operators: Graph, reply: Any = None, **spec: Any) -> Graph:
 
 def chain() -> Graph:
     """first (stateless) -> second (stateful) -> reply."""
-    return copy.deepcopy(graph(operator("first", ["request.x"]), operator("second", ["first.x"], stateful={})))
+    return copy.deepcopy(
+        graph(operator("first", ["request.x"]), operator("second", ["first.x"], stateful={}))
+    )
 
 
 def changed(change: Callable[[Graph], object]) -> Graph:

@@ -20,6 +20,7 @@ from hams_protocol.graph import (
     Mode,
     ModelSpec,
     RecoverySpec,
+    Suspects,
     TensorSpec,
     WhenLost,
 )
@@ -56,7 +57,7 @@ def test_what_is_not_said_has_its_default() -> None:
     assert data.recovery == RecoverySpec()
     (op,) = data.operators
     assert op.batch == BatchPolicy(64, 0.002)
-    assert op.model == ModelSpec("m:A")
+    assert op.model == ModelSpec("m:A", warm_up="{}")
     assert (op.stateful, op.slots, op.hot_standbys, op.join, op.lanes) == (False, 1, 0, Join.COMBINE, ((),))
     assert data.inputs == (TensorSpec("x", "FP32", (-1, 4)), TensorSpec("y", "INT64", (), optional=True))
 
@@ -66,27 +67,27 @@ def test_what_is_said_arrives() -> None:
         """
   mode: None
   frontend: {replicas: 3, shards: 5, requestTimeout: 1m30s, maxInFlight: 7, maxInFlightBytes: 1G,
-    maxRequestBytes: 1048576, repliesKept: 0, repliesKeptBytes: 8Ki}
+    maxRequestBytes: 1048576, repliesKept: 0, repliesKeptBytes: 8Ki, hideModelErrors: true}
   managers: {replicas: 1}
-  recovery: {suspectAfter: 1s, maxAttempts: 3, whenLost: Restart}
+  recovery: {suspectAfter: 1s, maxAttempts: 3, whenLost: Restart, suspects: Run}
   outputs: [{name: out, from: [b.z, a.z]}]
   operators:
   - name: b
     stateful: {backups: 2, window: 8, checkpoint: {every: 60s, dir: /var/c}}
     standby: {hot: 2}
     batch: {maxRows: 5, maxDelay: 0}
-    model: {entrypoint: "p.m:B", image: "r/i:1", python: /p, env: {A: "1"}, config: {b: [1, null], a: 1.5}}
+    model: {entrypoint: "p.m:B", image: "r/i:1", python: /p, env: {A: "1"}, config: {b: [1, null], a: 1.5}, warmUp: {row: {z: [1]}}}
     podTemplate: {spec: {nodeName: n}}
     inputs: [a, {from: request.y, as: target, optional: true}]
     outputs: [{name: z, datatype: FP64, shape: [2], finite: true}]
-  - {name: a, model: {entrypoint: "m:A"}, replicas: 3, inputs: [request.x],
+  - {name: a, model: {entrypoint: "m:A", warmUp: {enabled: false}}, replicas: 3, inputs: [request.x],
      outputs: [{name: z, datatype: FP64, shape: [2]}, {name: w, datatype: BYTES, shape: []}]}
 """
     )
     data = graph.data
-    assert data.frontend == FrontendSpec(3, 5, 90.0, 7, 10**9, 1 << 20, 0, 8192)
+    assert data.frontend == FrontendSpec(3, 5, 90.0, 7, 10**9, 1 << 20, 0, 8192, hide_model_errors=True)
     assert (data.mode, data.managers) == (Mode.NONE, 1)
-    assert data.recovery == RecoverySpec(1.0, 3, when_lost=WhenLost.RESTART)
+    assert data.recovery == RecoverySpec(1.0, 3, when_lost=WhenLost.RESTART, suspects=Suspects.RUN)
     assert [op.name for op in data.operators] == ["a", "b"], "topological, not as in the file"
     a, b = data.operators
     assert (a.slots, a.successors) == (3, ("b", FRONTEND))
@@ -98,7 +99,8 @@ def test_what_is_said_arrives() -> None:
     assert (b.backups, b.window, b.hot_standbys, b.successors) == (2, 8, 2, (FRONTEND,))
     assert b.checkpoint == Checkpoint(60.0, 2, "/var/c")
     assert b.batch == BatchPolicy(5, 0.0)
-    assert b.model == ModelSpec("p.m:B", '{"a":1.5,"b":[1,null]}', "r/i:1", "/p", (("A", "1"),))
+    assert b.model == ModelSpec("p.m:B", '{"a":1.5,"b":[1,null]}', "r/i:1", "/p", (("A", "1"),), '{"z":[1]}')
+    assert (a.model.warm_up, data.frontend.hide_model_errors) == ("", True)
     assert b.pod_template == '{"spec":{"nodeName":"n"}}'
     assert b.outputs == (TensorSpec("z", "FP64", (2,), finite=True),)
     assert data.outputs[0].sources == (("b", "z"), ("a", "z"))
@@ -166,7 +168,13 @@ def test_the_uid_is_the_given_one_else_the_resource_s_else_the_name() -> None:
 def test_an_object_of_a_cluster_with_its_status_and_metadata_is_read() -> None:
     found = read_text(HEAD + SMALL, "ServiceGraph").root
     assert isinstance(found, dict)
-    found["metadata"] = {"name": "test", "namespace": "ml", "managedFields": [], "generation": 3, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    found["metadata"] = {
+        "name": "test",
+        "namespace": "ml",
+        "managedFields": [],
+        "generation": 3,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
     found["status"] = {"anything": 1}
     assert load_object(found, on_kubernetes=False).data.name == "test"
 

@@ -9,9 +9,24 @@ import pytest
 import yaml
 
 from hams_operator.graph import fields, resource
-from hams_operator.graph.fields import Choice, Duration, Flag, Given, Json, Many, Pairs, Part, Quantity, Text, Whole, given_fields
+from hams_operator.graph.fields import (
+    Choice,
+    Duration,
+    Flag,
+    Given,
+    Json,
+    Many,
+    Pairs,
+    Part,
+    Quantity,
+    Text,
+    Whole,
+    given_fields,
+)
 
-CRD = yaml.safe_load((Path(__file__).resolve().parents[3] / "crds" / "hams.dev_servicegraphs.yaml").read_text())
+CRD = yaml.safe_load(
+    (Path(__file__).resolve().parents[3] / "crds" / "hams.dev_servicegraphs.yaml").read_text()
+)
 VERSION = CRD["spec"]["versions"][0]
 SPEC = VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"]
 STATUS = VERSION["schema"]["openAPIV3Schema"]["properties"]["status"]
@@ -49,26 +64,41 @@ def expected(rule: object) -> Schema:
         case Pairs():
             return {"type": "object", "maxProperties": 256, "additionalProperties": expected(rule.value)}
         case Many():
-            return {"type": "array", "maxItems": rule.most, "items": expected(rule.item)} | ({"minItems": rule.least} if rule.least else {})
+            return {"type": "array", "maxItems": rule.most, "items": expected(rule.item)} | (
+                {"minItems": rule.least} if rule.least else {}
+            )
         case Part(short=""):
             return expected_object(rule.cls)
-        case Part() | resource.Sources():  # text or something else: only a schema without type allows both; the webhook looks inside
+        case (
+            Part() | resource.Sources()
+        ):  # text or something else: only a schema without type allows both; the webhook looks inside
             return {"x-kubernetes-preserve-unknown-fields": True}
         case resource.Shape():
-            return {"type": "array", "maxItems": 8, "items": {"type": "integer", "format": "int64", "minimum": -1, "maximum": 2**31 - 1}}
+            return {
+                "type": "array",
+                "maxItems": 8,
+                "items": {"type": "integer", "format": "int64", "minimum": -1, "maximum": 2**31 - 1},
+            }
     raise AssertionError(f"no schema for {rule}")
 
 
 def expected_object(cls: type) -> Schema:
     declared = given_fields(cls)
-    found: Schema = {"type": "object", "properties": {given.key: expected_field(given) for given in declared.values()}}
+    found: Schema = {
+        "type": "object",
+        "properties": {given.key: expected_field(given) for given in declared.values()},
+    }
     required = sorted(given.key for given in declared.values() if given.required)
     return found | ({"required": required} if required else {})
 
 
 def expected_field(given: Given) -> Schema:
     found = expected(given.rule) | {"description": given.about}
-    return found if given.required or given.default in (None, "", ()) else found | {"default": plain(given.rule, given.default)}
+    return (
+        found
+        if given.required or given.default in (None, "", ())
+        else found | {"default": plain(given.rule, given.default)}
+    )
 
 
 def plain(rule: object, value: Any) -> Any:
@@ -77,13 +107,21 @@ def plain(rule: object, value: Any) -> Any:
         return {}
     if isinstance(rule, Duration):
         return fields.duration(value)
-    return fields.quantity(value) if isinstance(rule, Quantity) else value.value if isinstance(rule, Choice) else value
+    return (
+        fields.quantity(value)
+        if isinstance(rule, Quantity)
+        else value.value
+        if isinstance(rule, Choice)
+        else value
+    )
 
 
 def plain_schema(found: Schema) -> Schema:
     """A schema without its CEL rules, `required` sorted."""
     kept = {
-        key: value for key, value in found.items() if key not in ("x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys")
+        key: value
+        for key, value in found.items()
+        if key not in ("x-kubernetes-validations", "x-kubernetes-list-type", "x-kubernetes-list-map-keys")
     }
     if "properties" in kept:
         kept["properties"] = {key: plain_schema(value) for key, value in kept["properties"].items()}
@@ -99,7 +137,9 @@ def flat(found: Schema, path: str = "spec") -> dict[str, Any]:
     """A schema as {place: value}, so that a difference names its place."""
     if not isinstance(found, dict) or not found:
         return {path: found}
-    return {place: value for key, below in found.items() for place, value in flat(below, f"{path}.{key}").items()}
+    return {
+        place: value for key, below in found.items() for place, value in flat(below, f"{path}.{key}").items()
+    }
 
 
 def test_the_schema_and_the_typed_model_agree_field_by_field() -> None:
@@ -109,12 +149,23 @@ def test_the_schema_and_the_typed_model_agree_field_by_field() -> None:
 
 def test_every_object_is_closed() -> None:
     def objects(found: Schema, path: str) -> list[str]:
-        open_ones = [path] if found.get("type") == "object" and not ({"properties", "additionalProperties"} & set(found)) else []
+        open_ones = (
+            [path]
+            if found.get("type") == "object" and not ({"properties", "additionalProperties"} & set(found))
+            else []
+        )
         for key, below in found.get("properties", {}).items():
             open_ones += objects(below, f"{path}.{key}")
         return open_ones + (objects(found["items"], f"{path}[]") if "items" in found else [])
 
-    assert objects(SPEC, "spec") == ["spec.operators[].model.config", "spec.operators[].podTemplate"]
+    assert objects(SPEC, "spec") == [
+        "spec.frontend.service",
+        "spec.frontend.podTemplate",
+        "spec.managers.podTemplate",
+        "spec.operators[].model.config",
+        "spec.operators[].model.warmUp.row",
+        "spec.operators[].podTemplate",
+    ]
 
 
 def test_names_are_those_of_the_api() -> None:
@@ -139,12 +190,21 @@ def at(schema: Schema, path: str) -> Schema:
 def test_each_printed_column_shows_something_that_exists(column: Schema) -> None:
     if not column["jsonPath"].startswith(".metadata"):
         found = at(VERSION["schema"]["openAPIV3Schema"], column["jsonPath"])
-        assert found["type"] == column["type"] or (column["type"], found.get("format")) == ("date", "date-time")
+        assert found["type"] == column["type"] or (column["type"], found.get("format")) == (
+            "date",
+            "date-time",
+        )
 
 
 def test_the_columns_are_ready_url_in_sync_message_age_and_more_when_wide() -> None:
     columns = VERSION["additionalPrinterColumns"]
-    assert [column["name"] for column in columns if not column.get("priority")] == ["Ready", "URL", "In-sync", "Message", "Age"]
+    assert [column["name"] for column in columns if not column.get("priority")] == [
+        "Ready",
+        "URL",
+        "In-sync",
+        "Message",
+        "Age",
+    ]
     assert [column["name"] for column in columns if column.get("priority")] == ["Epoch", "Last failover"]
 
 
@@ -160,13 +220,31 @@ def test_status_and_scale_are_subresources_whose_paths_exist() -> None:
 def test_status_conditions_are_those_of_kubernetes() -> None:
     condition = STATUS["properties"]["conditions"]
     assert condition["x-kubernetes-list-map-keys"] == ["type"]
-    assert set(condition["items"]["required"]) == {"type", "status", "reason", "message", "lastTransitionTime"}
-    assert set(condition["items"]["properties"]) == {"type", "status", "reason", "message", "lastTransitionTime", "observedGeneration"}
+    assert set(condition["items"]["required"]) == {
+        "type",
+        "status",
+        "reason",
+        "message",
+        "lastTransitionTime",
+    }
+    assert set(condition["items"]["properties"]) == {
+        "type",
+        "status",
+        "reason",
+        "message",
+        "lastTransitionTime",
+        "observedGeneration",
+    }
 
 
 def test_names_are_unique_in_every_list_of_named_things() -> None:
     operators = SPEC["properties"]["operators"]
-    for found in (SPEC["properties"]["inputs"], SPEC["properties"]["outputs"], operators, operators["items"]["properties"]["outputs"]):
+    for found in (
+        SPEC["properties"]["inputs"],
+        SPEC["properties"]["outputs"],
+        operators,
+        operators["items"]["properties"]["outputs"],
+    ):
         assert (found["x-kubernetes-list-type"], found["x-kubernetes-list-map-keys"]) == ("map", ["name"])
 
 
@@ -182,10 +260,15 @@ def test_every_rule_says_what_is_wrong() -> None:
 
 def test_every_model_field_has_a_meaning_in_words() -> None:
     classes = [
-        item for item in vars(resource).values() if dataclasses.is_dataclass(item) and isinstance(item, type) and item.__module__ == resource.__name__
+        item
+        for item in vars(resource).values()
+        if dataclasses.is_dataclass(item) and isinstance(item, type) and item.__module__ == resource.__name__
     ]
     described = [
-        given for cls in classes if all("given" in field.metadata for field in dataclasses.fields(cls)) for given in given_fields(cls).values()
+        given
+        for cls in classes
+        if all("given" in field.metadata for field in dataclasses.fields(cls))
+        for given in given_fields(cls).values()
     ]
     assert len(described) > 40
     assert all(given.about for given in described)

@@ -63,9 +63,18 @@ def test_what_may_surprise_is_said() -> None:
 def test_what_has_no_copy_by_its_own_wish_is_named() -> None:
     assert not_asked_for(load_text(TEXT)) == "b asks for no backups"
     with_backup = TEXT.replace("{backups: 0}", "{}")
-    assert not_asked_for(load_text(with_backup)) == "frontend.replicas is 1: accepted requests and kept replies have no copy"
-    assert not_asked_for(load_text(with_backup.replace("frontend: {replicas: 1}", "frontend: {replicas: 2}"))) == ""
-    assert not_asked_for(load_text(with_backup.replace("spec:\n", "spec:\n  mode: None\n"))) == "mode None keeps no replicas"
+    assert (
+        not_asked_for(load_text(with_backup))
+        == "frontend.replicas is 1: accepted requests and kept replies have no copy"
+    )
+    assert (
+        not_asked_for(load_text(with_backup.replace("frontend: {replicas: 1}", "frontend: {replicas: 2}")))
+        == ""
+    )
+    assert (
+        not_asked_for(load_text(with_backup.replace("spec:\n", "spec:\n  mode: None\n")))
+        == "mode None keeps no replicas"
+    )
 
 
 def test_an_ordinary_graph_surprises_nobody() -> None:

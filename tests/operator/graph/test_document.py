@@ -37,7 +37,11 @@ def test_scalars_are_those_of_yaml_1_2(text: str, expected: object) -> None:
 
 
 def test_anchors_aliases_and_merge_keys_work() -> None:
-    assert values("a: &x {p: 1, q: 2}\nb: *x\nc: {<<: *x, q: 3}") == {"a": {"p": 1, "q": 2}, "b": {"p": 1, "q": 2}, "c": {"p": 1, "q": 3}}
+    assert values("a: &x {p: 1, q: 2}\nb: *x\nc: {<<: *x, q: 3}") == {
+        "a": {"p": 1, "q": 2},
+        "b": {"p": 1, "q": 2},
+        "c": {"p": 1, "q": 3},
+    }
 
 
 def test_json_is_yaml() -> None:
@@ -46,7 +50,10 @@ def test_json_is_yaml() -> None:
 
 def test_lines_are_those_of_the_file() -> None:
     document = read_text("a:\n  b:\n  - 1\n  - c: 2\n", "ServiceGraph")
-    assert [document.line(path) for path in ((), ("a",), ("a", "b"), ("a", "b", 1), ("a", "b", 1, "c"), ("a", "b", 1, "absent"))] == [
+    assert [
+        document.line(path)
+        for path in ((), ("a",), ("a", "b"), ("a", "b", 1), ("a", "b", 1, "c"), ("a", "b", 1, "absent"))
+    ] == [
         1,
         1,
         2,
@@ -68,18 +75,36 @@ def test_the_graph_is_found_among_other_objects() -> None:
         ("a: 1\na: 2", "a: is given twice; the first is on line 1 (line 2)"),
         ("a:\n  b: 1\n  c: 1\n  b: 2", "a.b: is given twice; the first is on line 2 (line 4)"),
         ("a: &x [*x]", "a[0]: contains itself through an alias (line 1)"),
-        ("a: !!python/object:os.system {}", "a: the tag tag:yaml.org,2002:python/object:os.system is not known here (line 1)"),
+        (
+            "a: !!python/object:os.system {}",
+            "a: the tag tag:yaml.org,2002:python/object:os.system is not known here (line 1)",
+        ),
         ("a: !secret b", "a: the tag !secret is not known here (line 1)"),
         ("[1]: 2", "document: a key must be text (line 1)"),
         ("a: .nan", "a: .nan is not a number that JSON knows (line 1)"),
         ("a: .inf", "a: .inf is not a number that JSON knows (line 1)"),
         ("a: -.INF", "a: -.INF is not a number that JSON knows (line 1)"),
         ("a: {<<: 3}", "a: << takes a mapping, or a list of mappings (line 1)"),
-        ("a: [1", "document: not YAML: while parsing a flow sequence expected ',' or ']', but got '<stream end>' (line 1)"),
-        ("a:\n\t- 1", "document: not YAML: while scanning for the next token found character '\\t' that cannot start any token (line 2)"),
-        ("kind: Pod\n---\nkind: Pod", "document: the file has 2 documents, 0 of them of kind ServiceGraph; expected exactly one"),
-        ("kind: ServiceGraph\n---\nkind: ServiceGraph", "document: the file has 2 documents, 2 of them of kind ServiceGraph; expected exactly one"),
-        ("a: \x07", 'document: not YAML: unacceptable character #x0007: special characters are not allowed in "<unicode string>", position 3'),
+        (
+            "a: [1",
+            "document: not YAML: while parsing a flow sequence expected ',' or ']', but got '<stream end>' (line 1)",
+        ),
+        (
+            "a:\n\t- 1",
+            "document: not YAML: while scanning for the next token found character '\\t' that cannot start any token (line 2)",
+        ),
+        (
+            "kind: Pod\n---\nkind: Pod",
+            "document: the file has 2 documents, 0 of them of kind ServiceGraph; expected exactly one",
+        ),
+        (
+            "kind: ServiceGraph\n---\nkind: ServiceGraph",
+            "document: the file has 2 documents, 2 of them of kind ServiceGraph; expected exactly one",
+        ),
+        (
+            "a: \x07",
+            'document: not YAML: unacceptable character #x0007: special characters are not allowed in "<unicode string>", position 3',
+        ),
         ("a: " + "[" * 200 + "]" * 200, "a" + "[0]" * 64 + ": nested deeper than 64 levels (line 1)"),
     ],
 )
@@ -91,7 +116,9 @@ def test_what_is_not_plain_yaml_is_refused_with_its_place(text: str, message: st
 
 def test_a_file_that_unfolds_without_end_is_refused() -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 9))
-    with pytest.raises(InvalidGraph, match=f"the document unfolds to more than {limits.graph_file_values_max} values"):
+    with pytest.raises(
+        InvalidGraph, match=f"the document unfolds to more than {limits.graph_file_values_max} values"
+    ):
         read_text(f"l0: &l0 [1]\n{levels}", "ServiceGraph")
 
 

@@ -21,15 +21,37 @@ SCALARS = st.one_of(
     st.integers(-(2**40), 2**40),
     st.floats(allow_nan=False),
     st.text(max_size=8),
-    st.sampled_from(["request", "request.", ".", "x.", ".x", "learner", "cache.hit", "1s", "64Mi", "Interleave", "First", "", "0"]),
+    st.sampled_from(
+        [
+            "request",
+            "request.",
+            ".",
+            "x.",
+            ".x",
+            "learner",
+            "cache.hit",
+            "1s",
+            "64Mi",
+            "Interleave",
+            "First",
+            "",
+            "0",
+        ]
+    ),
 )
-JSON = st.recursive(SCALARS, lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=6), below, max_size=3), max_leaves=6)
+JSON = st.recursive(
+    SCALARS,
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=6), below, max_size=3),
+    max_leaves=6,
+)
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
     """(container, key) of every value below."""
     found: list[tuple[Any, Any]] = []
-    for key, below in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, below in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
         found.append((value, key))
         found += places(below)
     return found

@@ -19,7 +19,13 @@ def tensor(name: str, shape: list[int] | None = None) -> Json:
 def operator(name: str, inputs: list[Any], outputs: list[Json] | None = None, **more: Any) -> Json:
     """An operator that takes `inputs` and makes `x`, FP32 [4], if nothing else is said."""
     made = [tensor("x")] if outputs is None else outputs
-    return {"name": name, "model": {"entrypoint": f"models:{name.title()}"}, "inputs": inputs, "outputs": made, **more}
+    return {
+        "name": name,
+        "model": {"entrypoint": f"models:{name.title()}"},
+        "inputs": inputs,
+        "outputs": made,
+        **more,
+    }
 
 
 def graph(*operators: Json, reply: Json | None = None) -> Json:
@@ -87,8 +93,14 @@ TENSOR_NAME = "expected a tensor name (letters, digits, _ . -, not starting with
 
 # What is changed in `chain()`, and the one line its author gets. These lines are user interface: read them as a user would.
 FIELDS = [
-    (put("mode", "Nonstop"), 'spec.mode: expected "NonStop" or "None", found "Nonstop"; did you mean "NonStop"?'),
-    (put("mode", "Remus"), 'spec.mode: mode "Remus" is described for measurements but is not there yet; this version runs "NonStop" and "None"'),
+    (
+        put("mode", "Nonstop"),
+        'spec.mode: expected "NonStop" or "None", found "Nonstop"; did you mean "NonStop"?',
+    ),
+    (
+        put("mode", "Remus"),
+        'spec.mode: mode "Remus" is described for measurements but is not there yet; this version runs "NonStop" and "None"',
+    ),
     (put("mode", None), 'spec.mode: expected "NonStop" or "None", found nothing'),
     (put("frontend.replica", 2), 'spec.frontend.replica: unknown field; did you mean "replicas"?'),
     (put("frontend.replicas", 0), "spec.frontend.replicas: must be from 1 to 16, found 0"),
@@ -102,23 +114,45 @@ FIELDS = [
         put("frontend.requestTimeout", 30),
         'spec.frontend.requestTimeout: expected a duration such as "150ms", "30s" or "5m", found the number 30; did you mean "30s" or "30ms"?',
     ),
-    (put("frontend.requestTimeout", "30 s"), 'spec.frontend.requestTimeout: expected a duration such as "150ms", "30s" or "5m", found "30 s"'),
-    (put("frontend.requestTimeout", "0"), "spec.frontend.requestTimeout: must be from 10ms to 3600s, found 0"),
+    (
+        put("frontend.requestTimeout", "30 s"),
+        'spec.frontend.requestTimeout: expected a duration such as "150ms", "30s" or "5m", found "30 s"',
+    ),
+    (
+        put("frontend.requestTimeout", "0"),
+        "spec.frontend.requestTimeout: must be from 10ms to 3600s, found 0",
+    ),
     (
         put("frontend.maxRequestBytes", "64MB"),
         'spec.frontend.maxRequestBytes: expected an amount of memory such as "64Mi" or "1Gi", found "64MB"; did you mean "64Mi"?',
     ),
-    (put("frontend.maxRequestBytes", -1), 'spec.frontend.maxRequestBytes: expected an amount of memory such as "64Mi" or "1Gi", found the number -1'),
-    (put("frontend.maxRequestBytes", "1Ki"), "spec.frontend.maxRequestBytes: must be from 4Ki to 1Ti, found 1Ki"),
+    (
+        put("frontend.maxRequestBytes", -1),
+        'spec.frontend.maxRequestBytes: expected an amount of memory such as "64Mi" or "1Gi", found the number -1',
+    ),
+    (
+        put("frontend.maxRequestBytes", "1Ki"),
+        "spec.frontend.maxRequestBytes: must be from 4Ki to 1Ti, found 1Ki",
+    ),
     (
         put("frontend.maxRequestBytes", "1Gi"),
         "spec.frontend.maxRequestBytes: 1Gi is more than maxInFlightBytes (256Mi): a request of that size would never be taken",
     ),
     (put("managers.replicas", 0), "spec.managers.replicas: must be from 1 to 9, found 0"),
-    (put("recovery.suspectAfter", "10ms"), "spec.recovery.suspectAfter: must be from 60ms to 60s, found 10ms"),
+    (
+        put("recovery.suspectAfter", "10ms"),
+        "spec.recovery.suspectAfter: must be from 60ms to 60s, found 10ms",
+    ),
     (put("recovery.maxAttempts", 0), "spec.recovery.maxAttempts: must be from 1 to 8, found 0"),
-    (put("recovery.whenUnprotected", "Stop"), 'spec.recovery.whenUnprotected: expected "Continue" or "Block", found "Stop"'),
-    (put("recovery.whenLost", "stop"), 'spec.recovery.whenLost: expected "Stop" or "Restart", found "stop"; did you mean "Stop"?'),
+    (
+        put("recovery.whenUnprotected", "Stop"),
+        'spec.recovery.whenUnprotected: expected "Continue" or "Block", found "Stop"',
+    ),
+    (
+        put("recovery.whenLost", "stop"),
+        'spec.recovery.whenLost: expected "Stop" or "Restart", found "stop"; did you mean "Stop"?',
+    ),
+    (put("recovery.suspects", "Go"), 'spec.recovery.suspects: expected "Wait" or "Run", found "Go"'),
     (put("operator", []), 'spec.operator: unknown field; did you mean "operators"?'),
     (
         put("inputs.0.datatype", "float"),
@@ -129,8 +163,14 @@ FIELDS = [
         put("inputs.0.shape", 4),
         "spec.inputs[0].shape: expected the shape of one row as a list, such as [64] or [-1, 3] ([] for a single number), found the number 4",
     ),
-    (put("inputs.0.shape", [4, 0]), "spec.inputs[0].shape[1]: expected a size of at least 1, or -1 for a variable one, found the number 0"),
-    (put("inputs.0.shape", [4, "n"]), 'spec.inputs[0].shape[1]: expected a size of at least 1, or -1 for a variable one, found "n"'),
+    (
+        put("inputs.0.shape", [4, 0]),
+        "spec.inputs[0].shape[1]: expected a size of at least 1, or -1 for a variable one, found the number 0",
+    ),
+    (
+        put("inputs.0.shape", [4, "n"]),
+        'spec.inputs[0].shape[1]: expected a size of at least 1, or -1 for a variable one, found "n"',
+    ),
     (put("inputs.0.shape", [1] * 9), "spec.inputs[0].shape: has 9 dimensions, 8 at most are allowed"),
     (put("inputs.0.optional", "yes"), 'spec.inputs[0].optional: expected true or false, found "yes"'),
     (put("inputs.1.name", "x"), 'spec.inputs[1].name: the name "x" is already taken by spec.inputs[0]'),
@@ -142,7 +182,10 @@ FIELDS = [
         put("inputs.1.name", 7),
         f"spec.inputs[1].name: {TENSOR_NAME}, found the number 7; write it in quotes",
     ),
-    (drop("inputs.1.datatype"), "spec.inputs[1].datatype: is missing: datatype, as in the Open Inference Protocol"),
+    (
+        drop("inputs.1.datatype"),
+        "spec.inputs[1].datatype: is missing: datatype, as in the Open Inference Protocol",
+    ),
     (drop("outputs"), "spec.outputs: is missing: tensors of the reply"),
     (
         both(put("operators.0.name", "First"), put("operators.1.inputs", ["First.x"])),
@@ -157,17 +200,35 @@ FIELDS = [
         put("operators.0.model.entrypoint", "models.First"),
         'spec.operators[0].model.entrypoint: expected a class as "module:Class", found "models.First"',
     ),
-    (put("operators.0.model.entrypoint", ""), 'spec.operators[0].model.entrypoint: expected a class as "module:Class", found nothing'),
-    (put("operators.0.model.config", ["dim"]), "spec.operators[0].model.config: expected a mapping, found a list"),
-    (put("operators.0.model.env", {"A": 3}), "spec.operators[0].model.env.A: expected text, found the number 3; write it in quotes"),
-    (put("operators.0.model.env", {"A-B": "3"}), 'spec.operators[0].model.env.A-B: expected the name of an environment variable, found "A-B"'),
+    (
+        put("operators.0.model.entrypoint", ""),
+        'spec.operators[0].model.entrypoint: expected a class as "module:Class", found nothing',
+    ),
+    (
+        put("operators.0.model.config", ["dim"]),
+        "spec.operators[0].model.config: expected a mapping, found a list",
+    ),
+    (
+        put("operators.0.model.env", {"A": 3}),
+        "spec.operators[0].model.env.A: expected text, found the number 3; write it in quotes",
+    ),
+    (
+        put("operators.0.model.env", {"A-B": "3"}),
+        'spec.operators[0].model.env.A-B: expected the name of an environment variable, found "A-B"',
+    ),
     (put("operators.0.outputs", []), "spec.operators[0].outputs: is empty; expected at least one output"),
     (put("operators.0.replicas", 65), "spec.operators[0].replicas: must be from 1 to 64, found 65"),
     (put("operators.0.standby", 1), "spec.operators[0].standby: expected a mapping, found the number 1"),
     (put("operators.0.standby.hot", -1), "spec.operators[0].standby.hot: must be from 0 to 16, found -1"),
     (put("operators.0.standby.warm", 1), 'spec.operators[0].standby.warm: unknown field; known here: "hot"'),
-    (put("operators.0.batch.maxRows", 0), "spec.operators[0].batch.maxRows: must be from 1 to 65536, found 0"),
-    (put("operators.0.batch.maxDelay", "-2ms"), 'spec.operators[0].batch.maxDelay: expected a duration such as "150ms", "30s" or "5m", found "-2ms"'),
+    (
+        put("operators.0.batch.maxRows", 0),
+        "spec.operators[0].batch.maxRows: must be from 1 to 65536, found 0",
+    ),
+    (
+        put("operators.0.batch.maxDelay", "-2ms"),
+        'spec.operators[0].batch.maxDelay: expected a duration such as "150ms", "30s" or "5m", found "-2ms"',
+    ),
     (
         put("operators.0.join", "combine"),
         'spec.operators[0].join: expected "Combine", "Interleave" or "First", found "combine"; did you mean "Combine"?',
@@ -176,11 +237,23 @@ FIELDS = [
         put("operators.0.podTemplate", {"containers": []}),
         'spec.operators[0].podTemplate.containers: no such field here; expected "metadata" or "spec"',
     ),
-    (put("operators.1.stateful", None), 'spec.operators[1].stateful: expected a mapping, found nothing; write "{}" for the defaults'),
+    (
+        put("operators.1.stateful", None),
+        'spec.operators[1].stateful: expected a mapping, found nothing; write "{}" for the defaults',
+    ),
     (put("operators.1.stateful", True), "spec.operators[1].stateful: expected a mapping, found true"),
-    (put("operators.1.stateful.window", 0), "spec.operators[1].stateful.window: must be from 1 to 64, found 0"),
-    (put("operators.1.stateful.backups", 8), "spec.operators[1].stateful.backups: must be from 0 to 7, found 8"),
-    (put("operators.1.stateful.checkpoint", {"every": "60s"}), "spec.operators[1].stateful.checkpoint.dir: is missing: where to write them"),
+    (
+        put("operators.1.stateful.window", 0),
+        "spec.operators[1].stateful.window: must be from 1 to 64, found 0",
+    ),
+    (
+        put("operators.1.stateful.backups", 8),
+        "spec.operators[1].stateful.backups: must be from 0 to 7, found 8",
+    ),
+    (
+        put("operators.1.stateful.checkpoint", {"every": "60s"}),
+        "spec.operators[1].stateful.checkpoint.dir: is missing: where to write them",
+    ),
     (
         put("operators.1.stateful.checkpoint", {"every": "1ms", "dir": "/c"}),
         "spec.operators[1].stateful.checkpoint.every: must be from 1s to 86400s, found 1ms",
@@ -188,30 +261,63 @@ FIELDS = [
 ]
 
 TOGETHER = [
-    (put("operators.1.inputs.0", "frist.x"), 'spec.operators[1].inputs[0]: no operator "frist"; did you mean "first"?'),
-    (put("operators.1.inputs.0", "zzz.x"), 'spec.operators[1].inputs[0]: no operator "zzz"; there are "first" and "second"'),
-    (put("operators.0.inputs.0", "requests.x"), 'spec.operators[0].inputs[0]: no operator "requests"; did you mean "request"?'),
-    (put("operators.0.inputs.0", "y"), 'spec.operators[0].inputs[0]: no operator "y"; a tensor of the request is written "request.y"'),
+    (
+        put("operators.1.inputs.0", "frist.x"),
+        'spec.operators[1].inputs[0]: no operator "frist"; did you mean "first"?',
+    ),
+    (
+        put("operators.1.inputs.0", "zzz.x"),
+        'spec.operators[1].inputs[0]: no operator "zzz"; there are "first" and "second"',
+    ),
+    (
+        put("operators.0.inputs.0", "requests.x"),
+        'spec.operators[0].inputs[0]: no operator "requests"; did you mean "request"?',
+    ),
+    (
+        put("operators.0.inputs.0", "y"),
+        'spec.operators[0].inputs[0]: no operator "y"; a tensor of the request is written "request.y"',
+    ),
     (
         both(put("operators.0.outputs.0.name", "embedding"), put("operators.1.inputs.0", "embedding")),
         'spec.operators[1].inputs[0]: no operator "embedding"; an output is written "first.embedding"',
     ),
-    (put("operators.1.inputs.0", "first.z"), 'spec.operators[1].inputs[0]: operator "first" has no output "z"; it has "x"'),
-    (put("operators.0.inputs.0", "request.pixels"), 'spec.operators[0].inputs[0]: the request has no tensor "pixels"; it has "x" and "y"'),
+    (
+        put("operators.1.inputs.0", "first.z"),
+        'spec.operators[1].inputs[0]: operator "first" has no output "z"; it has "x"',
+    ),
+    (
+        put("operators.0.inputs.0", "request.pixels"),
+        'spec.operators[0].inputs[0]: the request has no tensor "pixels"; it has "x" and "y"',
+    ),
     (
         put("operators.0.inputs.0", {"from": "request", "as": "all"}),
         'spec.operators[0].inputs[0]: "as" names one tensor, but "request" has "x" and "y"; write for example {from: request.x, as: all}',
     ),
-    (put("operators.0.inputs.0", {"form": "request.x"}), 'spec.operators[0].inputs[0].form: unknown field; did you mean "from"?'),
-    (put("operators.0.inputs.0", ["request.x"]), "spec.operators[0].inputs[0]: expected text or a mapping, found a list"),
-    (put("operators.0.inputs", []), 'spec.operators[0].inputs: no path from request to "first": an operator without inputs never runs'),
-    (drop("operators.0.inputs"), "spec.operators[0].inputs: is missing: what it takes; all inputs from one upstream are one edge"),
+    (
+        put("operators.0.inputs.0", {"form": "request.x"}),
+        'spec.operators[0].inputs[0].form: unknown field; did you mean "from"?',
+    ),
+    (
+        put("operators.0.inputs.0", ["request.x"]),
+        "spec.operators[0].inputs[0]: expected text or a mapping, found a list",
+    ),
+    (
+        put("operators.0.inputs", []),
+        'spec.operators[0].inputs: no path from request to "first": an operator without inputs never runs',
+    ),
+    (
+        drop("operators.0.inputs"),
+        "spec.operators[0].inputs: is missing: what it takes; all inputs from one upstream are one edge",
+    ),
     (
         put("operators.1.inputs", ["first.x", "request.x"]),
         'spec.operators[1].inputs[1]: the name "x" is already taken by "first.x" (inputs[0]); give one of them another name: '
         "{from: request.x, as: ...}",
     ),
-    (put("operators.1.inputs", ["first", "first.x"]), 'spec.operators[1].inputs[1]: takes "first.x" a second time; the first is inputs[0]'),
+    (
+        put("operators.1.inputs", ["first", "first.x"]),
+        'spec.operators[1].inputs[1]: takes "first.x" a second time; the first is inputs[0]',
+    ),
     (
         both(put("operators.1.name", "first"), put("outputs.0.from", "first.x")),
         'spec.operators[1].name: the name "first" is already taken by spec.operators[0]',
@@ -221,7 +327,10 @@ TOGETHER = [
         'spec.operators[1].name: "reply" is reserved ("request", "reply", "frontend" and "manager" are); choose another name',
     ),
     (
-        put("operators.1.outputs", [{"name": "x", "datatype": "FP32", "shape": []}, {"name": "x", "datatype": "FP32", "shape": []}]),
+        put(
+            "operators.1.outputs",
+            [{"name": "x", "datatype": "FP32", "shape": []}, {"name": "x", "datatype": "FP32", "shape": []}],
+        ),
         'spec.operators[1].outputs[1].name: the name "x" is already taken by spec.operators[1].outputs[0]',
     ),
     (
@@ -264,23 +373,44 @@ TOGETHER = [
         'spec.operators[1]: "second" leads nowhere: nobody reads its outputs; add it to spec.outputs or to the inputs of another operator',
     ),
     (put("outputs.0.from", "secnd.x"), 'spec.outputs[0].from: no operator "secnd"; did you mean "second"?'),
-    (put("outputs.0.from", "second.label"), 'spec.outputs[0].from: operator "second" has no output "label"; it has "x"'),
+    (
+        put("outputs.0.from", "second.label"),
+        'spec.outputs[0].from: operator "second" has no output "label"; it has "x"',
+    ),
     (put("outputs.0.from", "second"), 'spec.outputs[0].from: name one tensor of "second": "second.x"'),
-    (put("outputs.0.from", ["second.x", "second.x"]), 'spec.outputs[0].from[1]: "second.x" stands in this list already'),
-    (put("outputs.0.from", ["second.x", "request.x"]), 'spec.outputs[0].from[1]: a reply is made by operators; "request.x" is what the client sent'),
-    (put("outputs.0.from", []), 'spec.outputs[0].from: expected "operator.tensor" or a list of such, found an empty list'),
-    (put("outputs.0.from", ["second.x", 3]), 'spec.outputs[0].from[1]: expected "operator.tensor", found the number 3'),
+    (
+        put("outputs.0.from", ["second.x", "second.x"]),
+        'spec.outputs[0].from[1]: "second.x" stands in this list already',
+    ),
+    (
+        put("outputs.0.from", ["second.x", "request.x"]),
+        'spec.outputs[0].from[1]: a reply is made by operators; "request.x" is what the client sent',
+    ),
+    (
+        put("outputs.0.from", []),
+        'spec.outputs[0].from: expected "operator.tensor" or a list of such, found an empty list',
+    ),
+    (
+        put("outputs.0.from", ["second.x", 3]),
+        'spec.outputs[0].from[1]: expected "operator.tensor", found the number 3',
+    ),
     (put("outputs.0.lanes", "all"), 'spec.outputs[0].lanes: expected "concat", found "all"'),
     (
         both(put("operators.0.outputs.0.shape", [5]), put("outputs.0.from", ["second.x", "first.x"])),
         'spec.outputs[0].from: all sources of a reply tensor must be alike, but "second.x" is FP32 [4] and "first.x" is FP32 [5]',
     ),
-    (put("operators.1.feedback", {"to": "first", "inputs": {"x": "x"}}), 'spec.operators[1].feedback.to: expected "request", found "first"'),
+    (
+        put("operators.1.feedback", {"to": "first", "inputs": {"x": "x"}}),
+        'spec.operators[1].feedback.to: expected "request", found "first"',
+    ),
     (
         put("operators.1.feedback", {"inputs": {"y": "x", "x": "x"}}),
         'spec.operators[1].feedback.inputs.y: "second.x" is FP32 [4], but the request\'s "y" is INT64 []',
     ),
-    (put("operators.1.feedback", {"inputs": {"x": "z"}}), 'spec.operators[1].feedback.inputs.x: operator "second" has no output "z"'),
+    (
+        put("operators.1.feedback", {"inputs": {"x": "z"}}),
+        'spec.operators[1].feedback.inputs.x: operator "second" has no output "z"',
+    ),
     (
         put("operators.1.feedback", {"inputs": {"x": "x", "pixels": "x"}}),
         'spec.operators[1].feedback.inputs.pixels: the request has no tensor "pixels"',
@@ -289,17 +419,28 @@ TOGETHER = [
         put("operators.1.feedback", {"inputs": {}}),
         'spec.operators[1].feedback.inputs: a request needs "x" too; only optional tensors may be left out',
     ),
-    (put("operators.1.feedback", {"inputs": {"x": "x"}, "maxHops": 0}), "spec.operators[1].feedback.maxHops: must be from 1 to 64, found 0"),
+    (
+        put("operators.1.feedback", {"inputs": {"x": "x"}, "maxHops": 0}),
+        "spec.operators[1].feedback.maxHops: must be from 1 to 64, found 0",
+    ),
 ]
 
 JOINS = [
     (
-        [operator("a", ["request.x"]), operator("b", ["request.x"], [tensor("z")]), operator("m", ["a", "b"], join="Interleave")],
+        [
+            operator("a", ["request.x"]),
+            operator("b", ["request.x"], [tensor("z")]),
+            operator("m", ["a", "b"], join="Interleave"),
+        ],
         {"lanes": "concat"},
         'spec.operators[2].inputs[1]: under Interleave every edge must bring the same names, but "a" brings "x" and "b" brings "z"; "as" renames',
     ),
     (
-        [operator("a", ["request.x"]), operator("b", ["request.x"], [tensor("x", [5])]), operator("m", ["a", "b"], join="First")],
+        [
+            operator("a", ["request.x"]),
+            operator("b", ["request.x"], [tensor("x", [5])]),
+            operator("m", ["a", "b"], join="First"),
+        ],
         {},
         'spec.operators[2].inputs[1]: under First every edge must bring the same tensors, but "x" is FP32 [4] from "a" and FP32 [5] from "b"',
     ),
@@ -321,7 +462,11 @@ JOINS = [
     (
         [
             operator("a0", ["request.x"]),
-            *(operator(f"{side}{n}", [f"m{n - 1}.x" if n > 1 else "a0.x"]) for n in range(1, 8) for side in "ab"),
+            *(
+                operator(f"{side}{n}", [f"m{n - 1}.x" if n > 1 else "a0.x"])
+                for n in range(1, 8)
+                for side in "ab"
+            ),
             *(operator(f"m{n}", [f"a{n}", f"b{n}"], join="Interleave") for n in range(1, 8)),
         ],
         {"lanes": "concat"},
@@ -343,14 +488,18 @@ TOP = [
 ]
 
 
-@pytest.mark.parametrize(("change", "line"), FIELDS + TOGETHER, ids=[line.split(": ")[0] for _, line in FIELDS + TOGETHER])
+@pytest.mark.parametrize(
+    ("change", "line"), FIELDS + TOGETHER, ids=[line.split(": ")[0] for _, line in FIELDS + TOGETHER]
+)
 def test_one_mistake_gives_one_line_that_says_where_and_what(change: Change, line: str) -> None:
     found = chain()
     change(found["spec"])
     assert problems(found) == [line]
 
 
-@pytest.mark.parametrize(("operators", "reply", "line"), JOINS, ids=[line.split(": ")[0] for *_, line in JOINS])
+@pytest.mark.parametrize(
+    ("operators", "reply", "line"), JOINS, ids=[line.split(": ")[0] for *_, line in JOINS]
+)
 def test_edges_that_do_not_fit_are_named(operators: list[Json], reply: Json, line: str) -> None:
     assert problems(graph(*operators, reply=reply)) == [line]
 

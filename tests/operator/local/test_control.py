@@ -12,13 +12,20 @@ from hams_operator.local.observe import Condition, FailureInfo, InstanceStatus, 
 from hams_wire.errors import CoordinationError
 
 STATUS = Status(
-    "g", "http://h:1", "h:2", 3, (Condition("Ready", "True", "Serving", ""),), (InstanceStatus("a-1", "a", "primary", False, 1, 7, 11, 12),)
+    "g",
+    "http://h:1",
+    "h:2",
+    3,
+    (Condition("Ready", "True", "Serving", ""),),
+    (InstanceStatus("a-1", "a", "primary", False, 1, 7, 11, 12),),
 )
 
 
 @pytest.fixture
 def run(tmp_path):
-    return RunFile(graph="g", uid="u", pid=os.getpid(), birth=0, url="", grpc="", memory=str(tmp_path), file="f")
+    return RunFile(
+        graph="g", uid="u", pid=os.getpid(), birth=0, url="", grpc="", memory=str(tmp_path), file="f"
+    )
 
 
 @pytest.fixture
@@ -103,7 +110,20 @@ def test_the_status_has_the_promised_names_and_failures_only_where_there_are_som
     plain = msgspec.to_builtins(STATUS)
     assert list(plain) == ["graph", "url", "grpc", "generation", "conditions", "instances"]
     assert plain["instances"] == (
-        {"id": "a-1", "operator": "a", "role": "primary", "leader": False, "epoch": 1, "version": 7, "proxyPid": 11, "modelPid": 12},
+        {
+            "id": "a-1",
+            "operator": "a",
+            "role": "primary",
+            "leader": False,
+            "epoch": 1,
+            "version": 7,
+            "proxyPid": 11,
+            "modelPid": 12,
+        },
     )
-    looping = msgspec.to_builtins(msgspec.structs.replace(STATUS, failures=(FailureInfo("a", "a-1", -9, ("bang",)),)))
-    assert looping["lastFailureInfo"] == ({"operator": "a", "instance": "a-1", "exitCode": -9, "log": ("bang",)},)
+    looping = msgspec.to_builtins(
+        msgspec.structs.replace(STATUS, failures=(FailureInfo("a", "a-1", -9, ("bang",)),))
+    )
+    assert looping["lastFailureInfo"] == (
+        {"operator": "a", "instance": "a-1", "exitCode": -9, "log": ("bang",), "process": "model"},
+    )

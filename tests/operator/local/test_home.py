@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from hams_operator.limits import runs_logged_max
 from hams_operator.local.home import GraphHome, RunFile, RunsAlready, folders, own_birth, running
 from hams_operator.local.processes import alive, birth_of, wait_end
 
@@ -17,7 +18,9 @@ def _home(tmp_path, monkeypatch):
 
 def run_file(folder, *, pid: int, birth: int, name: str = "g") -> RunFile:
     folder.mkdir(exist_ok=True)
-    return RunFile(graph=name, uid="u", pid=pid, birth=birth, url="http://h:1", grpc="h:2", memory=str(folder), file="f")
+    return RunFile(
+        graph=name, uid="u", pid=pid, birth=birth, url="http://h:1", grpc="h:2", memory=str(folder), file="f"
+    )
 
 
 def test_without_a_run_nothing_runs_and_nothing_is_made(tmp_path):
@@ -82,3 +85,51 @@ def test_a_zombie_is_not_alive_and_its_end_need_not_be_waited_for():
     assert not alive(process.pid)
     process.wait()
     assert wait_end(process.pid, 30)
+
+
+def test_a_run_whose_supervisor_was_killed_is_remembered_until_the_next_one(tmp_path):
+    home = GraphHome("g")
+    home.acquire()
+    home.write(run_file(tmp_path / "memory", pid=os.getpid(), birth=own_birth() - 1))
+    home.release()
+    for _ in range(2):
+        dead = GraphHome("g").killed()
+        assert dead is not None
+        assert dead.file == "f"
+    home.acquire()
+    assert GraphHome("g").killed() is None
+
+
+def test_a_run_that_ended_in_order_was_not_killed(tmp_path):
+    home = GraphHome("g")
+    home.acquire()
+    home.write(run_file(tmp_path / "memory", pid=os.getpid(), birth=own_birth()))
+    home.clear()
+    home.release()
+    assert home.killed() is None
+
+
+def test_logs_of_a_run_before_are_set_aside_and_the_oldest_go(tmp_path, monkeypatch):
+    home = GraphHome("g")
+    for number in range(runs_logged_max + 3):
+        home.acquire()
+        assert [path.name for path in home.logs.iterdir() if path.stat().st_size] == []
+        with (home.logs / "supervisor.log").open("a") as held:
+            held.write(f"run {number}")
+        (home.logs / "a-1.log").write_text(f"run {number}")
+        for path in home.logs.iterdir():
+            os.utime(path, (number * 60, number * 60))
+        home.release()
+    kept = sorted(home.earlier.iterdir())
+    assert [(folder / "a-1.log").read_text() for folder in kept] == [
+        f"run {number}" for number in range(2, runs_logged_max + 2)
+    ]
+    assert (kept[-1] / "supervisor.log").read_text() == f"run {runs_logged_max + 1}"
+
+
+def test_what_a_run_writes_is_for_its_user_alone():
+    home = GraphHome("g")
+    home.folder.mkdir(parents=True, mode=0o755)
+    home.acquire()
+    assert home.folder.stat().st_mode & 0o777 == 0o700
+    home.release()

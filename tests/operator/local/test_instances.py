@@ -8,23 +8,23 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
 
 from hams_operator import limits
 from hams_operator.graph import load
-from hams_operator.local.etcd import Ports
+from hams_operator.local import ports
 from hams_operator.local.instances import Instances
 from hams_operator.local.nursery import Nursery, NurseryLost
-from hams_operator.local.observe import Cast, _alone
+from hams_operator.local.observe import Cast, _alone, _last
 from hams_operator.local.places import Place, Pod, pause_after
 from hams_operator.local.processes import alive, send
 from hams_operator.local.supervisor import CannotStart, Supervisor
-from hams_protocol.graph import Graph, GraphData
+from hams_protocol.graph import FRONTEND, Graph, GraphData
 from hams_protocol.topology import ReplicaSet, Topology
 from hams_wire.errors import Lost
+from hams_wire.process import EXIT_STOPPED
 from hams_wire.records import MemberRecord
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "graph.yaml"
@@ -51,7 +51,9 @@ def test_pauses_grow_up_to_a_bound_also_after_a_start_without_one():
     assert pause_after(pauses[-1], False, 0.0) == 0.0
 
 
-@pytest.mark.parametrize("error", [NurseryLost("the warmed process has ended"), TimeoutError()], ids=["lost", "late"])
+@pytest.mark.parametrize(
+    "error", [NurseryLost("the warmed process has ended"), TimeoutError()], ids=["lost", "late"]
+)
 async def test_a_model_that_could_not_be_started_is_started_later(instances, monkeypatch, error):
     monkeypatch.setattr(limits, "restart_pause_s", 0.0)
     monkeypatch.setattr(limits, "restart_pause_max_s", 0.0)
@@ -76,10 +78,23 @@ async def test_a_model_that_could_not_be_started_is_started_later(instances, mon
 def with_model(instances: Instances, **fields: object) -> Place:
     """The learner's place, its model changed."""
     graph = instances.graph
-    operators = tuple(replace(op, model=replace(op.model, **fields)) if op.name == "learner" else op for op in graph.data.operators)
+    operators = tuple(
+        replace(op, model=replace(op.model, **fields)) if op.name == "learner" else op
+        for op in graph.data.operators
+    )
     data = graph.data
     instances.graph = Graph(
-        GraphData(data.name, data.uid, data.mode, data.frontend, data.managers, data.recovery, data.inputs, data.outputs, operators)
+        GraphData(
+            data.name,
+            data.uid,
+            data.mode,
+            data.frontend,
+            data.managers,
+            data.recovery,
+            data.inputs,
+            data.outputs,
+            operators,
+        )
     )
     return Place("learner", 0, Pod("learner-1-abcd", "learner"))
 
@@ -102,14 +117,20 @@ async def test_variables_of_a_model_are_there_when_its_interpreter_starts(instan
         f"    open({str(told)!r}, 'w').write(f'{{hash(\"x\")}} {{os.environ[\"OMP_NUM_THREADS\"]}} {{sys.flags.safe_path}}')\n"
         "    os._exit(7)\n"
     )
-    place = with_model(instances, env=(("PYTHONPATH", str(elsewhere)), ("PYTHONHASHSEED", "1"), ("OMP_NUM_THREADS", "3")))
+    place = with_model(
+        instances, env=(("PYTHONPATH", str(elsewhere)), ("PYTHONHASHSEED", "1"), ("OMP_NUM_THREADS", "3"))
+    )
     instances._nurseries["model"] = Unasked()
     ended = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(instances, "_exited", lambda pid, status: ended.set_result((pid, status)))
     await instances._start_model(place, place.pod)
     assert await ended == (place.pod.model_pid, 7)
     expected = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "print(hash('x'))", stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONHASHSEED": "1"}
+        sys.executable,
+        "-c",
+        "print(hash('x'))",
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONHASHSEED": "1"},
     )
     number = (await expected.communicate())[0].decode().strip()
     assert told.read_text() == f"{number} 3 True"
@@ -141,7 +162,9 @@ async def test_an_interpreter_that_is_not_there_is_named_and_not_tried_again(ins
     assert not instances._tasks
 
 
-async def test_a_model_that_cannot_be_started_now_nor_later_is_told_and_not_tried_again(instances, monkeypatch, caplog):
+async def test_a_model_that_cannot_be_started_now_nor_later_is_told_and_not_tried_again(
+    instances, monkeypatch, caplog
+):
     place = with_model(instances, env=(("A", "b"),))
     instances._places = [place]
 
@@ -151,12 +174,17 @@ async def test_a_model_that_cannot_be_started_now_nor_later_is_told_and_not_trie
     monkeypatch.setattr(instances, "_start_fresh", start)
     await instances._start_model(place, place.pod)
     assert instances.given_up().log == ("/logs/learner-1-abcd.model.log: Permission denied",)
-    assert "the model of learner-1-abcd cannot be started: /logs/learner-1-abcd.model.log: Permission denied" in caplog.text
+    assert (
+        "the model of learner-1-abcd cannot be started: /logs/learner-1-abcd.model.log: Permission denied"
+        in caplog.text
+    )
     assert not instances._tasks
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
-async def test_a_model_for_which_there_is_no_process_just_now_is_started_later(instances, monkeypatch, caplog, number):
+async def test_a_model_for_which_there_is_no_process_just_now_is_started_later(
+    instances, monkeypatch, caplog, number
+):
     monkeypatch.setattr(limits, "restart_pause_s", 0.0)
     monkeypatch.setattr(limits, "restart_pause_max_s", 0.0)
     place = with_model(instances, env=(("A", "b"),))
@@ -238,7 +266,9 @@ async def test_a_disk_without_room_for_logs_ends_no_graph(instances, monkeypatch
 async def test_the_last_words_of_a_model_that_writes_without_end_are_few(instances):
     pod = Pod("learner-1-abcd", "learner", model_started_s=asyncio.get_running_loop().time())
     place = Place("learner", 0, pod)
-    (instances.home.logs / "learner-1-abcd.model.log").write_text("x" * 3_000_000 + "\n" + ("y" * 5000 + "\n") * 50)
+    (instances.home.logs / "learner-1-abcd.model.log").write_text(
+        "x" * 3_000_000 + "\n" + ("y" * 5000 + "\n") * 50
+    )
     instances._note_end(place, pod, 1)
     said = place.ends.last.log
     assert 0 < len(said) <= limits.failure_lines_max
@@ -282,7 +312,9 @@ async def ending(tmp_path, monkeypatch):
     return made, place.pod, sent
 
 
-async def test_a_model_that_ends_while_the_graph_does_is_not_waited_for_nor_sent_anything(ending, monkeypatch):
+async def test_a_model_that_ends_while_the_graph_does_is_not_waited_for_nor_sent_anything(
+    ending, monkeypatch
+):
     supervisor, pod, sent = ending
     monkeypatch.setattr(limits, "stop_rest_s", 3600.0)
     pid = pod.model_pid
@@ -319,8 +351,12 @@ async def test_of_an_instance_that_is_over_no_pid_is_kept(ending, monkeypatch):
     assert [to for to, _ in sent if to] == [pid]
 
 
-@pytest.mark.parametrize("goes_by", ["learner-1-abcd", "learner-1-abcd-9f00"], ids=["under its id", "under a fresh id"])
-async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_killed_only_if_it_hangs_again(instances, monkeypatch, goes_by):
+@pytest.mark.parametrize(
+    "goes_by", ["learner-1-abcd", "learner-1-abcd-9f00"], ids=["under its id", "under a fresh id"]
+)
+async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_killed_only_if_it_hangs_again(
+    instances, monkeypatch, goes_by
+):
     sent = []
     now = [0.0]
     monkeypatch.setattr("hams_operator.local.instances.send", lambda pid, number: sent.append((pid, number)))
@@ -337,11 +373,91 @@ async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_kil
         return found
 
     assert look(gone) == look(back) == [], "it has some time"
-    assert look(structs.replace(back, alone=frozenset({goes_by})), limits.hung_kept_s) == [], "it has the only copy of a state"
+    assert look(structs.replace(back, alone=frozenset({goes_by})), limits.hung_kept_s) == [], (
+        "it has the only copy of a state"
+    )
     assert look(gone, limits.hung_kept_s) == [], "its registration may be on its way back"
     assert look(back) == [(41, signal.SIGTERM)]
     assert look(back) == look(gone) == [], "once, and it may be ending"
     assert look(back, limits.hung_kept_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
+
+
+async def test_a_process_that_hangs_and_may_hold_all_that_is_left_of_a_state_is_not_killed(
+    instances, monkeypatch
+):
+    sent = []
+    now = [0.0]
+    monkeypatch.setattr("hams_operator.local.instances.send", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(instances, "_now", lambda: now[0])
+    place = Place("learner", 0, Pod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
+    for last in ("learner-1-abcd", "learner-1-abcd-9f00"):
+        for _ in range(100):
+            now[0] += limits.hung_kept_s
+            instances._look_after_left(
+                place, place.pod, Cast({}, frozenset(), frozenset(), last=frozenset({last}))
+            )
+    assert not sent, "it may wake up, whatever id it goes by"
+    now[0] += limits.hung_kept_s + 1.0
+    instances._look_after_left(
+        place, place.pod, Cast({}, frozenset(), frozenset(), last=frozenset({"learner-11"}))
+    )
+    assert sent == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
+
+
+async def test_instances_that_hang_are_replaced_ever_more_slowly_and_few_at_a_time(instances, monkeypatch):
+    """Nobody hears of anybody for ten minutes: the machine has no CPU, and each successor would want some as well."""
+    now = [0.0]
+    monkeypatch.setattr(instances, "_now", lambda: now[0])
+    monkeypatch.setattr(instances, "_fill", lambda place: asyncio.sleep(0))
+    places = [
+        Place("learner", number, Pod(f"learner-{number}", "learner", proxy_pid=1)) for number in range(20)
+    ]
+    began = []
+    while now[0] < 600.0:
+        for place in places:
+            if place.pod is not None and instances._leave(place, place.pod):
+                began.append(now[0])
+                place.pod = Pod(f"learner-{len(began) + 100}", "learner", proxy_pid=1)
+        now[0] += limits.hung_look_s
+    assert began == [0.0, 2.0, 6.0], "and then nobody, until one of those has ended"
+    instances._left.clear()
+    now[0] += limits.hung_calm_s
+    assert instances._leave(places[0], places[0].pod)
+    assert not instances._leave(places[1], places[1].pod)
+    now[0] += limits.hung_pause_s
+    assert instances._leave(places[1], places[1].pod), "calm takes the pause back"
+
+
+@pytest.mark.parametrize(("by_s", "share"), [(0.4, 0.0), (0.0, 0.9)], ids=["it is late", "another one waits"])
+async def test_a_supervisor_that_gets_no_cpu_takes_nobody_for_hung_and_says_so(
+    instances, monkeypatch, caplog, by_s, share
+):
+    now = [0.0]
+    monkeypatch.setattr(instances, "_now", lambda: now[0])
+    assert instances._patience_s(limits.hung_missing_s) == limits.hung_missing_s
+    for _ in range(10):
+        now[0] += limits.hung_look_s + 0.4
+        instances._note_lateness(by_s, share)
+        assert instances._patience_s(limits.hung_missing_s) == limits.hung_starved_s
+    assert caplog.text.count("the machine is busy") == 1
+    now[0] += 60.0
+    assert instances._patience_s(limits.hung_missing_s) == limits.hung_missing_s
+
+
+@pytest.mark.parametrize(
+    ("members", "revoked", "last"),
+    [
+        ({"b": None}, (), ()),
+        ({"c": None}, (), ("a", "b")),
+        ({"b": None}, ("b",), ("a", "b")),
+        ({"a-1": "a"}, ("a",), ()),
+    ],
+    ids=["a backup is there", "nobody is there", "who is there is revoked", "one is back with its state"],
+)
+def test_who_may_be_the_last_to_have_a_state(members, revoked, last):
+    topology = Topology(sets=(ReplicaSet("learner", 1, "a", ("b",)),), revoked=revoked)
+    registered = {name: MemberRecord("learner", "", kept) for name, kept in members.items()}
+    assert _last(topology, registered) == frozenset(last)
 
 
 async def test_nobody_is_called_missing_while_etcd_is_away(instances, monkeypatch):
@@ -363,25 +479,37 @@ async def test_nobody_is_called_missing_while_etcd_is_away(instances, monkeypatc
     assert place.missing_s == 1000.0
 
 
-async def test_ports_that_its_own_etcd_was_given_meanwhile_are_not_used(tmp_path, monkeypatch):
+async def test_a_run_holds_its_ports_before_anything_is_started(tmp_path, monkeypatch):
+    """Not even its own etcd is given one of them."""
     monkeypatch.setenv("HAMS_HOME", str(tmp_path))
-    drawn = iter([(7001, 7002), (7003, 7004), (7005, 7006)])
-    monkeypatch.setattr("hams_operator.local.supervisor.free_ports", lambda count: next(drawn))
     made = Supervisor(load(DIGITS), DIGITS, None, None, None)
     made._choose_ports()
-    made._etcd = SimpleNamespace(members=[SimpleNamespace(ports=Ports(7002, 7003))])
-    made._avoid_etcd()
-    assert (made.url, made.grpc) == ("http://127.0.0.1:7005", "127.0.0.1:7006")
-    made._avoid_etcd()
-    assert made.url == "http://127.0.0.1:7005"
+    http, grpc = made._http_port, made._grpc_port
+    draws = iter([http, grpc, 20_011, *range(20_012, 20_200)])
+    monkeypatch.setattr(ports.random, "randrange", lambda _low, _high: next(draws))
+    assert not {http, grpc}.intersection(ports.free_ports(2))
+    for held in made._claims:
+        held.close()
 
 
-async def test_a_port_that_was_asked_for_and_that_its_own_etcd_was_given_is_named(tmp_path, monkeypatch):
+async def test_a_second_run_on_a_port_is_refused_with_the_name_of_the_first(tmp_path, monkeypatch):
     monkeypatch.setenv("HAMS_HOME", str(tmp_path))
-    made = Supervisor(load(DIGITS), DIGITS, 7001, None, None)
-    made._etcd = SimpleNamespace(members=[SimpleNamespace(ports=Ports(7002, 7003))])
-    with pytest.raises(CannotStart, match="port 7002"):
-        made._avoid_etcd()
+    first = Supervisor(load(DIGITS), DIGITS, None, None, None)
+    first._choose_ports()
+    second = Supervisor(load(DIGITS), DIGITS, first._http_port, None, None)
+    with pytest.raises(CannotStart, match=f"port {first._http_port} cannot be used: Address already in use"):
+        second._choose_ports()
+    first.home.acquire()
+    first._memory = tmp_path
+    first._write_run()
+    with pytest.raises(CannotStart, match='graph "digits" answers there'):
+        second._choose_ports()
+    for held in first._claims:
+        held.close()
+    second._choose_ports()
+    for held in second._claims:
+        held.close()
+    first.home.release()
 
 
 @pytest.mark.parametrize(
@@ -399,3 +527,69 @@ def test_who_has_a_state_that_nobody_else_has(members, revoked, alone):
     topology = Topology(sets=(ReplicaSet("learner", 1, "a", ("b",)),), revoked=revoked)
     registered = {name: MemberRecord("learner", "", kept) for name, kept in members.items()}
     assert _alone(topology, registered) == frozenset(alone)
+
+
+def frontend_of(instances: Instances, line: str) -> Place:
+    """A frontend's place, with what its process has written."""
+    place = Place(FRONTEND, 0, Pod("frontend-1-abcd", FRONTEND, proxy_pid=7, started_s=instances._now()))
+    instances._log("frontend-1-abcd").write_text(f"Traceback (most recent call last):\n{line}\n")
+    instances._places = [place]
+    return place
+
+
+def end(instances: Instances, place: Place, status: int) -> None:
+    """The process of a place ends, and nothing takes its place yet."""
+    instances._note_own_end(place, place.pod, status)
+
+
+async def test_a_frontend_that_ends_twice_while_starting_is_reported_with_its_last_line(instances):
+    place = frontend_of(instances, "AttributeError: 'Health' object has no attribute 'List'")
+    end(instances, place, 70)
+    assert instances._failures() == (), "once is no loop"
+    end(instances, place, 70)
+    (failure,) = instances._failures()
+    assert failure.sentence() == (
+        "a frontend keeps ending, last with exit code 70: AttributeError: 'Health' object has no attribute 'List'"
+    )
+    assert failure.reason == "CrashLoop"
+    assert instances.given_up() is None
+    end(instances, place, 70)
+    assert instances.given_up() == failure
+
+
+@pytest.mark.parametrize("status", [0, EXIT_STOPPED])
+async def test_an_instance_that_the_graph_gave_up_is_in_no_crash_loop(instances, status):
+    place = frontend_of(instances, "this instance is over")
+    for _ in range(limits.start_ends_max):
+        end(instances, place, status)
+    assert instances._failures() == ()
+    assert instances.given_up() is None
+
+
+async def test_a_process_that_runs_on_is_in_no_crash_loop_any_more(instances, monkeypatch):
+    place = frontend_of(instances, "OSError: no room")
+    end(instances, place, 70)
+    end(instances, place, 70)
+    later = instances._now() + limits.restart_young_s + 1
+    monkeypatch.setattr(instances, "_now", lambda: later)
+    assert instances._failures() == ()
+    assert place.own_ends.count == 0
+
+
+async def test_a_process_to_fork_from_that_never_gets_warm_ends_the_run(instances, monkeypatch):
+    """It would be started again and again, and each time import what it cannot."""
+
+    class Cold:
+        warm = False
+
+        def __init__(self, on_exit) -> None:
+            self.lost = asyncio.Event()
+            self.lost.set()
+
+        async def start(self, modules, log):
+            log.write_text("Illegal instruction\n")
+
+    monkeypatch.setattr("hams_operator.local.instances.Nursery", Cold)
+    await instances._warm("data", ("hams_sidecar.proxy",))
+    told = await instances.failed
+    assert told.startswith("the process that imports data modules ended 2 times: Illegal instruction")

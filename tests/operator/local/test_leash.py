@@ -16,7 +16,9 @@ input()
 
 
 def test_a_leashed_program_ends_with_its_parent():
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     assert birth_of(pid)
@@ -26,7 +28,12 @@ def test_a_leashed_program_ends_with_its_parent():
 
 
 def test_it_is_the_program_that_was_asked_for_under_the_pid_that_was_told():
-    done = subprocess.run(leash.leashed("sh", "-c", 'echo "$$ $1"', "name", "an argument"), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        leash.leashed("sh", "-c", 'echo "$$ $1"', "name", "an argument"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     pid, _, said = done.stdout.strip().partition(" ")
     assert pid.isdigit()
     assert said == "an argument"
@@ -39,7 +46,10 @@ def test_what_is_added_to_the_environment_is_for_the_program_alone(monkeypatch):
     words = leash.leashed("sh", "-c", 'echo "$A $B $C$HAMS_LEASH_A$PYTHONHOME"')
     environment = leash.environment_with({"A": "x=y", "PYTHONHOME": "/nowhere"})
     assert environment.get("PYTHONHOME") is None
-    assert subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout == "x=y stays /nowhere\n"
+    assert (
+        subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+        == "x=y stays /nowhere\n"
+    )
 
 
 def test_a_program_that_is_not_there_is_named():
@@ -48,5 +58,10 @@ def test_a_program_that_is_not_there_is_named():
 
 
 def test_whose_parent_is_gone_already_does_not_begin():
-    done = subprocess.run([sys.executable, "-I", "-S", leash.__file__, "1", "--", "echo", "began"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", leash.__file__, "1", "--", "echo", "began"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (-9, "")

@@ -36,7 +36,9 @@ async def test_a_run_whose_history_has_no_room_does_not_start(supervisor: Superv
         supervisor._begin_history()
 
 
-async def test_a_history_without_room_for_its_last_line_keeps_nobody_from_ending(supervisor: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_history_without_room_for_its_last_line_keeps_nobody_from_ending(
+    supervisor: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
     with no_room():
         supervisor._end_history(FinalLine(ops={}, open=()))
     assert "the history gets no final line" in caplog.text

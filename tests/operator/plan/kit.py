@@ -45,7 +45,9 @@ def planned(text: str = PAIR, place: Place = PLACE, settings: Settings = SETTING
     return desired(found, encode_spec(found).decode(), place, settings)
 
 
-def objects(text: str = PAIR, place: Place = PLACE, settings: Settings = SETTINGS) -> dict[tuple[str, str], Json]:
+def objects(
+    text: str = PAIR, place: Place = PLACE, settings: Settings = SETTINGS
+) -> dict[tuple[str, str], Json]:
     return {(item["kind"], item["metadata"]["name"]): item for item in planned(text, place, settings)}
 
 

@@ -97,7 +97,9 @@ def test_beside_a_whole_one_a_half_made_one_is_not_what_goes_on() -> None:
 
 
 def test_a_number_that_was_used_is_not_used_again() -> None:
-    assert decide(graph(COUNTER).data, PLACE, running(PAIR), ALLOWED, {0}, used=lambda: 3).place.incarnation == 4
+    assert (
+        decide(graph(COUNTER).data, PLACE, running(PAIR), ALLOWED, {0}, used=lambda: 3).place.incarnation == 4
+    )
 
 
 def test_the_newest_incarnation_counts() -> None:

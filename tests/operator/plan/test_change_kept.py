@@ -32,7 +32,9 @@ STATELESS = with_change("    stateful: {backups: 1}\n", "")
     ],
     ids=["added", "removed", "stateless", "stateful", "bare metal", "bare metal before"],
 )
-def test_what_keeps_a_state_under_one_name_in_both_goes_on_with_it(old: str, new: str, kept: tuple[str, ...], lost: tuple[str, ...]) -> None:
+def test_what_keeps_a_state_under_one_name_in_both_goes_on_with_it(
+    old: str, new: str, kept: tuple[str, ...], lost: tuple[str, ...]
+) -> None:
     before, after = graph(old).data, graph(new).data
     assert (kept_states(before, after), lost_states(before, after)) == (kept, lost)
     found = decide(after, PLACE, {0: graph(old)}, {})

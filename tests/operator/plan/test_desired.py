@@ -22,7 +22,9 @@ def test_a_graph_is_a_config_map_a_service_and_a_deployment_and_budget_for_each_
     found = objects()
     parts = ("manager", "pass", "count", "frontend")
     assert {name for kind, name in found if kind == "Deployment"} == {f"pair-{part}" for part in parts}
-    assert {name for kind, name in found if kind == "PodDisruptionBudget"} == {f"pair-{part}" for part in parts}
+    assert {name for kind, name in found if kind == "PodDisruptionBudget"} == {
+        f"pair-{part}" for part in parts
+    }
     assert {key for key in found if key[0] not in ("Deployment", "PodDisruptionBudget")} == {
         ("ConfigMap", "pair-graph"), ("Service", "pair"), ("NetworkPolicy", "pair-peers"), ("NetworkPolicy", "pair-clients")
     }  # fmt: skip
@@ -31,7 +33,10 @@ def test_a_graph_is_a_config_map_a_service_and_a_deployment_and_budget_for_each_
 def test_every_object_is_owned_by_the_resource_and_lies_in_its_namespace() -> None:
     for item in objects().values():
         assert item["metadata"]["namespace"] == "shop"
-        assert [(owner["kind"], owner["uid"], owner["controller"]) for owner in item["metadata"]["ownerReferences"]] == [("ServiceGraph", UID, True)]
+        assert [
+            (owner["kind"], owner["uid"], owner["controller"])
+            for owner in item["metadata"]["ownerReferences"]
+        ] == [("ServiceGraph", UID, True)]
         assert item["metadata"]["labels"][GRAPH] == "pair"
 
 
@@ -74,14 +79,16 @@ def test_the_proxy_is_a_native_sidecar_that_is_told_to_leave_at_once() -> None:
 def test_a_frontend_answers_its_clients_and_hands_over_within_its_grace() -> None:
     pod = pod_of(PAIR, "pair-frontend")["spec"]
     command = pod["containers"][0]["command"]
-    propagation, drain = (float(command[command.index(word) + 1]) for word in ("--propagation-s", "--drain-s"))
+    propagation, drain = (
+        float(command[command.index(word) + 1]) for word in ("--propagation-s", "--drain-s")
+    )
     assert propagation + open_requests_s_max + drain < pod["terminationGracePeriodSeconds"]
     assert drain > 2 * core.leave_wait_s, "it is let go, if a log takes no longer to copy than that"
 
 
 def test_model_and_proxy_share_a_socket_in_memory() -> None:
     pod = pod_of(PAIR, "pair-pass")["spec"]
-    assert {"name": "link", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
+    assert {"name": "link", "emptyDir": {"medium": "Memory", "sizeLimit": "4Gi"}} in pod["volumes"]
     sockets = set()
     for container, words in ((pod["initContainers"][0], "command"), (pod["containers"][0], "args")):
         assert {"name": "link", "mountPath": "/run/hams"} in container["volumeMounts"]
@@ -135,11 +142,16 @@ def test_no_two_workloads_claim_a_pod() -> None:
     found = [item for (kind, _), item in objects().items() if kind == "Deployment"]
     for item in found:
         labels = item["spec"]["template"]["metadata"]["labels"]
-        assert sum(1 for other in found if other["spec"]["selector"]["matchLabels"].items() <= labels.items()) == 1
+        assert (
+            sum(1 for other in found if other["spec"]["selector"]["matchLabels"].items() <= labels.items())
+            == 1
+        )
 
 
 def test_a_primary_and_its_backup_are_kept_apart() -> None:
-    term = pod_of(PAIR, "pair-count")["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
+    term = pod_of(PAIR, "pair-count")["spec"]["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ][0]
     assert term["podAffinityTerm"] == {
         "labelSelector": {"matchLabels": {GRAPH: "pair", OPERATOR: "count"}}, "topologyKey": "kubernetes.io/hostname"
     }  # fmt: skip
@@ -159,7 +171,9 @@ def test_certificates_are_mounted_by_our_containers_and_not_by_models() -> None:
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
             mounts = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "tls"]
             told = "--tls" in container["command"]
-            assert (mounts, told) == (([], False) if container["name"] == "model" else (["/etc/hams-tls"], True)), name
+            assert (mounts, told) == (
+                ([], False) if container["name"] == "model" else (["/etc/hams-tls"], True)
+            ), name
 
 
 def test_without_certificates_nothing_of_them_is_left() -> None:
@@ -177,7 +191,9 @@ def test_probes_bear_the_token_of_the_graph() -> None:
             for container in [*pod.get("initContainers", []), *pod["containers"]]:
                 for probe in ("readinessProbe", "livenessProbe"):
                     if probe in container:
-                        assert container[probe]["httpGet"]["httpHeaders"] == [{"name": "Authorization", "value": "Bearer secret"}]
+                        assert container[probe]["httpGet"]["httpHeaders"] == [
+                            {"name": "Authorization", "value": "Bearer secret"}
+                        ]
                         seen += 1
     assert seen == 8
 
@@ -199,10 +215,10 @@ def test_a_pod_template_is_merged_over_model_and_proxy() -> None:
     pod = pod_of(text, "pair-count")
     model, proxy = pod["spec"]["containers"][0], pod["spec"]["initContainers"][0]
     assert len(pod["spec"]["containers"]) == len(pod["spec"]["initContainers"]) == 1
-    assert model["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    assert model["resources"]["limits"] == {"nvidia.com/gpu": 1}
     assert model["image"] == "m:1"
     assert [mount["name"] for mount in model["volumeMounts"]] == ["link", "tmp", "data"]
-    assert proxy["resources"] == {"requests": {"cpu": "50m", "memory": "1Gi"}}
+    assert proxy["resources"]["requests"] == {"cpu": "100m", "memory": "1Gi"}
     assert {volume["name"] for volume in pod["spec"]["volumes"]} == {"tls", "link", "tmp", "data"}
     assert pod["metadata"]["annotations"]["team"] == "a"
     assert pod["spec"]["runtimeClassName"] == "nvidia"
@@ -212,7 +228,11 @@ def replaced(change: tuple[str, str]) -> set[str]:
     """Workloads whose pods are replaced by a change."""
     before, after = objects(), objects(with_change(*change))
     keys = [key for key in before if key[0] == "Deployment"]
-    return {name for kind, name in keys if before[kind, name]["spec"]["template"] != after[kind, name]["spec"]["template"]}
+    return {
+        name
+        for kind, name in keys
+        if before[kind, name]["spec"]["template"] != after[kind, name]["spec"]["template"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -221,14 +241,17 @@ def replaced(change: tuple[str, str]) -> set[str]:
         (('"m:Count", image: "m:1"', '"m:Count", image: "m:2"'), {"pair-count"}),
         (('"m:Count", image: "m:1"', '"m:Count", image: "m:1", config: {a: 1}'), {"pair-count"}),
         (("standby: {hot: 1}", "standby: {hot: 2}"), set()),
+        (("replicas: 2\n", "replicas: 3\n"), {"pair-manager"}),
         (("{backups: 1}", "{backups: 2}"), {"pair-manager"}),
         (("spec:\n", "spec:\n  frontend: {replicas: 3}\n"), {"pair-manager"}),
         (("spec:\n", "spec:\n  managers: {replicas: 5}\n"), set()),
         (("spec:\n", "spec:\n  frontend: {requestTimeout: 5s}\n"), {"pair-frontend"}),
     ],
-    ids=["image", "config", "standbys", "backups", "frontends", "managers", "timeout"],
+    ids=["image", "config", "standbys", "replicas", "backups", "frontends", "managers", "timeout"],
 )
-def test_a_change_replaces_the_pods_that_depend_on_it_and_no_others(change: tuple[str, str], expected: set[str]) -> None:
+def test_a_change_replaces_the_pods_that_depend_on_it_and_no_others(
+    change: tuple[str, str], expected: set[str]
+) -> None:
     assert replaced(change) == expected
 
 
@@ -260,7 +283,12 @@ def test_examples_run_on_kubernetes_as_they_stand(name: str) -> None:
     file = ROOT / "examples" / name / "graph.yaml"
     place = Place(name, "default")
     found = planned(file.read_text(), place)
-    images = {container["image"] for item in found if item["kind"] == "Deployment" for container in item["spec"]["template"]["spec"]["containers"]}
+    images = {
+        container["image"]
+        for item in found
+        if item["kind"] == "Deployment"
+        for container in item["spec"]["template"]["spec"]["containers"]
+    }
     assert f"hams.local/hams-example-{name}:0.1.0" in images
 
 
@@ -276,10 +304,140 @@ def test_clients_tokens_are_mounted_where_they_are_asked_for_and_nowhere_else() 
     for (kind, name), item in objects(text).items():
         if kind == "Deployment":
             pod = item["spec"]["template"]["spec"]
-            volumes = [volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "tokens"]
+            volumes = [
+                volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "tokens"
+            ]
             told = "--tokens" in str(pod["containers"][0]["command"])
             assert (volumes, told) == ((["pair-clients"], True) if name == "pair-frontend" else ([], False))
-    runs = {name: objects(text)["Deployment", name]["spec"]["template"]["metadata"]["annotations"][RUNS] for name in ("pair-count", "pair-frontend")}
-    before = {name: objects()["Deployment", name]["spec"]["template"]["metadata"]["annotations"][RUNS] for name in runs}
+    runs = {
+        name: objects(text)["Deployment", name]["spec"]["template"]["metadata"]["annotations"][RUNS]
+        for name in ("pair-count", "pair-frontend")
+    }
+    before = {
+        name: objects()["Deployment", name]["spec"]["template"]["metadata"]["annotations"][RUNS]
+        for name in runs
+    }
     assert runs["pair-count"] == before["pair-count"], "pods of operators are not replaced for it"
     assert runs["pair-frontend"] != before["pair-frontend"]
+
+
+# -- sizes and placement ---------------------------------------------------------------------------------------------------------
+
+
+def containers() -> list[tuple[str, Json]]:
+    found = []
+    for pod in pods():
+        spec = pod["spec"]
+        found += [(item["name"], item) for item in (*spec.get("initContainers", ()), *spec["containers"])]
+    return found
+
+
+def test_every_container_asks_for_what_it_takes_and_ours_end_at_a_limit() -> None:
+    for name, item in containers():
+        assert {"cpu", "memory"} <= set(item["resources"]["requests"]), name
+        assert ("memory" in item["resources"].get("limits", {})) is (name != "model"), name
+    limits = {name: item["resources"].get("limits", {}).get("memory") for name, item in containers()}
+    assert limits == {"model": None, "proxy": "4352Mi", "frontend": "1536Mi", "manager": "256Mi"}
+
+
+def test_every_volume_in_memory_has_a_size() -> None:
+    for pod in pods():
+        for volume in pod["spec"]["volumes"]:
+            if volume.get("emptyDir", {}).get("medium") == "Memory":
+                assert volume["emptyDir"]["sizeLimit"]
+
+
+def of_count(template: str) -> str:
+    return with_change(
+        '{entrypoint: "m:Count", image: "m:1"}',
+        f'{{entrypoint: "m:Count", image: "m:1"}}\n    podTemplate: {template}',
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "limit"),
+    [
+        ("{spec: {volumes: [{name: link, emptyDir: {sizeLimit: 1Gi}}]}}", "1280Mi"),
+        ("{spec: {containers: [{name: proxy, resources: {limits: {memory: 6Gi}}}]}}", "6Gi"),
+    ],
+)
+def test_a_proxys_limit_follows_the_memory_that_it_shares_unless_it_is_given(
+    template: str, limit: str
+) -> None:
+    proxy = pod_of(of_count(template), "pair-count")["spec"]["initContainers"][0]
+    assert proxy["resources"]["limits"] == {"memory": limit}
+    assert proxy["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
+
+
+UNREACHABLE = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+
+
+def stays(pod: Json) -> dict[str, int]:
+    return {item["key"]: item.get("tolerationSeconds") for item in pod["spec"]["tolerations"]}
+
+
+def test_pods_leave_a_node_that_is_away_after_half_a_minute_and_not_after_five() -> None:
+    for pod in pods():
+        assert stays(pod) == dict.fromkeys(UNREACHABLE, 30)
+
+
+def test_how_long_pods_stay_on_a_node_that_is_away_may_be_said() -> None:
+    text = with_change("spec:\n", "spec:\n  recovery: {evictAfter: 2m}\n")
+    assert stays(pod_of(text, "pair-count")) == dict.fromkeys(UNREACHABLE, 120)
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "expected"),
+    [
+        ("[{key: gpu, operator: Exists}]", {"gpu": None} | dict.fromkeys(UNREACHABLE, 30)),
+        (
+            "[{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 7}]",
+            {"node.kubernetes.io/unreachable": 7, "node.kubernetes.io/not-ready": 30},
+        ),
+    ],
+)
+def test_tolerations_of_a_template_come_before_these(tolerations: str, expected: Json) -> None:
+    pod = pod_of(of_count(f"{{spec: {{tolerations: {tolerations}}}}}"), "pair-count")
+    assert stays(pod) == expected
+
+
+def test_frontends_managers_and_the_service_have_templates_of_their_own() -> None:
+    text = with_change(
+        "spec:\n",
+        "spec:\n"
+        "  frontend:\n"
+        "    podTemplate: {spec: {nodeSelector: {pool: edge}, containers: [{name: frontend, resources: {limits: {memory: 2Gi}}}]}}\n"
+        "    service: {metadata: {annotations: {lb: internal}, labels: {hams.dev/graph: other}}, spec: {type: LoadBalancer, selector: {a: b}}}\n"
+        "  managers: {podTemplate: {spec: {priorityClassName: high}}}\n",
+    )
+    frontend = pod_of(text, "pair-frontend")["spec"]
+    assert frontend["nodeSelector"] == {"pool": "edge"}
+    assert frontend["containers"][0]["resources"]["limits"] == {"memory": "2Gi"}
+    assert pod_of(text, "pair-manager")["spec"]["priorityClassName"] == "high"
+    before, service = objects()["Service", "pair"], objects(text)["Service", "pair"]
+    assert (service["spec"]["type"], service["metadata"]["annotations"]["lb"]) == ("LoadBalancer", "internal")
+    assert service["spec"]["selector"] == before["spec"]["selector"], "it leads to this graph's frontends"
+    assert service["metadata"]["labels"] == before["metadata"]["labels"]
+    assert replaced(("spec:\n", "spec:\n  frontend: {service: {spec: {type: NodePort}}}\n")) == set()
+
+
+def test_frontends_are_replaced_one_at_a_time_each_after_the_one_before_has_handed_over() -> None:
+    spec = objects()["Deployment", "pair-frontend"]["spec"]
+    assert spec["minReadySeconds"] >= 10
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert "minReadySeconds" not in objects()["Deployment", "pair-count"]["spec"]
+
+
+def test_every_part_writes_its_log_as_the_settings_say() -> None:
+    found = objects(settings=Settings(log_format="json"))
+    for (kind, _), item in found.items():
+        if kind == "Deployment":
+            spec = item["spec"]["template"]["spec"]
+            ours = [
+                one
+                for one in (*spec.get("initContainers", ()), *spec["containers"])
+                if one["name"] != "model"
+            ]
+            assert ours
+            for container in ours:
+                assert {"name": "HAMS_LOG_FORMAT", "value": "json"} in container["env"]

@@ -16,7 +16,9 @@ def held() -> list[Json]:
         if item["kind"] == "Deployment":
             item["spec"]["progressDeadlineSeconds"] = 600
             item["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"
-            item["spec"]["template"]["spec"]["containers"][0]["terminationMessagePath"] = "/dev/termination-log"
+            item["spec"]["template"]["spec"]["containers"][0]["terminationMessagePath"] = (
+                "/dev/termination-log"
+            )
             item["status"] = {"replicas": 1}
         found.append(item)
     return found

@@ -4,14 +4,26 @@ from hams_operator.plan.merge import merged
 
 
 def test_mappings_merge_and_null_removes() -> None:
-    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": None, "e": 4}}) == {"a": {"c": 2, "e": 4}, "d": 3}
+    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": None, "e": 4}}) == {
+        "a": {"c": 2, "e": 4},
+        "d": 3,
+    }
 
 
 def test_lists_of_named_things_merge_by_name_and_keep_their_places() -> None:
     base = {"containers": [{"name": "a", "image": "1"}, {"name": "b", "env": [{"name": "X", "value": "1"}]}]}
-    patch = {"containers": [{"name": "c"}, {"name": "b", "env": [{"name": "Y", "value": "2"}, {"name": "X", "value": "3"}]}]}
+    patch = {
+        "containers": [
+            {"name": "c"},
+            {"name": "b", "env": [{"name": "Y", "value": "2"}, {"name": "X", "value": "3"}]},
+        ]
+    }
     assert merged(base, patch) == {
-        "containers": [{"name": "a", "image": "1"}, {"name": "b", "env": [{"name": "X", "value": "3"}, {"name": "Y", "value": "2"}]}, {"name": "c"}]
+        "containers": [
+            {"name": "a", "image": "1"},
+            {"name": "b", "env": [{"name": "X", "value": "3"}, {"name": "Y", "value": "2"}]},
+            {"name": "c"},
+        ]
     }
 
 

@@ -101,7 +101,10 @@ class Kubelet:
         for container in [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]:
             environment = {item["name"]: item["value"] for item in container["env"] if "value" in item}
             known = environment | {"POD_NAME": pod, "POD_IP": "127.0.0.1"}
-            words = [self.word(word, here, known, number) for word in (*container["command"], *container.get("args", []))]
+            words = [
+                self.word(word, here, known, number)
+                for word in (*container["command"], *container.get("args", []))
+            ]
             if words[0] == "hams-model":
                 words[:1] = ["python3", "-m", "hams_sdk"]
             words[0] = sys.executable
@@ -122,8 +125,15 @@ class Kubelet:
     def probe(self, pod: str, path: str) -> bytes:
         """What the kubelet asks."""
         template = self.objects["Deployment", pod.rpartition("-")[0]]["spec"]["template"]["spec"]
-        probing = next(item for item in (*template.get("initContainers", []), *template["containers"]) if "readinessProbe" in item)
-        headers = "".join(f"{item['name']}: {item['value']}\r\n" for item in probing["readinessProbe"]["httpGet"].get("httpHeaders", ()))
+        probing = next(
+            item
+            for item in (*template.get("initContainers", []), *template["containers"])
+            if "readinessProbe" in item
+        )
+        headers = "".join(
+            f"{item['name']}: {item['value']}\r\n"
+            for item in probing["readinessProbe"]["httpGet"].get("httpHeaders", ())
+        )
         return f"GET {path} HTTP/1.1\r\n{headers}\r\n".encode()
 
     def word(self, word: str, here: Path, known: dict[str, str], number: int) -> str:
@@ -136,7 +146,9 @@ class Kubelet:
             .replace("/app", str(self.folder))
         )
         word = word.replace(f"tcp:0.0.0.0:{PEER_PORT}", f"tcp:127.0.0.1:{PEERS_FROM + number}")
-        return {str(PROBE_PORT): str(PROBES_FROM + number), "8080": str(HTTP), "8081": str(HTTP + 1)}.get(word, word)
+        return {str(PROBE_PORT): str(PROBES_FROM + number), "8080": str(HTTP), "8081": str(HTTP + 1)}.get(
+            word, word
+        )
 
     async def ready(self, pod: str, wanted: bytes = b"200") -> None:
         """Until the pod's readiness probe says so. A probe is a question: there is nothing to wait on."""
@@ -158,12 +170,18 @@ class Kubelet:
         writer.write(self.probe(pod, "/metrics"))
         text = (await reader.read()).partition(b"\r\n\r\n")[2].decode()
         writer.close()
-        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if not line.startswith("#")}
+        return {
+            line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+            for line in text.splitlines()
+            if not line.startswith("#")
+        }
 
     async def leave(self, pod: str, hook: list[str]) -> list[int]:
         """As the kubelet ends a pod: the sidecar's preStop hook and the model's SIGTERM at once, then whoever is left."""
         here = self.folder / pod
-        done = await asyncio.create_subprocess_exec(sys.executable, *(word.replace(LINK_DIR, str(here / "run")) for word in hook[1:]))
+        done = await asyncio.create_subprocess_exec(
+            sys.executable, *(word.replace(LINK_DIR, str(here / "run")) for word in hook[1:])
+        )
         self.processes[f"{pod}/model"].send_signal(signal.SIGTERM)
         assert await done.wait() == 0
         return [await self.processes[f"{pod}/{name}"].wait() for name in ("model", "proxy")]
@@ -194,26 +212,41 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
         if certified:
             ports = _free_ports(1)
             etcd = f"https://localhost:{ports[0].client}"
-            options = Options(Settings(etcd=etcd), "controller", "hams-system", etcd_members_secret="hams-etcd-tls")
+            options = Options(
+                Settings(etcd=etcd), "controller", "hams-system", etcd_members_secret="hams-etcd-tls"
+            )
             found.keys = EtcdKeys(kube, options, found.now)
             await found.keys.look()
             for name, data in data_of(kube.items["Secret", "hams-system", "hams-etcd-tls"]).items():
                 (folder / name).write_bytes(data)
             listen = f"https://127.0.0.1:{ports[0].client}"
-            flags = [f"--listen-client-urls={listen}", f"--advertise-client-urls={listen}", "--client-cert-auth", "--enable-grpc-gateway=false"]
-            flags += [f"--cert-file={folder}/tls.crt", f"--key-file={folder}/tls.key", f"--trusted-ca-file={folder}/ca.crt"]
+            flags = [
+                f"--listen-client-urls={listen}",
+                f"--advertise-client-urls={listen}",
+                "--client-cert-auth",
+                "--enable-grpc-gateway=false",
+            ]
+            flags += [
+                f"--cert-file={folder}/tls.crt",
+                f"--key-file={folder}/tls.key",
+                f"--trusted-ca-file={folder}/ca.crt",
+            ]
             process = EtcdProcess(find_etcd(), folder, 0, ports, flags)
             await process.start()
             stack.push_async_callback(process.kill)
             root = EtcdCoordination(etcd, found.keys.tls)
             stack.push_async_callback(root.close)
             await root.wait_ready(10)
-            found.identities = IssuedIdentities(kube, "hams-system", "hams-metrics", root, found.keys, found.now)
+            found.identities = IssuedIdentities(
+                kube, "hams-system", "hams-metrics", root, found.keys, found.now
+            )
             token = await found.identities.ensure(PLACE)
         else:
             etcd = (await stack.enter_async_context(await LocalEtcd.start(folder / "etcd"))).endpoints
         graph = load_text(GRAPH, uid=PLACE.graph_uid(), on_kubernetes=True)
-        objects = desired(graph, encode_spec(graph).decode(), PLACE, Settings(etcd=etcd, tls=certified), token)
+        objects = desired(
+            graph, encode_spec(graph).decode(), PLACE, Settings(etcd=etcd, tls=certified), token
+        )
         (folder / "counting.py").write_text(MODEL)
         found.kubelet = Kubelet(folder, objects, kube, etcd)
         try:
@@ -221,7 +254,9 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
         finally:
             for process in found.kubelet.processes.values():
                 if process.returncode is None:
-                    with contextlib.suppress(ProcessLookupError):  # a model ends with its proxy, whose turn was before
+                    with contextlib.suppress(
+                        ProcessLookupError
+                    ):  # a model ends with its proxy, whose turn was before
                         os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()
 
@@ -240,7 +275,9 @@ async def ask(key: str) -> Json:
 @pytest.mark.process
 @pytest.mark.etcd
 @pytest.mark.parametrize("certified", [False, True], ids=["in the clear", "with certificates"])
-async def test_rendered_containers_are_a_graph_and_a_pod_that_ends_hands_its_role_over(tmp_path: Path, certified: bool) -> None:
+async def test_rendered_containers_are_a_graph_and_a_pod_that_ends_hands_its_role_over(
+    tmp_path: Path, certified: bool
+) -> None:
     """All parts start at once, before their etcd holds a graph. Then a pod is deleted: the count goes on, without a failed request."""
     async with world(tmp_path, certified=certified) as found:
         pods = await _run_and_delete_a_pod(found.kubelet)
@@ -251,7 +288,11 @@ async def test_rendered_containers_are_a_graph_and_a_pod_that_ends_hands_its_rol
 
 async def _run_and_delete_a_pod(kubelet: Kubelet) -> list[str]:
     deployments = [item for (kind, _), item in kubelet.objects.items() if kind == "Deployment"]
-    pods = [(f"{item['metadata']['name']}-{n}", item["spec"]["template"]) for item in deployments for n in range(item["spec"]["replicas"])]
+    pods = [
+        (f"{item['metadata']['name']}-{n}", item["spec"]["template"])
+        for item in deployments
+        for n in range(item["spec"]["replicas"])
+    ]
     for number, (pod, template) in enumerate(pods):
         await kubelet.start(pod, template, number)
     async with asyncio.timeout(60):
@@ -264,7 +305,9 @@ async def _run_and_delete_a_pod(kubelet: Kubelet) -> list[str]:
     assert roles == ['hams_proxy_role{role="backup"}', 'hams_proxy_role{role="primary"}']
     assert {found["hams_proxy_version"] for found in metrics.values() if "hams_proxy_version" in found} == {3}
     assert [found["hams_manager_leads"] for found in metrics.values() if "hams_manager_leads" in found] == [1]
-    hook = next(template for pod, template in pods if pod.startswith("counting-count"))["spec"]["initContainers"][0]["lifecycle"]["preStop"]["exec"]
+    hook = next(template for pod, template in pods if pod.startswith("counting-count"))["spec"][
+        "initContainers"
+    ][0]["lifecycle"]["preStop"]["exec"]
     first = [pod for pod, _ in pods if pod.startswith("counting-count")]
     async with asyncio.timeout(30):
         # One of the two is the primary. It ends with a copy left behind; were it the backup, nothing would have to move.
@@ -279,13 +322,18 @@ async def _strangers_are_refused(found: World, pods: list[str]) -> None:
     """Every port but the inference endpoint's, by who has no proof; and etcd, by who is another graph."""
     kubelet = found.kubelet
     for pod in pods:
-        for port, said in ((kubelet.ports[pod], b"GET /metrics HTTP/1.1\r\n\r\n"), (kubelet.ports[pod] - 100, handshake_of(pod))):
+        for port, said in (
+            (kubelet.ports[pod], b"GET /metrics HTTP/1.1\r\n\r\n"),
+            (kubelet.ports[pod] - 100, handshake_of(pod)),
+        ):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(said)
             answer = await reader.read()
             writer.close()
             assert b"hams_" not in answer
-            assert answer[:1] == b"\x15" or answer == b"" or answer.startswith(b"HTTP/1.1 401"), "nothing, or an alert of TLS"
+            assert answer[:1] == b"\x15" or answer == b"" or answer.startswith(b"HTTP/1.1 401"), (
+                "nothing, or an alert of TLS"
+            )
     other = Place("other", "default", "0a1b2c3d-0000-4000-8000-000000000002")
     assert found.identities is not None
     await found.identities.ensure(other)
@@ -306,7 +354,9 @@ async def _strangers_are_refused(found: World, pods: list[str]) -> None:
     assert certificates is not None
     for pod in pods:
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            await asyncio.open_connection("127.0.0.1", kubelet.ports[pod] - 100, ssl=certificates.client(), server_hostname="any")
+            await asyncio.open_connection(
+                "127.0.0.1", kubelet.ports[pod] - 100, ssl=certificates.client(), server_hostname="any"
+            )
 
 
 def handshake_of(pod: str) -> bytes:
@@ -324,7 +374,12 @@ async def _certificates_are_replaced_under_it(found: World, pods: list[str]) -> 
     found.identities._known.clear()  # an hour has passed
     await found.identities.ensure(PLACE)
     after = data_of(kubelet.kube.items["Secret", "default", "counting-hams-tls"])
-    assert {name for name in after if after[name] != before[name]} == {"tls.crt", "tls.key", "etcd.crt", "etcd.key"}
+    assert {name for name in after if after[name] != before[name]} == {
+        "tls.crt",
+        "tls.key",
+        "etcd.crt",
+        "etcd.key",
+    }
     for pod in pods:
         kubelet.mount(pod)
     template = kubelet.objects["Deployment", "counting-count"]["spec"]["template"]

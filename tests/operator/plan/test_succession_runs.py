@@ -79,13 +79,15 @@ spec:
   operators:
   - name: count
     stateful: {backups: 1}
-    model: {entrypoint: "counting:Count", image: "any:1"}
+    model: {entrypoint: "counting:Count", image: "any:1", warmUp: {enabled: false}}
     inputs: [request.x]
     outputs: [{name: n, datatype: INT64, shape: []}]
 """
 
 TWO = (
-    ONE.replace("from: count.n}]", "from: twice.n}, {name: twice, from: twice.twice}]").replace("shards: 2", "shards: 1")
+    ONE.replace("from: count.n}]", "from: twice.n}, {name: twice, from: twice.twice}]").replace(
+        "shards: 2", "shards: 1"
+    )
     + """  - name: twice
     model: {entrypoint: "counting:Twice", image: "any:1"}
     inputs: [count.n]
@@ -107,7 +109,9 @@ class Ports(Kubelet):
 
     def word(self, word: str, here: Path, known: dict[str, str], number: int) -> str:
         shape = (number - PODS) // 20
-        return {"8080": str(self.http + 2 * shape), "8081": str(self.http + 1 + 2 * shape)}.get(word) or super().word(word, here, known, number)
+        return {"8080": str(self.http + 2 * shape), "8081": str(self.http + 1 + 2 * shape)}.get(
+            word
+        ) or super().word(word, here, known, number)
 
 
 class World:
@@ -131,7 +135,9 @@ class World:
         place = replace(PLACE, incarnation=number)
         graph = load_text(text, uid=place.graph_uid(), on_kubernetes=True)
         if follows is not None:
-            await self.mirror.ensure_follows(graph.data.uid, Follows(follows.data.uid, kept_states(follows.data, graph.data)))
+            await self.mirror.ensure_follows(
+                graph.data.uid, Follows(follows.data.uid, kept_states(follows.data, graph.data))
+            )
         objects = desired(graph, encode_spec(graph).decode(), place, Settings(etcd=self.etcd, tls=False))
         kubelet = Ports(self.folder, objects, FakeKube(), self.etcd)
         self.shapes.append((graph, kubelet))
@@ -228,7 +234,9 @@ async def eventually(look: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def ask(key: str, port: int, value: int = 0) -> tuple[int, Json]:
-    body = json.dumps({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [value]}]}).encode()
+    body = json.dumps(
+        {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [value]}]}
+    ).encode()
     head = f"POST /v2/models/counting/infer HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.encode() + body)
@@ -244,7 +252,9 @@ async def ask_grpc(key: str, port: int) -> dict[str, list[int]]:
         message.parameters["idempotency_key"].string_param = key
         message.inputs.add(name="x", datatype="INT64", shape=[1]).contents.int64_contents.append(0)
         read = pb.ModelInferResponse.FromString
-        method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", lambda item: item.SerializeToString(), read)
+        method = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer", lambda item: item.SerializeToString(), read
+        )
         answer = await method(message, timeout=60)
         return {item.name: list(item.contents.int64_contents) for item in answer.outputs}
 
@@ -311,16 +321,33 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
         counts = await load.end()
         assert found.phases == [Phase.HOLD, Phase.CLOSE, Phase.DONE]
         assert counts == list(range(2, len(counts) + 2)), "each once, none twice, none left out"
-        assert (await ask("first", Ports.http + 2))[1]["outputs"] == first[1]["outputs"], "a key of before has its answer"
-        assert (await ask("first", Ports.http))[1]["outputs"] == first[1]["outputs"], "also where it is passed on"
+        assert (await ask("first", Ports.http + 2))[1]["outputs"] == first[1]["outputs"], (
+            "a key of before has its answer"
+        )
+        assert (await ask("first", Ports.http))[1]["outputs"] == first[1]["outputs"], (
+            "also where it is passed on"
+        )
         assert await ask_grpc("first", Ports.http + 1) == {"n": [1]}, "over gRPC as well"
         assert (await ask("first", Ports.http + 2, value=7))[0] == 409
         new = await ask("new", Ports.http + 2)
         assert count_in(new) == len(counts) + 2
-        assert {item["name"]: item["data"] for item in new[1]["outputs"]} == {"n": [len(counts) + 2], "twice": [2 * (len(counts) + 2)]}
-        assert await ask_grpc("newer", Ports.http + 1) == {"n": [len(counts) + 3], "twice": [2 * (len(counts) + 3)]}
-        async with asyncio.timeout(40):  # to be let go, nobody being left to hand over to, would take them longer
-            for name in ("counting-frontend-0/frontend", "counting-count-0/proxy", "counting-count-1/proxy", "counting-manager-0/manager"):
+        assert {item["name"]: item["data"] for item in new[1]["outputs"]} == {
+            "n": [len(counts) + 2],
+            "twice": [2 * (len(counts) + 2)],
+        }
+        assert await ask_grpc("newer", Ports.http + 1) == {
+            "n": [len(counts) + 3],
+            "twice": [2 * (len(counts) + 3)],
+        }
+        async with asyncio.timeout(
+            40
+        ):  # to be let go, nobody being left to hand over to, would take them longer
+            for name in (
+                "counting-frontend-0/frontend",
+                "counting-count-0/proxy",
+                "counting-count-1/proxy",
+                "counting-manager-0/manager",
+            ):
                 process = found.shapes[0][1].processes[name]
                 assert process.returncode is None
                 process.terminate()
@@ -328,7 +355,9 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
 
 
 @pytest.mark.parametrize("victim", ["counting-count-0/proxy", "counting-frontend-0/frontend"])
-async def test_who_is_asked_to_end_before_the_switch_does_not_wait_for_heirs_after_it(tmp_path: Path, victim: str) -> None:
+async def test_who_is_asked_to_end_before_the_switch_does_not_wait_for_heirs_after_it(
+    tmp_path: Path, victim: str
+) -> None:
     async with world(tmp_path) as found, asyncio.timeout(240):
         old = await found.begin(ONE)
         await found.ready(0)
@@ -361,10 +390,19 @@ async def test_of_a_deleted_graph_nobody_waits_for_heirs(tmp_path: Path) -> None
         (backup,) = {"counting-count-0/proxy", "counting-count-1/proxy"} - {primary}
         found.kill(0, backup.partition("/")[0], "proxy")
         processes[primary].terminate()
-        assert count_in(await ask("second", Ports.http)) == 2, "it serves on until somebody has its state, or its time is over"
+        assert count_in(await ask("second", Ports.http)) == 2, (
+            "it serves on until somebody has its state, or its time is over"
+        )
         assert processes[primary].returncode is None
         await found.mirror.end_all(graph.data.uid)
-        others = [processes[name] for name in ("counting-frontend-0/frontend", "counting-frontend-1/frontend", "counting-manager-0/manager")]
+        others = [
+            processes[name]
+            for name in (
+                "counting-frontend-0/frontend",
+                "counting-frontend-1/frontend",
+                "counting-manager-0/manager",
+            )
+        ]
         async with asyncio.timeout(40):  # to hand over they have longer
             for process in others:
                 process.terminate()
@@ -384,7 +422,9 @@ async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> N
         many = asyncio.Event()
 
         async def client(number: int) -> None:
-            with contextlib.suppress(ConnectionRefusedError, ConnectionResetError, json.JSONDecodeError):  # not accepted, or closed unread
+            with contextlib.suppress(
+                ConnectionRefusedError, ConnectionResetError, json.JSONDecodeError
+            ):  # not accepted, or closed unread
                 for request in itertools.count():
                     answers.append(await ask(f"c{number}-{request}", Ports.http))
                     if len(answers) == 50:
@@ -394,7 +434,9 @@ async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> N
         await many.wait()
         await found.mirror.end_all(graph.data.uid)
         before = len(answers)
-        processes = [process for name, process in found.shapes[0][1].processes.items() if not name.endswith("/model")]
+        processes = [
+            process for name, process in found.shapes[0][1].processes.items() if not name.endswith("/model")
+        ]
         for process in processes:
             process.terminate()
         await asyncio.gather(*clients)
@@ -409,11 +451,16 @@ async def test_of_a_deleted_graph_no_frontend_leaves_while_a_client_waits_at_ano
     async with world(tmp_path) as found, asyncio.timeout(240):
         graph = await found.begin(ONE)
         await found.ready(0)
-        keys = [next(key for key in map(str, itertools.count()) if zlib.crc32(key.encode()) % 2 == shard) for shard in range(2)]
+        keys = [
+            next(key for key in map(str, itertools.count()) if zlib.crc32(key.encode()) % 2 == shard)
+            for shard in range(2)
+        ]
         waiting = [asyncio.create_task(ask(key, Ports.http, value=1)) for key in keys]
         await eventually(lambda: asyncio.to_thread((tmp_path / "asked").exists))
         await found.mirror.end_all(graph.data.uid)
-        processes = [process for name, process in found.shapes[0][1].processes.items() if not name.endswith("/model")]
+        processes = [
+            process for name, process in found.shapes[0][1].processes.items() if not name.endswith("/model")
+        ]
         for process in processes:
             process.terminate()
         drained = f"{records.prefix_of(graph.data.uid)}{records.DRAINED}"
@@ -429,8 +476,12 @@ async def test_of_a_deleted_graph_no_frontend_leaves_while_a_client_waits_at_ano
             assert [await process.wait() for process in processes] == [0] * len(processes)
 
 
-@pytest.mark.parametrize(("phase", "victim"), [(Phase.CLOSE, "count"), (Phase.HOLD, "F/0"), (Phase.CLOSE, "F/0")])
-async def test_who_dies_in_the_shape_before_is_replaced_as_always(tmp_path: Path, phase: Phase, victim: str) -> None:
+@pytest.mark.parametrize(
+    ("phase", "victim"), [(Phase.CLOSE, "count"), (Phase.HOLD, "F/0"), (Phase.CLOSE, "F/0")]
+)
+async def test_who_dies_in_the_shape_before_is_replaced_as_always(
+    tmp_path: Path, phase: Phase, victim: str
+) -> None:
     """The primary of the state that is taken over, or the owner of a shard, at each step before the switch."""
     async with world(tmp_path) as found, asyncio.timeout(240):
         old = await found.begin(ONE)
@@ -508,7 +559,9 @@ async def test_without_a_controller_the_frontends_take_it_back_and_go_on(tmp_pat
         assert (status, "the shape before this one serves" in answer["error"]) == (503, True)
 
 
-async def test_a_model_that_cannot_take_the_state_is_told_of_and_the_old_shape_goes_on(tmp_path: Path) -> None:
+async def test_a_model_that_cannot_take_the_state_is_told_of_and_the_old_shape_goes_on(
+    tmp_path: Path,
+) -> None:
     async with world(tmp_path) as found, asyncio.timeout(240):
         old = await found.begin(ONE)
         await found.ready(0)
@@ -523,7 +576,9 @@ async def test_a_model_that_cannot_take_the_state_is_told_of_and_the_old_shape_g
         assert counts == list(range(1, len(counts) + 1))
 
 
-async def test_after_the_switch_the_old_shape_passes_on_whatever_becomes_of_it_and_a_third_one_knows_the_keys_of_the_first(tmp_path: Path) -> None:
+async def test_after_the_switch_the_old_shape_passes_on_whatever_becomes_of_it_and_a_third_one_knows_the_keys_of_the_first(
+    tmp_path: Path,
+) -> None:
     async with world(tmp_path) as found, asyncio.timeout(240):
         old = await found.begin(ONE)
         await found.ready(0)
@@ -550,7 +605,11 @@ async def test_after_the_switch_the_old_shape_passes_on_whatever_becomes_of_it_a
             kept = await ask(key, Ports.http + 4)
             assert kept[1]["outputs"] == before[1]["outputs"]
         graph, kubelet = found.shapes[2]
-        await kubelet.start("counting-frontend-r2-9", kubelet.objects["Deployment", "counting-frontend-r2"]["spec"]["template"], PODS + 59)
+        await kubelet.start(
+            "counting-frontend-r2-9",
+            kubelet.objects["Deployment", "counting-frontend-r2"]["spec"]["template"],
+            PODS + 59,
+        )
         await kubelet.ready("counting-frontend-r2-9")
         assert graph.data.uid == third.data.uid
         for pod in ("counting-frontend-r2-0", "counting-frontend-r2-1"):

@@ -41,7 +41,18 @@ from hams_protocol.graph import (
     TensorSpec,
 )
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import Completion, Deliver, Durable, Freeze, FreezeAnswer, Kind, Message, Meta, ModelError, Token
+from hams_protocol.messages import (
+    Completion,
+    Deliver,
+    Durable,
+    Freeze,
+    FreezeAnswer,
+    Kind,
+    Message,
+    Meta,
+    ModelError,
+    Token,
+)
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 
 
@@ -51,6 +62,7 @@ class P:
 
     label: str = "x"
     nbytes: int = 10
+    defect: str = ""
 
 
 def op(
@@ -65,9 +77,26 @@ def op(
     feedback: Feedback | None = None,
 ) -> Operator:
     """One operator whose in-edges carry `tensors`."""
-    edges = tuple(Edge(source, name, tuple(Input(item, item, item in optional) for item in tensors)) for source in sources)
+    edges = tuple(
+        Edge(source, name, tuple(Input(item, item, item in optional) for item in tensors))
+        for source in sources
+    )
     return Operator(
-        name, join, edges, to, lanes, (TensorSpec("out", "FP32", (1,)),), BatchPolicy(1, 0.0), ModelSpec("m:M"), stateful, 1, 4, 1, 0, None, feedback
+        name,
+        join,
+        edges,
+        to,
+        lanes,
+        (TensorSpec("out", "FP32", (1,)),),
+        BatchPolicy(1, 0.0),
+        ModelSpec("m:M"),
+        stateful,
+        1,
+        4,
+        1,
+        0,
+        None,
+        feedback,
     )
 
 
@@ -81,9 +110,17 @@ def graph(
     """A graph; without `outputs` the reply has one tensor per operator that leads to the frontend."""
     spec.setdefault("shards", 1)
     if outputs is None:
-        outputs = tuple(ReplyTensor(item.name, ((item.name, "out"),), len(item.lanes) > 1) for item in operators if FRONTEND in item.successors)
+        outputs = tuple(
+            ReplyTensor(item.name, ((item.name, "out"),), len(item.lanes) > 1)
+            for item in operators
+            if FRONTEND in item.successors
+        )
     inputs = (TensorSpec("a", "FP32", (1,)), TensorSpec("b", "FP32", (1,), optional=True))
-    return Graph(GraphData("g", "uid", mode, FrontendSpec(**spec), 1, recovery or RecoverySpec(), inputs, outputs, operators))
+    return Graph(
+        GraphData(
+            "g", "uid", mode, FrontendSpec(**spec), 1, recovery or RecoverySpec(), inputs, outputs, operators
+        )
+    )
 
 
 PAIR = ("F-1", "F-2")
@@ -200,8 +237,14 @@ class Net:
     def start(self, in_sync: bool = True) -> "Net":
         """Every operator has its one instance; shard n begins with the frontends in turn, the others join."""
         names = list(self.machines)
-        sets = [ReplicaSet(item.name, 1, f"{item.name}-1") for item in self.graph.data.operators if item.stateful]
-        tables = tuple(SlotTable(item.name, (Slot(1, f"{item.name}-1"),)) for item in self.graph.data.operators if not item.stateful)
+        sets = [
+            ReplicaSet(item.name, 1, f"{item.name}-1") for item in self.graph.data.operators if item.stateful
+        ]
+        tables = tuple(
+            SlotTable(item.name, (Slot(1, f"{item.name}-1"),))
+            for item in self.graph.data.operators
+            if not item.stateful
+        )
         for number, name in enumerate(self.graph.shard_names):
             sets.append(ReplicaSet(name, 1, names[number % len(names)]))
         self.members()
@@ -218,7 +261,9 @@ class Net:
         topology = self.topology
         for name in self.graph.shard_names:
             found = topology.find(name)
-            others = tuple(item for item in self.machines if item not in found.members and item not in self.dead)
+            others = tuple(
+                item for item in self.machines if item not in found.members and item not in self.dead
+            )
             topology = topology.with_set(replace(found, joining=others))
         self.commit(topology)
 
@@ -242,11 +287,17 @@ class Net:
         self.feed_all(TopologyLearnt(self.topology, self.revision))
         return self.topology
 
-    def fail_over(self, shard: int, *, revoke: str | None, to: str | None = None, learn: tuple[str, ...] | None = None) -> int:
+    def fail_over(
+        self, shard: int, *, revoke: str | None, to: str | None = None, learn: tuple[str, ...] | None = None
+    ) -> int:
         """What a manager does: freeze the in-sync backups, the shortest log is the end. Returns the end."""
         found = self.topology.find(f"F/{shard}")
         if revoke is not None and revoke not in self.topology.revoked:
-            self.topology = replace(self.topology, generation=self.topology.generation + 1, revoked=(*self.topology.revoked, revoke))
+            self.topology = replace(
+                self.topology,
+                generation=self.topology.generation + 1,
+                revoked=(*self.topology.revoked, revoke),
+            )
             self.revision += 1
             self.feed_all(TopologyLearnt(self.topology, self.revision))
         answers = self.freeze(shard)
@@ -270,7 +321,11 @@ class Net:
         for name in found.in_sync:
             if name not in self.dead and name not in self.topology.revoked:
                 self.deliver("manager", name, Freeze(1, self.topology.generation, found.name, found.epoch))
-        return {sender: item.applied for sender, item in self.manager if isinstance(item, FreezeAnswer) and item.applied is not None}
+        return {
+            sender: item.applied
+            for sender, item in self.manager
+            if isinstance(item, FreezeAnswer) and item.applied is not None
+        }
 
     # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -347,7 +402,12 @@ class Net:
         self.run()
         for _ in range(100_000):
             due = min(
-                (machine.deadline() for name, machine in self.machines.items() if name not in self.dead and name not in self.stopped), default=end
+                (
+                    machine.deadline()
+                    for name, machine in self.machines.items()
+                    if name not in self.dead and name not in self.stopped
+                ),
+                default=end,
             )
             if due > end:
                 break
@@ -379,7 +439,14 @@ class Net:
     # -- clients -----------------------------------------------------------------------------------------------------------
 
     def ask(
-        self, name: str, key: str | None = None, digest: str = "d", *, budget: float = 30.0, present: tuple[str, ...] = ("a",), **more: object
+        self,
+        name: str,
+        key: str | None = None,
+        digest: str = "d",
+        *,
+        budget: float = 30.0,
+        present: tuple[str, ...] = ("a",),
+        **more: object,
     ) -> int:
         """A client's request; its handle."""
         self.handles += 1
@@ -406,7 +473,9 @@ class Net:
         return [
             (item.who, item.effect.target, item.effect.message)
             for item in self.log
-            if isinstance(item.effect, Send) and isinstance(item.effect.message, kind) and who in (None, item.who)
+            if isinstance(item.effect, Send)
+            and isinstance(item.effect.message, kind)
+            and who in (None, item.who)
         ]
 
     def owner(self, shard: int = 0) -> FrontendMachine:

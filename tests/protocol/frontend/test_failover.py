@@ -35,7 +35,9 @@ def appends(net: Net, entry_type: type, *targets: str):
 
     def hold(sender, target, message):
         return (
-            isinstance(message, LogAppend) and any(isinstance(entry, entry_type) for entry in message.entries) and (not targets or target in targets)
+            isinstance(message, LogAppend)
+            and any(isinstance(entry, entry_type) for entry in message.entries)
+            and (not targets or target in targets)
         )
 
     net.hold = hold
@@ -225,7 +227,9 @@ def test_the_owner_that_lost_its_shard_and_lives_on_forwards_what_waits():
     net.run()
     found = net.topology.find("F/0")
     applied = net.freeze(0)["F-2"]
-    net.commit(net.topology.with_set(replace(found, epoch=2, primary="F-2", in_sync=("F-1",), ends=((1, applied),))))
+    net.commit(
+        net.topology.with_set(replace(found, epoch=2, primary="F-2", in_sync=("F-1",), ends=((1, applied),)))
+    )
     net.run()
     net.op("p").answer(R0)
     net.run()
@@ -374,7 +378,9 @@ def test_a_primary_without_a_fitting_log_stops():
 def test_a_follower_whose_log_is_shorter_than_the_end_stops():
     net = Net(graph(op("p", FRONTEND), replicas=3), TRIO).start()
     found = net.topology.find("F/0")
-    net.commit(net.topology.with_set(replace(found, epoch=2, primary="F-1", in_sync=("F-2", "F-3"), ends=((1, 9),))))
+    net.commit(
+        net.topology.with_set(replace(found, epoch=2, primary="F-1", in_sync=("F-2", "F-3"), ends=((1, 9),)))
+    )
     assert set(net.stopped) == set(TRIO)
 
 
@@ -444,7 +450,12 @@ def test_a_shard_restarted_after_loss_never_uses_a_request_id_twice():
     net.run()
     net.kill("F-1")
     found = net.topology.find("F/0")
-    net.commit(replace(net.topology.with_set(replace(found, epoch=2, primary="F-3", ends=((1, 0),), restarted_in=2)), revoked=("F-1",)))
+    net.commit(
+        replace(
+            net.topology.with_set(replace(found, epoch=2, primary="F-3", ends=((1, 0),), restarted_in=2)),
+            revoked=("F-1",),
+        )
+    )
     handle = net.ask("F-3")
     net.run()
     assert net.reply(handle) == ["p-1:4"]
@@ -458,7 +469,9 @@ def test_a_shard_restarted_after_loss_never_uses_a_request_id_twice():
 
 def test_under_continue_an_owner_alone_goes_on_and_under_block_it_waits():
     for policy, served in ((WhenUnprotected.CONTINUE, True), (WhenUnprotected.BLOCK, False)):
-        net = Net(graph(op("p", FRONTEND), recovery=RecoverySpec(when_unprotected=policy))).start(in_sync=False)
+        net = Net(graph(op("p", FRONTEND), recovery=RecoverySpec(when_unprotected=policy))).start(
+            in_sync=False
+        )
         net.ask("F-1")
         net.run()
         assert (net.op("p").deliveries() != []) is served
@@ -468,7 +481,9 @@ def test_under_continue_an_owner_alone_goes_on_and_under_block_it_waits():
 
 
 def test_under_block_what_waits_in_the_tail_is_not_logged_twice():
-    net = Net(graph(op("p", FRONTEND), recovery=RecoverySpec(when_unprotected=WhenUnprotected.BLOCK)), PAIR).start()
+    net = Net(
+        graph(op("p", FRONTEND), recovery=RecoverySpec(when_unprotected=WhenUnprotected.BLOCK)), PAIR
+    ).start()
     net.hold = lambda sender, target, message: isinstance(message, LogAck)
     handle = net.ask("F-2", "k")
     net.run()
@@ -487,7 +502,9 @@ def test_under_block_what_waits_in_the_tail_is_not_logged_twice():
 
 
 def test_under_block_a_joiner_is_not_counted_on_before_it_holds_what_the_epoch_began_with():
-    net = Net(graph(op("p", FRONTEND), recovery=RecoverySpec(when_unprotected=WhenUnprotected.BLOCK)), PAIR).start()
+    net = Net(
+        graph(op("p", FRONTEND), recovery=RecoverySpec(when_unprotected=WhenUnprotected.BLOCK)), PAIR
+    ).start()
     net.hold = lambda sender, target, message: isinstance(message, LogAck)
     net.ask("F-2", "k")
     net.run()
@@ -517,4 +534,6 @@ def test_a_reply_and_completion_in_the_tail_are_noted_once():
     net.run()
     assert net.notes(NoteComplete) == [NoteComplete(R0)]
     assert net.notes(NoteReply)[0].values == ("p-1:1",)
-    assert not any(isinstance(item, Deliver) and item.token.request == R1 for item in net.op("p").deliveries())
+    assert not any(
+        isinstance(item, Deliver) and item.token.request == R1 for item in net.op("p").deliveries()
+    )

@@ -43,7 +43,13 @@ def test_the_internal_request_is_the_feedback_value_under_the_names_of_a_request
     net, handle = started()
     feed_back(net, R0)
     inner = net.op("p").deliveries()[-1].token
-    assert (inner.request, inner.value_id, inner.payload, inner.renamed, inner.meta.hops) == (R1, "0/1", P("p-1:1"), (("a", "out"),), 1)
+    assert (inner.request, inner.value_id, inner.payload, inner.renamed, inner.meta.hops) == (
+        R1,
+        "0/1",
+        P("p-1:1"),
+        (("a", "out"),),
+        1,
+    )
     note = net.notes(NoteLog)[-1]
     assert (note.request, note.key, note.source) == (R1, None, "p-1:1")
     assert net.reply(handle) is None
@@ -78,7 +84,11 @@ def test_it_is_logged_before_its_origin_is_complete_and_once():
     net.run()
     assert net.op("p").requests() == [R0, R1]
     finish(net, R1)
-    order = [type(item.effect).__name__ for item in net.log if isinstance(item.effect, (NoteLog, NoteComplete)) and item.effect.request in (R0, R1)]
+    order = [
+        type(item.effect).__name__
+        for item in net.log
+        if isinstance(item.effect, (NoteLog, NoteComplete)) and item.effect.request in (R0, R1)
+    ]
     assert order == ["NoteLog", "NoteLog", "NoteComplete", "NoteComplete"]
 
 
@@ -143,7 +153,9 @@ def test_after_a_failover_the_loop_goes_on_where_it_was(committed):
 
 def test_a_complete_internal_request_is_still_known_to_its_origin_after_a_failover():
     net, _ = started()
-    net.hold = lambda sender, target, message: isinstance(message, Deliver) and message.target == FRONTEND and message.token.request == R0
+    net.hold = lambda sender, target, message: (
+        isinstance(message, Deliver) and message.target == FRONTEND and message.token.request == R0
+    )
     feed_back(net, R0)
     net.op("p").route = (FRONTEND,)
     net.op("p").answer(R1)
@@ -159,8 +171,7 @@ def test_a_complete_internal_request_is_still_known_to_its_origin_after_a_failov
     assert {item.request for item in net.notes(NoteComplete)} == {R0, R1}
 
 
-@pytest.mark.parametrize("name", PAIR)
-def test_a_new_slot_owner_hears_of_feedback_values(name):
+def test_a_new_slot_owner_hears_of_feedback_values():
     feedback = Feedback((("a", "out"),), 8)
     net = Net(graph(op("p", FRONTEND, stateful=False, feedback=feedback), op("q", FRONTEND))).start()
     net.op("p").auto = net.op("q").auto = False
@@ -170,11 +181,12 @@ def test_a_new_slot_owner_hears_of_feedback_values(name):
     value = net.op("p").answer(R0)
     net.run()
     net.advance(0.1)
-    net.deliver("p-2", name, SlotQuery("p", 0, 2))
-    answer = net.sends(SlotAnswer, name)[-1][2]
+    net.deliver("p-2", "F-1", SlotQuery("p", 0, 2))
+    answer = net.sends(SlotAnswer, "F-1")[-1][2]
     assert value.value_id in {found.value_id for found in answer.tokens}
     found = next(found for found in answer.tokens if found.value_id == value.value_id)
     assert (found.route, found.payload) == ((FEEDBACK,), value.payload)
+    assert [token.kind for token in answer.tokens] == [Kind.VALUE], "it passed the reply over, and fed back"
 
 
 def test_dependencies_of_a_logged_feedback_value_are_dropped_because_they_are_durable():

@@ -10,6 +10,7 @@ from hams_protocol.effects import NoteLog, NotServed
 from hams_protocol.events import CasUnknown, Drain, Received
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import RequestId
+from hams_protocol.keys import scoped
 from hams_protocol.messages import (
     ClientForward,
     ClientForwardAnswer,
@@ -68,6 +69,37 @@ def test_another_payload_under_the_same_key_is_a_conflict(name):
     assert net.answers[handle] == NotServed(409, "idempotency key 'k' was used with another payload")
 
 
+def test_clients_with_other_credentials_never_meet_in_a_key():
+    """Neither is told the other's reply, nor that there is one; wherever each comes, its own key is known."""
+    net = Net(graph(op("p", FRONTEND))).start()
+    handles = [
+        net.ask(name, scoped(scope, "k"), digest)
+        for name in BOTH
+        for scope, digest in (("alice", "d"), ("bob", "other"))
+    ]
+    net.run()
+    assert [net.reply(handle) for handle in handles] == [["p-1:1"], ["p-1:2"]] * 2
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_logged_before_clients_were_told_apart_is_not_executed_again(killed):
+    net = Net(graph(op("p", FRONTEND), replies_kept=2)).start()
+    for key in ("k0", "k1", "k2"):
+        net.ask("F-1", key)
+        net.run()
+    if killed:
+        net.advance(0.1)
+        net.kill("F-1")
+        net.fail_over(0, revoke="F-1")
+    handles = [net.ask("F-2", scoped("alice", key)) for key in ("k0", "k1", "k2")]
+    net.run()
+    assert [net.reply(handle) for handle in handles] == [410, ["p-1:2"], ["p-1:3"]]
+    handle = net.ask("F-2", scoped("alice", "k2"), "other")
+    net.run()
+    assert net.answers[handle] == NotServed(409, "idempotency key 'k2' was used with another payload")
+    assert len(net.notes(NoteLog)) == 3
+
+
 def test_requests_without_key_are_never_taken_for_one_another():
     net = Net(graph(op("p", FRONTEND))).start()
     handles = [net.ask(name) for name in ("F-1", "F-1", "F-2", "F-2")]
@@ -94,11 +126,23 @@ def test_a_key_older_than_the_replies_kept_is_refused_as_expired():
     for number in range(5):
         net.ask("F-1", f"k{number}")
         net.run()
-    assert [net.reply(net.ask("F-1", f"k{number}")) for number in range(5)] == [410, 410, ["p-1:3"], ["p-1:4"], ["p-1:5"]]
+    assert [net.reply(net.ask("F-1", f"k{number}")) for number in range(5)] == [
+        410,
+        410,
+        ["p-1:3"],
+        ["p-1:4"],
+        ["p-1:5"],
+    ]
     net.advance(0.1)
     net.kill("F-1")
     net.fail_over(0, revoke="F-1")
-    assert [net.reply(net.ask("F-2", f"k{number}")) for number in range(5)] == [410, 410, ["p-1:3"], ["p-1:4"], ["p-1:5"]]
+    assert [net.reply(net.ask("F-2", f"k{number}")) for number in range(5)] == [
+        410,
+        410,
+        ["p-1:3"],
+        ["p-1:4"],
+        ["p-1:5"],
+    ]
 
 
 def test_replies_kept_are_bounded_in_bytes_too():
@@ -106,7 +150,12 @@ def test_replies_kept_are_bounded_in_bytes_too():
     for number in range(4):
         net.ask("F-1", f"k{number}")
         net.run()
-    assert [net.reply(net.ask("F-1", f"k{number}")) for number in range(4)] == [410, 410, ["p-1:3"], ["p-1:4"]]
+    assert [net.reply(net.ask("F-1", f"k{number}")) for number in range(4)] == [
+        410,
+        410,
+        ["p-1:3"],
+        ["p-1:4"],
+    ]
 
 
 def test_expired_keys_are_remembered_up_to_a_bound(monkeypatch):
@@ -215,7 +264,9 @@ def test_a_key_goes_home_whatever_the_frontend():
         for name in BOTH:
             net.ask(name, key)
     net.run()
-    assert [request.shard for request in net.op("p").requests()] == [zlib.crc32(key.encode()) % 2 for key in "abcdef"]
+    assert [request.shard for request in net.op("p").requests()] == [
+        zlib.crc32(key.encode()) % 2 for key in "abcdef"
+    ]
 
 
 def test_a_forwarded_request_is_asked_for_without_its_payload_and_sent_again_if_it_is_not_there():
@@ -240,7 +291,9 @@ def test_a_forwarded_request_is_asked_for_without_its_payload_and_sent_again_if_
 def test_a_lost_answer_is_asked_for_again():
     net = Net(graph(op("p", FRONTEND))).start()
     lost = []
-    net.hold = lambda sender, target, message: isinstance(message, ClientForwardAnswer) and not lost and not lost.append(message)
+    net.hold = lambda sender, target, message: (
+        isinstance(message, ClientForwardAnswer) and not lost and not lost.append(message)
+    )
     handle = net.ask("F-2")
     net.run()
     assert net.reply(handle) is None
@@ -287,7 +340,9 @@ def test_a_draining_frontend_answers_its_clients_then_hands_its_shard_over():
     net.advance(0.3)
     assert net.reply(handle) == ["p-1:1"]
     found = net.topology.find("F/0")
-    assert (found.primary, found.epoch, found.in_sync) == ("F-2", 2, ("F-1",)), "its heir may have died just now"
+    assert (found.primary, found.epoch, found.in_sync) == ("F-2", 2, ("F-1",)), (
+        "its heir may have died just now"
+    )
     net.op("p").answer(RequestId(0, 1))
     net.run()
     assert net.reply(open_elsewhere) == ["p-1:2"]
@@ -309,7 +364,9 @@ def test_who_has_handed_its_shard_over_is_let_go_once_somebody_else_holds_the_lo
     net.dead.discard("F-3")
     net.members()
     net.advance(1.0)
-    assert net.topology.find("F/0").in_sync == ("F-3",), "called by the new owner, in sync, and then the old one left"
+    assert net.topology.find("F/0").in_sync == ("F-3",), (
+        "called by the new owner, in sync, and then the old one left"
+    )
     assert net.stopped == {"F-1": "drained"}
 
 

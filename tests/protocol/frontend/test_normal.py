@@ -8,7 +8,17 @@ from hams_protocol.deps import Dep
 from hams_protocol.effects import Answer, NoteComplete, NoteLog, NoteReply, NotServed, Send
 from hams_protocol.graph import CLOSE, FRONTEND, Join, ReplyTensor
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import AskDurable, Completion, Deliver, Kind, LogAck, LogAppend, ModelError, ReplyEntry, TokenAcks
+from hams_protocol.messages import (
+    AskDurable,
+    Completion,
+    Deliver,
+    Kind,
+    LogAck,
+    LogAppend,
+    ModelError,
+    ReplyEntry,
+    TokenAcks,
+)
 
 R0 = RequestId(0, 0)
 
@@ -44,7 +54,9 @@ def test_the_reply_waits_until_what_it_depends_on_is_durable():
 
 def test_the_reply_is_released_only_when_it_is_replicated():
     net = Net(graph(op("p", FRONTEND))).start()
-    net.hold = lambda sender, target, message: isinstance(message, LogAppend) and any(isinstance(entry, ReplyEntry) for entry in message.entries)
+    net.hold = lambda sender, target, message: (
+        isinstance(message, LogAppend) and any(isinstance(entry, ReplyEntry) for entry in message.entries)
+    )
     handle = net.ask("F-1")
     net.run()
     assert net.reply(handle) is None
@@ -78,7 +90,13 @@ def test_a_request_without_key_is_noted_without_key():
 
 
 def test_an_entry_edge_without_its_tensors_gets_a_skip():
-    net = Net(graph(op("p", FRONTEND), op("q", FRONTEND, tensors=("b",)), op("s", FRONTEND, tensors=("a", "b"), optional=("b",)))).start()
+    net = Net(
+        graph(
+            op("p", FRONTEND),
+            op("q", FRONTEND, tensors=("b",)),
+            op("s", FRONTEND, tensors=("a", "b"), optional=("b",)),
+        )
+    ).start()
     net.ask("F-1", present=("a",))
     net.run()
     kinds = {name: net.op(name).deliveries()[0].token.kind for name in "pqs"}
@@ -105,6 +123,16 @@ def test_an_error_token_is_the_reply():
     net.op("p").answer(R0, Kind.ERROR, error=ModelError("p", "boom"), payload=None)
     net.run()
     assert net.reply(handle) == ModelError("p", "boom")
+
+
+def test_a_sink_value_that_cannot_be_read_is_answered_with_an_error():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.op("p").auto = False
+    handle = net.ask("F-1")
+    net.run()
+    net.op("p").answer(R0, payload=P("x", defect="a dimension of -1"))
+    net.run()
+    assert net.reply(handle) == ModelError("F", 'cannot read what "p" sent: a dimension of -1')
 
 
 def test_of_several_errors_the_first_reply_tensor_decides():

@@ -7,7 +7,7 @@ from frontend_net import PAIR, Net, P, graph, op
 
 from hams_protocol import limits
 from hams_protocol.effects import Propose
-from hams_protocol.events import CasUnknown, TopologyLearnt
+from hams_protocol.events import CasUnknown, Late, PeerDown, TopologyLearnt
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.frontend.context import InvariantError
 from hams_protocol.graph import FRONTEND, Mode
@@ -56,7 +56,9 @@ def test_a_joiner_is_in_the_ack_set_before_it_is_admitted(mutant):
 
     net = run()
     assert [type(item[1]).__name__ for item in net.proposals] == ["Topology"]
-    assert net.op("p").deliveries() == [], "the proposal may have been committed: the joiner's acknowledgement counts"
+    assert net.op("p").deliveries() == [], (
+        "the proposal may have been committed: the joiner's acknowledgement counts"
+    )
     mutant("admit-before-ack-set")
     net = run()
     assert net.proposals
@@ -158,8 +160,6 @@ def test_a_follower_whose_connection_comes_back_in_time_stays():
     net = Net(graph(op("p", FRONTEND))).start()
     proposals = len(net.proposals)
     net.cut |= {("F-1", "F-2"), ("F-2", "F-1")}
-    from hams_protocol.events import PeerDown
-
     net.feed("F-1", PeerDown("F-2"))
     handle = net.ask("F-1")
     net.advance(0.1)
@@ -181,6 +181,44 @@ def test_a_follower_that_does_not_receive_leaves_by_its_owner():
     net.advance(0.2)
     assert roles(net)[1] == ()
     assert net.reply(handle) == ["p-1:1"]
+
+
+def test_an_owner_that_got_no_cpu_drops_nobody_for_what_it_has_not_read():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.cut.add(("F-1", "F-2"))
+    net.ask("F-1")
+    for _ in range(5):
+        net.feed("F-1", Late(limits.backup_lag_max_s / 4))
+        net.advance(limits.backup_lag_max_s / 4)
+    assert roles(net)[1] == ("F-2",), "the acknowledgement may lie unread"
+    net.advance(limits.backup_lag_max_s + limits.judge_calm_max_s)
+    assert roles(net)[1] == (), "but it is not waited for without end"
+
+
+def test_an_owner_that_is_always_late_drops_a_follower_whose_silence_no_delay_explains():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.cut.add(("F-1", "F-2"))
+    net.ask("F-1")
+    for _ in range(int(limits.silence_max_s) - 1):
+        net.feed("F-1", Late(1.0))
+        net.advance(1.0)
+        assert roles(net)[1] == ("F-2",)
+    for _ in range(2):
+        net.feed("F-1", Late(1.0))
+        net.advance(1.0)
+    assert roles(net)[1] == ()
+
+
+def test_an_owner_that_got_no_cpu_drops_a_follower_at_whose_address_nobody_listens():
+    net = Net(graph(op("p", FRONTEND))).start()
+    net.feed("F-1", Late(1.0))
+    net.cut |= {("F-1", "F-2"), ("F-2", "F-1")}
+    net.feed("F-1", PeerDown("F-2"))
+    net.advance(0.5)
+    assert roles(net)[1] == ("F-2",)
+    net.feed("F-1", PeerDown("F-2", refused=True))
+    net.advance(0.1)
+    assert roles(net)[1] == ()
 
 
 def test_a_joiner_that_dies_in_the_ack_set_leaves_too():
@@ -233,7 +271,9 @@ def test_lost_entries_and_acknowledgements_are_made_good():
 def test_a_gap_in_the_log_is_not_taken():
     net = Net(graph(op("p", FRONTEND))).start()
     held = []
-    net.hold = lambda sender, target, message: isinstance(message, LogAppend) and not held and not held.append(message)
+    net.hold = lambda sender, target, message: (
+        isinstance(message, LogAppend) and not held and not held.append(message)
+    )
     net.ask("F-1")
     net.run()
     net.ask("F-1")
@@ -322,7 +362,9 @@ def named_again(net: Net, learnt: tuple[str, ...]) -> None:
     """A manager drops the joiner, whose lease has expired, and names it again; `learnt` hear of the second only."""
     found = net.topology.find("F/0")
     for joining in ((), found.joining):
-        net.topology = replace(net.topology.with_set(replace(found, joining=joining)), generation=net.topology.generation + 1)
+        net.topology = replace(
+            net.topology.with_set(replace(found, joining=joining)), generation=net.topology.generation + 1
+        )
         net.revision += 1
         for name in net.machines:
             if joining or name not in learnt:

@@ -2,15 +2,27 @@
 
 from dataclasses import replace
 
-import pytest
 from frontend_net import Net, graph, op
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteComplete
-from hams_protocol.graph import FRONTEND, Feedback
+from hams_protocol.graph import FRONTEND, Feedback, Join
 from hams_protocol.ids import RequestId
-from hams_protocol.messages import AskTopology, Deliver, Durable, Heartbeat, Kind, LogAck, Meta, SlotAnswer, SlotQuery, Token, TokenAcks, TopologyNews
+from hams_protocol.messages import (
+    AskTopology,
+    Deliver,
+    Durable,
+    Heartbeat,
+    Kind,
+    LogAck,
+    Meta,
+    SlotAnswer,
+    SlotQuery,
+    Token,
+    TokenAcks,
+    TopologyNews,
+)
 from hams_protocol.topology import Slot, SlotTable
 
 R0 = RequestId(0, 0)
@@ -37,7 +49,9 @@ def send(net: Net, found: Token, epoch: int = 1) -> None:
 def end_epoch(net: Net, end: int) -> None:
     """Operator p fails over to epoch 2, its epoch 1 ended at `end`."""
     found = net.topology.find("p")
-    net.commit(net.topology.with_set(replace(found, epoch=found.epoch + 1, ends=(*found.ends, (found.epoch, end)))))
+    net.commit(
+        net.topology.with_set(replace(found, epoch=found.epoch + 1, ends=(*found.ends, (found.epoch, end))))
+    )
     net.op("p").epoch += 1
 
 
@@ -103,7 +117,9 @@ def test_a_token_with_an_unknown_dependency_waits_for_the_topology(mutant):
     found = net.topology.find("p")
     from hams_protocol.topology import ReplicaSet
 
-    net.commit(net.topology.with_set(replace(found, epoch=2, ends=((1, 5),))).with_set(ReplicaSet("q", 1, "q-1")))
+    net.commit(
+        net.topology.with_set(replace(found, epoch=2, ends=((1, 5),))).with_set(ReplicaSet("q", 1, "q-1"))
+    )
     net.deliver("p-1", "F-1", Durable((Dep("p", 2, 6), Dep("q", 1, 1))))
     net.run()
     assert net.reply(handle) == ["ahead"]
@@ -162,19 +178,24 @@ def fan_out() -> tuple[Net, int]:
     return net, handle
 
 
-@pytest.mark.parametrize("name", ["F-1", "F-2"])
-def test_a_new_slot_owner_is_told_what_the_frontend_holds_by_owner_and_by_peer(name):
+def test_a_new_slot_owner_is_told_what_the_owner_of_a_shard_holds_and_a_follower_says_nothing():
     net, _ = fan_out()
-    net.deliver("p-2", name, SlotQuery("p", 0, 2))
-    (sent,) = net.sends(SlotAnswer, name)
+    net.deliver("p-2", "F-2", SlotQuery("p", 0, 2))
+    assert not net.sends(SlotAnswer, "F-2")
+    net.deliver("p-2", "F-1", SlotQuery("p", 0, 2))
+    (sent,) = net.sends(SlotAnswer, "F-1")
     answer = sent[2]
     assert isinstance(answer, SlotAnswer)
-    assert (sent[1], answer.op, answer.slot, answer.epoch, answer.complete) == ("p-2", "p", 0, 2, True)
-    assert [(found.request, found.value_id, found.route, found.payload is not None) for found in answer.tokens] == [(R0, "p-1:1", (FRONTEND,), True)]
+    assert (sent[1], answer.op, answer.slot, answer.epoch, answer.led) == ("p-2", "p", 0, 2, ("F/0", 1))
+    assert [
+        (found.request, found.value_id, found.route, found.payload is not None) for found in answer.tokens
+    ] == [(R0, "p-1:1", (FRONTEND,), True)]
 
 
 def test_a_value_is_told_though_the_same_execution_feeds_nothing_back():
-    net = Net(graph(op("p", FRONTEND, stateful=False, feedback=Feedback((("a", "out"),), 8)), op("q", FRONTEND))).start()
+    net = Net(
+        graph(op("p", FRONTEND, stateful=False, feedback=Feedback((("a", "out"),), 8)), op("q", FRONTEND))
+    ).start()
     net.op("q").auto = False
     net.ask("F-1", "k")
     net.run()
@@ -182,14 +203,31 @@ def test_a_value_is_told_though_the_same_execution_feeds_nothing_back():
     assert [found.value_id for found in net.sends(SlotAnswer, "F-1")[0][2].tokens] == ["p-1:1"]
 
 
-def test_a_reply_that_is_not_committed_is_told_too():
+def test_the_close_of_a_first_is_not_told_for_it_names_no_route():
+    net = Net(graph(op("p", FRONTEND, stateful=False, join=Join.FIRST), op("q", FRONTEND))).start()
+    net.hold = lambda sender, target, message: isinstance(message, Deliver) and message.target == FRONTEND
+    net.ask("F-1", "k")
+    net.run()
+    live = net.machines["F-1"]._owners[0].live[0]
+    assert [token is not None and token.source == "p" for token in live.tokens].count(True) == 1, "the close"
+    net.deliver("p-2", "F-1", SlotQuery("p", 0, 2))
+    assert net.sends(SlotAnswer, "F-1")[0][2].tokens == ()
+
+
+def test_the_next_owner_tells_of_a_reply_that_was_not_committed():
     net = Net(graph(op("p", FRONTEND, stateful=False), op("q", FRONTEND))).start()
     net.op("q").auto = False
     net.hold = lambda sender, target, message: isinstance(message, LogAck) and message.last > 1
     net.ask("F-1", "k", outputs=("p",))
     net.run()
+    net.kill("F-1")
+    net.fail_over(0, revoke="F-1")
+    net.let_go()
+    net.run()
     net.deliver("p-2", "F-2", SlotQuery("p", 0, 2))
-    assert [found.value_id for found in net.sends(SlotAnswer, "F-2")[0][2].tokens] == ["p-1:1"]
+    (answer,) = [sent[2] for sent in net.sends(SlotAnswer, "F-2")]
+    assert answer.led == ("F/0", 2)
+    assert [found.value_id for found in answer.tokens] == ["p-1:1"]
 
 
 def test_requests_of_other_slots_and_complete_ones_are_not_told():

@@ -11,6 +11,7 @@ import uvloop
 
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint import Address, Endpoint
+from hams_sidecar.endpoint.connection import BoundedHttpProtocol, Upload
 from hams_sidecar.endpoint.doubles import DIGITS, FakePort, Raw
 from hams_sidecar.metrics import Metrics
 
@@ -38,7 +39,9 @@ class Running:
 Serve = Callable[..., Awaitable[Running]]
 
 
-def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The loop that production uses."""
     return {"uvloop": uvloop.new_event_loop}
 
@@ -48,7 +51,12 @@ async def serve() -> AsyncIterator[Serve]:
     """Starts endpoints, and stops them after the test."""
     started: list[Endpoint] = []
 
-    async def start(graph: GraphData = DIGITS, port: FakePort | None = None, address: Address | None = None, **options: Any) -> Running:
+    async def start(
+        graph: GraphData = DIGITS,
+        port: FakePort | None = None,
+        address: Address | None = None,
+        **options: Any,
+    ) -> Running:
         port = port or FakePort()
         metrics = Metrics("frontend", process=False)
         endpoint = Endpoint(port, graph, metrics, address or Address("127.0.0.1", 0, 0), **options)
@@ -72,3 +80,32 @@ async def client(digits: Running) -> AsyncIterator[httpx.AsyncClient]:
     """A client of `digits`."""
     async with httpx.AsyncClient(base_url=f"http://{digits.http}") as found:
         yield found
+
+
+@pytest.fixture
+def lost(monkeypatch) -> asyncio.Semaphore:
+    """Released whenever the server has let go of a connection."""
+    return after_each_call(monkeypatch, (BoundedHttpProtocol, "connection_lost"))
+
+
+@pytest.fixture
+def arrived(monkeypatch) -> asyncio.Semaphore:
+    """Released whenever a piece of a body has arrived."""
+    return after_each_call(monkeypatch, (Upload, "add"), (Upload, "filled"))
+
+
+def after_each_call(monkeypatch, *methods: tuple[type, str]) -> asyncio.Semaphore:
+    called = asyncio.Semaphore(0)
+
+    def spy_on(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def spy(self, *arguments) -> None:
+            original(self, *arguments)
+            called.release()
+
+        monkeypatch.setattr(owner, name, spy)
+
+    for owner, name in methods:
+        spy_on(owner, name)
+    return called

@@ -7,45 +7,21 @@ import pytest
 
 from hams_protocol.graph import FrontendSpec, TensorSpec
 from hams_sidecar.endpoint import connection, limits
-from hams_sidecar.endpoint.connection import BoundedHttpProtocol, Upload
+from hams_sidecar.endpoint.connection import BoundedHttpProtocol
 from hams_sidecar.endpoint.doubles import PIXELS, FakePort, always, echo, graph
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply, Tensor
 
-BODY = json.dumps({"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
+BODY = json.dumps(
+    {"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+).encode()
 HEAD = b"POST /v2/models/digits/infer HTTP/1.1\r\nhost: x\r\n"
 GOOD = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
 
-SMALL = graph(PIXELS, frontend=FrontendSpec(max_request_bytes=1 << 20, max_in_flight_bytes=2 << 20, request_timeout_s=30.0))
-
-
-@pytest.fixture
-def lost(monkeypatch) -> asyncio.Semaphore:
-    """Released whenever the server has let go of a connection."""
-    return after_each_call(monkeypatch, (BoundedHttpProtocol, "connection_lost"))
-
-
-@pytest.fixture
-def arrived(monkeypatch) -> asyncio.Semaphore:
-    """Released whenever a piece of a body has arrived."""
-    return after_each_call(monkeypatch, (Upload, "add"), (Upload, "filled"))
-
-
-def after_each_call(monkeypatch, *methods: tuple[type, str]) -> asyncio.Semaphore:
-    called = asyncio.Semaphore(0)
-
-    def spy_on(owner: type, name: str) -> None:
-        original = getattr(owner, name)
-
-        def spy(self, *arguments) -> None:
-            original(self, *arguments)
-            called.release()
-
-        monkeypatch.setattr(owner, name, spy)
-
-    for owner, name in methods:
-        spy_on(owner, name)
-    return called
+SMALL = graph(
+    PIXELS,
+    frontend=FrontendSpec(max_request_bytes=1 << 20, max_in_flight_bytes=2 << 20, request_timeout_s=30.0),
+)
 
 
 async def is_still_served(running) -> bool:
@@ -92,7 +68,10 @@ async def test_F36_a_large_body_is_refused_before_it_is_sent(serve) -> None:
     await raw.send(HEAD + b"content-length: %d\r\n\r\n" % (1 << 30))
     status, _, body = await raw.answer()
     assert status == 413
-    assert json.loads(body)["error"] == f"expected a body of at most {64 << 20} bytes, got Content-Length {1 << 30}"
+    assert (
+        json.loads(body)["error"]
+        == f"expected a body of at most {64 << 20} bytes, got Content-Length {1 << 30}"
+    )
     assert await is_still_served(running)
 
 
@@ -213,7 +192,11 @@ async def test_nothing_is_read_while_requests_wait_for_their_turn(serve, monkeyp
     """What a client that reads nothing has sent ahead stays in its own sockets."""
     made: list[BoundedHttpProtocol] = []
     original = BoundedHttpProtocol.connection_made
-    monkeypatch.setattr(BoundedHttpProtocol, "connection_made", lambda self, transport: (made.append(self), original(self, transport))[1])
+    monkeypatch.setattr(
+        BoundedHttpProtocol,
+        "connection_made",
+        lambda self, transport: (made.append(self), original(self, transport))[1],
+    )
     port, gate = held_up()
     running = await serve(SMALL, port)
     raw = await running.connect()
@@ -243,7 +226,10 @@ async def test_an_upgrade_is_ignored(serve) -> None:
     running = await serve()
     raw = await running.connect()
     await raw.send(
-        HEAD + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
+        HEAD
+        + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\ncontent-length: %d\r\n\r\n"
+        % len(BODY)
+        + BODY
     )
     status, headers, _ = await raw.answer()
     assert status == 200
@@ -255,7 +241,14 @@ async def test_an_upgrade_is_ignored(serve) -> None:
     assert await raw.closed()
 
 
-@pytest.mark.parametrize("head", [b"GET /" + b"x" * 300_000, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000, b"GET / HTTP/1.1\r\na: " + b"x" * 300_000])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"x" * 300_000,
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000,
+        b"GET / HTTP/1.1\r\na: " + b"x" * 300_000,
+    ],
+)
 async def test_F36_endless_heads_are_refused(serve, head: bytes) -> None:
     running = await serve()
     raw = await running.connect()
@@ -280,9 +273,22 @@ LARGE = graph(TensorSpec("x", "UINT8", (-1,)))
 
 def large(size: int, fill: int) -> bytes:
     head = json.dumps(
-        {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, size], "parameters": {"binary_data_size": size}}], "outputs": []}
+        {
+            "inputs": [
+                {
+                    "name": "x",
+                    "datatype": "UINT8",
+                    "shape": [1, size],
+                    "parameters": {"binary_data_size": size},
+                }
+            ],
+            "outputs": [],
+        }
     ).encode()
-    extra = b"inference-header-content-length: %d\r\ncontent-length: %d\r\n\r\n" % (len(head), len(head) + size)
+    extra = b"inference-header-content-length: %d\r\ncontent-length: %d\r\n\r\n" % (
+        len(head),
+        len(head) + size,
+    )
     return HEAD + extra + head + bytes([fill]) * size
 
 
@@ -295,13 +301,17 @@ async def test_large_bodies_arrive_whole_one_after_another_on_one_connection(ser
         assert (await raw.answer())[0] == 200
     await raw.send(LIVE)
     assert (await raw.answer())[0] == 200
-    assert [bytes(request.tensors[0].data) for request in running.port.requests] == [bytes([fill]) * size for fill, size in enumerate(sizes)]
+    assert [bytes(request.tensors[0].data) for request in running.port.requests] == [
+        bytes([fill]) * size for fill, size in enumerate(sizes)
+    ]
 
 
 async def test_large_bodies_may_be_pipelined(serve) -> None:
     running = await serve(LARGE, FakePort(always(Reply(()))))
     raw = await running.connect()
-    sending = asyncio.create_task(raw.send(large(3 << 20, 1) + LIVE + large(2 << 20, 2) + large(300_000, 3) + LIVE))
+    sending = asyncio.create_task(
+        raw.send(large(3 << 20, 1) + LIVE + large(2 << 20, 2) + large(300_000, 3) + LIVE)
+    )
     answers = [await raw.answer() for _ in range(5)]
     await sending
     assert [status for status, _, _ in answers] == [200] * 5

@@ -54,7 +54,9 @@ async def test_a_port_that_is_taken_is_a_clear_error() -> None:
 
 async def test_a_host_that_is_unknown_is_a_clear_error() -> None:
     with pytest.raises(StartFailed, match="host 'no such host'"):
-        await Endpoint(FakePort(), DIGITS, Metrics("frontend", process=False), Address("no such host", 0, 0)).start()
+        await Endpoint(
+            FakePort(), DIGITS, Metrics("frontend", process=False), Address("no such host", 0, 0)
+        ).start()
 
 
 async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(serve, monkeypatch) -> None:
@@ -68,7 +70,10 @@ async def test_a_drain_refuses_readiness_serves_on_and_finishes_what_is_open(ser
         leaving.set()
 
     monkeypatch.setattr(running.endpoint._http, "leave", spy)
-    async with httpx.AsyncClient(base_url=f"http://{running.http}") as client, grpc.aio.insecure_channel(running.grpc) as channel:
+    async with (
+        httpx.AsyncClient(base_url=f"http://{running.http}") as client,
+        grpc.aio.insecure_channel(running.grpc) as channel,
+    ):
         health = health_pb2_grpc.HealthStub(channel)
         watched = health.Watch(health_pb2.HealthCheckRequest())
         assert (await watched.read()).status == health_pb2.HealthCheckResponse.SERVING
@@ -100,7 +105,9 @@ async def test_connections_that_wait_to_be_accepted_are_still_served(serve, monk
     sockets = [socket.socket() for _ in range(20)]
     for waiting in sockets:
         waiting.setblocking(False)
-        waiting.connect_ex(("127.0.0.1", running.endpoint.address.http_port))  # done by the kernel; the loop has accepted none of them
+        waiting.connect_ex(
+            ("127.0.0.1", running.endpoint.address.http_port)
+        )  # done by the kernel; the loop has accepted none of them
     await running.endpoint._http.leave(5)
     for waiting in sockets:
         raw = Raw(*await asyncio.open_connection(sock=waiting))

@@ -53,13 +53,19 @@ async def channel(digits) -> AsyncIterator[grpc.aio.Channel]:
         yield found
 
 
-async def infer(channel: grpc.aio.Channel, request: pb.ModelInferRequest | bytes, **options: object) -> pb.ModelInferResponse:
+async def infer(
+    channel: grpc.aio.Channel, request: pb.ModelInferRequest | bytes, **options: object
+) -> pb.ModelInferResponse:
     call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
     data = request if isinstance(request, bytes) else request.SerializeToString()
     return pb.ModelInferResponse.FromString(await call(data, **options))
 
 
-async def refusal(channel: grpc.aio.Channel, request: pb.ModelInferRequest | bytes, code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT) -> str:
+async def refusal(
+    channel: grpc.aio.Channel,
+    request: pb.ModelInferRequest | bytes,
+    code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT,
+) -> str:
     with pytest.raises(grpc.aio.AioRpcError) as found:
         await infer(channel, request)
     assert found.value.code() is code, found.value
@@ -71,7 +77,9 @@ async def refusal(channel: grpc.aio.Channel, request: pb.ModelInferRequest | byt
 
 async def test_tritonclient_sends_and_gets_every_datatype(serve) -> None:
     running = await serve(EVERY_DATATYPE)
-    arrays = {name: np.arange(6).reshape(2, 3).astype(dtype) for name, dtype in NUMPY.items() if name != "BF16"}
+    arrays = {
+        name: np.arange(6).reshape(2, 3).astype(dtype) for name, dtype in NUMPY.items() if name != "BF16"
+    }
     arrays["BYTES"] = np.array([[b"a", b"", b"\xff"], [b"bc", b"d", b"e"]], dtype=object)
     inputs = []
     for name, array in arrays.items():
@@ -111,7 +119,9 @@ async def test_tritonclient_sends_and_gets_every_datatype(serve) -> None:
         ("BYTES", "bytes_contents", [b"a", b"\xff"]),
     ],
 )
-async def test_typed_contents_go_in_and_come_back(serve, datatype: str, field: str, values: list[object]) -> None:
+async def test_typed_contents_go_in_and_come_back(
+    serve, datatype: str, field: str, values: list[object]
+) -> None:
     running = await serve(EVERY_DATATYPE)
     request = pb.ModelInferRequest(model_name="digits")
     tensor = request.inputs.add(name=datatype.lower(), datatype=datatype, shape=[1, 2])
@@ -121,7 +131,9 @@ async def test_typed_contents_go_in_and_come_back(serve, datatype: str, field: s
     assert list(getattr(reply.outputs[0].contents, field)) == values
     assert not reply.raw_output_contents
     seen = running.port.requests[0].tensors[0].data
-    assert seen == (encode_bytes(values) if datatype == "BYTES" else np.array(values, dtype=NUMPY[datatype]).tobytes())
+    assert seen == (
+        encode_bytes(values) if datatype == "BYTES" else np.array(values, dtype=NUMPY[datatype]).tobytes()
+    )
 
 
 async def test_the_port_sees_the_payload_as_over_http(channel, digits) -> None:
@@ -140,7 +152,13 @@ async def test_the_port_sees_the_payload_as_over_http(channel, digits) -> None:
     assert reply.id == "9"
     assert reply.raw_output_contents[0] == ROW.tobytes()
     (seen,) = digits.port.requests
-    assert seen.parameters == {"sequence_id": 7, "big": 2**64 - 1, "sequence_start": True, "temperature": 0.5, "user": "x"}
+    assert seen.parameters == {
+        "sequence_id": 7,
+        "big": 2**64 - 1,
+        "sequence_start": True,
+        "temperature": 0.5,
+        "user": "x",
+    }
     assert seen.idempotency_key == "k1"
     assert seen.trace == TraceContext(trace, "a=b")
     assert 0 < seen.deadline_s < 6  # gRPC adds what it took to get here
@@ -167,7 +185,9 @@ async def test_large_typed_contents_are_worked_on_in_slices() -> None:
     tensor.contents.int64_contents.extend(range(count))
     decoded = await json_data.run(decode_request(request, Signature(EVERY_DATATYPE)))
     assert np.frombuffer(decoded.tensors[0].data, "<i8").tolist() == list(range(count))
-    reply = pb.ModelInferResponse.FromString(await json_data.run(encode_reply("digits", decoded, decoded.tensors)))
+    reply = pb.ModelInferResponse.FromString(
+        await json_data.run(encode_reply("digits", decoded, decoded.tensors))
+    )
     assert list(reply.outputs[0].contents.int64_contents) == list(range(count))
 
 
@@ -186,7 +206,9 @@ async def test_large_typed_contents_are_worked_on_in_slices() -> None:
         (TimedOut(), grpc.StatusCode.DEADLINE_EXCEEDED),
     ],
 )
-async def test_every_outcome_has_its_code(channel, digits, outcome: InferenceOutcome, code: grpc.StatusCode) -> None:
+async def test_every_outcome_has_its_code(
+    channel, digits, outcome: InferenceOutcome, code: grpc.StatusCode
+) -> None:
     digits.port.answer = always(outcome)
     assert await refusal(channel, message(), code)
 
@@ -226,7 +248,10 @@ async def test_a_bug_is_one_internal_error_without_its_text(channel, digits, cap
         raise KeyError("secret")
 
     digits.port.answer = broken
-    assert await refusal(channel, message(), grpc.StatusCode.INTERNAL) == "internal error of the endpoint; its log says more"
+    assert (
+        await refusal(channel, message(), grpc.StatusCode.INTERNAL)
+        == "internal error of the endpoint; its log says more"
+    )
     assert "secret" in caplog.text
 
 
@@ -234,7 +259,13 @@ async def test_a_bug_is_one_internal_error_without_its_text(channel, digits, cap
 
 
 def tensor(**changes: object) -> dict[str, object]:
-    return {"inputs": [pb.ModelInferRequest.InferInputTensor(**{"name": "pixels", "datatype": "FP32", "shape": [1, 4], **changes})]}
+    return {
+        "inputs": [
+            pb.ModelInferRequest.InferInputTensor(
+                **{"name": "pixels", "datatype": "FP32", "shape": [1, 4], **changes}
+            )
+        ]
+    }
 
 
 @pytest.mark.parametrize(
@@ -246,20 +277,37 @@ def tensor(**changes: object) -> dict[str, object]:
         (tensor(shape=[]), "got []"),
         (tensor(shape=[0, 4]), "expected at least 1 row"),
         ({"raw_input_contents": [b"x"]}, "tensor 'pixels': expected 16 bytes for shape [1, 4], got 1"),
-        ({"raw_input_contents": [b"x", b"y"]}, "raw_input_contents: expected one for each of 1 inputs, got 2"),
-        (tensor(contents=pb.InferTensorContents(fp32_contents=[1])), "expected raw_input_contents or contents, got both"),
+        (
+            {"raw_input_contents": [b"x", b"y"]},
+            "raw_input_contents: expected one for each of 1 inputs, got 2",
+        ),
+        (
+            tensor(contents=pb.InferTensorContents(fp32_contents=[1])),
+            "expected raw_input_contents or contents, got both",
+        ),
         ({"raw_input_contents": []}, "tensor 'pixels': expected 4 values for shape [1, 4], got 0"),
         (
             {"raw_input_contents": [], **tensor(contents=pb.InferTensorContents(fp64_contents=[1, 2, 3, 4]))},
             "tensor 'pixels': expected FP32 as fp32_contents, got fp64_contents",
         ),
-        ({"raw_input_contents": [ROW.tobytes()] * 2, "inputs": tensor()["inputs"] * 2}, "tensor 'pixels': expected once, got twice"),
-        ({"outputs": [pb.ModelInferRequest.InferRequestedOutputTensor(name="lable")]}, "unknown output 'lable'"),
+        (
+            {"raw_input_contents": [ROW.tobytes()] * 2, "inputs": tensor()["inputs"] * 2},
+            "tensor 'pixels': expected once, got twice",
+        ),
+        (
+            {"outputs": [pb.ModelInferRequest.InferRequestedOutputTensor(name="lable")]},
+            "unknown output 'lable'",
+        ),
         ({"parameters": {"a": pb.InferParameter()}}, "parameter 'a': expected a value, got none"),
-        ({"parameters": {"idempotency_key": pb.InferParameter(int64_param=1)}}, "parameter 'idempotency_key': expected a string"),
+        (
+            {"parameters": {"idempotency_key": pb.InferParameter(int64_param=1)}},
+            "parameter 'idempotency_key': expected a string",
+        ),
     ],
 )
-async def test_F37_bad_requests_are_told_what_was_expected_and_what_was_found(channel, digits, changes: dict[str, object], says: str) -> None:
+async def test_F37_bad_requests_are_told_what_was_expected_and_what_was_found(
+    channel, digits, changes: dict[str, object], says: str
+) -> None:
     assert says in await refusal(channel, message(**changes))
     assert digits.port.requests == []
 
@@ -290,7 +338,9 @@ def test_F36_whatever_the_bytes_a_message_is_refused_or_right(data: bytes) -> No
 async def test_F36_a_message_that_is_too_large_is_resource_exhausted(serve) -> None:
     running = await serve(graph(PIXELS, frontend=FrontendSpec(max_request_bytes=1 << 20)))
     async with grpc.aio.insecure_channel(running.grpc) as channel:
-        assert "larger than max" in await refusal(channel, message(raw_input_contents=[bytes(2 << 20)]), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        assert "larger than max" in await refusal(
+            channel, message(raw_input_contents=[bytes(2 << 20)]), grpc.StatusCode.RESOURCE_EXHAUSTED
+        )
         assert (await infer(channel, message())).model_name == "digits"
 
 
@@ -328,10 +378,14 @@ async def test_health_follows_the_port_and_tells_watchers(channel, digits) -> No
 async def test_readiness_methods_follow_the_port(channel, digits) -> None:
     digits.port.is_ready = digits.port.is_live = False
     service = "/inference.GRPCInferenceService"
-    assert not pb.ServerReadyResponse.FromString(await channel.unary_unary(f"{service}/ServerReady")(b"")).ready
+    assert not pb.ServerReadyResponse.FromString(
+        await channel.unary_unary(f"{service}/ServerReady")(b"")
+    ).ready
     assert not pb.ServerLiveResponse.FromString(await channel.unary_unary(f"{service}/ServerLive")(b"")).live
     request = pb.ModelReadyRequest(name="digits").SerializeToString()
-    assert not pb.ModelReadyResponse.FromString(await channel.unary_unary(f"{service}/ModelReady")(request)).ready
+    assert not pb.ModelReadyResponse.FromString(
+        await channel.unary_unary(f"{service}/ModelReady")(request)
+    ).ready
 
 
 async def test_reflection_describes_every_service(channel, digits) -> None:
@@ -343,6 +397,26 @@ async def test_reflection_describes_every_service(channel, digits) -> None:
 
     listed = await ask(list_services="")
     names = [service.name for service in listed.list_services_response.service]
-    assert names == ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "inference.GRPCInferenceService"]
+    assert names == [
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+        "inference.GRPCInferenceService",
+    ]
     for name in names:
         assert (await ask(file_containing_symbol=name)).file_descriptor_response.file_descriptor_proto
+
+
+def test_every_method_of_the_health_service_that_the_package_knows_is_served() -> None:
+    """Newer packages know `List`; nothing of theirs is asked to register our methods, so a still newer one breaks this test and no frontend."""
+    known = health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name
+    assert set(known) <= {"Check", "List", "Watch"}
+
+
+async def test_the_list_of_healths_names_every_service(channel, digits) -> None:
+    if not hasattr(health_pb2, "HealthListRequest"):
+        pytest.skip(
+            "the installed grpcio-health-checking has no List; `make check-wheels` runs with one that does"
+        )
+    stub = health_pb2_grpc.HealthStub(channel)
+    listed = await stub.List(health_pb2.HealthListRequest())
+    assert dict(listed.statuses).keys() == {"", "inference.GRPCInferenceService"}

@@ -19,7 +19,12 @@ def test_the_digest_is_over_length_prefixed_parts_sorted_by_name() -> None:
     expected = b""
     for tensor in (A, B):
         shape = b"".join(struct.pack("<q", dim) for dim in tensor.shape)
-        expected += part(tensor.name.encode()) + part(tensor.datatype.encode()) + part(shape) + part(bytes(tensor.data))
+        expected += (
+            part(tensor.name.encode())
+            + part(tensor.datatype.encode())
+            + part(shape)
+            + part(bytes(tensor.data))
+        )
     assert tensors_digest([B, A]) == hashlib.sha256(expected).hexdigest()[:16]
     assert payload_digest([A, B], {}, None) == tensors_digest([A, B])
 

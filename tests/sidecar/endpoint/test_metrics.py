@@ -22,7 +22,12 @@ def test_names_carry_the_project_the_part_and_the_unit() -> None:
 def test_what_is_watched_is_read_at_the_scrape() -> None:
     metrics = Metrics("proxy", process=False)
     queues = {"a": 1}
-    metrics.watch("queue_units", "Units waiting.", lambda: [((name,), float(size)) for name, size in queues.items()], ("edge",))
+    metrics.watch(
+        "queue_units",
+        "Units waiting.",
+        lambda: [((name,), float(size)) for name, size in queues.items()],
+        ("edge",),
+    )
     queues["b"] = 2
     text = metrics.render()[0].decode()
     assert 'hams_proxy_queue_units{edge="a"} 1.0' in text

@@ -43,7 +43,9 @@ def pixels(**changes: object) -> dict[str, object]:
     return {"inputs": [{**ONE_ROW["inputs"][0], **changes}]}
 
 
-async def refusal(client: httpx.AsyncClient, body: object, status: int = 400, headers: Mapping[str, str] | None = None) -> str:
+async def refusal(
+    client: httpx.AsyncClient, body: object, status: int = 400, headers: Mapping[str, str] | None = None
+) -> str:
     """The error text of a request that is refused."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     reply = await client.post(INFER, content=content, headers=headers)
@@ -74,7 +76,11 @@ async def test_json_in_json_out(client, digits) -> None:
 @pytest.mark.parametrize("binary_out", [True, False])
 async def test_tritonclient_sends_and_gets_every_datatype(serve, binary_in: bool, binary_out: bool) -> None:
     running = await serve(EVERY_DATATYPE)
-    arrays = {name: np.arange(6).reshape(2, 3).astype(dtype) for name, dtype in NUMPY.items() if name not in ("BF16",)}
+    arrays = {
+        name: np.arange(6).reshape(2, 3).astype(dtype)
+        for name, dtype in NUMPY.items()
+        if name not in ("BF16",)
+    }
     arrays["BYTES"] = np.array([[b"a", b"", "ä".encode()], [b"bc", b"d", b"e"]], dtype=object)
     inputs, outputs = [], []
     for name, array in arrays.items():
@@ -93,13 +99,28 @@ async def test_tritonclient_sends_and_gets_every_datatype(serve, binary_in: bool
             np.testing.assert_array_equal(found, arrays[tensor.datatype()])
         assert reply.get_response()["id"] == "7"
         everything = await client.infer("digits", inputs)
-        assert all("binary_data_size" in output["parameters"] for output in everything.get_response()["outputs"])
+        assert all(
+            "binary_data_size" in output["parameters"] for output in everything.get_response()["outputs"]
+        )
 
 
 async def test_binary_tensors_are_views_into_the_body(client, digits) -> None:
     array = np.arange(8, dtype="<f4")
-    head = json.dumps({"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [2, 4], "parameters": {"binary_data_size": 32}}]}).encode()
-    reply = await client.post(INFER, content=head + array.tobytes(), headers={"Inference-Header-Content-Length": str(len(head))})
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "pixels",
+                    "datatype": "FP32",
+                    "shape": [2, 4],
+                    "parameters": {"binary_data_size": 32},
+                }
+            ]
+        }
+    ).encode()
+    reply = await client.post(
+        INFER, content=head + array.tobytes(), headers={"Inference-Header-Content-Length": str(len(head))}
+    )
     assert reply.json()["outputs"][0]["data"] == array.tolist()
     data = digits.port.requests[0].tensors[0].data
     assert isinstance(data, memoryview)
@@ -109,7 +130,9 @@ async def test_binary_tensors_are_views_into_the_body(client, digits) -> None:
 async def test_a_head_that_has_passed_before_is_read_with_the_tensors_of_its_own_body(client, digits) -> None:
     tensor = {"datatype": "FP32", "shape": [2, 4], "parameters": {"binary_data_size": 32}}
     target = {"name": "target", "datatype": "INT64", "shape": [2], "parameters": {"binary_data_size": 16}}
-    head = json.dumps({"inputs": [target, {"name": "pixels", **tensor}], "parameters": {"user": "x"}}).encode()
+    head = json.dumps(
+        {"inputs": [target, {"name": "pixels", **tensor}], "parameters": {"user": "x"}}
+    ).encode()
     headers = {"Inference-Header-Content-Length": str(len(head))}
     for first in range(3):
         array, labels = np.arange(first, first + 8, dtype="<f4"), np.array([first, -first], "<i8")
@@ -125,7 +148,12 @@ async def test_known_heads_are_bounded_and_keep_nothing_of_one_request() -> None
     known, signature = KnownHeads(), Signature(EVERY_DATATYPE)
 
     def decode(number: int, **more: object) -> bytes:
-        tensor = {"name": "uint8", "datatype": "UINT8", "shape": [1, number], "parameters": {"binary_data_size": number}}
+        tensor = {
+            "name": "uint8",
+            "datatype": "UINT8",
+            "shape": [1, number],
+            "parameters": {"binary_data_size": number},
+        }
         head = json.dumps({"inputs": [tensor], **more}).encode()
         json_data.run_through(decode_request(head + bytes(number), str(len(head)), signature, known))
         return head
@@ -147,7 +175,12 @@ async def test_a_large_binary_body_is_received_where_the_port_wants_it(serve) ->
 
     asked: list[tuple[int, int]] = []
     array = np.arange(1 << 18, dtype="<f4").reshape(-1, 4)
-    tensor = {"name": "pixels", "datatype": "FP32", "shape": list(array.shape), "parameters": {"binary_data_size": array.nbytes}}
+    tensor = {
+        "name": "pixels",
+        "datatype": "FP32",
+        "shape": list(array.shape),
+        "parameters": {"binary_data_size": array.nbytes},
+    }
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     given = memoryview(bytearray(len(head) + array.nbytes))
     running = await serve(port=Roomy())
@@ -155,7 +188,11 @@ async def test_a_large_binary_body_is_received_where_the_port_wants_it(serve) ->
         headers = {"Inference-Header-Content-Length": str(len(head))}
         reply = await client.post(INFER, content=head + array.tobytes(), headers=headers)
         assert reply.content[-array.nbytes :] == array.tobytes()
-        assert (await client.post(INFER, json={"inputs": [{**tensor, "parameters": {}, "data": array.ravel().tolist()}]})).status_code == 200
+        assert (
+            await client.post(
+                INFER, json={"inputs": [{**tensor, "parameters": {}, "data": array.ravel().tolist()}]}
+            )
+        ).status_code == 200
     assert asked == [(len(given), len(head))], "JSON is read into memory of its own"
     assert given[len(head) :] == array.tobytes()
     data = running.port.requests[0].tensors[0].data
@@ -164,8 +201,16 @@ async def test_a_large_binary_body_is_received_where_the_port_wants_it(serve) ->
 
 
 async def test_outputs_select_order_and_form(client, digits) -> None:
-    both = {"inputs": [*ONE_ROW["inputs"], {"name": "target", "datatype": "INT64", "shape": [1], "data": [5]}]}
-    reply = await client.post(INFER, json={**both, "outputs": [{"name": "target"}, {"name": "pixels", "parameters": {"binary_data": True}}]})
+    both = {
+        "inputs": [*ONE_ROW["inputs"], {"name": "target", "datatype": "INT64", "shape": [1], "data": [5]}]
+    }
+    reply = await client.post(
+        INFER,
+        json={
+            **both,
+            "outputs": [{"name": "target"}, {"name": "pixels", "parameters": {"binary_data": True}}],
+        },
+    )
     length = int(reply.headers["inference-header-content-length"])
     outputs = json.loads(reply.content[:length])["outputs"]
     assert [output["name"] for output in outputs] == ["target", "pixels"]
@@ -178,12 +223,22 @@ async def test_outputs_select_order_and_form(client, digits) -> None:
     skipped = await client.post(INFER, json={**ONE_ROW, "outputs": [{"name": "target"}]})
     assert skipped.status_code == 200
     assert skipped.json()["outputs"] == []
-    mixed = {**both, "parameters": {"binary_data_output": True}, "outputs": [{"name": "pixels", "parameters": {"binary_data": False}}]}
+    mixed = {
+        **both,
+        "parameters": {"binary_data_output": True},
+        "outputs": [{"name": "pixels", "parameters": {"binary_data": False}}],
+    }
     assert (await client.post(INFER, json=mixed)).json()["outputs"][0]["data"] == [1, 2, 3, 4]
 
 
 async def test_the_port_sees_parameters_trace_and_deadline_but_no_transport(client, digits) -> None:
-    parameters = {"sequence_id": 7, "sequence_start": True, "temperature": 0.5, "user": "x", "binary_data_output": False}
+    parameters = {
+        "sequence_id": 7,
+        "sequence_start": True,
+        "temperature": 0.5,
+        "user": "x",
+        "binary_data_output": False,
+    }
     headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b"}
     await client.post(INFER, json={**ONE_ROW, "id": "1", "parameters": parameters}, headers=headers)
     (request,) = digits.port.requests
@@ -199,11 +254,25 @@ async def test_a_key_brings_the_digest_of_the_payload_whatever_the_encoding(clie
     key = {"Idempotency-Key": "k1"}
     raw = np.array([1, 2, 3, 4], "<f4").tobytes()
     head = json.dumps(
-        {"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4], "parameters": {"binary_data_size": 16}}], "id": "x"}
+        {
+            "inputs": [
+                {
+                    "name": "pixels",
+                    "datatype": "FP32",
+                    "shape": [1, 4],
+                    "parameters": {"binary_data_size": 16},
+                }
+            ],
+            "id": "x",
+        }
     ).encode()
     await client.post(INFER, json=ONE_ROW, headers=key)
-    await client.post(INFER, content=head + raw, headers={**key, "Inference-Header-Content-Length": str(len(head))})
-    await client.post(INFER, json={**ONE_ROW, "parameters": {"idempotency_key": "k1", "binary_data_output": True}})
+    await client.post(
+        INFER, content=head + raw, headers={**key, "Inference-Header-Content-Length": str(len(head))}
+    )
+    await client.post(
+        INFER, json={**ONE_ROW, "parameters": {"idempotency_key": "k1", "binary_data_output": True}}
+    )
     await client.post(INFER, json={**ONE_ROW, "parameters": {"a": 1}}, headers=key)
     digests = [request.digest for request in digits.port.requests]
     assert [request.idempotency_key for request in digits.port.requests] == ["k1"] * 4
@@ -238,7 +307,9 @@ async def test_tensors_come_in_the_order_of_the_graph(client, digits) -> None:
         (TimedOut(), 504, "may still take effect"),
     ],
 )
-async def test_every_outcome_has_its_status(client, digits, outcome: InferenceOutcome, status: int, says: str) -> None:
+async def test_every_outcome_has_its_status(
+    client, digits, outcome: InferenceOutcome, status: int, says: str
+) -> None:
     digits.port.answer = always(outcome)
     reply = await client.post(INFER, json=ONE_ROW)
     assert reply.status_code == status
@@ -269,7 +340,9 @@ async def test_a_bug_is_one_500_without_its_trace(client, digits, caplog) -> Non
     assert (await client.get("/v2/health/live")).status_code == 200
 
 
-async def test_a_bug_in_writing_a_large_reply_to_a_small_request_is_one_500_too(digits, caplog, monkeypatch) -> None:
+async def test_a_bug_in_writing_a_large_reply_to_a_small_request_is_one_500_too(
+    digits, caplog, monkeypatch
+) -> None:
     async def broken(steps: object) -> None:
         raise KeyError("secret")
 
@@ -278,7 +351,9 @@ async def test_a_bug_in_writing_a_large_reply_to_a_small_request_is_one_500_too(
     monkeypatch.setattr(rest, "run", broken)
     body = json.dumps(ONE_ROW).encode()
     raw = await digits.connect()
-    await raw.send(b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (INFER.encode(), len(body)) + body)
+    await raw.send(
+        b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (INFER.encode(), len(body)) + body
+    )
     async with asyncio.timeout(20):
         status, _, said = await raw.answer()
     assert status == 500
@@ -303,7 +378,9 @@ async def test_an_output_that_json_cannot_carry_is_to_be_asked_for_binary(serve)
         reply = await client.post(INFER, json=body)
         assert reply.status_code == 400
         assert "output 'bytes' holds bytes that are not UTF-8" in reply.json()["error"]
-        assert (await client.post(INFER, json={**body, "parameters": {"binary_data_output": True}})).content.endswith(b"\x01\x00\x00\x00\xff")
+        assert (
+            await client.post(INFER, json={**body, "parameters": {"binary_data_output": True}})
+        ).content.endswith(b"\x01\x00\x00\x00\xff")
 
 
 # ---- what is refused (F37)
@@ -324,9 +401,15 @@ async def test_an_output_that_json_cannot_carry_is_to_be_asked_for_binary(serve)
         (pixels(shape=[2**62, 4]), "tensor 'pixels': expected"),
         (pixels(shape=["1", 4]), "request: expected `int`, got `str` - at `$.inputs[0].shape[0]`"),
         (pixels(data=None), "tensor 'pixels': expected data as an array, got 'null'"),
-        (pixels(parameters={"binary_data_size": 16}), "expected either data or the parameter binary_data_size, got both"),
+        (
+            pixels(parameters={"binary_data_size": 16}),
+            "expected either data or the parameter binary_data_size, got both",
+        ),
         (pixels(parameters={"shared_memory_region": "r"}), "shared memory is not offered"),
-        ({"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4]}]}, "expected data, or the parameter binary_data_size, got neither"),
+        (
+            {"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4]}]},
+            "expected data, or the parameter binary_data_size, got neither",
+        ),
         ({"inputs": [*ONE_ROW["inputs"], *ONE_ROW["inputs"]]}, "tensor 'pixels': expected once, got twice"),
         ({"inputs": []}, "missing tensor 'pixels': expected 'pixels', got no tensor"),
         (
@@ -334,7 +417,12 @@ async def test_an_output_that_json_cannot_carry_is_to_be_asked_for_binary(serve)
             "missing tensor 'pixels': expected 'pixels', got 'target'",
         ),
         (
-            {"inputs": [*ONE_ROW["inputs"], {"name": "target", "datatype": "INT64", "shape": [2], "data": [1, 2]}]},
+            {
+                "inputs": [
+                    *ONE_ROW["inputs"],
+                    {"name": "target", "datatype": "INT64", "shape": [2], "data": [1, 2]},
+                ]
+            },
             "tensor 'target': expected 1 rows as in 'pixels', got 2",
         ),
         ({}, "request: object missing required field `inputs`"),
@@ -343,25 +431,45 @@ async def test_an_output_that_json_cannot_carry_is_to_be_asked_for_binary(serve)
         (b'{"inputs": [', "malformed JSON: input data was truncated"),
         (b'{"inputs": []}x', "malformed JSON"),
         (b"\xff\xfe", "malformed JSON"),
-        (b'{"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4], "data": [NaN, 1, 2, 3]}]}', "malformed JSON"),
+        (
+            b'{"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4], "data": [NaN, 1, 2, 3]}]}',
+            "malformed JSON",
+        ),
         (b"[" * 100_000, "request: expected `object`, got `array`"),
-        (b'{"a":' * 100_000, "malformed JSON: nested too deeply"),
-        (b'{"inputs": [{"data": ' + b"[" * 100_000, "malformed JSON: nested too deeply"),
-        (b'{"inputs": [], "parameters": {"a": ' + b"[" * 100_000, "malformed JSON: nested too deeply"),
+        (b'{"a":' * 10_000, "malformed JSON: nested too deeply"),
+        (b'{"inputs": [{"data": ' + b"[" * 50_000, "malformed JSON: nested too deeply"),
+        (b'{"inputs": [], "parameters": {"a": ' + b"[" * 50_000, "malformed JSON: nested too deeply"),
         ({**ONE_ROW, "outputs": [{"name": "lable"}]}, "unknown output 'lable': expected 'pixels', 'target'"),
-        ({**ONE_ROW, "outputs": [{"name": "pixels"}, {"name": "pixels"}]}, "output 'pixels': expected once, got twice"),
-        ({**ONE_ROW, "outputs": [{"name": "pixels", "parameters": {"classification": 3}}]}, "classification are not offered"),
-        ({**ONE_ROW, "parameters": {"a": None}}, "parameter 'a': expected a boolean, number or string, got null"),
-        ({**ONE_ROW, "parameters": {"a": [1]}}, "parameter 'a': expected a boolean, number or string, got an array"),
+        (
+            {**ONE_ROW, "outputs": [{"name": "pixels"}, {"name": "pixels"}]},
+            "output 'pixels': expected once, got twice",
+        ),
+        (
+            {**ONE_ROW, "outputs": [{"name": "pixels", "parameters": {"classification": 3}}]},
+            "classification are not offered",
+        ),
+        (
+            {**ONE_ROW, "parameters": {"a": None}},
+            "parameter 'a': expected a boolean, number or string, got null",
+        ),
+        (
+            {**ONE_ROW, "parameters": {"a": [1]}},
+            "parameter 'a': expected a boolean, number or string, got an array",
+        ),
         ({**ONE_ROW, "parameters": {"a": 2**64}}, "parameter 'a': expected an integer of 64 bits"),
         ({**ONE_ROW, "parameters": {"a": "x" * 20_000}}, "expected parameters of at most"),
         ({**ONE_ROW, "parameters": {str(n): n for n in range(65)}}, "expected at most 64 parameters, got 65"),
-        ({**ONE_ROW, "parameters": {"binary_data_output": 1}}, "parameter 'binary_data_output': expected true or false"),
+        (
+            {**ONE_ROW, "parameters": {"binary_data_output": 1}},
+            "parameter 'binary_data_output': expected true or false",
+        ),
         ({**ONE_ROW, "id": "x" * 2000}, "id: expected at most 1024 bytes, got 2000"),
         ({**ONE_ROW, "id": 5}, "request: expected `str | null`, got `int` - at `$.id`"),
     ],
 )
-async def test_F37_bad_requests_are_told_what_was_expected_and_what_was_found(client, digits, body: object, says: str) -> None:
+async def test_F37_bad_requests_are_told_what_was_expected_and_what_was_found(
+    client, digits, body: object, says: str
+) -> None:
     assert says.lower() in (await refusal(client, body)).lower()
     assert digits.port.requests == []
     assert (await client.post(INFER, json=ONE_ROW)).status_code == 200
@@ -381,17 +489,43 @@ async def test_F37_bad_requests_are_told_what_was_expected_and_what_was_found(cl
         (16, "", b"!", "1 bytes belong to no tensor"),
     ],
 )
-async def test_F36_lengths_that_lie_are_refused(client, digits, size: int, header: str | None, extra: bytes, says: str) -> None:
-    head = json.dumps({"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 4], "parameters": {"binary_data_size": size}}]}).encode()
+async def test_F36_lengths_that_lie_are_refused(
+    client, digits, size: int, header: str | None, extra: bytes, says: str
+) -> None:
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "pixels",
+                    "datatype": "FP32",
+                    "shape": [1, 4],
+                    "parameters": {"binary_data_size": size},
+                }
+            ]
+        }
+    ).encode()
     headers = {} if header is None else {"Inference-Header-Content-Length": header or str(len(head))}
     assert says in await refusal(client, head + bytes(16) + extra, headers=headers)
     assert digits.port.requests == []
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01\x00\x00", b"\x02\x00\x00\x00x", b"\x01\x00\x00\x00x\x00", b"\xff\xff\xff\xffx"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x01\x00\x00", b"\x02\x00\x00\x00x", b"\x01\x00\x00\x00x\x00", b"\xff\xff\xff\xffx"]
+)
 async def test_F36_bytes_elements_that_lie_are_refused(serve, data: bytes) -> None:
     running = await serve(EVERY_DATATYPE)
-    head = json.dumps({"inputs": [{"name": "bytes", "datatype": "BYTES", "shape": [1, 1], "parameters": {"binary_data_size": len(data)}}]}).encode()
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "bytes",
+                    "datatype": "BYTES",
+                    "shape": [1, 1],
+                    "parameters": {"binary_data_size": len(data)},
+                }
+            ]
+        }
+    ).encode()
     async with httpx.AsyncClient(base_url=f"http://{running.http}") as client:
         said = await refusal(client, head + data, headers={"Inference-Header-Content-Length": str(len(head))})
     assert said.startswith("tensor 'bytes'")
@@ -399,11 +533,15 @@ async def test_F36_bytes_elements_that_lie_are_refused(serve, data: bytes) -> No
 
 @pytest.mark.parametrize("key", ["", "x" * 257, "a\tb"])
 async def test_keys_are_printable_and_short(client, digits, key: str) -> None:
-    assert "idempotency key: expected 1 to 256 printable ASCII" in await refusal(client, ONE_ROW, headers={"Idempotency-Key": key})
+    assert "idempotency key: expected 1 to 256 printable ASCII" in await refusal(
+        client, ONE_ROW, headers={"Idempotency-Key": key}
+    )
 
 
 async def test_two_keys_are_one_too_many(client, digits) -> None:
-    assert "differ" in await refusal(client, {**ONE_ROW, "parameters": {"idempotency_key": "a"}}, headers={"Idempotency-Key": "b"})
+    assert "differ" in await refusal(
+        client, {**ONE_ROW, "parameters": {"idempotency_key": "a"}}, headers={"Idempotency-Key": "b"}
+    )
 
 
 async def test_compressed_bodies_are_not_offered(client, digits) -> None:
@@ -414,12 +552,19 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["inputs", "name", "shape", "data", "datatype", "outputs", "parameters"]), inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["inputs", "name", "shape", "data", "datatype", "outputs", "parameters"]),
+            inner,
+            max_size=4,
+        )
     ),
 )
 
 
-@given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()), st.none() | st.integers(-5, 300).map(str))
+@given(
+    st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()),
+    st.none() | st.integers(-5, 300).map(str),
+)
 def test_F36_whatever_the_bytes_the_decoder_refuses_with_400(body: bytes, header: str | None) -> None:
     def decode() -> None:
         for _ in decode_request(body, header, Signature(DIGITS), KnownHeads()):
@@ -438,7 +583,12 @@ async def test_health_follows_the_port(client, digits) -> None:
         assert (await client.get(path)).status_code == 200
     assert (await client.get("/v2/health/live")).json() == {"live": True}
     digits.port.is_ready = digits.port.is_live = False
-    for path in ("/v2/health/ready", "/v2/models/digits/ready", "/v2/models/digits/versions/1/ready", "/v2/health/live"):
+    for path in (
+        "/v2/health/ready",
+        "/v2/models/digits/ready",
+        "/v2/models/digits/versions/1/ready",
+        "/v2/health/live",
+    ):
         reply = await client.get(path)
         assert reply.status_code == 503
         assert "error" in reply.json()
@@ -450,14 +600,22 @@ async def test_metadata_shapes_begin_with_the_rows(client, digits) -> None:
         "name": "digits",
         "versions": ["1"],
         "platform": "hams",
-        "inputs": [{"name": "pixels", "datatype": "FP32", "shape": [-1, 4]}, {"name": "target", "datatype": "INT64", "shape": [-1]}],
-        "outputs": [{"name": "pixels", "datatype": "FP32", "shape": [-1, 4]}, {"name": "target", "datatype": "INT64", "shape": [-1]}],
+        "inputs": [
+            {"name": "pixels", "datatype": "FP32", "shape": [-1, 4]},
+            {"name": "target", "datatype": "INT64", "shape": [-1]},
+        ],
+        "outputs": [
+            {"name": "pixels", "datatype": "FP32", "shape": [-1, 4]},
+            {"name": "target", "datatype": "INT64", "shape": [-1]},
+        ],
     }
     assert (await client.get("/v2/models/digits/versions/1")).json() == found
     assert (await client.get("/v2")).json()["extensions"] == ["binary_tensor_data"]
 
 
-@pytest.mark.parametrize("path", ["/v2/models/digit", "/v2/models/digits/versions/2", "/v2/models/digit/ready", "/v2/nothing", "/"])
+@pytest.mark.parametrize(
+    "path", ["/v2/models/digit", "/v2/models/digits/versions/2", "/v2/models/digit/ready", "/v2/nothing", "/"]
+)
 async def test_what_is_not_there_is_404(client, digits, path: str) -> None:
     reply = await client.get(path)
     assert reply.status_code == 404

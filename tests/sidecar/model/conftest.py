@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from hams_protocol.effects import AbandonBatch, BatchUnit, Capture, EnterUpdate, LoadState, StartBatch
-from hams_protocol.events import BatchDone, BatchFailed, Captured, Loaded, ModelReady, UnitResult, UpdateWanted
+from hams_protocol.events import (
+    BatchDone,
+    BatchFailed,
+    Captured,
+    Loaded,
+    ModelReady,
+    UnitResult,
+    UpdateWanted,
+)
 from hams_protocol.graph import (
     FRONTEND,
     BatchPolicy,
@@ -51,6 +59,7 @@ def one_operator(
     inputs: tuple[TensorSpec, ...] = (X,),
     outputs: tuple[TensorSpec, ...] = (Y,),
     feedback: bool = False,
+    warm_up: str = "",
 ) -> Graph:
     """request -> op -> reply."""
     edge = Edge(FRONTEND, "op", tuple(Input(spec.name, spec.name, spec.optional) for spec in inputs))
@@ -62,18 +71,22 @@ def one_operator(
         ((),),
         outputs,
         BatchPolicy(64, 0.0),
-        ModelSpec("models:Any", config),
+        ModelSpec("models:Any", config, warm_up=warm_up),
         stateful,
         feedback=Feedback((("x", "y"),), 3) if feedback else None,
     )
     replies = tuple(ReplyTensor(spec.name, (("op", spec.name),)) for spec in outputs)
-    return Graph(GraphData("g", "uid", Mode.NON_STOP, FrontendSpec(), 1, RecoverySpec(), inputs, replies, (operator,)))
+    return Graph(
+        GraphData("g", "uid", Mode.NON_STOP, FrontendSpec(), 1, RecoverySpec(), inputs, replies, (operator,))
+    )
 
 
 class Host:
     """One link, its arenas, and the model processes started for it."""
 
-    def __init__(self, directory: Path, graph: Graph, arena_nbytes: int, states_nbytes: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, graph: Graph, arena_nbytes: int, states_nbytes: int, options: Mapping[str, Any]
+    ) -> None:
         self.directory = directory
         self.tensors = Arena(arena_nbytes, path=directory / "tensors")
         self.states = Arena(states_nbytes, path=directory / "states")
@@ -85,20 +98,35 @@ class Host:
         self.requests = 0
         self.log = directory / "model.log"
 
-    def start(self, name: str, *arguments: str, before: tuple[str, ...] = ("-m", "hams_sdk", "serve")) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *arguments: str, before: tuple[str, ...] = ("-m", "hams_sdk", "serve")
+    ) -> subprocess.Popen[bytes]:
         """Start a model process."""
         socket = str(self.directory / "model.sock")
-        command = [sys.executable, *before, f"models:{name}", "--socket", socket, "--path", str(HERE), *arguments]
+        command = [
+            sys.executable,
+            *before,
+            f"models:{name}",
+            "--socket",
+            socket,
+            "--path",
+            str(HERE),
+            *arguments,
+        ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "model-sdk"), "OMP_NUM_THREADS": "1"}
         with self.log.open("ab") as log:
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
         self.processes.append(process)
         return process
 
     async def next(self, kind: type[E]) -> E:
         """The next event, which must be of this kind."""
         event = await self.events.get()
-        assert isinstance(event, kind), f"expected {kind.__name__}, got {event}\n{self.log.read_text()[-2000:]}"
+        assert isinstance(event, kind), (
+            f"expected {kind.__name__}, got {event}\n{self.log.read_text()[-2000:]}"
+        )
         return event
 
     async def ready(self, name: str, *arguments: str) -> ModelReady:
@@ -106,12 +134,19 @@ class Host:
         self.start(name, *arguments)
         return await self.next(ModelReady)
 
-    def unit(self, arrays: Mapping[str, np.ndarray | None], arena: Arena | None = None, **parameters: Any) -> BatchUnit:
+    def unit(
+        self, arrays: Mapping[str, np.ndarray | None], arena: Arena | None = None, **parameters: Any
+    ) -> BatchUnit:
         """A unit whose request has these tensors."""
         self.requests += 1
         names = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64", np.dtype(object): "BYTES"}
-        payload = pack(arena or self.tensors, [(name, names[array.dtype], array) for name, array in arrays.items() if array is not None])
-        return BatchUnit(UnitId(RequestId(0, self.requests), ()), Meta(tuple(parameters.items())), ((FRONTEND, payload),))
+        payload = pack(
+            arena or self.tensors,
+            [(name, names[array.dtype], array) for name, array in arrays.items() if array is not None],
+        )
+        return BatchUnit(
+            UnitId(RequestId(0, self.requests), ()), Meta(tuple(parameters.items())), ((FRONTEND, payload),)
+        )
 
     def x(self, *rows: tuple[float, float], arena: Arena | None = None) -> BatchUnit:
         """A unit of these rows of x."""
@@ -182,7 +217,13 @@ async def hosts(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """Make hosts: `await hosts(stateful=True, ...)`."""
     made: list[Host] = []
 
-    async def make(*, arena_nbytes: int = 1 << 22, states_nbytes: int = 1 << 24, options: Mapping[str, Any] | None = None, **graph: Any) -> Host:
+    async def make(
+        *,
+        arena_nbytes: int = 1 << 22,
+        states_nbytes: int = 1 << 24,
+        options: Mapping[str, Any] | None = None,
+        **graph: Any,
+    ) -> Host:
         directory = tmp_path / str(len(made))
         directory.mkdir()
         host = Host(directory, one_operator(**graph), arena_nbytes, states_nbytes, options or {})

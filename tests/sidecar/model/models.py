@@ -101,7 +101,9 @@ class Naughty(Sum):
             except BaseException:  # noqa: BLE001 - what a careless author writes
                 return {"y": rows}
         if what == 15:
-            return hams_sdk.Outputs({"y": rows}, routes=[["reply"] if index % 2 else [] for index in range(len(batch.units))])
+            return hams_sdk.Outputs(
+                {"y": rows}, routes=[["reply"] if index % 2 else [] for index in range(len(batch.units))]
+            )
         if what == 16:
             sys.exit(3)
         if what == 17:
@@ -157,8 +159,15 @@ class Words(hams_sdk.Model):
         words, x = batch["words"], batch["x"]
         if words is None:
             words = np.array([[b"none"]] * batch.rows, dtype=object)
-        units = [[str(unit.parameters.get("tag", "")).encode()] for unit in batch.units for _ in range(unit.rows.stop - unit.rows.start)]
-        return {"words": np.concatenate([words, np.array(units, dtype=object)], axis=1), "x": np.repeat(x, 3, axis=1)}
+        units = [
+            [str(unit.parameters.get("tag", "")).encode()]
+            for unit in batch.units
+            for _ in range(unit.rows.stop - unit.rows.start)
+        ]
+        return {
+            "words": np.concatenate([words, np.array(units, dtype=object)], axis=1),
+            "x": np.repeat(x, 3, axis=1),
+        }
 
 
 class Learner(hams_sdk.Model):
@@ -168,7 +177,9 @@ class Learner(hams_sdk.Model):
         import torch
 
         self.net = torch.nn.Sequential(
-            torch.nn.Linear(2, config.get("hidden", 4)), torch.nn.BatchNorm1d(config.get("hidden", 4)), torch.nn.Linear(config.get("hidden", 4), 2)
+            torch.nn.Linear(2, config.get("hidden", 4)),
+            torch.nn.BatchNorm1d(config.get("hidden", 4)),
+            torch.nn.Linear(config.get("hidden", 4), 2),
         )
         self.opt = torch.optim.Adam(self.net.parameters(), lr=0.01)
         self.schedule = torch.optim.lr_scheduler.StepLR(self.opt, 2)

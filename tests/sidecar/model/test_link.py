@@ -13,8 +13,18 @@ import pytest
 import uvloop
 
 from hams_protocol.effects import AbandonBatch, BatchUnit, Capture, EnterUpdate, LoadState, RestartModel
-from hams_protocol.events import BatchDone, BatchFailed, Captured, Loaded, LoadFailed, ModelDied, ModelReady, UpdateWanted
+from hams_protocol.events import (
+    BatchDone,
+    BatchFailed,
+    Captured,
+    Loaded,
+    LoadFailed,
+    ModelDied,
+    ModelReady,
+    UpdateWanted,
+)
 from hams_protocol.graph import FEEDBACK, FRONTEND, TensorSpec
+from hams_sidecar import limits as sidecar_limits
 from hams_sidecar.model import ModelHealth
 
 pytestmark = pytest.mark.process
@@ -42,7 +52,9 @@ async def test_inputs_outside_the_shared_memory_are_brought_there(hosts: Any, re
     assert read((await host.next(BatchDone)).results[0]) == [[2, 4]]
 
 
-async def test_the_tensors_of_an_internal_request_are_found_by_the_names_of_the_feedback_edge(hosts: Any, read: Any) -> None:
+async def test_the_tensors_of_an_internal_request_are_found_by_the_names_of_the_feedback_edge(
+    hosts: Any, read: Any
+) -> None:
     """Its payload is the output of the operator that fed it back: here y is the request's x, and its x is none of the request's."""
     host = await hosts(stateful=False)
     await host.ready("Echo")
@@ -51,7 +63,9 @@ async def test_the_tensors_of_an_internal_request_are_found_by_the_names_of_the_
     assert read((await host.next(BatchDone)).results[0]) == [[2, 4]]
 
 
-async def test_the_update_stage_waits_for_its_proxy_and_an_abandoned_batch_leaves_no_trace(hosts: Any, read: Any) -> None:
+async def test_the_update_stage_waits_for_its_proxy_and_an_abandoned_batch_leaves_no_trace(
+    hosts: Any, read: Any
+) -> None:
     host = await hosts(stateful=True)
     await host.ready("Sum")
     failed_at_the_boundary = host.begin(host.x((1, 1)))
@@ -59,7 +73,9 @@ async def test_the_update_stage_waits_for_its_proxy_and_an_abandoned_batch_leave
     assert read((await host.run(host.x((1, 2))))[0]) == [[1, 2]]
 
 
-async def test_a_batch_abandoned_before_it_wants_to_update_is_turned_away_at_the_boundary(hosts: Any, read: Any) -> None:
+async def test_a_batch_abandoned_before_it_wants_to_update_is_turned_away_at_the_boundary(
+    hosts: Any, read: Any
+) -> None:
     host = await hosts(stateful=True)
     await host.ready("Sum")
     number = host.begin(host.x((1, 1)))
@@ -101,7 +117,9 @@ async def test_a_state_loaded_into_another_process_goes_on_there(hosts: Any, rea
     assert read((await backup.run(backup.x((0, 0))))[0]) == [[4, 6]]
 
 
-async def test_a_capture_shows_the_version_it_was_asked_for_while_the_next_batch_computes(hosts: Any, tmp_path: Any, eventually: Any) -> None:
+async def test_a_capture_shows_the_version_it_was_asked_for_while_the_next_batch_computes(
+    hosts: Any, tmp_path: Any, eventually: Any
+) -> None:
     host = await hosts(stateful=True, config=f'{{"dir": "{tmp_path}"}}')
     await host.ready("Gated")
     await host.run(host.x((0, 0)))
@@ -112,13 +130,17 @@ async def test_a_capture_shows_the_version_it_was_asked_for_while_the_next_batch
     assert host.events.empty()
     (tmp_path / "go").touch()
     captured = await host.next(Captured)
-    numbers = np.frombuffer(captured.state.buffer.view, dtype=np.int64, offset=len(captured.state.buffer.view) - 8000)
+    numbers = np.frombuffer(
+        captured.state.buffer.view, dtype=np.int64, offset=len(captured.state.buffer.view) - 8000
+    )
     assert (numbers == 1).all()
     host.link.perform(EnterUpdate(number))
     await host.next(BatchDone)
 
 
-async def test_an_update_let_in_too_early_waits_for_the_capture_all_the_same(hosts: Any, tmp_path: Any, eventually: Any) -> None:
+async def test_an_update_let_in_too_early_waits_for_the_capture_all_the_same(
+    hosts: Any, tmp_path: Any, eventually: Any
+) -> None:
     host = await hosts(stateful=True, config=f'{{"dir": "{tmp_path}"}}')
     await host.ready("Gated")
     await host.run(host.x((0, 0)))
@@ -128,7 +150,10 @@ async def test_an_update_let_in_too_early_waits_for_the_capture_all_the_same(hos
     await eventually((tmp_path / "capturing-2").exists)
     host.link.perform(EnterUpdate(number))
     (tmp_path / "go").touch()
-    events: list[Any] = [await host.events.get(), await host.events.get()]  # on two connections: in either order
+    events: list[Any] = [
+        await host.events.get(),
+        await host.events.get(),
+    ]  # on two connections: in either order
     state: Any = next(event.state for event in events if isinstance(event, Captured))
     assert np.frombuffer(state.buffer.view, dtype=np.int64, offset=len(state.buffer.view) - 8000).max() == 1
 
@@ -163,7 +188,9 @@ async def test_opaque_state_grows_and_shrinks_between_versions(hosts: Any, read:
         (17, "run returned a NoneType, expected a dict of outputs or hams_sdk.Outputs"),
     ],
 )
-async def test_what_a_model_does_wrong_is_named_and_can_be_undone(hosts: Any, read: Any, what: int, message: str) -> None:
+async def test_what_a_model_does_wrong_is_named_and_can_be_undone(
+    hosts: Any, read: Any, what: int, message: str
+) -> None:
     """F37: the error is typed, and after an undo the next batch runs as if nothing had been."""
     host = await hosts(stateful=True)
     ready = await host.ready("Naughty")
@@ -203,7 +230,9 @@ async def test_a_model_that_swallows_the_end_of_an_abandoned_batch_still_has_no_
 
 
 @pytest.mark.parametrize("what", [7, 16])
-async def test_a_model_that_exits_is_dead_at_once_and_its_successor_is_fresh(hosts: Any, read: Any, what: int) -> None:
+async def test_a_model_that_exits_is_dead_at_once_and_its_successor_is_fresh(
+    hosts: Any, read: Any, what: int
+) -> None:
     """F3, F4: the death names the requests that were in the model."""
     host = await hosts(stateful=True)
     ready = await host.ready("Naughty")
@@ -280,15 +309,25 @@ async def test_megabytes_of_prints_are_not_in_the_way(hosts: Any, read: Any) -> 
     assert host.log.stat().st_size > 8 << 20
 
 
-async def test_bytes_optional_tensors_variable_dimensions_and_parameters_reach_the_model_and_come_back(hosts: Any, read: Any) -> None:
+async def test_bytes_optional_tensors_variable_dimensions_and_parameters_reach_the_model_and_come_back(
+    hosts: Any, read: Any
+) -> None:
     words = TensorSpec("words", "BYTES", (-1,), optional=True)
     numbers = TensorSpec("x", "FP32", (-1,))
-    host = await hosts(stateful=False, inputs=(words, numbers), outputs=(TensorSpec("words", "BYTES", (-1,)), TensorSpec("x", "FP32", (-1,))))
+    host = await hosts(
+        stateful=False,
+        inputs=(words, numbers),
+        outputs=(TensorSpec("words", "BYTES", (-1,)), TensorSpec("x", "FP32", (-1,))),
+    )
     await host.ready("Words")
 
     def unit(text: list[bytes] | None, x: list[float], tag: str) -> BatchUnit:
         found: BatchUnit = host.unit(
-            {"words": None if text is None else np.array([text], dtype=object), "x": np.array([x], dtype=np.float32)}, tag=tag
+            {
+                "words": None if text is None else np.array([text], dtype=object),
+                "x": np.array([x], dtype=np.float32),
+            },
+            tag=tag,
         )
         return found
 
@@ -306,11 +345,15 @@ async def test_bytes_optional_tensors_variable_dimensions_and_parameters_reach_t
 async def test_outputs_wait_for_room_and_what_can_never_fit_is_the_units_error(hosts: Any, read: Any) -> None:
     numbers = TensorSpec("x", "FP32", (-1,))
     words = TensorSpec("words", "BYTES", (-1,), optional=True)
-    host = await hosts(stateful=False, arena_nbytes=1 << 16, inputs=(words, numbers), outputs=(words, numbers))
+    host = await hosts(
+        stateful=False, arena_nbytes=1 << 16, inputs=(words, numbers), outputs=(words, numbers)
+    )
     await host.ready("Words")
     outside = host.outside
     host.begin(host.unit({"words": None, "x": np.zeros((1, 5000), np.float32)}, outside))
-    assert "too large" in (await host.next(BatchFailed)).message  # 60,000 bytes beside the 20,000 of the input
+    assert (
+        "too large" in (await host.next(BatchFailed)).message
+    )  # 60,000 bytes beside the 20,000 of the input
     host.begin(host.unit({"words": None, "x": np.zeros((1, 100), np.float32)}, outside))
     (small,) = (await host.next(BatchDone)).results
     assert len(read(small, "x")[0]) == 300
@@ -322,6 +365,47 @@ async def test_outputs_wait_for_room_and_what_can_never_fit_is_the_units_error(h
     held.clear()
     (large,) = (await host.next(BatchDone)).results
     assert len(read(large, "x")[0]) == 6000
+
+
+@pytest.mark.parametrize("width", [-1, 5000])
+async def test_outputs_that_no_frontend_could_take_are_the_units_error_at_once(
+    hosts: Any, read: Any, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """A token that its receiver has no room for would be sent to it again for ever."""
+    monkeypatch.setattr(sidecar_limits, "sink_output_bytes_max", 50_000)
+    words = TensorSpec("words", "BYTES", (-1,), optional=True)
+    host = await hosts(
+        stateful=False,
+        arena_nbytes=1 << 20,
+        inputs=(words, TensorSpec("x", "FP32", (-1,))),
+        outputs=(words, TensorSpec("x", "FP32", (width,))),
+    )
+    await host.ready("Words")
+    outside = host.outside
+    host.begin(host.unit({"words": None, "x": np.zeros((3, 5000), np.float32)}, outside))
+    assert "outputs of at most 50000 bytes for one request" in (await host.next(BatchFailed)).message
+    if width < 0:  # the next one is not the worse for it
+        host.begin(host.unit({"words": None, "x": np.zeros((1, 100), np.float32)}, outside))
+        (small,) = (await host.next(BatchDone)).results
+        assert len(read(small, "x")[0]) == 300
+
+
+async def test_a_huge_row_does_not_make_the_next_request_too_large(hosts: Any, read: Any) -> None:
+    """What is granted at once is a guess from the rows before: bounded, as their client may have been another one."""
+    words = TensorSpec("words", "BYTES", (-1,), optional=True)
+    numbers = TensorSpec("x", "FP32", (-1,))
+    host = await hosts(
+        stateful=False, arena_nbytes=64 << 20, inputs=(words, numbers), outputs=(words, numbers)
+    )
+    await host.ready("Words")
+    outside = host.outside
+    host.begin(host.unit({"words": None, "x": np.zeros((1, 200_000), np.float32)}, outside))
+    (large,) = (await host.next(BatchDone)).results
+    assert len(read(large, "x")[0]) == 600_000
+    del large
+    host.begin(host.unit({"words": None, "x": np.zeros((60, 2), np.float32)}, outside))
+    (small,) = (await host.next(BatchDone)).results
+    assert len(read(small, "x")) == 60
 
 
 async def test_memory_is_flat_over_many_batches(hosts: Any, read: Any) -> None:
@@ -337,7 +421,9 @@ async def test_memory_is_flat_over_many_batches(hosts: Any, read: Any) -> None:
     assert host.tensors.stats().peak < 4096
 
 
-async def test_torch_modules_optimizers_and_schedulers_go_on_exactly_where_they_were(hosts: Any, read: Any) -> None:
+async def test_torch_modules_optimizers_and_schedulers_go_on_exactly_where_they_were(
+    hosts: Any, read: Any
+) -> None:
     pytest.importorskip("torch")
     primary, backup = await hosts(stateful=True), await hosts(stateful=True)
     fresh = await primary.ready("Learner")
@@ -369,7 +455,10 @@ async def test_cuda_state_is_captured_beside_the_next_compute_stage(hosts: Any) 
 
 async def test_a_state_of_another_layout_is_refused_by_name_and_nothing_changes(hosts: Any) -> None:
     """F35."""
-    old, new = await hosts(stateful=True), await hosts(stateful=True, config='{"dim": 3}', outputs=(TensorSpec("y", "FP32", (-1,)),))
+    old, new = (
+        await hosts(stateful=True),
+        await hosts(stateful=True, config='{"dim": 3}', outputs=(TensorSpec("y", "FP32", (-1,)),)),
+    )
     first, second = await old.ready("Sum"), await new.ready("Sum")
     assert first.layout != second.layout
     await old.run(old.x((1, 2)))
@@ -407,7 +496,9 @@ async def test_a_model_that_cannot_start_says_why(hosts: Any) -> None:
     assert (await host.next(ModelDied)).reason == "initialize failed: RuntimeError: no weights here"
     assert await host.ended(process) == 1
     process = host.start("LeavesAtStart")
-    assert (await host.next(ModelDied)).reason == "initialize failed: SystemExit: no weights: run download.py first"
+    assert (
+        await host.next(ModelDied)
+    ).reason == "initialize failed: SystemExit: no weights: run download.py first"
     assert await host.ended(process) == 1
     process = host.start("NoSuchClass")
     assert "there is no such class in models" in (await host.next(ModelDied)).reason
@@ -418,6 +509,28 @@ async def test_a_stateless_operator_with_state_is_refused(hosts: Any) -> None:
     host = await hosts(stateful=False)
     host.start("Sum")
     assert "declare it `stateful`" in (await host.next(ModelDied)).reason
+
+
+async def test_a_stateful_operator_whose_model_declares_no_state_is_refused(hosts: Any) -> None:
+    host = await hosts(stateful=True)
+    host.start("Echo")
+    assert "is stateful, but initialize returned None" in (await host.next(ModelDied)).reason
+
+
+async def test_a_model_with_wrong_outputs_is_dead_before_its_first_request(hosts: Any) -> None:
+    other = (TensorSpec("z", "FP32", (2,)),)
+    host = await hosts(stateful=False, outputs=other, warm_up="{}")
+    host.start("Echo")
+    reason = (await host.next(ModelDied)).reason
+    assert reason == 'initialize failed: warm-up, before any request: expected outputs "z", got "y"'
+    host = await hosts(stateful=False, outputs=other, warm_up="")
+    await host.ready("Echo")
+
+
+async def test_a_warm_up_is_undone_before_the_first_batch(hosts: Any, read: Any) -> None:
+    host = await hosts(stateful=True, warm_up='{"x": [3, 4]}')
+    await host.ready("Whole")
+    assert read((await host.run(host.x((1, 1))))[0]) == [[1, 1]]
 
 
 async def test_a_model_serves_on_after_sigterm_and_ends_when_its_proxy_lets_go(hosts: Any, read: Any) -> None:
@@ -510,7 +623,9 @@ def frame(kind: int, body: bytes, *, version: int = 1, length: int | None = None
         os.urandom(4096),
     ],
 )
-async def test_garbage_on_the_socket_is_closed_and_the_model_serves_on(hosts: Any, read: Any, garbage: bytes) -> None:
+async def test_garbage_on_the_socket_is_closed_and_the_model_serves_on(
+    hosts: Any, read: Any, garbage: bytes
+) -> None:
     """F36."""
     host = await hosts(stateful=False)
     await host.ready("Echo")
@@ -589,7 +704,9 @@ def test_the_link_does_the_same_on_uvloop(tmp_path: Any, host_class: Any, graph_
     uvloop.run(scenario())
 
 
-def test_a_proxy_ends_though_the_next_model_connects_while_it_lets_go(tmp_path: Any, host_class: Any, graph_of: Any) -> None:
+def test_a_proxy_ends_though_the_next_model_connects_while_it_lets_go(
+    tmp_path: Any, host_class: Any, graph_of: Any
+) -> None:
     """A supervisor starts the next model at once; a server that waits for its connections would wait for that one for ever."""
 
     async def scenario() -> None:

@@ -11,7 +11,16 @@ import pytest
 
 from hams_sim.history import check
 from hams_sim.history.synthetic import valid_history
-from hams_wire.history import ApplyLine, DurableLine, ExecLine, FailoverLine, GraphLine, Line, LogLine, ReplyLine
+from hams_wire.history import (
+    ApplyLine,
+    DurableLine,
+    ExecLine,
+    FailoverLine,
+    GraphLine,
+    Line,
+    LogLine,
+    ReplyLine,
+)
 
 replace: Any = msgspec.structs.replace
 Unit = tuple[str, int, int]
@@ -79,8 +88,13 @@ class Definitions:
 
     def visible(self) -> tuple[set[str], set[Unit]]:
         values = [value for line in self.lines if isinstance(line, ReplyLine) for value in line.values]
-        values += [line.source for line in self.lines if isinstance(line, LogLine) and line.source is not None]
-        return self.closure(values, [(line.op, line.epoch, line.version) for line in self.lines if isinstance(line, DurableLine)])
+        values += [
+            line.source for line in self.lines if isinstance(line, LogLine) and line.source is not None
+        ]
+        return self.closure(
+            values,
+            [(line.op, line.epoch, line.version) for line in self.lines if isinstance(line, DurableLine)],
+        )
 
     def survives(self, unit: Unit) -> bool:
         op, epoch, seq = unit
@@ -100,17 +114,29 @@ class Definitions:
                 return False
         for line in self.lines:
             if isinstance(line, DurableLine) and any(
-                line.version > end for (op, epoch), end in self.end.items() if op == line.op and epoch >= line.epoch
+                line.version > end
+                for (op, epoch), end in self.end.items()
+                if op == line.op and epoch >= line.epoch
             ):
                 return False
             if isinstance(line, ApplyLine):
-                at_version = [unit for unit in self.lineage(line.op, line.epoch, line.version) if unit[2] == line.version]
+                at_version = [
+                    unit
+                    for unit in self.lineage(line.op, line.epoch, line.version)
+                    if unit[2] == line.version
+                ]
                 if any(unit not in self.units for unit in at_version):
                     return False
-        used = [(line.req, value) for line in self.lines if isinstance(line, ExecLine) for value in line.inputs]
-        used += [(line.req, value) for line in self.lines if isinstance(line, ReplyLine) for value in line.values]
+        used = [
+            (line.req, value) for line in self.lines if isinstance(line, ExecLine) for value in line.inputs
+        ]
+        used += [
+            (line.req, value) for line in self.lines if isinstance(line, ReplyLine) for value in line.values
+        ]
         replied = {line.req for line in self.lines if isinstance(line, ReplyLine)}
-        return replied <= self.logged and all(value not in self.execs or self.execs[value].req == request for request, value in used)
+        return replied <= self.logged and all(
+            value not in self.execs or self.execs[value].req == request for request, value in used
+        )
 
     def one_value(self) -> bool:
         values, _ = self.visible()
@@ -125,14 +151,23 @@ class Definitions:
         found, _ = self.closure(values, states)
         own = {state[0] for state in states}
         lines = [self.execs[value] for value in found if value in self.execs]
-        return {(line.op, line.epoch, line.version) for line in lines if line.version is not None and line.op not in own}
+        return {
+            (line.op, line.epoch, line.version)
+            for line in lines
+            if line.version is not None and line.op not in own
+        }
 
     def durable_before(self, at: int, dependency: Unit) -> bool:
         op, epoch, version = dependency
         until = self.lines[:at] if self.ordered else self.lines
-        if any(isinstance(line, DurableLine) and (line.op, line.epoch) == (op, epoch) and line.version >= version for line in until):
+        if any(
+            isinstance(line, DurableLine) and (line.op, line.epoch) == (op, epoch) and line.version >= version
+            for line in until
+        ):
             return True
-        return version <= self.end.get((op, epoch), -1) and (not self.ordered or self.ended_at[op, epoch] < at)
+        return version <= self.end.get((op, epoch), -1) and (
+            not self.ordered or self.ended_at[op, epoch] < at
+        )
 
     def orphan_for(self, generation: int, dependency: Unit) -> bool:
         op, epoch, version = dependency
@@ -146,7 +181,10 @@ class Definitions:
             elif isinstance(line, ReplyLine):
                 needed = self.dependencies(list(line.values), [])
             elif isinstance(line, ExecLine):
-                if any(self.orphan_for(line.gen, dependency) for dependency in self.dependencies(list(line.inputs), [])):
+                if any(
+                    self.orphan_for(line.gen, dependency)
+                    for dependency in self.dependencies(list(line.inputs), [])
+                ):
                     return False
                 continue
             else:
@@ -171,9 +209,16 @@ def damaged(lines: list[Line], rng: random.Random) -> list[Line]:
         changed = []
     elif isinstance(line, FailoverLine):
         shift = rng.choice([-2, -1, 1])
-        return [replace(other, end=max(0, line.end + shift)) if same_failover(other, line) else other for other in lines]
+        return [
+            replace(other, end=max(0, line.end + shift)) if same_failover(other, line) else other
+            for other in lines
+        ]
     elif isinstance(line, ReplyLine) and values:
-        changed = [replace(line, values=(*line.values, rng.choice(values)))] if kind < 0.6 else [line, replace(line, values=(rng.choice(values),))]
+        changed = (
+            [replace(line, values=(*line.values, rng.choice(values)))]
+            if kind < 0.6
+            else [line, replace(line, values=(rng.choice(values),))]
+        )
     elif isinstance(line, DurableLine | ApplyLine):
         changed = [replace(line, version=max(0, line.version + rng.choice([-1, 1, 2])))] if kind < 0.6 else []
     elif isinstance(line, ExecLine):
@@ -185,7 +230,11 @@ def damaged(lines: list[Line], rng: random.Random) -> list[Line]:
         elif kind < 0.5:
             changed = [replace(line, gen=rng.randint(1, 8))]
         elif kind < 0.75 and line.inputs:
-            same = [other.out for other in lines if isinstance(other, ExecLine) and other.req == line.req and other.out and other.op != line.op]
+            same = [
+                other.out
+                for other in lines
+                if isinstance(other, ExecLine) and other.req == line.req and other.out and other.op != line.op
+            ]
             upstream = [value for value in same if value in line.inputs] or list(line.inputs)
             changed = [replace(line, inputs=tuple(upstream[:-1]))]
         elif line.version is not None:
@@ -203,7 +252,9 @@ def test_the_checker_says_what_the_definitions_say(ordered: bool) -> None:
     for seed in range(350):
         rng = random.Random(seed)
         lines: list[Any] = valid_history(seed, requests=5, faults=seed % 5, ordered=ordered)
-        lines = [replace(line, chain=None) if isinstance(line, ExecLine | ApplyLine) else line for line in lines]
+        lines = [
+            replace(line, chain=None) if isinstance(line, ExecLine | ApplyLine) else line for line in lines
+        ]
         lines = [line for line in lines if type(line).__name__ not in ("RetLine", "CallLine")]
         for _ in range(rng.randint(1, 3)):
             lines = damaged(lines, rng)
@@ -212,7 +263,9 @@ def test_the_checker_says_what_the_definitions_say(ordered: bool) -> None:
             continue
         said = {name: name in report.broken for name in verdicts}
         if any("two replies" in item.message or "two inputs" in item.message for item in report.violations):
-            said["I2"] = any(item.invariant == "I2" and "two visible values" in item.message for item in report.violations)
+            said["I2"] = any(
+                item.invariant == "I2" and "two visible values" in item.message for item in report.violations
+            )
         if any("in the middle of the batch" in item.message for item in report.violations):
             continue
         meant = Definitions(lines)

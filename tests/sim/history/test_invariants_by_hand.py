@@ -62,12 +62,33 @@ ONE = graph(p="stateful combine F")
 PAIR = graph(p="stateful combine F", q="stateful combine p")
 
 
-def log(request: str = "0/0", key: str | None = None, digest: str | None = None, source: str | None = None, **more: Any) -> LogLine:
-    fields: dict[str, Any] = {"i": "F-1", "gen": 1, "req": request, "key": key, "digest": digest, "source": source}
+def log(
+    request: str = "0/0",
+    key: str | None = None,
+    digest: str | None = None,
+    source: str | None = None,
+    **more: Any,
+) -> LogLine:
+    fields: dict[str, Any] = {
+        "i": "F-1",
+        "gen": 1,
+        "req": request,
+        "key": key,
+        "digest": digest,
+        "source": source,
+    }
     return LogLine(**{**fields, **more})
 
 
-def unit(where: str, request: str, inputs: str, out: str | None, route: str = "F", i: str | None = None, **more: Any) -> ExecLine:
+def unit(
+    where: str,
+    request: str,
+    inputs: str,
+    out: str | None,
+    route: str = "F",
+    i: str | None = None,
+    **more: Any,
+) -> ExecLine:
     """A unit of a stateful operator; `where` is `op epoch/seq`."""
     op, place = where.split()
     epoch, seq = (int(number) for number in place.split("/"))
@@ -81,19 +102,37 @@ def unit(where: str, request: str, inputs: str, out: str | None, route: str = "F
         "req": request,
         "lane": (),
     }
-    return ExecLine(**{**fields, "inputs": tuple(inputs.split()), "out": out, "route": tuple(route.split()), **more})
+    return ExecLine(
+        **{**fields, "inputs": tuple(inputs.split()), "out": out, "route": tuple(route.split()), **more}
+    )
 
 
 def run(op: str, request: str, inputs: str, out: str | None, route: str = "F", **more: Any) -> ExecLine:
     """A unit of a stateless operator."""
-    fields: dict[str, Any] = {"i": f"{op}-1", "gen": 1, "op": op, "epoch": 1, "slot": 0, "req": request, "lane": ()}
-    return ExecLine(**{**fields, "inputs": tuple(inputs.split()), "out": out, "route": tuple(route.split()), **more})
+    fields: dict[str, Any] = {
+        "i": f"{op}-1",
+        "gen": 1,
+        "op": op,
+        "epoch": 1,
+        "slot": 0,
+        "req": request,
+        "lane": (),
+    }
+    return ExecLine(
+        **{**fields, "inputs": tuple(inputs.split()), "out": out, "route": tuple(route.split()), **more}
+    )
 
 
 def durable(where: str, **more: Any) -> DurableLine:
     op, place = where.split()
     epoch, version = (int(number) for number in place.split("/"))
-    fields: dict[str, Any] = {"i": f"{op}-{epoch}", "gen": epoch, "op": op, "epoch": epoch, "version": version}
+    fields: dict[str, Any] = {
+        "i": f"{op}-{epoch}",
+        "gen": epoch,
+        "op": op,
+        "epoch": epoch,
+        "version": version,
+    }
     return DurableLine(**{**fields, **more})
 
 
@@ -163,14 +202,28 @@ def test_i1_an_ok_needs_a_logged_request_under_its_key() -> None:
 
 
 def test_i1_an_ok_needs_a_released_reply() -> None:
-    lines = [ONE, log(key="k"), unit("p 1/1", "0/0", "0/0", "v"), durable("p 1/1"), reply("0/0", "v"), ret("c", "k")]
+    lines = [
+        ONE,
+        log(key="k"),
+        unit("p 1/1", "0/0", "0/0", "v"),
+        durable("p 1/1"),
+        reply("0/0", "v"),
+        ret("c", "k"),
+    ]
     holds(*lines)
     assert "I1" in broken(*[line for line in lines if not isinstance(line, ReplyLine)])
 
 
 def test_i1_in_order_the_reply_comes_before_the_ok() -> None:
     header = graph(ordered=True, p="stateful combine F")
-    lines = [header, log(key="k"), unit("p 1/1", "0/0", "0/0", "v"), durable("p 1/1"), reply("0/0", "v"), ret("c", "k")]
+    lines = [
+        header,
+        log(key="k"),
+        unit("p 1/1", "0/0", "0/0", "v"),
+        durable("p 1/1"),
+        reply("0/0", "v"),
+        ret("c", "k"),
+    ]
     holds(*lines)
     lines[-1], lines[-2] = lines[-2], lines[-1]
     assert broken(*lines) == {"I1"}
@@ -178,7 +231,13 @@ def test_i1_in_order_the_reply_comes_before_the_ok() -> None:
 
 def test_i1_an_ok_for_another_payload_than_the_logged_one_is_a_loss_of_that_payload() -> None:
     run_of_it = [unit("p 1/1", "0/0", "0/0", "v"), durable("p 1/1"), reply("0/0", "v")]
-    lines = [ONE, CallLine(client="c", key="k", digest="one"), log(key="k", digest="one"), *run_of_it, ret("c", "k")]
+    lines = [
+        ONE,
+        CallLine(client="c", key="k", digest="one"),
+        log(key="k", digest="one"),
+        *run_of_it,
+        ret("c", "k"),
+    ]
     holds(*lines)
     other = [CallLine(client="d", key="k", digest="two"), ret("d", "k")]
     assert "I1" in broken(*lines, *other)
@@ -245,7 +304,13 @@ def test_i1_the_cores_digest_is_the_one_that_is_recognised() -> None:
 
 
 def test_i1_two_backups_with_different_chains() -> None:
-    lines = [ONE, log(), unit("p 1/1", "0/0", "0/0", "v"), durable("p 1/1"), applied("p 1/1", "b1", chain="aa")]
+    lines = [
+        ONE,
+        log(),
+        unit("p 1/1", "0/0", "0/0", "v"),
+        durable("p 1/1"),
+        applied("p 1/1", "b1", chain="aa"),
+    ]
     holds(*lines, applied("p 1/1", "b2", chain="aa"))
     assert "I1" in broken(*lines, applied("p 1/1", "b2", chain="ab"))
 
@@ -267,7 +332,13 @@ def test_i1_one_request_id_with_two_inputs() -> None:
     assert "I1" in broken(ONE, log(key="k", digest="a"), log(key="k", digest="b"))
     assert "I1" in broken(ONE, log(key="k"), log(key="j"))
     assert "I1" in broken(
-        ONE, log("0/0"), unit("p 1/1", "0/0", "0/0", "v", "F F!"), durable("p 1/1"), log("0/1", source="v"), log("0/1", source="w"), durable("p 1/1")
+        ONE,
+        log("0/0"),
+        unit("p 1/1", "0/0", "0/0", "v", "F F!"),
+        durable("p 1/1"),
+        log("0/1", source="v"),
+        log("0/1", source="w"),
+        durable("p 1/1"),
     )
 
 
@@ -292,7 +363,15 @@ def test_i1_a_version_with_a_seq_that_nobody_executed() -> None:
 
 
 def test_i1_a_gap_below_an_end_is_found_through_the_next_epoch() -> None:
-    lines = [ONE, log("0/0"), log("0/1"), log("0/2"), unit("p 1/2", "0/1", "0/1", "v"), failover("p", 2, 2), unit("p 2/3", "0/2", "0/2", "w")]
+    lines = [
+        ONE,
+        log("0/0"),
+        log("0/1"),
+        log("0/2"),
+        unit("p 1/2", "0/1", "0/1", "v"),
+        failover("p", 2, 2),
+        unit("p 2/3", "0/2", "0/2", "w"),
+    ]
     assert "I1" in broken(*lines, durable("p 2/3"))
     holds(*lines, unit("p 1/1", "0/0", "0/0", "u"), durable("p 2/3"))
 
@@ -303,14 +382,22 @@ def test_i1_an_end_of_an_epoch_of_which_no_line_tells() -> None:
 
 
 def test_i1_an_end_in_the_middle_of_a_batch() -> None:
-    lines = [ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v", version=2), unit("p 1/2", "0/1", "0/1", "w")]
+    lines = [
+        ONE,
+        log("0/0"),
+        log("0/1"),
+        unit("p 1/1", "0/0", "0/0", "v", version=2),
+        unit("p 1/2", "0/1", "0/1", "w"),
+    ]
     holds(*lines, failover("p", 2, 2))
     holds(*lines, failover("p", 2, 0))
     assert broken(*lines, failover("p", 2, 1)) == {"I1"}
 
 
 def test_i1_a_value_of_another_request() -> None:
-    assert "I1" in broken(ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), durable("p 1/1"), reply("0/1", "v"))
+    assert "I1" in broken(
+        ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), durable("p 1/1"), reply("0/1", "v")
+    )
 
 
 def test_i1_a_new_epoch_does_not_write_over_what_was_kept() -> None:
@@ -329,14 +416,24 @@ def test_i1_an_applied_version_that_nobody_computed() -> None:
 
 def test_i2_two_values_of_a_stateless_operator() -> None:
     header = graph(s="stateless combine F", p="stateful combine s")
-    lines = [header, log(), run("s", "0/0", "0/0", "s1", "p"), run("s", "0/0", "0/0", "s2", "p", i="s-2", epoch=2, gen=2)]
+    lines = [
+        header,
+        log(),
+        run("s", "0/0", "0/0", "s1", "p"),
+        run("s", "0/0", "0/0", "s2", "p", i="s-2", epoch=2, gen=2),
+    ]
     holds(*lines, unit("p 1/1", "0/0", "s2", "v"), durable("p 1/1"), reply("0/0", "v"))
     assert "I2" in broken(*lines, unit("p 1/1", "0/0", "s2", "v"), durable("p 1/1"), reply("0/0", "s1 v"))
 
 
 def test_i2_a_fan_out_whose_branches_saw_two_values() -> None:
     header = graph(s="stateless combine F", p="stateful combine s", q="stateful combine s")
-    lines = [header, log(), run("s", "0/0", "0/0", "s1", "p q"), run("s", "0/0", "0/0", "s2", "p q", i="s-2", epoch=2, gen=2)]
+    lines = [
+        header,
+        log(),
+        run("s", "0/0", "0/0", "s1", "p q"),
+        run("s", "0/0", "0/0", "s2", "p q", i="s-2", epoch=2, gen=2),
+    ]
     lines += [unit("p 1/1", "0/0", "s1", "p1"), durable("p 1/1"), durable("q 1/1")]
     holds(*lines, unit("q 1/1", "0/0", "s1", "q1"))
     report = verdict([*lines, unit("q 1/1", "0/0", "s2", "q1")])
@@ -346,9 +443,17 @@ def test_i2_a_fan_out_whose_branches_saw_two_values() -> None:
 
 def test_i2_two_lanes_are_two_values() -> None:
     header = graph(a="stateless combine F", b="stateless combine F", m="stateless interleave a b")
-    lines = [header, log(), run("a", "0/0", "0/0", "a1", "m"), run("b", "0/0", "0/0", "b1", "m"), reply("0/0", "m1 m2")]
+    lines = [
+        header,
+        log(),
+        run("a", "0/0", "0/0", "a1", "m"),
+        run("b", "0/0", "0/0", "b1", "m"),
+        reply("0/0", "m1 m2"),
+    ]
     holds(*lines, run("m", "0/0", "a1", "m1", lane=("a",)), run("m", "0/0", "b1", "m2", lane=("b",)))
-    assert broken(*lines, run("m", "0/0", "a1", "m1", lane=("a",)), run("m", "0/0", "b1", "m2", lane=("a",))) == {"I2"}
+    assert broken(
+        *lines, run("m", "0/0", "a1", "m1", lane=("a",)), run("m", "0/0", "b1", "m2", lane=("a",))
+    ) == {"I2"}
 
 
 def test_i2_a_value_shown_before_a_failover_and_another_after() -> None:
@@ -377,7 +482,13 @@ def test_i2_two_replies_for_one_request() -> None:
 
 def test_i2_two_replies_for_one_key() -> None:
     header = graph(s="stateless combine F")
-    lines = [header, log(key="k"), run("s", "0/0", "0/0", "s1"), reply("0/0", "s1", digest="a"), ret("c", "k", "a")]
+    lines = [
+        header,
+        log(key="k"),
+        run("s", "0/0", "0/0", "s1"),
+        reply("0/0", "s1", digest="a"),
+        ret("c", "k", "a"),
+    ]
     holds(*lines, ret("d", "k", "a"))
     assert "I2" in broken(*lines, ret("d", "k", "b"))
     other = [log("0/1", key="k"), run("s", "0/1", "0/1", "s2"), reply("0/1", "s2", digest="a")]
@@ -386,7 +497,12 @@ def test_i2_two_replies_for_one_key() -> None:
 
 def test_i2_two_fed_back_values_for_one_unit() -> None:
     header = graph(s="stateless combine F")
-    lines = [header, log(), run("s", "0/0", "0/0", "s1", "F!"), run("s", "0/0", "0/0", "s2", "F!", i="s-2", epoch=2, gen=2)]
+    lines = [
+        header,
+        log(),
+        run("s", "0/0", "0/0", "s1", "F!"),
+        run("s", "0/0", "0/0", "s2", "F!", i="s-2", epoch=2, gen=2),
+    ]
     holds(*lines, log("0/1", source="s1"))
     assert broken(*lines, log("0/1", source="s1"), log("0/2", source="s2")) == {"I2"}
 
@@ -404,7 +520,14 @@ def test_i3_a_reply_waits_for_its_dependencies() -> None:
 
 
 def test_i3_an_output_depends_on_the_whole_batch() -> None:
-    lines = [ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v", version=2), unit("p 1/2", "0/1", "0/1", "w"), reply("0/0", "v")]
+    lines = [
+        ONE,
+        log("0/0"),
+        log("0/1"),
+        unit("p 1/1", "0/0", "0/0", "v", version=2),
+        unit("p 1/2", "0/1", "0/1", "w"),
+        reply("0/0", "v"),
+    ]
     assert "I3" in broken(*lines, durable("p 1/1"))
     holds(*lines, durable("p 1/2"))
 
@@ -528,16 +651,33 @@ def test_i4_a_value_taken_for_a_skip() -> None:
 
 def test_i4_a_required_input_that_was_skipped_excuses_a_skip() -> None:
     header = graph(p="stateful combine F", a="stateless combine F", q="stateful combine p a")
-    lines = [header, log(), unit("p 1/1", "0/0", "0/0", "p1", "q"), run("a", "0/0", "0/0", "a1", ""), durable("p 1/1"), done()]
+    lines = [
+        header,
+        log(),
+        unit("p 1/1", "0/0", "0/0", "p1", "q"),
+        run("a", "0/0", "0/0", "a1", ""),
+        durable("p 1/1"),
+        done(),
+    ]
     holds(*lines, unit("q 1/1", "0/0", "p1", None, ""))
     assert "I4" in broken(*lines)
 
 
 def test_i4_one_of_two_routed_values_left_out_of_a_combine() -> None:
     header = graph(p="stateful combine F", a="stateless combine F", q="stateful combine p a")
-    lines = [header, log(), unit("p 1/1", "0/0", "0/0", "p1", "q"), run("a", "0/0", "0/0", "a1", "q"), durable("p 1/1"), durable("q 1/1"), done()]
+    lines = [
+        header,
+        log(),
+        unit("p 1/1", "0/0", "0/0", "p1", "q"),
+        run("a", "0/0", "0/0", "a1", "q"),
+        durable("p 1/1"),
+        durable("q 1/1"),
+        done(),
+    ]
     holds(*lines, unit("q 1/1", "0/0", "p1 a1", "q1"))
-    assert "I4" not in broken(*lines, unit("q 1/1", "0/0", "p1", "q1"))  # a1 is not visible: it may have been replaced
+    assert "I4" not in broken(
+        *lines, unit("q 1/1", "0/0", "p1", "q1")
+    )  # a1 is not visible: it may have been replaced
     assert "I4" in broken(*lines, unit("q 1/1", "0/0", "a1", "q1"))
 
 
@@ -625,7 +765,9 @@ def test_i5_two_owners_of_a_shard_epoch() -> None:
     lines = [ONE, log("0/0", epoch=1), reply("0/0", "", epoch=1)]
     holds(*lines, TakeoverLine(shard=0, gen=2, epoch=2, i="F-2"), log("0/1", epoch=2, i="F-2", gen=2))
     assert broken(*lines, log("0/1", epoch=1, i="F-2")) == {"I5"}
-    assert broken(*lines, TakeoverLine(shard=0, gen=2, epoch=2, i="F-2"), log("0/1", epoch=2, i="F-3", gen=2)) == {"I5"}
+    assert broken(
+        *lines, TakeoverLine(shard=0, gen=2, epoch=2, i="F-2"), log("0/1", epoch=2, i="F-3", gen=2)
+    ) == {"I5"}
 
 
 def test_i5_two_different_lines_for_one_seq() -> None:
@@ -671,7 +813,9 @@ def test_i5_an_epoch_rises_only_with_the_generation() -> None:
 # ---- I7 ----
 
 
-def final(primary: str | None = "p-1", insync: tuple[str, ...] | int = ("p-2",), left: tuple[str, ...] = ()) -> FinalLine:
+def final(
+    primary: str | None = "p-1", insync: tuple[str, ...] | int = ("p-2",), left: tuple[str, ...] = ()
+) -> FinalLine:
     return FinalLine(ops={"p": FinalOperator(primary=primary, epoch=1, insync=insync, version=1)}, open=left)
 
 
@@ -687,7 +831,10 @@ def test_i7_a_run_that_has_converged() -> None:
     holds(*ended(FaultLine(what="kill"), HealLine(), final()))
 
 
-@pytest.mark.parametrize("line", [final(primary=None), final(insync=()), final(insync=("p-1",)), final(insync=0), final(left=("0/0",))])
+@pytest.mark.parametrize(
+    "line",
+    [final(primary=None), final(insync=()), final(insync=("p-1",)), final(insync=0), final(left=("0/0",))],
+)
 def test_i7_something_is_missing_at_the_end(line: FinalLine) -> None:
     assert broken(*ended(line)) == {"I7"}
 
@@ -721,14 +868,24 @@ def test_i7_is_not_judged_while_faults_last() -> None:
     assert [skip.check for skip in report.skips] == ["I7"]
     header = graph(ordered=True, want=1, p="stateful combine F")
     holds(*ended(HealLine(), FaultLine(what="partition"), final(primary=None), header=header))
-    assert broken(*ended(FaultLine(what="partition"), HealLine(), final(primary=None), header=header)) == {"I7"}
+    assert broken(*ended(FaultLine(what="partition"), HealLine(), final(primary=None), header=header)) == {
+        "I7"
+    }
 
 
 # ---- losses that were reported ----
 
 
 def test_a_reported_loss_exempts_what_it_took() -> None:
-    start = [ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "w"), durable("p 1/2"), reply("0/1", "w")]
+    start = [
+        ONE,
+        log("0/0"),
+        log("0/1"),
+        unit("p 1/1", "0/0", "0/0", "v"),
+        unit("p 1/2", "0/1", "0/1", "w"),
+        durable("p 1/2"),
+        reply("0/1", "w"),
+    ]
     restarted = [failover("p", 2, 1)]
     assert "I1" in broken(*start, *restarted)
     for epoch in (1, 2):
@@ -785,7 +942,15 @@ def test_what_a_lost_state_leaves_downstream_must_be_reported_too() -> None:
 
 def test_who_takes_what_is_left_of_a_lost_state_after_that_was_said_need_not_say_it_again() -> None:
     """In the order of one clock; lines of several processes do not tell what came first, and are not held to it."""
-    head, tail = [log(), unit("p 1/1", "0/0", "0/0", "p1", "q"), LostLine(op="p", epoch=1, version=0), failover("p", 2, 0)], durable("q 1/1")
+    head, tail = (
+        [
+            log(),
+            unit("p 1/1", "0/0", "0/0", "p1", "q"),
+            LostLine(op="p", epoch=1, version=0),
+            failover("p", 2, 0),
+        ],
+        durable("q 1/1"),
+    )
     taken = unit("q 1/1", "0/0", "p1", "q1")
     ordered = graph(ordered=True, p="stateful combine F", q="stateful combine p")
     holds(ordered, *head, taken, tail)
@@ -802,19 +967,30 @@ def test_a_lost_shard_may_log_a_key_again() -> None:
 
 
 def test_who_began_again_after_a_loss_may_have_died_before_it_wrote_its_failover() -> None:
-    report = check([ONE, failover("p", 2, 0), LostLine(op="p", epoch=2, version=-1, why="all died"), failover("p", 4, 0)])
+    report = check(
+        [ONE, failover("p", 2, 0), LostLine(op="p", epoch=2, version=-1, why="all died"), failover("p", 4, 0)]
+    )
     assert not report.problems
     assert not report.violations
 
 
 def test_who_was_promoted_may_have_died_before_it_did_anything() -> None:
     """It was named by etcd, and never heard of it; a backup did."""
-    units = [unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "w"), unit("p 3/2", "0/1", "0/1", "u", i="p-3")]
+    units = [
+        unit("p 1/1", "0/0", "0/0", "v"),
+        unit("p 1/2", "0/1", "0/1", "w"),
+        unit("p 3/2", "0/1", "0/1", "u", i="p-3"),
+    ]
     report = check([ONE, log("0/0"), log("0/1"), *units[:2], applied("p 2/1"), failover("p", 3, 1), units[2]])
     assert not report.problems
     assert not report.violations
     downstream = unit("q 1/1", "0/1", "w", "x", gen=2)
-    heard = [PAIR, log("0/0"), log("0/1"), *(unit(f"p 1/{n}", f"0/{n - 1}", f"0/{n - 1}", out, "q") for n, out in ((1, "v"), (2, "w")))]
+    heard = [
+        PAIR,
+        log("0/0"),
+        log("0/1"),
+        *(unit(f"p 1/{n}", f"0/{n - 1}", f"0/{n - 1}", out, "q") for n, out in ((1, "v"), (2, "w"))),
+    ]
     report = check([*heard, downstream, applied("p 2/1"), failover("p", 3, 1, gen=3)])
     assert "I3" not in report.broken, "who took the value in did not know yet"
 
@@ -828,17 +1004,48 @@ def test_who_was_promoted_may_have_died_before_it_did_anything() -> None:
         ([ONE, unit("x 1/1", "0/0", "0/0", "v")], "operator 'x' is not in the graph line"),
         ([ONE, unit("p 1/1", "0/0", "0/0", "v", seq=None)], "needs seq and version"),
         ([ONE, unit("p 1/2", "0/0", "0/0", "v", version=1)], "a version is the last seq of its batch"),
-        ([ONE, unit("p 1/1", "0/0", "0/0", "v", version=2), unit("p 1/2", "0/1", "0/1", "w", version=3)], "lies in the batch that ends with 2"),
+        (
+            [ONE, unit("p 1/1", "0/0", "0/0", "v", version=2), unit("p 1/2", "0/1", "0/1", "w", version=3)],
+            "lies in the batch that ends with 2",
+        ),
         ([graph(s="stateless combine F"), run("s", "0/0", "0/0", None)], "skips have no line"),
         ([graph(s="stateless combine F"), durable("s 1/1")], "is stateless"),
         ([ONE, log(), unit("p 2/1", "0/0", "0/0", "v")], "epoch 2 without a failover line"),
-        ([ONE, log(), unit("p 2/1", "0/0", "0/0", "v"), failover("p", 3, 1)], "epoch 2 without a failover line"),
-        ([ONE, log(), durable("p 2/0"), durable("p 3/0"), failover("p", 4, 0)], "epoch 3 without a failover line"),
-        ([ONE, durable("p 2/0"), LostLine(op="p", epoch=3, version=-1, why="all died"), failover("p", 5, 0)], "epoch 2 without a failover line"),
-        ([ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "v")], "names two executions"),
-        ([graph(ordered=True, p="stateful combine F"), failover("p", 4, 0)], "epochs 2, 3 without a failover line"),
         (
-            [ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "w"), applied("p 2/1"), failover("p", 3, 2)],
+            [ONE, log(), unit("p 2/1", "0/0", "0/0", "v"), failover("p", 3, 1)],
+            "epoch 2 without a failover line",
+        ),
+        (
+            [ONE, log(), durable("p 2/0"), durable("p 3/0"), failover("p", 4, 0)],
+            "epoch 3 without a failover line",
+        ),
+        (
+            [
+                ONE,
+                durable("p 2/0"),
+                LostLine(op="p", epoch=3, version=-1, why="all died"),
+                failover("p", 5, 0),
+            ],
+            "epoch 2 without a failover line",
+        ),
+        (
+            [ONE, log("0/0"), log("0/1"), unit("p 1/1", "0/0", "0/0", "v"), unit("p 1/2", "0/1", "0/1", "v")],
+            "names two executions",
+        ),
+        (
+            [graph(ordered=True, p="stateful combine F"), failover("p", 4, 0)],
+            "epochs 2, 3 without a failover line",
+        ),
+        (
+            [
+                ONE,
+                log("0/0"),
+                log("0/1"),
+                unit("p 1/1", "0/0", "0/0", "v"),
+                unit("p 1/2", "0/1", "0/1", "w"),
+                applied("p 2/1"),
+                failover("p", 3, 2),
+            ],
             "version 1 applied in epoch 2, although epoch 3 says that it began at 2",
         ),
         ([graph(p="stateful combine q", q="stateful combine p")], "form a cycle"),

@@ -57,7 +57,9 @@ class Change:
         return self.pick(lambda line: isinstance(line, kind) and wanted(line))
 
     def survives(self, line: ExecLine) -> bool:
-        return line.seq is not None and all(line.seq <= end for (op, epoch), end in self.ends.items() if op == line.op and epoch >= line.epoch)
+        return line.seq is not None and all(
+            line.seq <= end for (op, epoch), end in self.ends.items() if op == line.op and epoch >= line.epoch
+        )
 
     def orphan(self, line: ExecLine) -> bool:
         return self.stateful(line.op) and line.out is not None and not self.survives(line)
@@ -101,7 +103,10 @@ def a_reply_is_missing(change: Change) -> Mutated:
 
 def nothing_of_an_operator_was_called_durable(change: Change) -> Mutated:
     shown = {value for line in change.lines if isinstance(line, ReplyLine) for value in line.values}
-    at = change.one(ExecLine, lambda line: line.out in shown and line.epoch == change.newest[line.op] and change.stateful(line.op))
+    at = change.one(
+        ExecLine,
+        lambda line: line.out in shown and line.epoch == change.newest[line.op] and change.stateful(line.op),
+    )
     if at is None:
         return None
     op = change.lines[at].op  # type: ignore[union-attr]
@@ -114,7 +119,9 @@ def a_failover_is_missing(change: Change) -> Mutated:
     if at is None:
         return None
     gone: Any = change.lines[at]
-    return change.without(lambda line: isinstance(line, FailoverLine) and (line.op, line.epoch) == (gone.op, gone.epoch)), {"invalid"}
+    return change.without(
+        lambda line: isinstance(line, FailoverLine) and (line.op, line.epoch) == (gone.op, gone.epoch)
+    ), {"invalid"}
 
 
 def a_completion_is_missing(change: Change) -> Mutated:
@@ -137,8 +144,12 @@ def a_seq_executed_with_another_value(change: Change) -> Mutated:
 
 def another_instance_executes_in_the_epoch(change: Change) -> Mutated:
     def has_company(line: ExecLine) -> bool:
-        others = [other for other in change.lines if isinstance(other, ExecLine | DurableLine) and other is not line]
-        return change.stateful(line.op) and any((other.op, other.epoch) == (line.op, line.epoch) for other in others)
+        others = [
+            other for other in change.lines if isinstance(other, ExecLine | DurableLine) and other is not line
+        ]
+        return change.stateful(line.op) and any(
+            (other.op, other.epoch) == (line.op, line.epoch) for other in others
+        )
 
     at = change.one(ExecLine, has_company)
     return None if at is None else (change.with_line(at, replace(change.lines[at], i="other-1")), {"I5"})
@@ -146,7 +157,11 @@ def another_instance_executes_in_the_epoch(change: Change) -> Mutated:
 
 def another_instance_executes_in_the_slot(change: Change) -> Mutated:
     at = change.one(ExecLine, lambda line: line.slot is not None)
-    return None if at is None else (change.inserted(at, replace(change.lines[at], i="other-1", out="other:1")), {"I5"})
+    return (
+        None
+        if at is None
+        else (change.inserted(at, replace(change.lines[at], i="other-1", out="other:1")), {"I5"})
+    )
 
 
 def a_unit_executed_twice(change: Change) -> Mutated:
@@ -155,21 +170,46 @@ def a_unit_executed_twice(change: Change) -> Mutated:
         return None
     line: Any = change.lines[at]
     epoch = change.newest[line.op]
-    seqs = [other.seq for other in change.lines if isinstance(other, ExecLine) and other.op == line.op and other.seq and change.survives(other)]
+    seqs = [
+        other.seq
+        for other in change.lines
+        if isinstance(other, ExecLine) and other.op == line.op and other.seq and change.survives(other)
+    ]
     seq = max(seqs) + 1
-    primary = next((other.i for other in change.lines if isinstance(other, FailoverLine) and (other.op, other.epoch) == (line.op, epoch)), line.i)
-    again = replace(line, i=primary, epoch=epoch, seq=seq, version=seq, out="other:1", gen=change.generation, chain=None)
+    primary = next(
+        (
+            other.i
+            for other in change.lines
+            if isinstance(other, FailoverLine) and (other.op, other.epoch) == (line.op, epoch)
+        ),
+        line.i,
+    )
+    again = replace(
+        line, i=primary, epoch=epoch, seq=seq, version=seq, out="other:1", gen=change.generation, chain=None
+    )
     return change.inserted(len(change.lines) - 1, again), {"I4"}
 
 
 def an_orphan_is_executed_knowingly(change: Change) -> Mutated:
-    at = change.one(ExecLine, lambda line: change.orphan(line) and any(target in change.header.operators for target in line.route))
+    at = change.one(
+        ExecLine,
+        lambda line: change.orphan(line) and any(target in change.header.operators for target in line.route),
+    )
     if at is None:
         return None
     line: Any = change.lines[at]
     target = next(target for target in line.route if target in change.header.operators)
     run = ExecLine(
-        i="other-1", gen=change.generation + 9, op=target, epoch=99, req=line.req, lane=line.lane, inputs=(line.out,), out="other:1", route=(), slot=7
+        i="other-1",
+        gen=change.generation + 9,
+        op=target,
+        epoch=99,
+        req=line.req,
+        lane=line.lane,
+        inputs=(line.out,),
+        out="other:1",
+        route=(),
+        slot=7,
     )
     if change.stateful(target):
         run = replace(run, slot=None, seq=1000, version=1000)
@@ -177,13 +217,17 @@ def an_orphan_is_executed_knowingly(change: Change) -> Mutated:
 
 
 def a_value_executed_where_it_was_not_routed(change: Change) -> Mutated:
-    consumed = {(line.op, value) for line in change.lines if isinstance(line, ExecLine) for value in line.inputs}
+    consumed = {
+        (line.op, value) for line in change.lines if isinstance(line, ExecLine) for value in line.inputs
+    }
     at = change.one(ExecLine, lambda line: any((target, line.out) in consumed for target in line.route))
     if at is None:
         return None
     line: Any = change.lines[at]
     target = next(target for target in line.route if (target, line.out) in consumed)
-    return change.with_line(at, replace(line, route=tuple(other for other in line.route if other != target))), {"I4"}
+    return change.with_line(
+        at, replace(line, route=tuple(other for other in line.route if other != target))
+    ), {"I4"}
 
 
 def a_value_made_of_skips(change: Change) -> Mutated:
@@ -193,7 +237,9 @@ def a_value_made_of_skips(change: Change) -> Mutated:
 
 def a_value_of_another_request(change: Change) -> Mutated:
     at = change.one(ReplyLine, lambda line: line.values)
-    other = change.one(ReplyLine, lambda line: line.values and at is not None and line.req != change.lines[at].req)  # type: ignore[union-attr]
+    other = change.one(
+        ReplyLine, lambda line: line.values and at is not None and line.req != change.lines[at].req
+    )  # type: ignore[union-attr]
     if at is None or other is None:
         return None
     return change.with_line(at, replace(change.lines[at], values=change.lines[other].values)), {"I1"}  # type: ignore[union-attr]
@@ -209,7 +255,11 @@ def a_backup_holds_another_state(change: Change) -> Mutated:
 
 def a_primary_goes_on_from_another_state(change: Change) -> Mutated:
     at = change.one(
-        ExecLine, lambda line: line.seq is not None and sum(isinstance(other, ExecLine) and other.op == line.op for other in change.lines) > 2
+        ExecLine,
+        lambda line: (
+            line.seq is not None
+            and sum(isinstance(other, ExecLine) and other.op == line.op for other in change.lines) > 2
+        ),
     )
     if at is None:
         return None
@@ -224,7 +274,9 @@ def a_failover_keeps_less(change: Change) -> Mutated:
         return None
     chosen: Any = change.lines[at]
     changed = [
-        replace(line, end=line.end - 1) if isinstance(line, FailoverLine) and (line.op, line.epoch) == (chosen.op, chosen.epoch) else line
+        replace(line, end=line.end - 1)
+        if isinstance(line, FailoverLine) and (line.op, line.epoch) == (chosen.op, chosen.epoch)
+        else line
         for line in change.lines
     ]
     return changed, {"I1"}
@@ -249,13 +301,21 @@ def an_orphan_in_a_reply(change: Change) -> Mutated:
 
 def two_failovers_to_one_epoch(change: Change) -> Mutated:
     at = change.one(FailoverLine)
-    return None if at is None else (change.with_line(at, replace(change.lines[at], end=change.lines[at].end + 1)), {"I5"})  # type: ignore[union-attr]
+    return (
+        None
+        if at is None
+        else (change.with_line(at, replace(change.lines[at], end=change.lines[at].end + 1)), {"I5"})
+    )  # type: ignore[union-attr]
 
 
 def a_failover_in_a_generation_of_the_epoch_before(change: Change) -> Mutated:
     acting = (ExecLine, DurableLine)
     at = change.one(
-        FailoverLine, lambda line: any(isinstance(other, acting) and other.op == line.op and other.epoch < line.epoch for other in change.lines)
+        FailoverLine,
+        lambda line: any(
+            isinstance(other, acting) and other.op == line.op and other.epoch < line.epoch
+            for other in change.lines
+        ),
     )
     if at is None:
         return None
@@ -270,7 +330,11 @@ def a_failover_in_a_generation_of_the_epoch_before(change: Change) -> Mutated:
 
 def an_instance_goes_back(change: Change) -> Mutated:
     at = change.one(ApplyLine, lambda line: line.epoch > 1)
-    return None if at is None else (change.inserted(at + 1, replace(change.lines[at], epoch=1, version=0, chain=None)), {"I5"})
+    return (
+        None
+        if at is None
+        else (change.inserted(at + 1, replace(change.lines[at], epoch=1, version=0, chain=None)), {"I5"})
+    )
 
 
 def everything_was_called_durable_at_the_very_end(change: Change) -> Mutated:
@@ -286,7 +350,9 @@ def everything_was_called_durable_at_the_very_end(change: Change) -> Mutated:
 
 def two_replies_for_one_request(change: Change) -> Mutated:
     at = change.one(ReplyLine)
-    return None if at is None else (change.inserted(at + 1, replace(change.lines[at], digest="other")), {"I2"})
+    return (
+        None if at is None else (change.inserted(at + 1, replace(change.lines[at], digest="other")), {"I2"})
+    )
 
 
 def a_client_got_another_reply(change: Change) -> Mutated:
@@ -296,13 +362,24 @@ def a_client_got_another_reply(change: Change) -> Mutated:
 
 def two_visible_values(change: Change) -> Mutated:
     """Computed again by the slot's owner, and both were replied to someone."""
-    shown = {value for line in change.lines if isinstance(line, ExecLine) and change.survives(line) for value in line.inputs}
+    shown = {
+        value
+        for line in change.lines
+        if isinstance(line, ExecLine) and change.survives(line)
+        for value in line.inputs
+    }
     at = change.one(ExecLine, lambda line: line.slot is not None and line.out in shown)
     if at is None:
         return None
     line: Any = change.lines[at]
     reply = ReplyLine(i="F-1", gen=change.generation, req=line.req, values=("other:1",), epoch=1)
-    return [*change.lines[: at + 1], replace(line, out="other:1"), *change.lines[at + 1 : -1], reply, change.lines[-1]], {"I2"}
+    return [
+        *change.lines[: at + 1],
+        replace(line, out="other:1"),
+        *change.lines[at + 1 : -1],
+        reply,
+        change.lines[-1],
+    ], {"I2"}
 
 
 def a_key_logged_twice(change: Change) -> Mutated:
@@ -312,7 +389,9 @@ def a_key_logged_twice(change: Change) -> Mutated:
 
 def a_request_with_another_input(change: Change) -> Mutated:
     at = change.one(LogLine, lambda line: line.digest is not None)
-    return None if at is None else (change.inserted(at + 1, replace(change.lines[at], digest="other")), {"I1"})
+    return (
+        None if at is None else (change.inserted(at + 1, replace(change.lines[at], digest="other")), {"I1"})
+    )
 
 
 def a_value_fed_back_twice(change: Change) -> Mutated:
@@ -330,7 +409,10 @@ def an_ok_for_nothing(change: Change) -> Mutated:
 def no_primary_at_the_end(change: Change) -> Mutated:
     final: Any = change.lines[-1]
     op = change.rng.choice(sorted(final.ops))
-    return [*change.lines[:-1], replace(final, ops={**final.ops, op: replace(final.ops[op], primary=None)})], {"I7"}
+    return [
+        *change.lines[:-1],
+        replace(final, ops={**final.ops, op: replace(final.ops[op], primary=None)}),
+    ], {"I7"}
 
 
 def a_backup_short_at_the_end(change: Change) -> Mutated:
@@ -338,7 +420,10 @@ def a_backup_short_at_the_end(change: Change) -> Mutated:
     op = change.rng.choice(sorted(final.ops))
     if not final.ops[op].insync:
         return None
-    return [*change.lines[:-1], replace(final, ops={**final.ops, op: replace(final.ops[op], insync=final.ops[op].insync[1:])})], {"I7"}
+    return [
+        *change.lines[:-1],
+        replace(final, ops={**final.ops, op: replace(final.ops[op], insync=final.ops[op].insync[1:])}),
+    ], {"I7"}
 
 
 def something_open_at_the_end(change: Change) -> Mutated:

@@ -11,7 +11,9 @@ from hams_sim.history.synthetic import valid_history
 from hams_wire.history import CompleteLine, GraphLine, LogLine, OperatorEntry, encode
 from hams_wire.limits import history_line_bytes_max
 
-HEADER = encode(GraphLine(operators={"p": OperatorEntry(kind="stateful", join="combine", inputs=("F",), outputs=("F",))}))
+HEADER = encode(
+    GraphLine(operators={"p": OperatorEntry(kind="stateful", join="combine", inputs=("F",), outputs=("F",))})
+)
 
 
 def write(folder: Path, **files: bytes) -> Path:
@@ -23,7 +25,14 @@ def write(folder: Path, **files: bytes) -> Path:
 
 def test_a_folder_is_the_concatenation_of_its_files(tmp_path: Path) -> None:
     lines = valid_history(3, ordered=False)
-    write(tmp_path, **{"0_graph": encode(lines[0]), "m_all": b"".join(encode(line) for line in lines[1:-1]), "z_final": encode(lines[-1])})
+    write(
+        tmp_path,
+        **{
+            "0_graph": encode(lines[0]),
+            "m_all": b"".join(encode(line) for line in lines[1:-1]),
+            "z_final": encode(lines[-1]),
+        },
+    )
     report = check_directory(tmp_path)
     assert report.ok, report.render()
     assert list(report.history.lines) == lines
@@ -40,7 +49,9 @@ def test_one_file_is_a_history_too(tmp_path: Path) -> None:
 
 
 def test_a_last_line_without_a_newline_is_ignored(tmp_path: Path) -> None:
-    write(tmp_path, a=HEADER, b=b'{"t":"complete","req":"0/0"}\n{"t":"reply","i":"F-1","gen":2,"req":"0/0","val')
+    write(
+        tmp_path, a=HEADER, b=b'{"t":"complete","req":"0/0"}\n{"t":"reply","i":"F-1","gen":2,"req":"0/0","val'
+    )
     report = check_directory(tmp_path)
     assert report.ok
     assert len(report.history.lines) == 2
@@ -111,17 +122,25 @@ def test_the_command_says_0_for_a_valid_history(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out.startswith("OK: ")
 
 
-def test_the_command_says_1_for_a_violation_and_explains_it_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_1_for_a_violation_and_explains_it_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [encode(LogLine(i="F-1", gen=1, req=f"0/{n}", key="k")) for n in (0, 1)]
     write(tmp_path, a=HEADER, b=b"".join(lines))
     assert main(["check", str(tmp_path), "--output", "json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], told["exit_code"], told["counts"]) == (False, 1, {"I4": 1})
     assert [line["where"] for line in told["violations"][0]["lines"]] == ["b.jsonl:1", "b.jsonl:2"]
-    assert {skip["check"] for skip in told["skipped"]} == {"I1 and I7, what clients sent", "I1 and I2, what clients got", "I7"}
+    assert {skip["check"] for skip in told["skipped"]} == {
+        "I1 and I7, what clients sent",
+        "I1 and I2, what clients got",
+        "I7",
+    }
 
 
-def test_the_command_says_2_for_what_is_no_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_2_for_what_is_no_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", str(write(tmp_path, a=b"garbage\n"))]) == 2
     assert "INVALID" in capsys.readouterr().out
     assert main(["check", str(tmp_path / "nowhere")]) == 2

@@ -1,0 +1,89 @@
+"""What CPU this machine has for a graph: its cores, the quota of the control groups that we run in, and how late a process is that wants to run now.
+
+A graph with far too little of it is slow, and whoever starts it should know why. `recovery.suspectAfter` is raised by what is measured here:
+on a machine where everybody is late by a quarter of a second, silence of 150 ms says nothing.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hams_operator import limits
+from hams_operator.local.places import instances_of
+from hams_protocol.graph import Graph
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def cores(proc: Path = Path("/proc/self/cgroup"), groups: Path = GROUPS) -> float:
+    """Cores that a process started here may use: those it may run on, or less by the CPU quota of a control group above it."""
+    available = float(len(os.sched_getaffinity(0)))
+    return min([available, *_quotas(proc, groups)])
+
+
+def _quotas(proc: Path, groups: Path) -> Iterator[float]:
+    """In cores: of the group of this process and of all above it, cgroup v1 and v2."""
+    try:
+        lines = proc.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = groups / "cpu" if controllers else groups
+        here = root / path.lstrip("/")
+        for folder in (here, *here.parents):
+            if folder.is_relative_to(root):
+                yield from _quota(folder)
+
+
+def _quota(folder: Path) -> Iterator[float]:
+    try:
+        if (folder / "cpu.max").is_file():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+    except (OSError, ValueError):
+        return
+    if quota != "max" and int(quota) > 0:
+        yield int(quota) / int(period)
+
+
+def processes_of(graph: Graph) -> int:
+    """Processes of a local run: a proxy and a model per instance, frontends, managers, etcd, the supervisor and what it forks from."""
+    instances = sum(instances_of(op) for op in graph.data.operators)
+    return 2 * instances + graph.data.frontend.replicas + graph.data.managers + limits.run_processes_more
+
+
+def too_few_cores(graph: Graph, available: float) -> str | None:
+    """What to tell whoever starts a graph on far too few cores."""
+    processes = processes_of(graph)
+    if processes <= available * limits.processes_per_core_max:
+        return None
+    return (
+        f"{graph.data.name} is {processes} processes, and there {'is' if available == 1 else 'are'} {available:.3g} "
+        f"core{'' if available == 1 else 's'} for them, which is far too little: it will be slow, and may stand still for seconds"
+    )
+
+
+def worst_delay_s() -> float:
+    """How late a process of this machine is now that wants to run, at worst: seen in a fraction of a second, before anything is started.
+
+    It works a little, too: a quota shows only to who spends it.
+    """
+    worst = 0.0
+    for _ in range(limits.delay_samples):
+        began = time.monotonic()
+        sum(range(limits.delay_work))
+        time.sleep(limits.delay_sleep_s)
+        worst = max(worst, time.monotonic() - began - limits.delay_sleep_s)
+    return worst
+
+
+def raised(suspect_after_s: float, delay_s: float) -> float:
+    """`suspectAfter` for a machine where processes are late by so much: never less than the graph asks for, and not raised without end."""
+    wanted = min(limits.suspect_after_per_delay * delay_s, limits.suspect_after_raised_max_s)
+    return max(suspect_after_s, wanted)

@@ -1,0 +1,60 @@
+"""Which fields the templates of a ServiceGraph may set. Who may write a ServiceGraph may not thereby run any pod: no token, no Secret, no folder of a
+node and no privilege comes by a template unless whoever installed the controller has allowed its field.
+
+A field is a path such as `spec.tolerations` or `spec.containers[].resources`, and allows all below it; `*` allows everything.
+"""
+
+from collections.abc import Collection, Iterator
+
+from hams_operator.graph import Graph, InvalidGraph, Problem, load_object
+from hams_operator.plan.names import Json, Settings
+
+EVERYTHING = "*"
+
+
+def read_permitted(item: Json, uid: str, settings: Settings) -> Graph:
+    """The graph of a resource as Kubernetes holds it. Raises InvalidGraph, also for templates with fields that are not allowed."""
+    graph = load_object({name: value for name, value in item.items() if name != "status"}, uid=uid)
+    problems = list(_forbidden(item["spec"], settings))
+    if problems:
+        raise InvalidGraph(problems)
+    return graph
+
+
+def _forbidden(spec: Json, settings: Settings) -> Iterator[Problem]:
+    frontend, managers = spec.get("frontend") or {}, spec.get("managers") or {}
+    pods = [
+        ("spec.frontend.podTemplate", frontend.get("podTemplate")),
+        ("spec.managers.podTemplate", managers.get("podTemplate")),
+        *(
+            (f"spec.operators[{position}].podTemplate", operator.get("podTemplate"))
+            for position, operator in enumerate(spec["operators"])
+        ),
+    ]
+    for where, template, allowed, value in (
+        *((where, template, settings.pod_fields, "templates.pod") for where, template in pods),
+        ("spec.frontend.service", frontend.get("service"), settings.service_fields, "templates.service"),
+    ):
+        for path in beyond(template or {}, allowed):
+            why = f"is not among the fields that may be set here (the chart's value {value} lists them)"
+            yield Problem(f"{where}.{path}", why)
+
+
+def beyond(template: object, allowed: Collection[str], path: str = "") -> Iterator[str]:
+    """Fields of a template that are not allowed, each once."""
+    if EVERYTHING in allowed or path in allowed:
+        return
+    if isinstance(template, list):
+        yield from dict.fromkeys(found for item in template for found in beyond(item, allowed, f"{path}[]"))
+    elif isinstance(template, dict):
+        for name, value in template.items():
+            here = f"{path}.{name}" if path else name
+            if here in allowed:
+                continue
+            above = any(field.startswith((f"{here}.", f"{here}[]")) for field in allowed)
+            if above and isinstance(value, dict | list):
+                yield from beyond(value, allowed, here)
+            else:
+                yield here
+    else:
+        yield path

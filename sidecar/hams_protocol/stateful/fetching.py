@@ -1,0 +1,79 @@
+"""A fresh primary that gets its state from a keeper before its epoch begins (protocol.md, section 7.2).
+
+Invariant: it executes nothing and calls nothing durable before it holds the record of the end. A keeper that is gone meanwhile cannot
+give it any more: the instance stops, so that managers see that the state may be lost, instead of a primary that has none.
+"""
+
+from typing import TYPE_CHECKING
+
+from hams_protocol import limits
+from hams_protocol.effects import Effect, Send
+from hams_protocol.ids import InstanceId
+from hams_protocol.messages import AskCopy, Fence, FenceAnswer, StateCopy
+
+if TYPE_CHECKING:
+    from hams_protocol.stateful.machine import StatefulMachine
+
+FOREVER = float("inf")
+
+
+class Fetching:
+    """The question to one keeper, and what is known of that."""
+
+    def __init__(self, machine: "StatefulMachine", keeper: InstanceId, epoch: int, end: int) -> None:
+        self._m = machine
+        self._keeper = keeper
+        self.epoch = epoch
+        self._end = end
+        self._again_at = FOREVER
+        self._down_since = FOREVER
+        self.fences: tuple[Fence, ...] = ()
+        """What managers have asked meanwhile: they hold for the epoch that begins as well."""
+
+    def fenced(self, fence: Fence) -> FenceAnswer:
+        """Nothing above these ends is here: what a keeper holds has only durable dependencies, and nothing else has come in yet."""
+        kept = tuple(other for other in self.fences if other.ends != fence.ends)
+        self.fences = (*kept, fence)[-limits.fences_kept_max :]
+        return FenceAnswer(fence.attempt, fence.generation, fence.name, self.epoch, False, ())
+
+    def ask(self, now: float) -> list[Effect]:
+        """For the copy, whole."""
+        self._again_at = now + limits.resend_after_s
+        generation = self._m.knowledge.topology.generation
+        return [Send(self._keeper, AskCopy(self._m.operator.name, self.epoch, -1, generation))]
+
+    def copied(self, sender: InstanceId, copy: StateCopy, now: float) -> list[Effect]:
+        """What came: the record of the end, or something else that is of no use."""
+        if sender != self._keeper or (copy.op, copy.epoch, copy.version) != (
+            self._m.operator.name,
+            self.epoch,
+            self._end,
+        ):
+            return []
+        return self._m.fetched(copy, now)
+
+    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+        """The connection to the keeper stands (again)."""
+        if peer != self._keeper:
+            return []
+        self._down_since = FOREVER
+        return self.ask(now)
+
+    def peer_down(self, peer: InstanceId, refused: bool, now: float) -> None:
+        """The keeper cannot be reached."""
+        if peer == self._keeper:
+            self._down_since = min(self._down_since, now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Ask again; end where the keeper has gone."""
+        if now >= self._gone_at:
+            return self._m.stop_without_state(f"its state was with {self._keeper}, which cannot be reached")
+        return self.ask(now) if now >= self._again_at else []
+
+    @property
+    def _gone_at(self) -> float:
+        return self._down_since + limits.backup_lag_max_s
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        return min(self._again_at, self._gone_at)

@@ -1,0 +1,267 @@
+"""States that an instance holds for primaries of other operators while those have no backup in sync (protocol.md, sections 2 and 7.2).
+
+A keeper receives, holds, applies and acknowledges records like a backup, but has no model for them: it is never promoted. It answers
+managers' questions, gives the state to a fresh primary that they have named, and forgets it once the topology names it no more.
+Invariant: what a named keeper has acknowledged stays until a topology without it is known.
+"""
+
+from hams_protocol import limits, mutants
+from hams_protocol.effects import Effect, Send
+from hams_protocol.graph import Graph
+from hams_protocol.ids import InstanceId
+from hams_protocol.knowledge import Knowledge
+from hams_protocol.lineage import Lineage, bare
+from hams_protocol.messages import (
+    KEPT,
+    AskApplied,
+    AskCopy,
+    AskTopology,
+    Freeze,
+    FreezeAnswer,
+    Leave,
+    Message,
+    Refused,
+    RoleReport,
+    StateCopy,
+    StateRecord,
+)
+from hams_protocol.stateful.backup import Backup
+from hams_protocol.topology import ReplicaSet
+from hams_protocol.versions import VersionStore
+
+FOREVER = float("inf")
+
+
+class HeldState:
+    """One operator's state in one epoch, as a replica without a model (`backup.Replica`)."""
+
+    def __init__(self, graph: Graph, op: str, knowledge: Knowledge, found: ReplicaSet, now: float) -> None:
+        self.operator = graph.operators[op]
+        self.knowledge = knowledge
+        self.store = VersionStore()
+        self.lineage = Lineage()
+        self.layout = ""
+        self.model_ready = False
+        self.warm = True
+        """There is no model to be warmed, so nothing to wait for."""
+        self.warming = False
+        self.proposing = True
+        """It proposes nothing: whoever froze it has revoked the primary before, and other managers go on."""
+        self.epoch = found.epoch
+        self.copied_by = -FOREVER
+        self.backup = Backup(self, found, in_sync=False, now=now)
+
+    def fits(self, layout: str) -> bool:
+        """Any state does."""
+        return True
+
+    def refuse_layout(self, layout: str) -> list[Effect]:
+        """See `fits`."""
+        return []
+
+    def refuse_state(self, defect: str) -> list[Effect]:
+        """Nothing is acknowledged, so the primary calls another instance."""
+        return []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all versions held, with what their records carry."""
+        return self.store.nbytes + sum(version.carried_nbytes for version in self.store.versions)
+
+    def go_on(self, found: ReplicaSet, end: int, now: float) -> list[Effect]:
+        """Its set has a fresh primary in the next epoch, which goes on from `end`."""
+        self.store.rollback(end)
+        self.lineage.rollback(end)
+        self.epoch = found.epoch
+        self.backup = Backup(self, found, in_sync=True, now=now)
+        return self.backup.resumed(end, now)
+
+
+class Keeper:
+    """All states that one instance holds for others."""
+
+    def __init__(self, graph: Graph, instance: InstanceId, knowledge: Knowledge, own: str) -> None:
+        self._graph = graph
+        self._instance = instance
+        self._knowledge = knowledge
+        self._own = own
+        self._leaving_due = FOREVER
+        self.states: dict[str, HeldState] = {}
+
+    def is_for(self, message: Message) -> bool:
+        """Whether a message is about a state that is not this instance's own operator's."""
+        if isinstance(message, Freeze):
+            return message.name != self._own
+        return (
+            isinstance(message, (StateCopy, StateRecord, AskApplied, AskCopy))
+            and message.op != self._own
+            and message.op in self._graph.operators
+        )
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the topology names this instance as a keeper."""
+        return any(self._instance in self._knowledge.set_of(op).keepers for op in self.states)
+
+    # -- messages ----------------------------------------------------------------------------------------------------------------------
+
+    def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
+        """A primary's copy and records, a fresh primary's question, a manager's Freeze."""
+        if isinstance(message, Freeze):
+            return [Send(sender, self._freeze(message, now))]
+        if isinstance(message, AskCopy):
+            return self._copy_asked(sender, message, now)
+        if isinstance(message, StateCopy):
+            return self._copied(sender, message, now)
+        if isinstance(message, (StateRecord, AskApplied)):
+            held = self.states.get(message.op)
+            return [] if held is None else held.backup.message(sender, message, now)
+        return []
+
+    def _copied(self, sender: InstanceId, copy: StateCopy, now: float) -> list[Effect]:
+        found = self._knowledge.set_of(copy.op)
+        if copy.epoch > found.epoch:
+            return [Send(sender, AskTopology(self._knowledge.topology.generation))]
+        if copy.epoch < found.epoch or sender != found.primary or found.in_sync:
+            return []
+        held = self.states.get(copy.op)
+        if held is None:
+            if self._leaving_due != FOREVER or not self._has_room(copy):
+                return []
+            held = self.states[copy.op] = HeldState(self._graph, copy.op, self._knowledge, found, now)
+        return held.backup.message(sender, copy, now)
+
+    def _has_room(self, copy: StateCopy) -> bool:
+        nbytes = 0 if copy.state is None else copy.state.nbytes
+        held = sum(state.nbytes for state in self.states.values())
+        return len(self.states) < limits.keeper_sets_max and held + nbytes <= limits.keeper_state_bytes_max
+
+    def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
+        """A fresh primary, which has no state yet: it goes on from the end, which is the newest version here then."""
+        found = self._knowledge.set_of(ask.op)
+        if ask.epoch > found.epoch:
+            return [Send(sender, AskTopology(self._knowledge.topology.generation))]
+        held = self.states.get(ask.op)
+        if held is None or held.epoch != ask.epoch or sender != found.primary:
+            return []
+        version = held.store.at_or_below(held.backup.applied)
+        if version is None or version.state is None or now < held.copied_by:
+            return []
+        nbytes = version.state.nbytes + version.carried_nbytes
+        held.copied_by = now + limits.resend_after_s / 2 + nbytes / limits.stream_floor_bytes_s
+        units = bare(held.lineage.up_to(version.number), self._knowledge)
+        if mutants.on("keeper-without-consumed"):
+            units = ()
+        known = self._knowledge.completed.snapshot()
+        return [
+            Send(
+                sender,
+                StateCopy(
+                    ask.op,
+                    ask.epoch,
+                    version.number,
+                    units,
+                    known,
+                    version.record.chain,
+                    version.state,
+                    held.layout,
+                ),
+            )
+        ]
+
+    def _freeze(self, freeze: Freeze, now: float) -> FreezeAnswer | Refused:
+        """Like a backup's answer."""
+        generation = self._knowledge.topology.generation
+        if freeze.generation != generation:
+            why = (
+                "a newer topology"
+                if freeze.generation < generation
+                else "the topology of the question is not"
+            )
+            return Refused(freeze.attempt, generation, freeze.name, f"{why} known here")
+        held = self.states.get(freeze.name)
+        version = None
+        if held is not None and held.epoch == freeze.epoch and self._is_named(freeze.name, held):
+            held.backup.freeze(freeze.generation, now)
+            version = held.store.at_or_below(held.backup.applied)
+        applied, chain = (None, "") if version is None else (version.number, version.record.chain)
+        return FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain)
+
+    def _is_named(self, op: str, held: HeldState) -> bool:
+        found = self._knowledge.set_of(op)
+        return found.epoch == held.epoch and self._instance in found.keepers
+
+    # -- what others want to know ------------------------------------------------------------------------------------------------------
+
+    def reports(self) -> tuple[RoleReport, ...]:
+        """What managers may count on."""
+        return tuple(
+            RoleReport(op, KEPT, held.epoch, held.backup.applied, False)
+            for op, held in self.states.items()
+            if self._is_named(op, held)
+        )
+
+    # -- changes -----------------------------------------------------------------------------------------------------------------------
+
+    def topology_changed(self, now: float) -> list[Effect]:
+        """Go on as a keeper of the same epoch or of the next one, or forget the state."""
+        effects: list[Effect] = []
+        for op, held in list(self.states.items()):
+            found = self._knowledge.set_of(op)
+            named = self._instance in found.keepers
+            if found.epoch == held.epoch:
+                if named:
+                    held.backup.in_sync = True
+                    held.backup.thaw(self._knowledge.topology.generation)
+                    effects += held.backup.apply(now)
+                elif held.backup.in_sync or found.in_sync or found.keepers:
+                    del self.states[op]
+                continue
+            end = found.end_of(held.epoch)
+            version = None if end is None or mutants.on("keeper-forgets") else held.store.find(end)
+            if named and end is not None and found.epoch == held.epoch + 1 and version is not None:
+                effects += held.go_on(found, end, now)
+            else:
+                del self.states[op]
+        return effects
+
+    def durable_rose(self, now: float) -> list[Effect]:
+        """Records may be applied now."""
+        return [effect for held in self.states.values() for effect in held.backup.apply(now)]
+
+    def requests_completed(self) -> None:
+        """Free what was held for complete requests."""
+        for held in self.states.values():
+            held.lineage.complete(self._knowledge.completed)
+
+    def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
+        """A connection stands again: primaries hear how far their states have come here."""
+        effects: list[Effect] = []
+        for op, held in self.states.items():
+            if peer == self._knowledge.set_of(op).primary:
+                held.copied_by = -FOREVER
+            effects += held.backup.peer_up(peer, now)
+        return effects
+
+    def leave(self, now: float) -> list[Effect]:
+        """This instance is to end: it asks again and again to be let go, and is a keeper until it is."""
+        self._leaving_due = now + limits.resend_after_s
+        return [
+            Send(primary, Leave(op, held.epoch))
+            for op, held in self.states.items()
+            if (primary := self._knowledge.set_of(op).primary) is not None
+        ]
+
+    def tick(self, now: float) -> list[Effect]:
+        """Ask for notices that may be lost; ask again to be let go."""
+        effects = self.leave(now) if now >= self._leaving_due else []
+        for held in self.states.values():
+            effects += held.backup.tick(now)
+        return effects
+
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        due = self._leaving_due if self.states else FOREVER
+        for held in self.states.values():
+            due = min(due, held.backup.deadline())
+        return due

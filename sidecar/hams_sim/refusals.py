@@ -1,0 +1,189 @@
+"""Each kind of answer that is no reply says when it may be given. A kind that is not listed may never be given.
+
+What a client is told is compared with what was true: which models failed on its request, how often a model died while it ran the request
+alone, how deep its feedback went, whether the key was taken, and whether its time was up.
+"""
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hams_protocol.effects import NotServed
+from hams_protocol.graph import Join
+from hams_protocol.ids import RequestId
+from hams_protocol.messages import ModelError
+from hams_protocol.stateful import StatefulMachine
+from hams_protocol.stateless import StatelessMachine
+from hams_sim import limits
+from hams_sim.errors import Broken
+
+if TYPE_CHECKING:
+    from hams_sim.clients import Client
+    from hams_sim.node import Node
+    from hams_sim.world import World
+
+POISON = re.compile(r"the model died (\d+) times while it ran this request alone")
+HOPS = re.compile(r"feedback of (\S+) went on for more than maxHops=(\d+) internal requests")
+UNREAD = re.compile(r"cannot read what ")
+TORN = re.compile(r"two (values|executions) of ")
+LOST = re.compile(r"the state of (\S+) is lost")
+NOT_STARTED = re.compile(r"(\S+) has not started")
+
+
+class Refusals:
+    """The judge of errors and refusals. `failed`: what models said of a request; `alone`: deaths of a model that ran a request
+    alone, was about to, or had just done so: who hears of it by announcements cannot tell, so the protocol counts all of them."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._failed: dict[tuple[str, RequestId], set[str]] = {}
+        self._declined: set[tuple[str, RequestId]] = set()
+        self._alone: Counter[tuple[str, RequestId]] = Counter()
+        self._fed: dict[RequestId, RequestId] = {}
+
+    # -- what happens ------------------------------------------------------------------------------------------------------------
+
+    def failed(self, op: str, request: RequestId, message: str) -> None:
+        """A model says that it failed on a request."""
+        self._failed.setdefault((op, request), set()).add(message)
+
+    def declined(self, op: str, request: RequestId) -> None:
+        """A model refuses an input of a request, so that a First tries the next one."""
+        self._declined.add((op, request))
+
+    def died(self, node: "Node") -> None:
+        """A model has died, alone or with its proxy."""
+        # Not `Vertex`: an abstract class knows none of its subclasses where they are machine code.
+        if node.model is None or not isinstance(node.machine, StatefulMachine | StatelessMachine):
+            return
+        alone = node.model.alone
+        for request in node.machine.attempts.told | (set() if alone is None else {alone.request}):
+            self._alone[node.of, request] += 1
+
+    def fed_back(self, request: RequestId, value: str) -> None:
+        """A value became an internal request."""
+        origin = self._world.recorder.made_for.get(value)
+        if origin is not None:
+            self._fed[request] = origin
+
+    # -- what may be said --------------------------------------------------------------------------------------------------------
+
+    def check_error(self, client: "Client", request: RequestId, error: ModelError) -> None:
+        """A reply that is an error. That the two values of a torn fan-out are excused is judged by `checks`."""
+        of = self._family(request)
+        if TORN.match(error.message):
+            return
+        if found := POISON.fullmatch(error.message):
+            deaths = max(self._alone[error.op, item] for item in of)
+            least = max(int(found.group(1)), self._world.graph.data.recovery.max_attempts)
+            self._demand(
+                deaths >= least,
+                client,
+                error.message,
+                f"{error.op}'s model died {deaths} times while it ran it alone",
+            )
+        elif found := HOPS.fullmatch(error.message):
+            depth = self._depth(request)
+            self._demand(
+                depth >= int(found.group(2)), client, error.message, f"its feedback was {depth} deep"
+            )
+        elif UNREAD.match(error.message):
+            sent = any(
+                other.call.unreadable and (other is client or other.call.is_same_as(client.call))
+                for other in self._world.clients.values()
+            )
+            unread = sent or not of.isdisjoint(self._world.unread)
+            self._demand(unread, client, error.message, "everybody could read what was made of it")
+        elif error.status == 422:
+            first = self._world.graph.operators[error.op].join is Join.FIRST
+            declined = any((error.op, item) in self._declined for item in of)
+            self._demand(first and declined, client, error.message, f"{error.op} refused none of its inputs")
+        else:
+            said = set().union(*(self._failed.get((error.op, item), set()) for item in of))
+            self._demand(
+                error.message in said,
+                client,
+                error.message,
+                f"{error.op}'s model said {sorted(said) or 'nothing'} of it",
+            )
+
+    def check_not_served(self, client: "Client", outcome: NotServed) -> None:
+        """No reply."""
+        world, call = self._world, client.call
+        if outcome.status == 504:
+            waited_s = world.now - client.sent_at
+            self._demand(
+                waited_s >= limits.client_budget_s,
+                client,
+                outcome.message,
+                f"it had waited for {waited_s:.1f} s",
+            )
+        elif outcome.status == 409:
+            others = {other.call.digest for other in world.clients.values() if other.call.key == call.key}
+            self._demand(
+                call.key is not None and len(others) > 1,
+                client,
+                outcome.message,
+                "nobody used its key with another payload",
+            )
+        elif outcome.status == 410:
+            kept = world.graph.data.frontend.replies_kept
+            self._demand(
+                len(world.recorder.complete) > kept,
+                client,
+                outcome.message,
+                f"{len(world.recorder.complete)} requests are complete, {kept} replies are kept",
+            )
+        elif outcome.status == 429:
+            most = world.graph.data.frontend.max_in_flight
+            self._demand(
+                world.calls_open >= most,
+                client,
+                outcome.message,
+                f"{world.calls_open} calls are open, {most} are allowed",
+            )
+        elif outcome.status == 503:
+            self._check_unserved(client, outcome.message)
+        else:
+            self._demand(False, client, outcome.message, f"nothing is answered with {outcome.status}")
+
+    def _check_unserved(self, client: "Client", message: str) -> None:
+        world = self._world
+        if found := LOST.fullmatch(message):
+            self._demand(found.group(1) in world.losses.said, client, message, "that was never said")
+        else:
+            node = client.frontend
+            young = node is not None and world.now - node.born_at <= limits.registered_known_s
+            empty = any(
+                world.now - since <= limits.registered_known_s for since in world.truth.unowned_until.values()
+            )
+            behind = node is not None and not world.calm.is_well(node)
+            known = message in (
+                "the graph has not started",
+                "no frontend owns the request's shard",
+            ) or NOT_STARTED.fullmatch(message)
+            self._demand(
+                bool(known) and (young or empty or behind),
+                client,
+                message,
+                "every set and slot has an owner, and its frontend has known of them",
+            )
+
+    def _demand(self, holds: bool, client: "Client", message: str, but: str) -> None:
+        if not holds:
+            raise Broken("I2", f"{client.name} was told {message!r}, but {but}")
+
+    def _family(self, request: RequestId) -> set[RequestId]:
+        """A request, and the internal ones that came of it."""
+        found = {request}
+        for child, origin in self._fed.items():
+            if origin in found:
+                found.add(child)
+        return found
+
+    def _depth(self, request: RequestId) -> int:
+        depth = {request: 0}
+        for child, origin in self._fed.items():
+            if origin in depth:
+                depth[child] = depth[origin] + 1
+        return max(depth.values())

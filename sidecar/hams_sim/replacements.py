@@ -1,0 +1,107 @@
+"""Scenes in which replacements come late: a cluster without room for another pod, or models that take long to load (protocol.md, section 3).
+
+What the survivors of one fault hold must do for everybody who waits: no answer may depend on a fresh instance. And what takes a whole
+instance with it, proxy and model, must never take the last one that holds a state.
+"""
+
+from random import Random
+
+from hams_protocol.graph import Graph, WhenUnprotected
+from hams_sim import limits
+from hams_sim.faults import Fault
+from hams_sim.scene import CHAINS, Scenario, first, flushed, kill, stateful
+
+
+def one_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A single primary dies whole, at the moments of F1, F2 and F6; its model is busy, so that it holds many requests and has said so upstream."""
+    op, at, count = stateful(rng, graph), rng.uniform(0, span), rng.choice((1, 2, 3))
+    slow_records: list[Fault] = []
+    kind = rng.choice(("F1", "F2", "F6"))
+    if kind == "F1":
+        dies = flushed(at, f"primary:{op}", rng.choice(("Capture", "StateRecord")), count)
+    elif kind == "F2":
+        dies = kill(at, f"primary:{op}", "Durable", count)
+    else:
+        slow_records = [Fault(max(at - 0.05, 0.0), "slow-records", amount=0.2, span_s=0.5)]
+        dies = kill(at, f"primary:{first(graph)}", rng.choice(("", "StateRecord", "Capture")), 2)
+    return [Fault(0.0, "slow", dies.victim, span_s=span, amount=30.0), *slow_records, dies]
+
+
+def deadly(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """What kills a model kills its proxy as well; and perhaps somebody else's model is slow."""
+    return [Fault(0.0, "deadly", span_s=span), *one_dies(rng, graph, span)[: rng.choice((0, 1))]]
+
+
+def keeper_hurt(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A primary dies, and while a keeper holds the state it is hurt, or the primary again, or both lose sight of each other."""
+    op = stateful(rng, graph)
+    found = [kill(rng.uniform(0, span / 4), f"primary:{op}", rng.choice(("", "StateRecord", "Capture")))]
+    at = found[0].at
+    roles = (f"primary:{op}", f"keeper:{op}")
+    for _ in range(5):
+        at += rng.choice((0.005, 0.05, 0.3)) * (0.5 + rng.random())
+        kind = rng.choice(
+            ("kill", "kill", "kill-flushed", "isolate", "pause", "cut", "reset", "drain", "hold")
+        )
+        victim, other = rng.choice(roles), rng.choice(roles)
+        length = rng.choice((0.05, 0.3))
+        if kind == "hold":
+            what = rng.choice(("StateCopy", "StateRecord", "RecordAck", "AskCopy", "Freeze"))
+            found.append(Fault(at, kind, victim, other, length, amount=0.1, what=what))
+        else:
+            found.append(Fault(at, kind, victim, other, length))
+    return found
+
+
+def keeper_unseen(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Two primaries die, one after the other, and a manager loses sight of the keeper, which is an owner of slots, perhaps, while the third one is
+    yet to get the state from it: the copy is late."""
+    op = stateful(rng, graph)
+    at = rng.uniform(0, span / 4)
+    found = [kill(at, f"primary:{op}", rng.choice(("", "StateRecord", "Capture")))]
+    at += rng.choice((0.1, 0.3, 0.6)) * (0.5 + rng.random())
+    found.append(kill(at, f"primary:{op}", ""))
+    found.append(Fault(at, "hold", f"keeper:{op}", f"primary:{op}", 1.5, amount=0.5, what="StateCopy"))
+    found.append(
+        Fault(at + rng.uniform(0, 0.3), "deaf-to-managers", f"keeper:{op}", span_s=rng.choice((0.5, 1.5)))
+    )
+    return found
+
+
+REPLACEMENTS: dict[str, Scenario] = {
+    "late-replacement": Scenario(
+        "a primary dies whole, and its replacement comes late",
+        (*CHAINS, "single"),
+        one_dies,
+        backups=1,
+        replaced_s=limits.replaced_late_s,
+        answers_s=limits.answered_after_s,
+        unprotected=WhenUnprotected.CONTINUE,
+    ),
+    "late-poison": Scenario(
+        "poison takes proxies as well as models, and replacements come late",
+        (*CHAINS, "single"),
+        deadly,
+        backups=1,
+        replaced_s=limits.replaced_late_s,
+        poisoned=2,
+    ),
+    "keeper-unseen": Scenario(
+        "managers lose sight of a keeper before a fresh primary has its state",
+        (*CHAINS, "single", "relay", "fan-stateful"),
+        keeper_unseen,
+        backups=1,
+        span_s=2.0,
+        replaced_s=limits.replaced_slowly_s,
+        unprotected=WhenUnprotected.CONTINUE,
+    ),
+    "keeper-hurt": Scenario(
+        "a keeper is hurt while it holds the state",
+        (*CHAINS, "single", "fan-stateful"),
+        keeper_hurt,
+        backups=1,
+        span_s=2.0,
+        replaced_s=limits.replaced_slowly_s,
+        unprotected=WhenUnprotected.CONTINUE,
+    ),
+}

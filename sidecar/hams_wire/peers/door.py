@@ -1,0 +1,96 @@
+"""The door for TLS connections: at most so many at a time that have not shown a certificate yet.
+
+A server of the event loop begins a handshake for whoever connects, and each holds memory until it has failed. Here a connection is
+accepted only when one of `handshakes_max` places is free; until then it waits in the kernel's queue, which costs this process nothing.
+Never: reads what a connection says, or decides whether it may stay.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from hams_wire import limits
+from hams_wire.tls import Certificates
+
+log = logging.getLogger("hams.wire.peers")
+
+
+class Door:
+    """A listening socket. `make` gives the protocol of each connection, which is told of it once the handshake is done."""
+
+    def __init__(
+        self, listening: socket.socket, tls: Certificates, make: Callable[[], asyncio.BufferedProtocol]
+    ) -> None:
+        self._listening = listening
+        self._tls = tls
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._places = asyncio.Semaphore(limits.handshakes_max)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting = self._loop.create_task(self._accept(), name="TLS door")
+
+    @classmethod
+    async def open(
+        cls, host: str, port: int, tls: Certificates, make: Callable[[], asyncio.BufferedProtocol]
+    ) -> "Door":
+        """Listen at the first address of `host`. Raises OSError."""
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setblocking(False)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(limits.connections_max)
+        except OSError:
+            listening.close()
+            raise
+        return cls(listening, tls, make)
+
+    @property
+    def bound(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._listening.getsockname()[:2]  # type: ignore[no-any-return]
+
+    @property
+    def handshakes(self) -> int:
+        """Connections that have not shown a certificate yet."""
+        return len(self._tasks)
+
+    async def close(self) -> None:
+        """Accept nobody any more, and drop who has not come in."""
+        for task in (self._accepting, *self._tasks):
+            task.cancel()
+        await asyncio.gather(self._accepting, *self._tasks, return_exceptions=True)
+        self._listening.close()
+
+    async def _accept(self) -> None:
+        while True:
+            await self._places.acquire()
+            try:
+                accepted, _ = await self._loop.sock_accept(self._listening)
+            except OSError as error:
+                self._places.release()
+                log.warning("a connection could not be accepted: %s", error)
+                await asyncio.sleep(limits.accept_again_s)
+                continue
+            task = self._loop.create_task(self._let_in(accepted), name="TLS handshake")
+            self._tasks.add(task)
+            task.add_done_callback(self._through)
+
+    def _through(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._places.release()
+
+    async def _let_in(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make, accepted, ssl=self._tls.server(), ssl_handshake_timeout=limits.handshake_s
+            )
+        except (OSError, ssl.SSLError) as error:  # a time-out is an OSError
+            log.debug("a TLS handshake failed: %s", error)
+            accepted.close()

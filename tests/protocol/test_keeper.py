@@ -1,0 +1,605 @@
+"""Keepers (sections 2, 3 and 7.2): instances of other operators that hold a state while no backup does."""
+
+from dataclasses import replace
+
+import pytest
+from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, rset, table, topo, value
+
+from hams_protocol import limits
+from hams_protocol.deps import Dep
+from hams_protocol.effects import LoadState, NoteDurable, NoteLost, Propose, StartBatch, Stop
+from hams_protocol.events import CasDone, CasUnknown, Drain, Member, MembersChanged, PeerDown, PeerUp
+from hams_protocol.frontend import FrontendMachine
+from hams_protocol.graph import FRONTEND, RecoverySpec, Suspects, WhenUnprotected
+from hams_protocol.ids import UnitId
+from hams_protocol.messages import (
+    KEPT,
+    AskCopy,
+    Attempt,
+    AttemptAck,
+    Completion,
+    Consumed,
+    Fence,
+    FenceAnswer,
+    Freeze,
+    FreezeAnswer,
+    Health,
+    Leave,
+    Probe,
+    ProbeAnswer,
+    RecordAck,
+    RoleReport,
+    StateCopy,
+    StateRecord,
+)
+from hams_protocol.recovery import ManagerMachine
+from hams_protocol.stateful.machine import StatefulMachine
+
+DATA = graph(op("p", FRONTEND, to=("q",)), op("q", "p", stateful=True))
+P_SLOT = table("p", ("p-1", 1))
+ALONE = rset("q", "q-2", epoch=2, ends=((1, 0),))
+KEPT_BY_P = replace(ALONE, keepers=("p-1",))
+
+
+def member(name, keeps=True, host="", of=None):
+    return Member(name, of or name[0], "", keeps=keeps, host=host)
+
+
+EVERYBODY = (member("F-1"), member("p-1"), member("q-2"), Member("m-1", "manager", ""))
+
+
+def promoted(*members, data=DATA):
+    """q-2, which was q-1's backup and is alone now."""
+    backup = Rig(StatefulMachine(data, "q", "q-2"))
+    backup.ready(P("another state 0"))
+    backup.learn(topo(1, rset("q", "q-1", joining=("q-2",))))
+    backup.get("q-1", StateCopy("q", 1, 0, (), Completion(()), "", P("state 0")))
+    backup.learn(topo(2, rset("q", "q-1", "q-2")))
+    backup.step(MembersChanged(members or EVERYBODY))
+    backup.all.clear()
+    backup.learn(topo(3, ALONE, P_SLOT, revoked=("q-1",)))
+    backup.loaded(backup.all)
+    return backup
+
+
+def named(rig):
+    """The keeper that was called has the copy, and is in the topology."""
+    rig.get("p-1", RecordAck("q", 2, 0, 0))
+    (proposal,) = of(rig.all, Propose)
+    rig.all.clear()
+    rig.step(CasDone(proposal.topology, proposal.topology.generation))
+    return proposal.topology
+
+
+def test_a_primary_that_has_lost_its_last_backup_calls_a_keeper_and_names_it_once_that_has_the_state():
+    rig = promoted()
+    (copy,) = of(rig.all, StateCopy, to="p-1")
+    assert (copy.epoch, copy.version, copy.state) == (2, 0, P("state 0"))
+    assert not of(rig.all, Propose)
+    assert named(rig).find("q").keepers == ("p-1",)
+
+
+def test_nothing_is_durable_before_the_keeper_that_is_named_has_it():
+    rig = promoted()
+    named(rig)
+    rig.token("p-1", value("p", R0, "p:0"))
+    rig.run()
+    assert of(rig.all, StateRecord, to="p-1")
+    assert not of(rig.all, NoteDurable)
+    rig.get("p-1", RecordAck("q", 2, 1, 1))
+    assert [note.version for note in of(rig.all, NoteDurable)] == [1]
+
+
+def test_a_suspect_waits_for_the_keeper_and_not_for_a_backup():
+    rig = promoted()
+    rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    assert not of(rig.all, StartBatch)
+    named(rig)
+    said = of(rig.all, Attempt, to="p-1")[-1]
+    rig.get("p-1", AttemptAck("p", said.request, said.lane, said.serial))
+    assert of(rig.all, StartBatch)
+
+
+def test_where_nobody_can_keep_the_state_a_suspect_waits_or_runs_as_the_graph_says():
+    def rig_of(suspects):
+        data = graph(
+            op("p", FRONTEND, to=("q",)),
+            op("q", "p", stateful=True),
+            recovery=RecoverySpec(suspects=suspects),
+        )
+        return promoted(member("q-2"), data=data)
+
+    rig = rig_of(Suspects.WAIT)
+    rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    assert not of(rig.all, Attempt)
+    rig = rig_of(Suspects.RUN)
+    rig.token("p-1", value("p", R1, "p:1"), attempts=2)
+    assert not of(rig.all, Attempt), "an instance died while it ran that alone"
+    rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    assert [said.request for said in of(rig.all, Attempt)] == [R0]
+
+
+def test_a_keeper_is_on_another_host_if_there_is_one_and_a_frontend_only_if_nobody_else_is():
+    mine = member("q-2", host="here")
+    near, far = member("p-1", host="here"), member("F-1", host="there")
+    assert of(promoted(mine, near, far).all, StateCopy, to="F-1")
+    assert of(promoted(mine, near, replace(far, host="here")).all, StateCopy, to="p-1")
+
+
+def test_instances_of_older_versions_managers_and_its_own_operators_are_never_keepers():
+    rig = promoted(member("q-2"), member("q-3"), member("p-1", keeps=False), Member("m-1", "manager", ""))
+    assert not of(rig.all, StateCopy)
+
+
+def test_under_block_no_keeper_is_called():
+    data = graph(
+        op("p", FRONTEND, to=("q",)),
+        op("q", "p", stateful=True),
+        recovery=RecoverySpec(when_unprotected=WhenUnprotected.BLOCK),
+    )
+    assert not of(promoted(data=data).all, StateCopy)
+
+
+def test_a_keeper_that_does_not_answer_or_is_gone_is_given_up_for_another_and_never_called_again():
+    rig = promoted()
+    rig.all.clear()
+    rig.after(2 * limits.keeper_wait_s)
+    assert of(rig.all, StateCopy, to="F-1")
+    rig.get("p-1", RecordAck("q", 2, 0, 0))
+    assert not of(rig.all, Propose), "what p-1 says now is of no use"
+    rig.all.clear()
+    rig.step(PeerDown("F-1", refused=True))
+    rig.after(1.0)
+    assert not of(rig.all, StateCopy), "everybody has been tried"
+
+
+def test_a_keeper_that_dies_is_dropped_by_the_primarys_own_proposal():
+    rig = promoted()
+    named(rig)
+    rig.all.clear()
+    rig.step(PeerDown("p-1", refused=True))
+    assert of(rig.all, Propose)[-1].topology.find("q").keepers == ()
+
+
+def test_a_keeper_ends_with_the_first_backup_in_sync():
+    rig = promoted()
+    topology = named(rig)
+    found = replace(topology.find("q"), joining=("q-3",))
+    rig.learn(topology.with_set(found).next())
+    rig.get("q-3", AskCopy("q", 2, -1, topology.generation + 1))
+    rig.all.clear()
+    rig.get("q-3", RecordAck("q", 2, 0, 0))
+    found = of(rig.all, Propose)[-1].topology.find("q")
+    assert (found.in_sync, found.keepers) == (("q-3",), ())
+
+
+def test_a_keeper_whose_lease_expired_is_not_called_again_in_the_epoch_when_it_registers_again():
+    rig = promoted(member("p-1"), member("q-2"))
+    rig.step(MembersChanged((member("q-2"),)))
+    rig.learn(topo(4, ALONE, P_SLOT, revoked=("q-1",)))
+    rig.all.clear()
+    rig.step(MembersChanged((member("p-1"), member("q-2"))))
+    rig.after(0.1)
+    assert not of(rig.all, StateCopy)
+    rig.get("p-1", RecordAck("q", 2, 0, 0))
+    assert not of(rig.all, Propose), "it said that of the first copy"
+
+
+def suspect_runs(rig):
+    """A suspect is announced, and runs alone."""
+    rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    said = of(rig.all, Attempt, to="p-1")[-1]
+    rig.get("p-1", AttemptAck("p", said.request, said.lane, said.serial))
+    assert of(rig.all, StartBatch)
+
+
+def test_a_keeper_is_not_let_go_while_a_suspect_runs():
+    rig = promoted()
+    named(rig)
+    suspect_runs(rig)
+    rig.all.clear()
+    rig.get("p-1", Leave("q", 2))
+    assert not of(rig.all, Propose)
+    rig.run()
+    assert of(rig.all, Propose)[-1].topology.find("q").keepers == ()
+
+
+def test_a_suspect_does_not_run_while_it_is_not_known_whether_the_keeper_was_let_go():
+    rig = promoted()
+    named(rig)
+    rig.get("p-1", Leave("q", 2))
+    (proposal,) = of(rig.all, Propose)
+    rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    assert not of(rig.all, Attempt)
+    rig.step(CasDone(proposal.topology, proposal.topology.generation))
+    assert not of(rig.all, Attempt)
+    assert of(rig.all, StateCopy, to="F-1")
+
+
+def test_a_later_generation_tells_whether_the_keeper_was_let_go_where_the_outcome_is_unknown():
+    rig = promoted()
+    named(rig)
+    rig.step(PeerDown("p-1", refused=True))
+    rig.step(CasUnknown())
+    rig.step(PeerUp("p-1"))
+    rig.all.clear()
+    rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    assert not of(rig.all, Attempt)
+    rig.after(2 * limits.propose_retry_s)
+    (proposal,) = of(rig.all, Propose)
+    assert proposal.topology.find("q").keepers == ("p-1",)
+    rig.step(CasDone(proposal.topology, proposal.topology.generation))
+    assert of(rig.all, Attempt)
+
+
+def test_a_keeper_that_may_be_named_yet_counts_although_it_is_gone():
+    rig = promoted()
+    rig.get("p-1", RecordAck("q", 2, 0, 0))
+    assert of(rig.all, Propose)
+    rig.all.clear()
+    rig.step(PeerDown("p-1", refused=True))
+    rig.token("p-1", value("p", R0, "p:0"))
+    rig.run()
+    assert not of(rig.all, NoteDurable)
+    assert not of(rig.all, StateCopy)
+
+
+def test_a_keeper_is_named_only_once_it_has_everything_that_is_durable():
+    rig = promoted()
+    rig.token("p-1", value("p", R0, "p:0"))
+    rig.run()
+    assert [note.version for note in of(rig.all, NoteDurable)] == [0, 1]
+    rig.get("p-1", RecordAck("q", 2, 0, 0))
+    assert not of(rig.all, Propose)
+    assert [copy.version for copy in of(rig.all, StateCopy, to="p-1")] == [0, 1]
+    rig.get("p-1", RecordAck("q", 2, 1, 1))
+    assert of(rig.all, Propose)
+
+
+def test_a_suspect_does_not_run_while_the_keeper_is_out_of_reach():
+    rig = promoted()
+    named(rig)
+    rig.step(PeerDown("p-1", refused=False))
+    rig.token("p-1", value("p", R0, "p:0"), attempts=1)
+    assert not of(rig.all, Attempt)
+
+
+# -- the keeper ------------------------------------------------------------------------------------------------------------------
+
+
+def copy_of(version=0, epoch=2):
+    out = value("q", R0, "q:0")
+    units = (Consumed(UnitId(R0, ()), 1, "q:0", ((FRONTEND, out),), ()),) if version else ()
+    return StateCopy("q", epoch, version, units, Completion(()), "", P(f"state {version}"))
+
+
+def stateless():
+    return active_of(DATA, "p", "p-1", topo(3, ALONE))
+
+
+def frontend():
+    rig = Rig(FrontendMachine(DATA, "F-1"))
+    rig.learn(topo(3, ALONE))
+    return rig
+
+
+@pytest.fixture(params=[stateless, frontend])
+def keeper(request):
+    rig = request.param()
+    rig.all.clear()
+    return rig
+
+
+def name_of(rig):
+    return rig.machine.instance
+
+
+def test_a_keeper_takes_the_copy_of_the_present_primary_alone(keeper):
+    keeper.get("q-9", copy_of())
+    keeper.get("q-2", copy_of(epoch=1))
+    assert not of(keeper.all, RecordAck)
+    keeper.get("q-2", copy_of())
+    assert of(keeper.all, RecordAck, to="q-2") == [RecordAck("q", 2, 0, 0)]
+
+
+def test_a_keeper_applies_records_and_answers_managers_once_it_is_named(keeper):
+    keeper.get("q-2", copy_of())
+    keeper.get("q-2", StateRecord("q", 2, 1, 0, (), (), "c1", P("state 1")))
+    assert of(keeper.all, RecordAck)[-1] == RecordAck("q", 2, 1, 1)
+    keeper.get("m-1", Freeze(1, 3, "q", 2))
+    assert of(keeper.all, FreezeAnswer)[-1].applied is None
+    keeper.learn(topo(4, replace(ALONE, keepers=(name_of(keeper),))))
+    keeper.get("m-1", Probe(7))
+    assert RoleReport("q", KEPT, 2, 1, False) in of(keeper.all, ProbeAnswer)[-1].roles
+    keeper.get("m-1", Freeze(2, 4, "q", 2))
+    assert of(keeper.all, FreezeAnswer)[-1].applied == 1
+
+
+def test_a_frozen_keeper_takes_no_record_until_a_later_topology_is_known(keeper):
+    keeper.get("q-2", copy_of())
+    mine = replace(ALONE, keepers=(name_of(keeper),))
+    keeper.learn(topo(4, mine))
+    keeper.get("m-1", Freeze(1, 4, "q", 2))
+    record = StateRecord("q", 2, 1, 0, (), (), "c1", P("state 1"))
+    keeper.all.clear()
+    keeper.get("q-2", record)
+    assert not of(keeper.all, RecordAck)
+    keeper.learn(topo(5, mine))
+    keeper.get("q-2", record)
+    assert of(keeper.all, RecordAck)[-1] == RecordAck("q", 2, 1, 1)
+
+
+def test_a_keeper_goes_back_to_the_end_before_it_goes_on(keeper):
+    keeper.get("q-2", copy_of())
+    mine = (name_of(keeper),)
+    keeper.learn(topo(4, replace(ALONE, keepers=mine)))
+    units = copy_of(version=1).units
+    keeper.get("q-2", StateRecord("q", 2, 1, 0, (), units, "c1", P("state 1")))
+    ended = replace(ALONE, epoch=3, primary="q-3", keepers=mine, ends=((1, 0), (2, 0)))
+    keeper.learn(topo(5, ended, revoked=("q-2",)))
+    assert of(keeper.all, RecordAck, to="q-3") == [RecordAck("q", 3, 0, 0)]
+    keeper.get("q-4", AskCopy("q", 3, -1, 5))
+    keeper.get("q-3", AskCopy("q", 2, -1, 5))
+    assert not of(keeper.all, StateCopy)
+    keeper.get("q-3", AskCopy("q", 3, -1, 5))
+    (copy,) = of(keeper.all, StateCopy, to="q-3")
+    assert (copy.version, copy.units) == (0, ())
+    keeper.get("q-3", StateRecord("q", 3, 1, 0, (), (), "d1", P("another state 1")))
+    again = replace(ended, epoch=4, primary="q-4", ends=(*ended.ends, (3, 1)))
+    keeper.learn(topo(6, again, revoked=("q-2", "q-3")))
+    keeper.now += 1.0  # the copy for q-3 is no longer on its way
+    keeper.get("q-4", AskCopy("q", 4, -1, 6))
+    (copy,) = of(keeper.all, StateCopy, to="q-4")
+    assert (copy.version, copy.state, copy.units) == (1, P("another state 1"), ())
+
+
+def test_a_keeper_forgets_the_state_when_the_topology_names_it_no_more(keeper):
+    keeper.get("q-2", copy_of())
+    keeper.learn(topo(4, replace(ALONE, keepers=(name_of(keeper),))))
+    assert keeper.machine.keeper.is_needed
+    keeper.learn(topo(5, rset("q", "q-2", "q-3", epoch=2)))
+    assert not keeper.machine.keeper.states
+
+
+def test_a_keeper_gives_the_state_to_the_fresh_primary_and_keeps_it_in_that_epoch(keeper):
+    keeper.get("q-2", copy_of(version=1))
+    mine = (name_of(keeper),)
+    keeper.learn(topo(4, replace(ALONE, keepers=mine)))
+    ended = replace(ALONE, epoch=3, primary="q-3", keepers=mine, ends=((1, 0), (2, 1)))
+    keeper.learn(topo(5, ended, revoked=("q-2",)))
+    assert of(keeper.all, RecordAck, to="q-3") == [RecordAck("q", 3, 1, 1)]
+    keeper.get("q-3", AskCopy("q", 3, -1, 5))
+    (copy,) = of(keeper.all, StateCopy, to="q-3")
+    assert (copy.epoch, copy.version, copy.state, len(copy.units)) == (3, 1, P("state 1"), 1)
+
+
+def test_a_keeper_holds_no_more_than_its_bound(keeper, monkeypatch):
+    monkeypatch.setattr(limits, "keeper_state_bytes_max", 5)
+    keeper.get("q-2", copy_of())
+    assert not of(keeper.all, RecordAck)
+
+
+def test_a_keeper_that_is_to_end_asks_to_be_let_go_and_ends_then():
+    rig = active_of(DATA, "p", "p-1", topo(3, ALONE))
+    rig.get("q-2", copy_of())
+    rig.learn(topo(4, KEPT_BY_P))
+    effects = rig.step(Drain())
+    assert of(effects, Leave, to="q-2")
+    assert not of(rig.all, Stop)
+    effects = rig.learn(topo(5, ALONE))
+    assert of(effects, Stop)
+
+
+QR = graph(op("p", FRONTEND, to=("q",)), op("q", "p", to=("r",), stateful=True), op("r", "q", stateful=True))
+
+
+def backup_of_r():
+    """r-2, which is in sync, and keeps q's state."""
+    rig = Rig(StatefulMachine(QR, "r", "r-2"))
+    rig.ready(P("r 0"))
+    rig.learn(topo(3, ALONE, rset("r", "r-1", joining=("r-2",))))
+    rig.get("r-1", StateCopy("r", 1, 0, (), Completion(()), "", P("r 0")))
+    rig.get("q-2", copy_of())
+    rig.learn(topo(4, replace(ALONE, keepers=("r-2",)), rset("r", "r-1", "r-2")))
+    return rig
+
+
+def test_who_is_dropped_from_its_own_set_stays_until_it_is_let_go_as_a_keeper():
+    rig = backup_of_r()
+    effects = rig.learn(topo(5, replace(ALONE, keepers=("r-2",)), rset("r", "r-1")))
+    assert not of(effects, Stop)
+    assert of(effects, Leave, to="q-2")
+    rig.get("m-1", Freeze(2, 5, "q", 2))
+    assert of(rig.all, FreezeAnswer)[-1].applied == 0
+    assert of(rig.learn(topo(6, ALONE, rset("r", "r-1"))), Stop)
+
+
+def test_who_stays_as_a_keeper_alone_does_not_join_its_own_set_again():
+    rig = backup_of_r()
+    rig.learn(topo(5, replace(ALONE, keepers=("r-2",)), rset("r", "r-1")))
+    effects = rig.learn(topo(6, replace(ALONE, keepers=("r-2",)), rset("r", "r-1", joining=("r-2",))))
+    assert not of(effects, Stop)
+    assert not of(effects, AskCopy)
+
+
+def test_a_keeper_that_drains_does_not_join_its_own_set_again():
+    rig = backup_of_r()
+    rig.step(Drain())
+    rig.learn(topo(5, replace(ALONE, keepers=("r-2",)), rset("r", "r-1")))
+    effects = rig.learn(topo(6, replace(ALONE, keepers=("r-2",)), rset("r", "r-1", joining=("r-2",))))
+    assert not of(effects, AskCopy)
+
+
+# -- a fresh primary -------------------------------------------------------------------------------------------------------------
+
+AFTER = replace(ALONE, epoch=3, primary="q-3", keepers=("p-1",), ends=((1, 0), (2, 0)))
+
+
+def test_a_fresh_primary_begins_with_the_keepers_state_and_not_with_its_own():
+    rig = Rig(StatefulMachine(DATA, "q", "q-3"))
+    rig.ready(P("a state 0 of its own"))
+    rig.learn(topo(5, AFTER))
+    assert of(rig.all, AskCopy, to="p-1") == [AskCopy("q", 3, -1, 5)]
+    assert not of(rig.all, NoteDurable)
+    assert not rig.machine.ready
+    rig.get("p-1", copy_of(epoch=2))
+    assert rig.machine.primary is None, "of an epoch that has ended"
+    rig.get("p-1", copy_of(epoch=3))
+    assert of(rig.all, LoadState)[-1].state == P("state 0")
+    assert not of(rig.all, NoteDurable), (
+        "the keeper has not said yet that it holds the beginning of the epoch"
+    )
+    rig.get("p-1", RecordAck("q", 3, 0, 0))
+    assert [note.version for note in of(rig.all, NoteDurable)] == [0]
+
+
+def test_a_fresh_primary_whose_keeper_is_gone_ends_instead_of_guessing():
+    rig = Rig(StatefulMachine(DATA, "q", "q-3"))
+    rig.ready(P("a state 0 of its own"))
+    rig.learn(topo(5, AFTER))
+    rig.step(PeerDown("p-1", refused=True))
+    rig.after(limits.backup_lag_max_s + 0.1)
+    assert of(rig.all, Stop)
+
+
+def fresh(data=DATA, ready=True):
+    rig = Rig(StatefulMachine(data, "q", "q-3"))
+    if ready:
+        rig.ready(P("a state 0 of its own"))
+    rig.learn(topo(5, AFTER, P_SLOT))
+    return rig
+
+
+def test_a_fresh_primary_gets_the_state_while_its_model_is_still_loading():
+    rig = fresh(ready=False)
+    assert of(rig.all, AskCopy, to="p-1")
+    rig.get("p-1", copy_of(epoch=3))
+    assert not of(rig.all, LoadState)
+    rig.ready(P("a state 0 of its own"))
+    assert of(rig.all, LoadState)[-1].state == P("state 0")
+
+
+def test_a_fresh_primary_takes_nothing_but_the_end_and_knows_what_is_complete_by_then():
+    rig = fresh()
+    rig.get("p-1", copy_of(version=1, epoch=3))
+    assert rig.machine.primary is None, "not the end"
+    complete = Completion(((0, 1, ()),))
+    rig.get("p-1", replace(copy_of(epoch=3), complete=complete))
+    rig.loaded(rig.all)
+    rig.token("p-1", value("p", R0, "p:0"))
+    assert not of(rig.all, StartBatch)
+    rig.token("p-1", value("p", R1, "p:1"))
+    assert of(rig.all, StartBatch)
+
+
+def test_a_fresh_primary_that_cannot_read_the_keepers_state_ends():
+    rig = fresh()
+    rig.get("p-1", replace(copy_of(epoch=3), state=P("state 0", defect="of a newer version")))
+    assert of(rig.all, Stop)
+    assert not of(rig.all, LoadState)
+
+
+def test_a_fresh_primary_without_its_state_yet_holds_up_no_recovery_and_keeps_the_fence():
+    data = graph(op("o", FRONTEND, to=("q",), stateful=True), op("q", "o", stateful=True))
+    o = rset("o", "o-1")
+    rig = Rig(StatefulMachine(data, "q", "q-3"))
+    rig.ready(P("a state 0 of its own"))
+    found = replace(AFTER, keepers=("F-1",))
+    rig.learn(topo(5, found, o))
+    rig.get("m-1", Fence(7, 5, "q", (Dep("o", 1, 3),)))
+    assert of(rig.all, FenceAnswer, to="m-1") == [FenceAnswer(7, 5, "q", 3, False, ())]
+    rig.get("F-1", copy_of(epoch=3))
+    rig.loaded(rig.all)
+    rig.get("F-1", RecordAck("q", 3, 0, 0))
+    rig.token("o-1", value("o", R0, "o:4", dep("o", 1, 4)))
+    assert not of(rig.all, StartBatch)
+    rig.token("o-1", value("o", R1, "o:3", dep("o", 1, 3)))
+    assert of(rig.all, StartBatch)
+
+
+# -- managers --------------------------------------------------------------------------------------------------------------------
+
+
+def manager(*members):
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    rig.step(MembersChanged((member("F-1"), member("p-1"), Member("m-1", "manager", ""), *members)))
+    return failed(rig, KEPT_BY_P)
+
+
+def failed(rig, found):
+    """The manager learns that q-2 leads the set, and that nobody listens there; what it proposes besides is committed."""
+    rig.step(PeerDown("q-2", refused=True))
+    rig.learn(topo(4, found, P_SLOT))
+    for proposal in of(rig.all, Propose):
+        rig.step(CasDone(proposal.topology, proposal.topology.generation))
+    return rig
+
+
+def answered(rig):
+    """The keeper has answered a probe, and the Freeze that follows once the primary is revoked."""
+    nonce = of(rig.all, Probe, to="p-1")[-1].nonce
+    rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", KEPT, 2, 7, False),)))
+    proposals = [item for item in of(rig.all, Propose) if "q-2" in item.topology.revoked]
+    if not proposals:
+        return None
+    rig.step(CasDone(proposals[-1].topology, proposals[-1].topology.generation))
+    question = of(rig.all, Freeze, to="p-1")[-1]
+    rig.get("p-1", FreezeAnswer(question.attempt, question.generation, "q", 2, 7))
+    return of(rig.all, Propose)[-1].topology.find("q")
+
+
+def test_a_dead_primary_is_replaced_by_a_fresh_instance_that_goes_on_from_what_the_keeper_has():
+    found = answered(manager(member("q-3")))
+    assert (found.epoch, found.primary, found.keepers, found.end_of(2)) == (3, "q-3", ("p-1",), 7)
+
+
+def test_a_joiner_goes_before_an_instance_that_knows_nothing():
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    others = (member("q-3"), member("q-4"))
+    rig.step(MembersChanged((member("F-1"), member("p-1"), Member("m-1", "manager", ""), *others)))
+    failed(rig, replace(KEPT_BY_P, joining=("q-4",)))
+    assert answered(rig).primary == "q-4"
+
+
+def test_without_a_fresh_instance_the_primary_stays_and_the_state_is_not_lost():
+    rig = manager()
+    assert answered(rig) is None
+    rig.after(limits.kept_wait_s)
+    assert not of(rig.all, NoteLost)
+
+
+def test_an_instance_of_an_older_version_cannot_go_on_with_what_a_keeper_holds():
+    assert answered(manager(member("q-3", keeps=False))) is None
+
+
+def test_a_primary_whose_proxy_lives_is_not_revoked_for_its_keepers_sake():
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    everybody = (*EVERYBODY, member("q-3"))
+    rig.step(MembersChanged(everybody))
+    rig.learn(topo(4, KEPT_BY_P))
+    from hams_protocol.messages import Suspect
+
+    rig.get("q-2", Suspect("q-2", "its model died"))
+    nonce = of(rig.all, Probe, to="p-1")[-1].nonce
+    rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", KEPT, 2, 7, False),)))
+    rig.after(0.1)
+    assert not [item for item in of(rig.all, Propose) if "q-2" in item.topology.revoked]
+
+
+def revokes(rig):
+    """Whether p-1 is revoked by anything proposed so far."""
+    return any("p-1" in item.topology.revoked for item in of(rig.all, Propose))
+
+
+def test_a_keeper_is_not_revoked_before_the_primary_has_said_that_it_has_the_state():
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    rig.step(MembersChanged((*EVERYBODY, member("p-2"))))
+    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1",)))
+    rig.step(PeerDown("p-1", refused=True))
+    rig.after(0.1)
+    nonce = of(rig.all, Probe, to="q-2")[-1].nonce
+    assert not revokes(rig), "it may be the last one that has the state"
+    rig.get("q-2", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", "joining", 2, -1, False),)))
+    assert not revokes(rig), "the primary is yet to get it from the keeper"
+    rig.get("q-2", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", "primary", 2, 0, True),)))
+    assert revokes(rig)
