@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -286,14 +287,27 @@ def test_a_full_disk_is_in_the_status(tmp_path, monkeypatch):
     assert supervisor._full("logs", tmp_path) == ""
 
 
-def test_version_help_and_completion_are_where_they_are_looked_for(hams):
+def test_version_and_help_are_where_they_are_looked_for(hams):
     assert hams.ok("--version").startswith("hams 0.")
     assert "core: " in hams.ok("--version")
     assert hams.ok("-h") == hams.ok("--help")
     assert "--detach" in hams.ok("up", "-h")
-    assert "complete" in hams.ok("--show-completion")
     listed = hams.ok("-h").partition("Commands:")[2]
     assert "..." not in listed, "each command's line is whole"
+
+
+def test_completion_is_shown_to_the_shell_that_asks(hams):
+    """The shell is the nearest parent that is one, so the command runs below bash, whatever runs the tests."""
+    asked = subprocess.run(
+        ["bash", "-c", '"$@"; exit $?', "bash", *hams.program, "--show-completion"],
+        env=hams.environment,
+        text=True,
+        capture_output=True,
+        timeout=90,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert "complete" in asked.stdout
 
 
 def test_a_shell_is_offered_the_graphs_that_run_and_their_operators(hams, monkeypatch, tmp_path):
