@@ -54,6 +54,11 @@ For tests in which nobody may be replaced but whom they hurt: a process that get
 
 SILENT = ("spec:\n", "spec:\n  recovery: {suspectAfter: 1s}\n")
 """With it who is cut off or stuck for seconds is suspected, who gets no CPU for half a second is not."""
+BLOCKING = ("spec:\n", "spec:\n  recovery: {whenUnprotected: Block}\n")
+BLOCKING_RESTART = ("spec:\n", "spec:\n  recovery: {whenLost: Restart, whenUnprotected: Block}\n")
+"""With them a state never has a keeper. Else one kept it that was named between two kills, some 20 ms apart on a busy machine:
+for tests that lose a state, or of who else brings it back."""
+
 PROBED_S = 5.0
 """By then whoever is suspected with it has been asked, and acted against if there was no answer."""
 

@@ -10,7 +10,7 @@ from hams_operator.graph import load
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.graph import Graph
 from hams_wire.checkpoints import CheckpointFolder
-from tests.faults.harness import REDUNDANT_S, changed, run_graph
+from tests.faults.harness import BLOCKING_RESTART, REDUNDANT_S, changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
 
@@ -66,7 +66,7 @@ async def first_count(folder: Path, graphs: Path) -> int:
 async def test_f13_a_lost_state_begins_again_from_its_newest_checkpoint(tmp_path: Path) -> None:
     graphs = changed(
         tmp_path,
-        ("spec:\n", "spec:\n  recovery: {whenLost: Restart}\n"),
+        BLOCKING_RESTART,
         ("stateful: {", "stateful: {checkpoint: {every: 1s, keep: 2, dir: saved}, "),
     )
     folder = CheckpointFolder(str(graphs / "saved"), load(graphs / "line.yaml").data.name, "first")

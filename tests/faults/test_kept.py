@@ -9,7 +9,7 @@ from hams_operator.local.observe import InstanceStatus
 from hams_wire import records
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import NotApplied
-from tests.faults.harness import GraphRun, run_graph
+from tests.faults.harness import BLOCKING, GraphRun, changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
 
@@ -34,7 +34,8 @@ async def revoke(run: GraphRun, target: InstanceStatus) -> None:
 
 
 async def test_f33_the_state_of_a_revoked_primary_goes_on_under_its_fresh_id(tmp_path: Path) -> None:
-    async with run_graph("line.yaml", tmp_path) as run, run.load(clients=4):
+    graphs = changed(tmp_path, BLOCKING)
+    async with run_graph("line.yaml", tmp_path, graphs=graphs) as run, run.load(clients=4):
         await run.answered(60)
         before = (await run.epochs())["first"]
         primary = await run.find("first", "primary")

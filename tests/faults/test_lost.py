@@ -16,7 +16,15 @@ from hams_operator.local.observe import View
 from hams_operator.local.supervisor import Launch, Supervisor
 from hams_sim.history import check_directory
 from tests.faults import hosts
-from tests.faults.harness import PATIENT, REDUNDANT_S, GraphRun, changed, run_graph
+from tests.faults.harness import (
+    BLOCKING,
+    BLOCKING_RESTART,
+    PATIENT,
+    REDUNDANT_S,
+    GraphRun,
+    changed,
+    run_graph,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]
 
@@ -126,7 +134,7 @@ async def test_f13_a_lost_state_is_begun_again_where_the_policy_says_so(tmp_path
 
 
 async def test_f13_a_person_decides_that_a_lost_state_begins_again(tmp_path: Path) -> None:
-    async with run_graph("line.yaml", tmp_path, settle=False) as run:
+    async with run_graph("line.yaml", tmp_path, settle=False, graphs=changed(tmp_path, BLOCKING)) as run:
         async with run.load(clients=4):
             await run.answered(20)
         await kill_all(run, "first")
@@ -142,7 +150,7 @@ async def test_f13_a_person_decides_that_a_lost_state_begins_again(tmp_path: Pat
 
 
 async def restarted(tmp_path: Path) -> GraphRun:
-    graphs = changed(tmp_path, ("spec:\n", "spec:\n  recovery: {whenLost: Restart}\n"))
+    graphs = changed(tmp_path, BLOCKING_RESTART)
     async with run_graph("line.yaml", tmp_path, graphs=graphs) as run, run.load(clients=4):
         await run.answered(40)
         await kill_all(run, "first")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hams_operator import limits
 from hams_operator.graph.compiler import compile_graph
-from hams_operator.graph.describe import NOT_ASKED_FOR, Description, describe, not_asked_for
+from hams_operator.graph.describe import NOT_ASKED_FOR, Description, describe, not_asked_for, too_few_copies
 from hams_operator.graph.document import Document, Plain, fits, out_of_bounds, read_text
 from hams_operator.graph.fields import Notes, TooManyProblems
 from hams_operator.graph.problems import InvalidGraph, Problem, spell
@@ -39,6 +39,7 @@ __all__ = [
     "parse_object",
     "parse_text",
     "read_place",
+    "too_few_copies",
 ]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hams_operator import limits
 from hams_operator.graph.wiring import called
 from hams_protocol.graph import FRONTEND, Graph, Join, Mode, Operator
+from hams_protocol.topology import ReplicaSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,15 @@ def not_asked_for(graph: Graph) -> str:
         if data.frontend.replicas == 1
         else ""
     )
+
+
+def too_few_copies(name: str, found: ReplicaSet, wanted: int, noun: str = "backups") -> str:
+    """Why the set `name` has fewer copies in sync than `wanted`, and who keeps its state meanwhile; empty if it has enough."""
+    if len(found.in_sync) >= wanted:
+        return ""
+    missing = f"{name} has {len(found.in_sync)} of {wanted} {noun} in sync"
+    keeper = f"; {found.keepers[0]} keeps a copy of the state meanwhile" if found.keepers else ""
+    return missing + keeper
 
 
 def describe(graph: Graph) -> Description:

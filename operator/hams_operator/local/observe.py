@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from hams_operator.graph import NOT_ASKED_FOR, not_asked_for
+from hams_operator.graph import NOT_ASKED_FOR, not_asked_for, too_few_copies
 from hams_operator.limits import payload_bytes_max, status_etcd_s, status_probe_again_s, status_probe_s
 from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph, Mode
@@ -144,10 +144,10 @@ def current(
 def _alone(
     topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]
 ) -> frozenset[InstanceId]:
-    """Who has a state that nobody else has who is there: as a member of its set, or as one that has come back with it."""
+    """Who has a state that nobody else has who is there: as a member of its set, as its keeper, or as one that has come back with it."""
     found: set[InstanceId] = set()
     for item in topology.sets:
-        members = set(item.members)
+        members = set(item.holders)
         here = members.difference(topology.revoked).intersection(registered)
         holders = here | {name for name, record in registered.items() if record.kept in members}
         if len(holders) == 1:
@@ -156,10 +156,10 @@ def _alone(
 
 
 def _last(topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]) -> frozenset[InstanceId]:
-    """Members of sets of which nobody is there: should one of them be hung only, its process holds all that is left of the state."""
+    """Holders of states that nobody holds who is there: should one of them be hung only, its process holds all that is left of the state."""
     found: set[InstanceId] = set()
     for item in topology.sets:
-        members = set(item.members)
+        members = set(item.holders)
         here = members.difference(topology.revoked).intersection(registered)
         if not here and not any(record.kept in members for record in registered.values()):
             found |= members
@@ -404,11 +404,8 @@ class Observer:
         if self._graph.data.mode is Mode.NONE:
             return NOT_ASKED_FOR, not_asked_for(self._graph)
         for op in self._graph.data.operators:
-            if op.stateful and len(topology.find(op.name).in_sync) < op.backups:
-                return (
-                    DEGRADED,
-                    f"{op.name} has {len(topology.find(op.name).in_sync)} of {op.backups} backups in sync",
-                )
+            if op.stateful and (few := too_few_copies(op.name, topology.find(op.name), op.backups)):
+                return DEGRADED, few
             owners = [slot.instance for slot in topology.table(op.name).slots]
             if not op.stateful and len(set(owners)) < min(op.slots, len(owners)):
                 return DEGRADED, f"an instance of {op.name} has more than one slot"
@@ -422,11 +419,8 @@ class Observer:
                 return DEGRADED, f"{op.name} has {spare} of {op.hot_standbys} standbys warm"
         backups = self._graph.data.frontend.replicas - 1
         for name in self._graph.shard_names:
-            if len(topology.find(name).in_sync) < backups:
-                return (
-                    DEGRADED,
-                    f"shard {name} has {len(topology.find(name).in_sync)} of {backups} copies in sync",
-                )
+            if few := too_few_copies(f"shard {name}", topology.find(name), backups, "copies"):
+                return DEGRADED, few
         silent = [member for item in topology.sets for member in item.members if member not in answers]
         if silent:
             return DEGRADED, f"{silent[0]} does not answer"

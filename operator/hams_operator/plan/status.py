@@ -12,7 +12,7 @@ Tools that wait for objects (kubectl, Argo CD, Flux) follow the conventions of k
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hams_operator.graph import NOT_ASKED_FOR, not_asked_for
+from hams_operator.graph import NOT_ASKED_FOR, not_asked_for, too_few_copies
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, Json, Place
 from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
 from hams_protocol.graph import Graph, Mode
@@ -265,9 +265,8 @@ class _Seen:
         if self.graph.data.mode is Mode.NONE:
             return NOT_ASKED_FOR, not_asked_for(self.graph)
         for op in self.graph.data.operators:
-            found = self.topology.find(op.name)
-            if op.stateful and len(found.in_sync) < op.backups:
-                return "Degraded", f"{op.name} has {len(found.in_sync)} of {op.backups} backups in sync"
+            if op.stateful and (few := too_few_copies(op.name, self.topology.find(op.name), op.backups)):
+                return "Degraded", few
             owners = [slot.instance for slot in self.topology.table(op.name).slots]
             serving = {name for name in owners if name is not None and self.serves(name)}
             if not op.stateful and not serving:
@@ -281,11 +280,8 @@ class _Seen:
                 return "Degraded", f"{op.name} has {warm} of {op.hot_standbys} standbys warm"
         backups = self.graph.data.frontend.replicas - 1
         for name in self.graph.shard_names:
-            if len(self.topology.find(name).in_sync) < backups:
-                return (
-                    "Degraded",
-                    f"shard {name} has {len(self.topology.find(name).in_sync)} of {backups} copies in sync",
-                )
+            if few := too_few_copies(f"shard {name}", self.topology.find(name), backups, "copies"):
+                return "Degraded", few
         silent = [member for item in self.topology.sets for member in item.members if not self.serves(member)]
         if silent:
             return "Degraded", f"{silent[0]} does not serve its role"
@@ -316,6 +312,8 @@ class _Seen:
         if op.stateful:
             item = self.topology.find(name)
             found |= {"epoch": item.epoch, "inSync": list(item.in_sync), "joining": list(item.joining)}
+            if item.keepers:
+                found["keepers"] = list(item.keepers)
             if item.primary is not None and not item.lost:
                 found["primary"] = item.primary
             if item.restarted_in:

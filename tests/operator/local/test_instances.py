@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 
 from hams_operator import limits
-from hams_operator.graph import load
+from hams_operator.graph import load, too_few_copies
 from hams_operator.local import ports
 from hams_operator.local.instances import Instances
 from hams_operator.local.nursery import Nursery, NurseryLost
@@ -527,6 +527,38 @@ def test_who_has_a_state_that_nobody_else_has(members, revoked, alone):
     topology = Topology(sets=(ReplicaSet("learner", 1, "a", ("b",)),), revoked=revoked)
     registered = {name: MemberRecord("learner", "", kept) for name, kept in members.items()}
     assert _alone(topology, registered) == frozenset(alone)
+
+
+@pytest.mark.parametrize(
+    ("there", "alone", "last"),
+    [
+        (("a", "k"), (), ()),
+        (("k",), ("k",), ()),
+        (("a",), ("a",), ()),
+        (("c",), (), ("a", "k")),
+    ],
+    ids=["primary and keeper", "the keeper", "the primary", "neither"],
+)
+def test_a_keeper_holds_the_state_as_a_member_does(there, alone, last):
+    topology = Topology(sets=(ReplicaSet("learner", 2, "a", keepers=("k",)),))
+    registered = {name: MemberRecord("reader" if name == "k" else "learner", "") for name in there}
+    assert _alone(topology, registered) == frozenset(alone)
+    assert _last(topology, registered) == frozenset(last)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (ReplicaSet("learner", 1, "a", ("b",)), ""),
+        (ReplicaSet("learner", 2, "a"), "learner has 0 of 1 backups in sync"),
+        (
+            ReplicaSet("learner", 2, "a", keepers=("k",)),
+            "learner has 0 of 1 backups in sync; k keeps a copy of the state meanwhile",
+        ),
+    ],
+)
+def test_who_keeps_a_state_without_a_backup_is_said(found, told):
+    assert too_few_copies("learner", found, 1) == told
 
 
 def frontend_of(instances: Instances, line: str) -> Place:
