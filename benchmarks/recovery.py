@@ -44,13 +44,15 @@ AROUND_S = 2.0
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of kill. `targets`: (operator, role, process) of everything hit at once."""
+    """One kind of kill. `targets`: (operator, role, process) of everything hit at once. `initialize_s`: how long a model takes to
+    start, so no replacement of what was killed is there before."""
 
     name: str
     targets: tuple[tuple[str, str, str], ...]
     state_bytes: int = MIB
     read_only: bool = False
     rollback: bool = False
+    initialize_s: float = 0.0
 
 
 CELLS = (
@@ -64,6 +66,7 @@ CELLS = (
     Cell("two-neighbours", (("b", "primary", "both"), ("c", "primary", "both"))),
     Cell("leader-and-primary", (("manager", "manager", "proxy"), ("b", "primary", "both"))),
     Cell("rollback", (("b", "primary", "both"),), rollback=True),
+    Cell("both-late", (("b", "primary", "both"),), initialize_s=3.0),
     Cell("both-100MB", (("b", "primary", "both"),), state_bytes=100 * MIB),
     Cell("both-100MB-read-only", (("b", "primary", "both"),), state_bytes=100 * MIB, read_only=True),
     Cell("both-500MB", (("b", "primary", "both"),), state_bytes=500 * MIB),
@@ -103,7 +106,10 @@ async def measure(cells: list[Cell], kills: int, clients: int) -> Result:
 async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object]:
     """a (stateless, one standby) -> b -> c, both stateful; for a rollback c has no backup and goes back in place."""
     touched = 0 if cell.read_only else 4096
-    config = f"{{stateBytes: {cell.state_bytes}, touchedBytes: {touched}, readOnly: {str(cell.read_only).lower()}, stamp: true}}"
+    config = (
+        f"{{stateBytes: {cell.state_bytes}, touchedBytes: {touched}, readOnly: {str(cell.read_only).lower()}, "
+        f"initializeS: {cell.initialize_s}, stamp: true}}"
+    )
     operators = [
         stateless("a", "request"),
         stateful("b", "a", config),

@@ -19,10 +19,12 @@ class Count(hams_sdk.Model):
     """Hands on what it got and counts rows. `stateBytes` of ballast are part of the state, `touchedBytes` of it change with every batch.
 
     `readOnly`: the state is only looked at, so nothing is captured or shipped. `waitS`: emulated device time, spent waiting, per batch.
+    `initializeS`: so long it takes to start, as a model that loads weights does.
     `stamp`: the first element of each row becomes its count, so that the reply shows it wherever in a graph this model is.
     """
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(float(config.get("initializeS", 0.0)))
         self.count = np.zeros((), np.int64)
         self.ballast = np.zeros(int(config.get("stateBytes", 4096)), np.uint8)
         self.touched = min(int(config.get("touchedBytes", 4096)), self.ballast.size)
