@@ -6,15 +6,14 @@ answers at a Unix socket of its own instead; the page holds what all of them say
 """
 
 import asyncio
-import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from hams_operator.limits import metrics_answer_s, metrics_bytes_max, metrics_line_bytes_max
 from hams_protocol.frozen import frozen
 from hams_wire.exposition import CONTENT_TYPE
+from hams_wire.loopback import origin_is_loopback
 
 _SERIES = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+(?: \S+)?)$")
 _COMMENT = re.compile(r"^# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) ")
@@ -39,20 +38,10 @@ def is_own(fields: Iterable[tuple[str, str]]) -> bool:
     """Whether a request may be of somebody on this machine, by its header fields (lower case). A page from elsewhere, opened in a browser here, says
     so in `Origin`; or its own name leads to this machine, and stands in `Host`.
     """
-    for name, value in fields:
-        if name not in ("origin", "host"):
-            continue
-        try:
-            found = urlsplit(value if name == "origin" else f"//{value}").hostname or ""
-        except ValueError:  # brackets that do not close
-            return False
-        try:
-            own = ipaddress.ip_address(found).is_loopback
-        except ValueError:  # a name
-            own = found == "localhost" or found.endswith(".localhost")
-        if not own:
-            return False
-    return True
+    named = [
+        value if name == "origin" else f"//{value}" for name, value in fields if name in ("origin", "host")
+    ]
+    return all(origin_is_loopback(item) for item in named)
 
 
 class MetricsPage:

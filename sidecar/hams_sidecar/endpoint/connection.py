@@ -10,7 +10,7 @@ It never answers out of turn: while an earlier request of the connection runs, a
 import asyncio
 import resource
 import urllib.parse
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
 import httptools
@@ -25,6 +25,18 @@ from hams_sidecar.endpoint.head import read_head
 from hams_sidecar.endpoint.rest_codec import encode_error
 from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
 from hams_sidecar.endpoint.upload import Server, Upload
+from hams_wire.loopback import origin_is_loopback
+
+FOREIGN_PAGE = (
+    "expected no request of a web page from elsewhere (header origin): this graph answers this machine only"
+)
+
+
+def _of_foreign_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a browser sends this for a page that is not of this machine. It says so with each POST, and with whatever crosses origins."""
+    return any(
+        name == b"origin" and not origin_is_loopback(value.decode("latin-1")) for name, value in headers
+    )
 
 
 class Gate(Protocol):
@@ -36,6 +48,7 @@ class Gate(Protocol):
     bodies: Bodies
     replies: Replies
     tokens: Tokens | None
+    own_pages_only: bool
 
     @property
     def infer_paths(self) -> frozenset[str]:
@@ -280,6 +293,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._length = head.length
         if head.status:
             self._refuse(head.status, head.message)
+            return
+        if self.gate.own_pages_only and _of_foreign_page(self.headers):
+            self._refuse(403, FOREIGN_PAGE)
             return
         if self.gate.tokens is not None and not self.gate.tokens.admit(self._path().encode(), self.headers):
             self._refuse(401, EXPECTED)

@@ -28,6 +28,7 @@ from hams_sidecar.endpoint.serving import Serving
 from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.inference import InferencePort
 from hams_sidecar.metrics import Metrics
+from hams_wire.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,14 @@ class Endpoint:
         tokens: Tokens | None = None,
     ) -> None:
         self.address = address
-        self._serving = Serving(port, graph, metrics, always_digest=always_digest, tokens=tokens)
+        self._serving = Serving(
+            port,
+            graph,
+            metrics,
+            always_digest=always_digest,
+            tokens=tokens,
+            own_pages_only=is_loopback(address.host),
+        )
         self._app = InferenceApp(self._serving)
         self._health = Health(self._serving)
         self._http: _HttpServer | None = None

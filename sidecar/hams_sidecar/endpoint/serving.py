@@ -29,7 +29,8 @@ class Waiting(Protocol):
 
 
 class Serving:
-    """One graph being served. `always_digest`: histories are recorded, so every request needs its digest. `tokens`: who may ask; None: anybody."""
+    """One graph being served. `always_digest`: histories are recorded, so every request needs its digest. `tokens`: who may ask; None: anybody.
+    `own_pages_only`: of web pages only those of this machine may ask, because the endpoint is within reach of this machine alone."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Serving:
         *,
         always_digest: bool = False,
         tokens: Tokens | None = None,
+        own_pages_only: bool = False,
     ) -> None:
         self.port = port
         self.graph = graph
@@ -47,6 +49,7 @@ class Serving:
         self.metrics = metrics
         self.always_digest = always_digest
         self.tokens = tokens
+        self.own_pages_only = own_pages_only
         self.timeout_s = graph.frontend.request_timeout_s
         self.request_bytes_max = graph.frontend.max_request_bytes
         self.draining = False
