@@ -447,9 +447,11 @@ pod_silent_s = 8.0
 """A process that has lost its registration is not ready three seconds later, where a kubelet asks it. A pod that still says Ready after this long
 is on a node that is away."""
 
-pod_overdue_s = 2.0
-"""A kubelet ends a pod when its grace is over. Where one is there for this long afterwards, the node is away, and no patience is had with pods that
-are bound to it."""
+pod_overdue_s = 10.0
+"""A kubelet ends a pod when its grace is over; a busy one some seconds later. Where one is there for this long afterwards, the node is away."""
+
+pod_unseen_s = 2.0
+"""The patience with pods that are bound to a node that is away."""
 
 delete_grace_s = 5
 """Pods whose instances are over have nothing to hand over."""

@@ -8,7 +8,7 @@ import asyncio
 import datetime
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
@@ -124,7 +124,7 @@ class Reconciler:
             if pod.gone_by and _age_s(pod.gone_by) < limits.pod_overdue_s:
                 left.append(limits.pod_overdue_s - _age_s(pod.gone_by))
             elif pod.bound_at and not pod.deleting:
-                left.append(limits.pod_overdue_s)
+                left.append(limits.pod_unseen_s)
             elif pod.creating_since and not pod.deleting:
                 left.append(max(limits.pod_creating_s - _age_s(pod.creating_since), limits.pod_look_s))
             elif pod.uid in self._silent_since:
@@ -161,7 +161,7 @@ class Reconciler:
         except (KubeError, CoordinationError) as error:
             failed, problem = error, _rejected(error) or problem
         try:
-            await self._tend_pods(key, self._world(key, decision, None, None))
+            await self._tend_pods(key, decision.place, self._world(key, decision, None, None))
         except KubeError as error:
             failed, problem = failed or error, problem or _rejected(error)
         shown = self._shown(key, decision)
@@ -490,7 +490,7 @@ class Reconciler:
                 found[pod.name] = f"{newest.get('reason', '')}: {newest.get('message', '')}"
         return found
 
-    async def _tend_pods(self, key: GraphKey, world: World) -> None:
+    async def _tend_pods(self, key: GraphKey, place: Place, world: World) -> None:
         """Pods of which no kubelet says anything go: Kubernetes binds pods to a node that is away until it takes it for dead. Pods whose instances
         are over go, others are labelled with their role; without etcd nobody knows.
 
@@ -500,13 +500,13 @@ class Reconciler:
             pod.node for pod in world.pods if pod.gone_by and _age_s(pod.gone_by) >= limits.pod_overdue_s
         }
         for pod in world.pods:
-            patience_s = limits.pod_overdue_s if pod.node in silent else limits.pod_unstarted_s
+            patience_s = limits.pod_unseen_s if pod.node in silent else limits.pod_unstarted_s
             if pod.bound_at and not pod.deleting and _age_s(pod.bound_at) >= patience_s:
                 log.info("%s/%s: delete pod %s: node %s does not start it", *key, pod.name, pod.node)
                 await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
         if world.etcd_away:
             return
-        for pod in self._long_silent(world):
+        for pod in self._long_silent(place, world.pods):
             log.info(
                 "%s/%s: delete pod %s: its instance is gone, and node %s does not say so",
                 *key,
@@ -529,14 +529,20 @@ class Reconciler:
                     if error.status != 404:
                         raise
 
-    def _long_silent(self, world: World) -> list[Pod]:
+    def _long_silent(self, place: Place, pods: Collection[Pod]) -> list[Pod]:
         """Pods that have been silent for `pod_silent_s`. Since when is remembered from one look to the next; a controller that begins
-        anew is patient anew."""
+        anew is patient anew.
+
+        Each pod is looked up in what etcd holds of its own incarnation: while a shape changes, pods of two or three live beside each other.
+        """
         now_s = asyncio.get_running_loop().time()
-        silent = pods_silent(world.topology, world.registered, world.pods)
-        known = {pod.uid for pod in world.pods}
-        still = {pod.uid for pod in silent}
-        for uid in known - still:
+        silent: list[Pod] = []
+        for number in {pod.incarnation for pod in pods}:
+            known = self._mirror.of(replace(place, incarnation=number).graph_uid())
+            if known.topology.generation:
+                mine = [pod for pod in pods if pod.incarnation == number]
+                silent += pods_silent(known.topology, {*known.registered, *known.waiting}, mine)
+        for uid in {pod.uid for pod in pods} - {pod.uid for pod in silent}:
             self._silent_since.pop(uid, None)
         return [
             pod

@@ -1213,7 +1213,7 @@ async def test_no_patience_is_had_with_a_node_that_does_not_end_a_pod_in_time() 
     """A pod that was to be gone by now says that its kubelet is away: the next pods that are bound there are not waited for."""
     scene = Scene()
     await scene.serving()
-    bound(scene, "pair-count-3", limits.pod_overdue_s + 1)
+    bound(scene, "pair-count-3", limits.pod_unseen_s + 1)
     await scene.look()
     assert "delete Pod pair-count-3" not in scene.kube.calls
     scene.pod("pair-count-4", {"hams.dev/operator": "count"}, startTime="2026-01-01T00:00:00Z")

@@ -10,7 +10,7 @@ from hams_wire.coordination.port import Delete
 from hams_wire.succession import Follows, Phase, Quiet, Succession, Taken
 
 from ..plan.kit import PAIR, with_change
-from .test_reconcile import UID, Scene
+from .test_reconcile import TOPOLOGY, UID, Scene
 
 WIDER = (
     with_change("from: count.y", "from: more.y")
@@ -103,6 +103,24 @@ async def begun(text: str = WIDER) -> Two:
     scene.ask(text)
     await scene.settle()
     return scene
+
+
+async def test_pods_are_looked_up_in_their_own_incarnation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a shape changes, no pod of either one is taken for dead because the other one does not know it."""
+    monkeypatch.setattr(limits, "pod_silent_s", 0.0)
+    scene = await begun()
+    await scene.there()
+    for name in ("c1", "c2"):
+        scene.new_pod(1, name, {"hams.dev/operator": "count"})
+    await scene.look()
+    assert not [call for call in scene.kube.calls if call.startswith("delete Pod ")]
+    scene.unregister("pair-count-2-aa")
+    alone = ReplicaSet("count", 1, "pair-count-1-aa")
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
+    await scene.look()
+    assert [call for call in scene.kube.calls if call.startswith("delete Pod ")] == [
+        "delete Pod pair-count-2"
+    ], "one of the shape before that nobody is in any more"
 
 
 async def test_from_the_first_look_to_the_last() -> None:
