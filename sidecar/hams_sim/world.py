@@ -39,6 +39,7 @@ from hams_protocol.events import CheckpointRead, Event, Received, Tick
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import RequestId, UnitId
+from hams_protocol.intake import Names
 from hams_protocol.messages import Completion, StateCopy
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful import StatefulMachine
@@ -110,6 +111,7 @@ class World:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         turns = Random(f"{seed}/turns")
         self._turns = turns if turns.random() < limits.turns_share else None
+        self._names: dict[str, Names] = {}
         self._ties = 0
         self._handles = 0
         self._nonces = 0
@@ -227,6 +229,8 @@ class World:
             node.backlog.append(event)
             return
         self.events += 1
+        if type(event) is Received and (unknown := self._names_of(node.of).unknown(event.message)):
+            raise Broken("core", f"{node.id} would refuse {event.sender}: {unknown}")
         if node.of == FRONTEND and type(event) is Received:
             self.logs.came(event.message)
         if self._turns is not None and node.of == FRONTEND:
@@ -239,6 +243,12 @@ class World:
         if self.trace is not None:
             self.trace(self.now, node, event, effects)
         self._performed(node, effects)
+
+    def _names_of(self, of: str) -> Names:
+        found = self._names.get(of)
+        if found is None:
+            found = self._names[of] = Names(self.graph, of)
+        return found
 
     def _turn(self, node: Node) -> None:
         """A frontend takes what has come in one turn of its loop together."""

@@ -41,6 +41,7 @@ from hams_protocol.events import (
     TopologyLearnt,
 )
 from hams_protocol.ids import InstanceId
+from hams_protocol.intake import Names
 from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import Heartbeat, Message, Suspect
 from hams_protocol.topology import Topology
@@ -170,6 +171,7 @@ class Node:
             tls=tls,
             eager=self._is_close,
             host=host,
+            unknown=Names(machine.knowledge.graph, of).unknown,
         )
 
     # -- life --------------------------------------------------------------------------------------------------------------------

@@ -421,6 +421,21 @@ async def test_F36_garbage_on_the_port_is_answered_with_a_reason_closed_and_chan
     writer.close()
 
 
+async def test_F36_a_message_with_names_of_another_graph_closes_its_connection_and_reaches_nobody(
+    make: Make,
+) -> None:
+    a, b = await make("a"), await make("b")
+    a.network._unknown = lambda message: "a Deliver names shard 7 of 2" if message == token(1) else ""
+    introduce(a, b)
+    await b.until_up("a")
+    b.network.send("a", token(1))
+    await a.until(lambda: a.network.stats.bad_frames == 1)
+    await b.until(lambda: b.network.stats.breaks == 1)
+    await b.until_up("a")
+    b.network.send("a", token(2))
+    assert await a.got() == [token(2)]
+
+
 async def test_F36_a_payload_that_cannot_be_read_arrives_and_holds_up_nobody(make: Make) -> None:
     a, b = await make("a"), await make("b")
     introduce(a, b)

@@ -96,7 +96,8 @@ class PeerNetwork:
     `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
     on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (its process is ending, or it
     was dialled and nobody listens at its address, or somebody else). `eager(peer)`: whether to find out at
-    once why a connection broke; to others a pause comes first, so that those who act upon it find the machine free. `host` answers visitors.
+    once why a connection broke; to others a pause comes first, so that those who act upon it find the machine free. `host` answers visitors. `unknown(message)`
+    says what a message names that this graph does not have ("": nothing); its connection is closed.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class PeerNetwork:
         tls: Certificates | None = None,
         eager: Callable[[InstanceId], bool] = lambda _: True,
         host: visits.Host | None = None,
+        unknown: Callable[[Message], str] = lambda _: "",
     ) -> None:
         self.instance = instance
         self.graph = graph
@@ -129,6 +131,7 @@ class PeerNetwork:
         self._on_down = on_down
         self._on_refused = on_refused
         self._host = host
+        self._unknown = unknown
         self._visits = 0
         self._tls = tls
         self._loop = asyncio.get_running_loop()
@@ -508,10 +511,13 @@ class PeerNetwork:
             self.heard_s[peer] = self._loop.time()
 
     def deliver(self, peer: InstanceId, message: Message) -> None:
-        """Pass a message on."""
-        if not self._closing:
-            self.stats.received_messages += 1
-            self._on_message(peer, message)
+        """Pass a message on. Raises BadFrame if it names what this graph does not have."""
+        if self._closing:
+            return
+        self.stats.received_messages += 1
+        if unknown := self._unknown(message):
+            raise BadFrame(unknown)
+        self._on_message(peer, message)
 
     def dropped(self) -> None:
         """Count."""

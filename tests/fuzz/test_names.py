@@ -1,0 +1,93 @@
+"""Messages of a peer that name what this graph does not have: none that is let in ends the instance by a name it does not know."""
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from hams_protocol.deps import Dep
+from hams_protocol.events import Received, TopologyLearnt
+from hams_protocol.frontend import FrontendMachine
+from hams_protocol.graph import FRONTEND
+from hams_protocol.ids import RequestId
+from hams_protocol.intake import Names
+from hams_protocol.messages import Deliver, Freeze, LogAppend, Message, SlotQuery
+from hams_protocol.recovery import ManagerMachine
+from hams_wire.peers.codec import CODES
+from tests.fuzz import test_peer_frames
+from tests.fuzz.boundaries import INTEGERS, cases
+from tests.protocol.kit import active_of, graph, op, primary_of, rset, table, topo, value
+
+GRAPH = graph(op("s", FRONTEND, to=("p",)), op("p", "s", stateful=True), shards=2)
+TOPOLOGY = topo(
+    3, rset("F/0", "F-1", "F-2"), rset("F/1", "F-2", "F-1"), rset("p", "p-1", "p-2"), table("s", ("s-1", 1))
+)
+WORDS = ("s", "p", "F", "F!", "F*", "F/0", "F/1", "F/9", "z", "p-1", "p-2", "s-1", "F-1", "F-2", "")
+NUMBERS = tuple(number for number in INTEGERS if -(1 << 63) <= number < 1 << 64)
+KINDS = tuple(CODES)
+
+
+def machines() -> dict[str, Any]:
+    """One of each kind, in the middle of its life."""
+    frontend = FrontendMachine(GRAPH, "F-1")
+    manager = ManagerMachine(GRAPH, "m-1")
+    found = {
+        "p": primary_of(GRAPH, "p", TOPOLOGY).machine,
+        "s": active_of(GRAPH, "s", "s-1", TOPOLOGY).machine,
+        FRONTEND: frontend,
+        "manager": manager,
+    }
+    for machine in (frontend, manager):
+        machine.step(TopologyLearnt(TOPOLOGY, 3), 0.0)
+    return found
+
+
+def message(rng: Random) -> Message:
+    """A random message whose texts are names, of this graph and of none."""
+    with (
+        mock.patch.object(test_peer_frames, "TEXTS", WORDS),
+        mock.patch.object(test_peer_frames, "WRITABLE", NUMBERS),
+    ):
+        found: Message = test_peer_frames.sample(rng.choice(KINDS), rng)
+        return found
+
+
+def test_F36_no_message_that_is_let_in_ends_a_machine() -> None:
+    names = {of: Names(GRAPH, of) for of in machines()}
+    seen: Counter[bool] = Counter()
+    for seed in cases(1000):
+        rng = Random(seed)
+        found = message(rng)
+        for of, machine in machines().items():
+            let_in = not names[of].unknown(found)
+            seen[let_in] += 1
+            if let_in:
+                sender = rng.choice(("p-2", "F-2", "s-1", "m-2", "nobody"))
+                machine.step(Received(sender, found), 1.0)
+    assert min(seen[True], seen[False]) > 500, "both happen"
+
+
+TOKEN = value("s", RequestId(0, 1), "v")
+
+
+@pytest.mark.parametrize(
+    ("of", "sent", "told"),
+    [
+        ("p", Deliver("p", 1, TOKEN), ""),
+        ("p", Deliver("q", 1, TOKEN), 'a Deliver names "q" as its target, which is not here'),
+        ("p", Deliver("p", 1, replace(TOKEN, source="z")), 'a Deliver names the edge from "z" to "p"'),
+        ("p", Deliver("p", 1, replace(TOKEN, request=RequestId(2, 1))), "a Deliver names shard 2 of 2"),
+        ("p", Deliver("p", 1, replace(TOKEN, lane=("x",))), 'a Deliver names lane x of "s"'),
+        ("p", Deliver("p", 1, replace(TOKEN, deps=(Dep("z", 1, 1),))), 'a Deliver names the state "z"'),
+        (FRONTEND, Deliver(FRONTEND, 1, replace(TOKEN, source="p")), ""),
+        (FRONTEND, Deliver("p", 1, TOKEN), 'a Deliver names "p" as its target, which is not here'),
+        (FRONTEND, LogAppend(-1, 1, 0, ()), "a LogAppend names shard -1 of 2"),
+        ("p", SlotQuery("s", 1, 1), 'a SlotQuery names slot 1 of "s"'),
+        ("p", Freeze(1, 1, "F/7", 1), 'a Freeze names the state "F/7"'),
+    ],
+)
+def test_what_is_named_and_not_there_is_told(of: str, sent: Message, told: str) -> None:
+    assert Names(GRAPH, of).unknown(sent) == told
