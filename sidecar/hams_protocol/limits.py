@@ -159,6 +159,9 @@ suspect_again_after_s = 0.5
 early_acks_max = 64
 """Acknowledgements of an epoch kept by its primary before it has learnt of its role."""
 
+early_asks_max = 64
+"""Joiners' questions for a copy kept by a primary that has not learnt yet that they are named, or has no state yet."""
+
 routes_kept_max = 256
 """Sets of present request tensors whose entry edges a frontend remembers."""
 

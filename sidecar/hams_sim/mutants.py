@@ -112,6 +112,10 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "unreadable-runs": ("unreadable",),
     "tainted-primary-joins": ("tainted-lives",),
     "update-with-orphans": ("before-update",),
+    "rollback-drops-keeper": ("keeper-alone",),
+    "durable-before-rollback": ("keeper-alone",),
+    "early-ask-ignored": ("told-alone",),
+    "word-of-a-suspect": ("keeper-vouched",),
 }
 """Which scenes make a mutant show up soonest, if not any fault."""
 
@@ -129,6 +133,7 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
 
 HISTORIES_FOR: dict[str, int] = {
     "durable-when-tainted": 300,
+    "early-ask-ignored": 300,
     "handed-slot-forgotten": 200,
     "attempt-not-awaited": 300,
     "leaves-at-once": 200,

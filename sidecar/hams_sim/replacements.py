@@ -68,6 +68,29 @@ def keeper_unseen(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return found
 
 
+def keeper_vouched(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A backup dies, managers lose sight of the keeper and ask the primary, which says that it leads; then a request takes that whole."""
+    op = stateful(rng, graph)
+    unseen_s = rng.choice((0.8, 1.5))
+    return [
+        Fault(0.0, "deadly", span_s=span),
+        kill(0.0, f"backup:{op}"),
+        Fault(rng.uniform(0.02, 0.2), "deaf-to-managers", f"keeper:{op}", span_s=unseen_s),
+    ]
+
+
+def keeper_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A backup dies, then the primary's model; a manager asks the primary what it could go back to, and it dies before that is committed."""
+    op = stateful(rng, graph)
+    at = rng.uniform(0.05, span / 2)
+    dies = flushed(rng.choice((0.0006, 0.001, 0.002)) * (0.5 + rng.random()), f"primary:{op}")
+    return [
+        kill(at - rng.uniform(0.01, 0.04), f"backup:{op}"),
+        Fault(at, "kill-model-alone", f"primary:{op}"),
+        Fault(at, "none", "leader", trigger="Fence", also=(dies,)),
+    ]
+
+
 REPLACEMENTS: dict[str, Scenario] = {
     "late-replacement": Scenario(
         "a primary dies whole, and its replacement comes late",
@@ -92,6 +115,25 @@ REPLACEMENTS: dict[str, Scenario] = {
         keeper_unseen,
         backups=1,
         span_s=2.0,
+        replaced_s=limits.replaced_slowly_s,
+        unprotected=WhenUnprotected.CONTINUE,
+    ),
+    "keeper-vouched": Scenario(
+        "managers lose sight of a keeper, and its primary dies after it has said that it leads",
+        (*CHAINS, "single", "relay", "fan-stateful"),
+        keeper_vouched,
+        backups=1,
+        span_s=2.0,
+        calls_from_s=0.3,
+        replaced_s=limits.replaced_slowly_s,
+        unprotected=WhenUnprotected.CONTINUE,
+        poisoned=2,
+    ),
+    "keeper-alone": Scenario(
+        "a primary that goes back by itself dies before that is committed",
+        ("pair", "sandwich", "siblings"),
+        keeper_alone,
+        backups=1,
         replaced_s=limits.replaced_slowly_s,
         unprotected=WhenUnprotected.CONTINUE,
     ),

@@ -248,15 +248,56 @@ class Truth:
         for topology in (self._world.etcd.topology, *self._world.etcd.proposed.values()):
             for item in topology.sets:
                 if node.id in item.holders:
-                    others = [self._world.nodes[name] for name in item.members if name != node.id]
+                    others = [
+                        self._world.nodes[name]
+                        for name in item.members
+                        if name != node.id and self._has_state(item, self._world.nodes[name])
+                    ]
                     keepers = [self._world.nodes[name] for name in item.keepers if name != node.id]
                     if not any(other.sound and self.model_ready(other) for other in others) and not any(
-                        keeper.sound and keeper.id not in topology.revoked for keeper in keepers
+                        keeper.sound
+                        and keeper.id not in topology.revoked
+                        and self._stays(item, self._world.nodes[item.primary or node.id], keeper)
+                        for keeper in keepers
                     ):
                         return False
                 if node.kept is not None and node.kept in item.members:
                     return False
         return True
+
+    def _has_state(self, item: ReplicaSet, member: Node) -> bool:
+        """Whether a member holds the state: a fresh primary does not before its keeper has given it (section 7.2)."""
+        machine = member.machine
+        if (
+            not item.keepers
+            or member.id != item.primary
+            or not isinstance(machine, StatefulMachine)
+            or machine.primary is not None
+            or machine.kept is not None
+            or (machine.backup is not None and machine.backup.in_sync)
+        ):
+            return True
+        self._world.seen("a primary without its state is no holder")
+        return False
+
+    def _stays(self, item: ReplicaSet, primary: Node, keeper: Node) -> bool:
+        """Whether a keeper stays where its primary must go back by itself: only if it has applied what that goes back to (section 7.3)."""
+        machine = primary.machine
+        if (
+            not isinstance(machine, StatefulMachine)
+            or machine.operator.name != item.name
+            or machine.primary is None
+            or not machine.primary.needs_rollback
+        ):
+            return True
+        end = max(
+            (version.number for version in machine.store.versions if version.state is not None), default=-1
+        )
+        held = keeper_of(keeper).states.get(item.name)
+        if held is not None and held.backup.applied >= end:
+            return True
+        self._world.seen("a keeper that lacks the end is no holder")
+        return False
 
     def is_reckless(self, node: Node, units: tuple[BatchUnit, ...]) -> bool:
         """Whether a primary runs what it knows another instance to have died of, though no backup would survive it: then it dies (section 3)."""

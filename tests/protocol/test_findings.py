@@ -163,6 +163,25 @@ def test_who_has_told_that_its_state_holds_an_orphan_makes_nothing_more_of_it_du
     assert of(effects, NoteDurable)[-1].version == 2, "that attempt can no longer commit"
 
 
+def test_who_has_told_what_it_can_go_back_to_makes_nothing_more_of_it_durable():
+    rig = downstream()
+    feed(rig, R0)
+    rig.token("p-1", value("p", R1, "p:1", dep("p", 1, 3)))
+    rig.token("r-1", value("r", R1, "r:1"))
+    rig.want()
+    rig.capture(rig.done())  # version 2 depends on what is not known to be durable
+    rig.token("p-1", value("p", R0._replace(n=2), "p:2"))
+    rig.token("r-1", value("r", R0._replace(n=2), "r:2"))
+    rig.want()
+    rig.done()
+    rig.step(ModelDied("killed"))  # and with it version 3
+    (answer,) = of(rig.get("m-1", Fence(1, 1, "q", ())), FenceAnswer)
+    assert [(item.version, item.deps) for item in answer.retained] == [(2, dep("p", 1, 3)), (1, ())]
+    assert not of(rig.get("p-1", Durable(dep("p", 1, 3))), NoteDurable), (
+        "it may be about to go back to version 1"
+    )
+
+
 def test_a_durable_version_can_be_gone_back_to_though_a_notice_was_lost():
     rig = downstream("q-2")
     rig.get("q-2", RecordAck("q", 1, 0, 0))

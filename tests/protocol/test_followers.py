@@ -7,7 +7,7 @@ from hams_protocol import limits
 from hams_protocol.effects import Capture, NoteDurable, Propose
 from hams_protocol.events import Captured, CasFailed, Late, PeerDown, PeerUp, Tick
 from hams_protocol.graph import FRONTEND
-from hams_protocol.messages import AskApplied, AskCopy, RecordAck, StateCopy, StateRecord
+from hams_protocol.messages import AskApplied, AskCopy, AskTopology, RecordAck, StateCopy, StateRecord
 from hams_protocol.stateful.followers import Followers
 
 ASK = AskCopy("q", 1, -1, 9)
@@ -86,7 +86,7 @@ def test_a_joiner_is_proposed_once_it_has_applied_everything_durable_and_again_u
 def test_a_copy_asked_for_in_another_epoch_is_not_given():
     rig = primary_of(DATA, "q", at(1, joining=("q-2",)))
     assert rig.get("q-2", AskCopy("q", 2)) == []
-    assert rig.get("q-9", ASK) == []
+    assert not of(rig.get("q-9", ASK), StateCopy)
 
 
 def test_a_joiner_past_the_retained_records_copies_anew_and_is_waited_for():
@@ -341,3 +341,27 @@ def test_a_primary_that_got_no_cpu_drops_a_backup_at_whose_address_nobody_listen
     rig.step(Late(0.4))
     assert not of(rig.step(PeerDown("q-2")), Propose)
     assert of(rig.step(PeerDown("q-2", refused=True)), Propose)
+
+
+def test_a_joiner_that_knows_sooner_that_it_is_named_gets_its_copy_as_soon_as_the_primary_knows():
+    rig = primary_of(DATA, "q", at(1))
+    effects = rig.get("q-3", AskCopy("q", 1, -1, 2))
+    assert of(effects, AskTopology, "q-3") == [AskTopology(1)]
+    assert not of(effects, StateCopy)
+    assert of(rig.learn(at(2, joining=("q-3",))), StateCopy, "q-3")
+    assert not of(rig.learn(at(3, joining=("q-3",))), StateCopy), "once"
+
+
+def test_a_joiner_of_the_next_epoch_gets_its_copy_as_soon_as_that_begins():
+    rig = primary_of(DATA, "q", at(1, "q-2"))
+    rig.get("q-3", AskCopy("q", 2, -1, 2))
+    found = rset("q", "q-1", epoch=2, joining=("q-3",), ends=((1, 0),))
+    (copy,) = of(rig.learn(topo(2, found)), StateCopy, "q-3")
+    assert (copy.epoch, copy.version) == (2, 0)
+
+
+def test_what_a_joiner_asked_early_is_forgotten_where_it_is_not_named_or_somebody_else_leads():
+    rig = primary_of(DATA, "q", at(1, "q-2"))
+    rig.get("q-3", AskCopy("q", 1, -1, 2))
+    assert not of(rig.learn(at(2, "q-2")), StateCopy)
+    assert not of(rig.learn(at(3, "q-2", joining=("q-3",))), StateCopy)

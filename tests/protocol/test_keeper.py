@@ -28,9 +28,11 @@ from hams_protocol.messages import (
     Probe,
     ProbeAnswer,
     RecordAck,
+    RetainedVersion,
     RoleReport,
     StateCopy,
     StateRecord,
+    Suspect,
 )
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful.machine import StatefulMachine
@@ -479,6 +481,15 @@ def test_a_fresh_primary_gets_the_state_while_its_model_is_still_loading():
     assert of(rig.all, LoadState)[-1].state == P("state 0")
 
 
+def test_a_fresh_primary_whose_question_came_too_early_asks_again_when_the_keeper_knows_its_epoch():
+    rig = fresh()
+    rig.all.clear()
+    rig.get("p-1", RecordAck("q", 3, 0, 0))
+    assert of(rig.all, AskCopy, to="p-1") == [AskCopy("q", 3, -1, 5)]
+    rig.get("p-1", copy_of(epoch=3))
+    assert [note.version for note in of(rig.all, NoteDurable)] == [0], "what the keeper said counts"
+
+
 def test_a_fresh_primary_takes_nothing_but_the_end_and_knows_what_is_complete_by_then():
     rig = fresh()
     rig.get("p-1", copy_of(version=1, epoch=3))
@@ -577,8 +588,6 @@ def test_a_primary_whose_proxy_lives_is_not_revoked_for_its_keepers_sake():
     everybody = (*EVERYBODY, member("q-3"))
     rig.step(MembersChanged(everybody))
     rig.learn(topo(4, KEPT_BY_P))
-    from hams_protocol.messages import Suspect
-
     rig.get("q-2", Suspect("q-2", "its model died"))
     nonce = of(rig.all, Probe, to="p-1")[-1].nonce
     rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", KEPT, 2, 7, False),)))
@@ -603,3 +612,76 @@ def test_a_keeper_is_not_revoked_before_the_primary_has_said_that_it_has_the_sta
     assert not revokes(rig), "the primary is yet to get it from the keeper"
     rig.get("q-2", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", "primary", 2, 0, True),)))
     assert revokes(rig)
+
+
+def test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go():
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    rig.step(MembersChanged((*EVERYBODY, member("p-2"))))
+    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1",)))
+    rig.get("F-1", Suspect("p-1", "silent"))
+    nonce = of(rig.all, Probe, to="q-2")[-1].nonce
+    leads = RoleReport("q", "primary", 2, 0, True)
+    rig.get("q-2", ProbeAnswer(nonce, Health.HEALTHY, 4, (leads,)))
+    rig.get("q-2", Suspect("q-2", "its model died"))
+    rig.step(PeerDown("p-1", refused=True))
+    rig.after(0.1)
+    assert not revokes(rig), (
+        "a request that kills models may take the proxy as well: the keeper would be the last one"
+    )
+    nonce = of(rig.all, Probe, to="q-2")[-1].nonce
+    rig.get("q-2", ProbeAnswer(nonce, Health.HEALTHY, 4, (leads,)))
+    assert revokes(rig)
+
+
+def test_a_keeper_is_not_revoked_on_the_word_of_a_primary_that_is_gone_since():
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    rig.step(MembersChanged((*EVERYBODY, member("p-2"))))
+    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1",)))
+    rig.get("F-1", Suspect("p-1", "silent"))
+    nonce = of(rig.all, Probe, to="q-2")[-1].nonce
+    rig.get("q-2", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", "primary", 2, 0, True),)))
+    rig.step(PeerDown("q-2", refused=True))
+    rig.after(limits.silence_max_s)
+    assert not revokes(rig)
+    nonce = of(rig.all, Probe, to="p-1")[-1].nonce
+    rig.get("p-1", ProbeAnswer(nonce, Health.HEALTHY, 4, (RoleReport("q", KEPT, 2, 7, False),)))
+    assert not revokes(rig), "it answers, and has the state"
+
+
+def goes_back():
+    """The primary has a fresh model and must go back by itself; it retains versions 6 and 8, and 6 has only durable dependencies."""
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    rig.step(MembersChanged(EVERYBODY))
+    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1",)))
+    rig.get("q-2", Suspect("q-2", "its model died"))
+    nonce = of(rig.all, Probe, to="q-2")[-1].nonce
+    leads = RoleReport("q", "primary", 2, 8, False)
+    rig.get("q-2", ProbeAnswer(nonce, Health.NEEDS_ROLLBACK, 4, (leads,)))
+    question = of(rig.all, Fence, to="q-2")[-1]
+    retained = (RetainedVersion(8, dep("p", 1, 3)), RetainedVersion(6, ()))
+    rig.get("q-2", FenceAnswer(question.attempt, 4, "q", 2, True, retained))
+    return rig
+
+
+def kept_after(rig, applied):
+    """Whom the committed rollback names as keepers, once the keeper has said how far it is."""
+    question = of(rig.all, Freeze, to="p-1")[-1]
+    rig.get("p-1", FreezeAnswer(question.attempt, 4, "q", 2, applied))
+    found = of(rig.all, Propose)[-1].topology.find("q")
+    assert (found.epoch, found.primary, found.end_of(2)) == (3, "q-2", 6)
+    return found.keepers
+
+
+def test_a_primary_that_goes_back_by_itself_keeps_the_keeper_that_holds_the_end():
+    rig = goes_back()
+    assert not of(rig.all, Propose), "the keeper is frozen first"
+    assert kept_after(rig, 7) == ("p-1",)
+    assert kept_after(goes_back(), 6) == ("p-1",)
+
+
+def test_a_keeper_that_lacks_the_end_or_is_gone_does_not_stay_where_a_primary_goes_back():
+    assert kept_after(goes_back(), 5) == ()
+    assert kept_after(goes_back(), None) == ()
+    rig = goes_back()
+    rig.step(PeerDown("p-1", refused=True))
+    assert of(rig.all, Propose)[-1].topology.find("q").keepers == ()

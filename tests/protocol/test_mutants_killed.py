@@ -8,6 +8,7 @@ import test_findings as findings
 import test_followers as followers
 import test_handoff as handoff
 import test_joins as joins
+import test_keeper as keeper
 import test_kept as kept
 import test_machine as machine
 import test_poison as poison
@@ -37,6 +38,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     "deps-not-transitive": primary.test_dependencies_are_transitive_over_the_state,
     "durable-when-tainted": findings.test_who_has_told_that_its_state_holds_an_orphan_makes_nothing_more_of_it_durable,
     "durable-before-all": primary.test_a_version_is_durable_when_the_whole_ack_set_has_applied_it,
+    "durable-before-rollback": findings.test_who_has_told_what_it_can_go_back_to_makes_nothing_more_of_it_durable,
+    "early-ask-ignored": followers.test_a_joiner_that_knows_sooner_that_it_is_named_gets_its_copy_as_soon_as_the_primary_knows,
     "ends-dropped-unheard": recovery.test_an_end_goes_once_everybody_has_said_that_he_knows_a_topology_that_had_it_and_the_newest_stay,
     "follower-answers": stateless.test_a_followers_answer_is_not_its_sets,
     "frozen-takes-records": backup.test_a_frozen_backup_takes_no_record_and_applies_nothing_until_a_newer_topology,
@@ -71,6 +74,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "record-of-old-epoch": backup.test_a_record_of_an_older_epoch_is_refused,
     "revoke-last-replica": findings.test_a_frontend_that_is_the_last_replica_of_another_shard_is_not_revoked,
     "revoked-goes-on": machine.test_a_revoked_instance_stops_and_its_state_is_kept,
+    "rollback-drops-keeper": keeper.test_a_primary_that_goes_back_by_itself_keeps_the_keeper_that_holds_the_end,
     "rollback-to-pending": recovery.test_a_tainted_primary_without_backup_goes_back_to_its_newest_record_with_only_durable_deps,
     "route-not-kept": stateless.test_if_only_a_skip_arrived_the_value_is_computed_again_and_the_route_kept,
     "set-before-ack-set": followers.test_a_joiner_enters_the_ack_set_before_it_is_declared_in_sync,
@@ -82,6 +86,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "unreadable-is-lost": unreadable.test_a_stateless_operator_makes_an_error_of_it_and_acknowledges_it,
     "unreadable-runs": unreadable.test_a_stateless_operator_makes_an_error_of_it_and_acknowledges_it,
     "update-with-orphans": primary.test_an_input_orphaned_before_the_update_leaves_the_batch_and_the_others_run_again,
+    "word-of-a-suspect": keeper.test_what_a_primary_said_before_it_was_suspected_itself_lets_no_keeper_go,
 }
 
 

@@ -43,6 +43,7 @@ class Move:
         "old",
         "primary",
         "retained",
+        "rolls_back",
     )
 
     def __init__(self, old: ReplicaSet) -> None:
@@ -57,6 +58,15 @@ class Move:
         self.joining: tuple[InstanceId, ...] = ()
         self.keepers: tuple[InstanceId, ...] = ()
         self.retained: tuple[RetainedVersion, ...] = ()
+        self.rolls_back = False
+        """Its primary goes back by itself, and `asked` are its keepers: whether they hold the end."""
+
+    @property
+    def missing(self) -> list[InstanceId]:
+        """Who was asked and has not answered, where that is waited for."""
+        if self.decided and not self.rolls_back:
+            return []
+        return [instance for instance in self.asked if instance not in self.answers]
 
 
 class FenceQuestion:
@@ -198,9 +208,13 @@ class Attempt:
     def freeze_answer(self, sender: InstanceId, answer: FreezeAnswer) -> list[Effect]:
         """One more backup has frozen."""
         move = self._moves.get(answer.name)
-        if move is None or move.decided or move.asked.get(sender) != answer.attempt:
+        if move is None or sender not in move.missing or move.asked[sender] != answer.attempt:
             return []
         move.answers[sender] = answer
+        if move.rolls_back:
+            if answer.applied is not None and answer.applied >= move.end:
+                move.keepers = (*move.keepers, sender)
+            return []
         decides = len(move.answers) == len(move.asked) or mutants.on("first-answer-decides")
         return self._decide(move) if decides else []
 
@@ -230,7 +244,7 @@ class Attempt:
             return []
         news = Send(sender, TopologyNews(self.known, revision))
         move = self._moves.get(refusal.name)
-        if move is not None and move.asked.get(sender) == refusal.attempt and not move.decided:
+        if move is not None and sender in move.missing and move.asked[sender] == refusal.attempt:
             return [
                 news,
                 Send(sender, Freeze(refusal.attempt, self.topology.generation, refusal.name, move.old.epoch)),
@@ -251,21 +265,15 @@ class Attempt:
         self._silent.add(instance)
         effects: list[Effect] = []
         for move in list(self._moves.values()):
-            if not move.decided and instance in move.asked and instance not in move.answers:
+            if instance in move.missing:
                 del move.asked[instance]
-                if len(move.answers) == len(move.asked):
+                if not move.decided and len(move.answers) == len(move.asked):
                     effects += self._decide(move)
         return effects
 
     def waiting_for(self) -> set[InstanceId]:
         """Who has not answered yet."""
-        waiting = {
-            item
-            for move in self._moves.values()
-            if not move.decided
-            for item in move.asked
-            if item not in move.answers
-        }
+        waiting = {item for move in self._moves.values() for item in move.missing}
         waiting |= {question.primary for question in self._fences.values() if not question.clean}
         return waiting | {question.primary for question in self._rollbacks.values()}
 
@@ -274,10 +282,8 @@ class Attempt:
         generation = self.topology.generation
         effects: list[Effect] = []
         for name, move in self._moves.items():
-            if not move.decided:
-                for instance, number in move.asked.items():
-                    if instance not in move.answers:
-                        effects.append(Send(instance, Freeze(number, generation, name, move.old.epoch)))
+            for instance in move.missing:
+                effects.append(Send(instance, Freeze(move.asked[instance], generation, name, move.old.epoch)))
         for questions in (self._fences, self._rollbacks):
             for name, question in questions.items():
                 if not question.clean:
@@ -358,7 +364,20 @@ class Attempt:
             return []
         move.primary, move.end = move.old.primary, chosen
         move.joining = self._living([*move.old.in_sync, *move.old.joining])
-        return self._fence_downstream()
+        return [*self._freeze_keepers(move), *self._fence_downstream()]
+
+    def _freeze_keepers(self, move: Move) -> list[Effect]:
+        """A keeper that holds the end stays: the primary may die before the commit, or before it has called another one."""
+        if mutants.on("rollback-drops-keeper"):
+            return []
+        effects: list[Effect] = []
+        move.rolls_back = True
+        for keeper in self._living(move.old.keepers):
+            self._question += 1
+            move.asked[keeper] = self._question
+            question = Freeze(self._question, self.topology.generation, move.old.name, move.old.epoch)
+            effects.append(Send(keeper, question))
+        return effects
 
     def _is_safe(self, item: RetainedVersion) -> bool:
         if mutants.on("rollback-to-pending"):

@@ -492,12 +492,17 @@ class ManagerMachine:
         return item.primary == instance or keeps or (instance in item.in_sync and item.primary in revoked)
 
     def _has_just_led(self, item: ReplicaSet, suspect: InstanceId) -> bool:
-        """Whether the set's primary has answered as such since the suspect was asked."""
+        """Whether the set's primary has answered as such since the suspect was asked, and nothing bad is known of it.
+
+        What it said before it was suspected itself does not count: a request may take its model first, then its proxy.
+        """
         inquest, primary = self._inquests.get(suspect), item.primary
         if inquest is None or primary is None or primary in self.knowledge.topology.revoked:
             return False
         if mutants.on("keeper-let-go"):
             return True
+        if (primary in self._inquests or primary in self._down) and not mutants.on("word-of-a-suspect"):
+            return False
         return self._held_at.get((primary, item.name, item.epoch), -FOREVER) >= inquest.asked_at
 
     def _has_heir(self, item: ReplicaSet, inquest: Inquest) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hams_protocol import limits
 from hams_protocol.effects import Effect, Send
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import AskCopy, Fence, FenceAnswer, StateCopy
+from hams_protocol.messages import AskCopy, Fence, FenceAnswer, RecordAck, StateCopy
 
 if TYPE_CHECKING:
     from hams_protocol.stateful.machine import StatefulMachine
@@ -41,6 +41,10 @@ class Fetching:
         self._again_at = now + limits.resend_after_s
         generation = self._m.knowledge.topology.generation
         return [Send(self._keeper, AskCopy(self._m.operator.name, self.epoch, -1, generation))]
+
+    def acknowledged(self, sender: InstanceId, ack: RecordAck, now: float) -> list[Effect]:
+        """The keeper knows this epoch now: a question that came before it did was in vain."""
+        return self.ask(now) if sender == self._keeper and ack.epoch == self.epoch else []
 
     def copied(self, sender: InstanceId, copy: StateCopy, now: float) -> list[Effect]:
         """What came: the record of the end, or something else that is of no use."""

@@ -46,7 +46,7 @@ class HeldState:
         """There is no model to be warmed, so nothing to wait for."""
         self.warming = False
         self.proposing = True
-        """It proposes nothing: whoever froze it has revoked the primary before, and other managers go on."""
+        """It proposes nothing: whoever froze it has revoked the primary before, or has that go back, and other managers go on."""
         self.epoch = found.epoch
         self.copied_by = -FOREVER
         self.backup = Backup(self, found, in_sync=False, now=now)

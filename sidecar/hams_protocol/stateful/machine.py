@@ -34,6 +34,7 @@ from hams_protocol.lateness import Lateness
 from hams_protocol.lineage import Lineage
 from hams_protocol.messages import (
     LEADS,
+    AskCopy,
     AskTopology,
     Durable,
     Fence,
@@ -101,6 +102,7 @@ class StatefulMachine(Vertex):
         self.captures_open = 0
         self.proposing = False
         self._early_acks: dict[InstanceId, RecordAck] = {}
+        self._early_asks: dict[InstanceId, AskCopy] = {}
         self._reported: dict[str, int] = {}
 
     # -- the machine -------------------------------------------------------------------------------------------------------
@@ -406,7 +408,7 @@ class StatefulMachine(Vertex):
             effects += self._report_beyond()
             effects += self.purge_units(now)
             effects += self.primary.after_purge(now)
-        return effects
+        return effects if self._stopped else [*effects, *self._adopt_early_asks(now)]
 
     def _report_beyond(self) -> list[Effect]:
         """Upstream a state was lost and began again from less than this one may stem from: that is not undone, but said."""
@@ -511,7 +513,8 @@ class StatefulMachine(Vertex):
         for fence in fences:
             if fence.generation == self.knowledge.topology.generation:
                 self.primary.fenced(fence)
-        return [*effects, *self._adopt_early_acks(now), *self.judge_stash(now)]
+        effects += [*self._adopt_early_acks(now), *self._adopt_early_asks(now)]
+        return [*effects, *self.judge_stash(now)]
 
     def stop_without_state(self, why: str) -> list[Effect]:
         """Of a primary that never had its state: it ends, and whoever still has the state may give it to another one."""
@@ -522,6 +525,27 @@ class StatefulMachine(Vertex):
         assert self.primary is not None
         early, self._early_acks = self._early_acks, {}
         return [effect for sender, ack in early.items() for effect in self.primary.message(sender, ack, now)]
+
+    def _adopt_early_asks(self, now: float) -> list[Effect]:
+        """Joiners may learn that they are named before the primary does: they would ask again seconds later only."""
+        if self.fetching is not None or not self._early_asks:
+            return []
+        known = self.knowledge.topology.generation
+        early = {sender: ask for sender, ask in self._early_asks.items() if ask.generation <= known}
+        for sender in early:
+            del self._early_asks[sender]
+        if self.primary is None:
+            return []
+        return [effect for sender, ask in early.items() for effect in self.primary.message(sender, ask, now)]
+
+    def _is_early(self, sender: InstanceId, ask: AskCopy) -> bool:
+        """Whether the question for a copy cannot be answered yet, but perhaps once a later topology is known, or the state is here."""
+        if self.fetching is not None:
+            return True
+        if ask.generation <= self.knowledge.topology.generation or mutants.on("early-ask-ignored"):
+            return False
+        joining = self.knowledge.set_of(self.operator.name).joining
+        return self.primary is None or ask.epoch != self.epoch or sender not in joining
 
     def _as_first_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
         """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins again at the reported end."""
@@ -657,6 +681,12 @@ class StatefulMachine(Vertex):
             and len(self._early_acks) < limits.early_acks_max
         ):
             self._early_acks[sender] = message
+            if self.fetching is not None:
+                return self.fetching.acknowledged(sender, message, now)
+            return [Send(sender, AskTopology(self.knowledge.topology.generation))]
+        if isinstance(message, AskCopy) and self._is_early(sender, message):
+            if len(self._early_asks) < limits.early_asks_max:
+                self._early_asks[sender] = message
             return [Send(sender, AskTopology(self.knowledge.topology.generation))]
         if self.backup is not None:
             return self.backup.message(sender, message, now)

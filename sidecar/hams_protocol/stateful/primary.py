@@ -425,12 +425,12 @@ class Primary:
 
     @property
     def may_go_back(self) -> bool:
-        """Whether a manager has been told that the state holds an orphan: it may be about to have it go back."""
-        return self._fences.tainted
+        """Whether a manager has been told what the state could go back to, because it must: that may be about to commit it."""
+        return self._fences.may_go_back
 
     def fenced(self, fence: Fence) -> FenceAnswer:
         """A manager's fence goes up; its answer."""
-        return self._fences.raise_fence(fence, self._execution.deps, self.settled)
+        return self._fences.raise_fence(fence, self._execution.deps, self.settled, self.needs_rollback)
 
     # -- time --------------------------------------------------------------------------------------------------------------------------
 
