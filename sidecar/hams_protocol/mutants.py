@@ -59,6 +59,7 @@ REGISTRY: dict[str, str] = {
     "complete-request-taken": "tokens of complete requests are taken again (section 5)",
     "consumed-not-restored": "who goes back to a record forgets which units its state has consumed (section 7.6)",
     "copy-speculative": "a joiner copies a version that is not durable (section 7.7)",
+    "copy-without-tickets": "the copy of a log lacks who asked for what came without a key (section 5)",
     "copy-without-consumed": "a joiner copies the tensors without the consumed units (section 7.7)",
     "deps-not-transitive": "outputs depend on the inputs of their batch, but not on those of the state before (section 2)",
     "durable-before-rollback": "a primary that has told what it could go back to makes more of it durable (section 7.3)",

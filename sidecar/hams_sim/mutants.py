@@ -45,6 +45,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "apply-with-gap": ("F21", "echo"),
     "copy-speculative": ("pending-alone", "alone"),
     "copy-without-consumed": ("pending-alone", "alone"),
+    "copy-without-tickets": ("copied-log",),
     "copy-without-fan-inputs": ("copied-inputs",),
     "merge-unknown-epoch": ("unheard",),
     "durable-when-tainted": ("told-alone",),
