@@ -96,8 +96,8 @@ class PeerNetwork:
     `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
     on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (its process is ending, or it
     was dialled and nobody listens at its address, or somebody else). `eager(peer)`: whether to find out at
-    once why a connection broke; to others a pause comes first, so that those who act upon it find the machine free. `host` answers visitors. `unknown(message)`
-    says what a message names that this graph does not have ("": nothing); its connection is closed.
+    once why a connection broke; to others a pause comes first, so that those who act upon it find the machine free. `host` answers visitors.
+    `unknown(message)` says what a message names that this graph does not have ("": nothing); its connection is closed.
     """
 
     def __init__(
