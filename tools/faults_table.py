@@ -69,7 +69,7 @@ CATALOGUE = (
     ("F40", "S", "a thousand graphs lose their leases together"),
     ("F41", "SP", "many requests with failovers between: memory flat"),
     ("F42", "SP", "starvation: everybody waits for CPU, nobody dies"),
-    ("F43", "SP", "primaries die whole, and their replacements come late"),
+    ("F43", "SPK", "primaries die whole, and their replacements come late"),
 )
 ROW = re.compile(r"^test_((?:f\d+_)+)", re.IGNORECASE)
 COLLECTED = re.compile(r"^(?P<file>\S+)\.py::(?P<name>.+)$", re.MULTILINE)

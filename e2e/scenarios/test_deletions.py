@@ -3,6 +3,8 @@
 Nothing is lost, doubled or answered wrongly; `chain` and `mixed` check that at the end of each.
 """
 
+import time
+
 import pytest
 
 from e2e.scenarios.install import NAMESPACE, Installation, ready
@@ -16,6 +18,9 @@ RANDOM_S = 600.0 if FULL else 120.0
 EVERY_S = 5.0
 TIMES = 10 if FULL else 2
 """How often a role is hit: a gap is measured each time."""
+KILLS = 30 if FULL else 3
+CORDONED_S = 4.0
+"""For so long after a kill no node takes a pod."""
 
 
 @pytest.mark.parametrize(("operator", "role"), ROLES, ids=[role for _, role in ROLES])
@@ -63,6 +68,35 @@ def test_F11_F12_the_controllers_are_deleted(
         ready(installation.cluster, "app.kubernetes.io/component=controller", 2, NAMESPACE)
     report(chain, f"{'F12' if force else 'F11'} controller")
     assert not chain.failed()
+
+
+def test_F43_a_primary_dies_where_no_replacement_can_start(chain: GraphRun) -> None:
+    """No node takes pods, as in a full cluster: requests that were in the model of the dead go on without waiting for one that does."""
+    nodes = chain.cluster.kubectl("get", "nodes", "-o", "name").split()
+    spans: list[tuple[float, float]] = []
+    with chain.load(16):
+        for _ in range(KILLS):
+            chain.redundant()
+            chain.answered(50)
+            try:
+                chain.cluster.kubectl("cordon", *nodes)
+                epoch = chain.epoch_of("b")
+                chain.delete(chain.pod_of("b", "primary"), force=True)
+                struck = time.monotonic()
+                chain.moved("b", epoch)
+                chain.stalled(CORDONED_S)
+            finally:
+                spans.append((struck, time.monotonic()))
+                chain.cluster.kubectl("uncordon", *nodes)
+    report(chain, "F43")
+    assert not chain.failed()
+    waited = [
+        reply["key"]
+        for reply in chain.replies
+        for struck, over in spans
+        if reply["asked"] < struck and reply["answered"] > over
+    ]
+    assert not waited, "these waited for a replacement"
 
 
 def test_F14_pods_are_deleted_at_random(chain: GraphRun) -> None:
