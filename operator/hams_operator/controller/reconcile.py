@@ -8,7 +8,7 @@ import asyncio
 import datetime
 import hashlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
@@ -16,7 +16,7 @@ from hams_operator import limits
 from hams_operator.controller.identities import Identities
 from hams_operator.controller.judging import Step
 from hams_operator.controller.kube import EVENTS, GRAPHS, OWNED, PODS, Kube, KubeError
-from hams_operator.controller.mirror import Mirror
+from hams_operator.controller.mirror import Known, Mirror
 from hams_operator.controller.objects import Objects
 from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.running import Running, Specs, incarnation_of, running
@@ -98,13 +98,14 @@ class Reconciler:
         self._identities = identities
         self._objects = Objects(kube, store)
         self._aside = Aside("graphs")
-        self._silent_since: dict[str, float] = {}
+        self._silent_since: dict[GraphKey, dict[str, float]] = {}
 
     async def look(self, key: GraphKey) -> float | None:
         """One look."""
         item = self._store.graph(key)
         if item is None:
             self._store.forget(key)
+            self._silent_since.pop(key, None)
             return None
         try:
             if item["metadata"].get("deletionTimestamp"):
@@ -127,7 +128,7 @@ class Reconciler:
                 left.append(limits.pod_unseen_s)
             elif pod.creating_since and not pod.deleting:
                 left.append(max(limits.pod_creating_s - _age_s(pod.creating_since), limits.pod_look_s))
-            elif pod.uid in self._silent_since:
+            elif pod.uid in self._silent_since.get(key, ()):
                 left.append(limits.pod_silent_s)
         return min(left, default=None)
 
@@ -161,7 +162,7 @@ class Reconciler:
         except (KubeError, CoordinationError) as error:
             failed, problem = error, _rejected(error) or problem
         try:
-            await self._tend_pods(key, decision.place, self._world(key, decision, None, None))
+            await self._tend_pods(key, decision.place)
         except KubeError as error:
             failed, problem = failed or error, problem or _rejected(error)
         shown = self._shown(key, decision)
@@ -490,23 +491,43 @@ class Reconciler:
                 found[pod.name] = f"{newest.get('reason', '')}: {newest.get('message', '')}"
         return found
 
-    async def _tend_pods(self, key: GraphKey, place: Place, world: World) -> None:
+    async def _tend_pods(self, key: GraphKey, place: Place) -> None:
         """Pods of which no kubelet says anything go: Kubernetes binds pods to a node that is away until it takes it for dead. Pods whose instances
         are over go, others are labelled with their role; without etcd nobody knows.
 
         A pod that is deleted on a node that is away is there until the node is back; its ReplicaSet makes another one beside it at once.
         """
-        silent = {
-            pod.node for pod in world.pods if pod.gone_by and _age_s(pod.gone_by) >= limits.pod_overdue_s
-        }
-        for pod in world.pods:
+        pods = self._store.pods(key)
+        silent = {pod.node for pod in pods if pod.gone_by and _age_s(pod.gone_by) >= limits.pod_overdue_s}
+        for pod in pods:
             patience_s = limits.pod_unseen_s if pod.node in silent else limits.pod_unstarted_s
             if pod.bound_at and not pod.deleting and _age_s(pod.bound_at) >= patience_s:
                 log.info("%s/%s: delete pod %s: node %s does not start it", *key, pod.name, pod.node)
                 await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
-        if world.etcd_away:
+        if self._mirror.away:
             return
-        for pod in self._long_silent(place, world.pods):
+        shapes: list[tuple[Known, tuple[Pod, ...]]] = [
+            (
+                self._mirror.of(replace(place, incarnation=number).graph_uid()),
+                tuple(pod for pod in pods if pod.incarnation == number),
+            )
+            for number in sorted({pod.incarnation for pod in pods})
+        ]
+        silent_since: dict[str, float] = {}
+        for known, mine in shapes:
+            silent_since |= self._silence_of(key, known, mine)
+        self._silent_since[key] = silent_since
+        for known, mine in shapes:
+            await self._tend_shape(key, known, mine)
+
+    async def _tend_shape(self, key: GraphKey, known: Known, pods: tuple[Pod, ...]) -> None:
+        """`pods`: of one shape, `known`: of the same one. Two run at once while one takes over from the other, and no topology names pods of both."""
+        topology, registered = known.topology, known.registered
+        silent_since, now_s = self._silent_since[key], asyncio.get_running_loop().time()
+        for pod in pods:
+            since_s = silent_since.get(pod.uid)
+            if since_s is None or now_s - since_s < limits.pod_silent_s:
+                continue
             log.info(
                 "%s/%s: delete pod %s: its instance is gone, and node %s does not say so",
                 *key,
@@ -514,11 +535,11 @@ class Reconciler:
                 pod.node,
             )
             await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
-        for pod in pods_over(world.topology, world.registered, world.pods):
+        for pod in () if known.ended else pods_over(topology, registered, pods):
             log.info("%s/%s: delete pod %s: its instance was revoked", *key, pod.name)
             await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
-        labels = {pod.name: pod.role for pod in world.pods if not pod.deleting}
-        for name, role in roles_of(world.topology, world.registered, world.pods).items():
+        labels = {pod.name: pod.role for pod in pods if not pod.deleting}
+        for name, role in roles_of(topology, registered, pods).items():
             if labels.get(name, role) != role:
                 try:
                     annotations = {DELETION_COST: str(COSTS.get(role, 0))}
@@ -529,26 +550,15 @@ class Reconciler:
                     if error.status != 404:
                         raise
 
-    def _long_silent(self, place: Place, pods: Collection[Pod]) -> list[Pod]:
-        """Pods that have been silent for `pod_silent_s`. Since when is remembered from one look to the next; a controller that begins
-        anew is patient anew.
-
-        Each pod is looked up in what etcd holds of its own incarnation: while a shape changes, pods of two or three live beside each other.
-        """
+    def _silence_of(self, key: GraphKey, known: Known, pods: tuple[Pod, ...]) -> dict[str, float]:
+        """Since when pods of one shape have been silent, by uid. That is remembered from one look to the next; a controller that begins anew is
+        patient anew. One that has been taken over from ends as it is: its frontends need the others for what they pass on."""
+        if known.ended or not known.topology.generation:
+            return {}
         now_s = asyncio.get_running_loop().time()
-        silent: list[Pod] = []
-        for number in {pod.incarnation for pod in pods}:
-            known = self._mirror.of(replace(place, incarnation=number).graph_uid())
-            if known.topology.generation:
-                mine = [pod for pod in pods if pod.incarnation == number]
-                silent += pods_silent(known.topology, {*known.registered, *known.waiting}, mine)
-        for uid in {pod.uid for pod in pods} - {pod.uid for pod in silent}:
-            self._silent_since.pop(uid, None)
-        return [
-            pod
-            for pod in silent
-            if now_s - self._silent_since.setdefault(pod.uid, now_s) >= limits.pod_silent_s
-        ]
+        before = self._silent_since.get(key, {})
+        silent = pods_silent(known.topology, (*known.registered, *known.waiting), pods)
+        return {pod.uid: before.get(pod.uid, now_s) for pod in silent}
 
     async def _hold(self, key: GraphKey, item: Json) -> None:
         """Before anything is written to etcd: the resource goes only after its keys."""

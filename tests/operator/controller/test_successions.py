@@ -332,3 +332,37 @@ FIRST = """  - name: first
     inputs: [pass.y]
     outputs: [{name: y, datatype: FP32, shape: [4]}]
 """
+
+
+# -- pods of two shapes ------------------------------------------------------------------------------------------------------------
+
+
+def deleted(scene: Two) -> list[str]:
+    return [call.split()[-1] for call in scene.kube.calls if call.startswith("delete Pod")]
+
+
+async def test_a_revoked_instance_of_the_shape_that_serves_is_made_again_while_another_one_comes_up() -> None:
+    scene = await begun()
+    await scene.there()
+    moved = ReplicaSet("count", 2, "pair-count-1-aa", ())
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], moved), TOPOLOGY.tables, ("pair-count-2-aa",)))
+    await scene.look()
+    assert deleted(scene) == ["pair-count-2"]
+
+
+async def test_who_has_been_taken_over_from_is_left_to_end_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frontends pass on what they hold, and need the others for that, whoever may have lost its registration meanwhile."""
+    scene = await begun()
+    await scene.there()
+    await scene.closed()
+    scene.quiet()
+    await scene.look()
+    scene.taken()
+    await scene.look()
+    assert scene.phase() is Phase.DONE
+    monkeypatch.setattr(limits, "pod_silent_s", 0.0)
+    scene.unregister("pair-count-2-aa")
+    alone = ReplicaSet("count", 1, "pair-count-1-aa")
+    scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
+    await scene.look()
+    assert not deleted(scene)
