@@ -398,6 +398,9 @@ kube_pause_max_s = 30.0
 etcd_look_s = 2.0
 """Between two looks at an etcd that does not answer."""
 
+etcd_member_ask_s = 2.0
+"""A member of etcd that has not said within this time who the others are is taken to be away."""
+
 etcd_looks_vain = 2
 """So many looks in a row that find its watch silent and get no answer, and it is said to be away."""
 

@@ -14,6 +14,7 @@ import yaml
 from hams_operator.controller import kube
 from hams_operator.controller.kube import OWNED
 from hams_operator.controller.store import CONDITIONS
+from hams_operator.etcd_member import others_of, settings_of
 from hams_operator.plan.names import DEFAULT_ETCD, POD_FIELDS, SERVICE_FIELDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,7 +182,8 @@ def test_members_of_etcd_know_each_other_by_names_that_the_headless_service_publ
     render: Render,
 ) -> None:
     objects = render()
-    arguments = one(objects, "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]["containers"][0]["args"]
+    pod = one(objects, "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
+    arguments = pod["initContainers"][0]["args"]
     cluster = next(word for word in arguments if word.startswith("--initial-cluster=")).removeprefix(
         "--initial-cluster="
     )
@@ -191,6 +193,25 @@ def test_members_of_etcd_know_each_other_by_names_that_the_headless_service_publ
     service = one(objects, "Service", "hams-etcd-peers")["spec"]
     assert service["clusterIP"] == "None"
     assert service["publishNotReadyAddresses"] is True
+
+
+def test_a_member_of_etcd_is_told_by_a_file_what_its_flags_were(render: Render) -> None:
+    """Who writes it looks first whether the member has lost its data (`hams_operator.etcd_member`)."""
+    pod = one(render(), "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
+    (before,), member = pod["initContainers"], pod["containers"][0]
+    assert before["command"] == ["python3", "-m", "hams_operator.etcd_member"]
+    controller = one(render(), "Deployment", "hams-controller")["spec"]["template"]["spec"]["containers"][0]
+    assert before["image"] == controller["image"]
+    assert f"--config={member['args'][0].removeprefix('--config-file=')}" in before["args"]
+    assert "--tls=/etc/etcd-tls" in before["args"]
+    assert {"name": "data", "mountPath": "/var/lib/etcd"} in before["volumeMounts"]
+    flags = before["args"][before["args"].index("--") + 1 :]
+    assert "--initial-cluster-state=new" in flags
+    assert others_of(settings_of(flags)) == [
+        f"https://hams-etcd-{n}.hams-etcd-peers.hams-system.svc:2380" for n in range(3)
+    ], "its own is told by the pod's name"
+    clear = one(render({"tls": {"enabled": False}}), "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
+    assert not [word for word in clear["initContainers"][0]["args"] if word.startswith("--tls")]
 
 
 def test_a_majority_of_etcd_is_never_evicted(render: Render) -> None:
@@ -301,10 +322,11 @@ def test_etcd_lets_in_who_has_a_certificate_and_members_have_an_authority_of_the
 ) -> None:
     pod = one(render(), "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
     container = pod["containers"][0]
-    flags = dict(word.removeprefix("--").partition("=")[::2] for word in container["args"])
+    told = pod["initContainers"][0]["args"]
+    flags = dict(word.removeprefix("--").partition("=")[::2] for word in told)
     assert {"client-cert-auth", "peer-client-cert-auth"} <= set(flags)
     assert flags["trusted-ca-file"] != flags["peer-trusted-ca-file"]
-    assert not [word for word in container["args"] if "http:" in word]
+    assert not [word for word in told if "http:" in word]
     assert "listen-metrics-urls" not in flags
     assert flags["enable-grpc-gateway"] == "false"
     assert {port["containerPort"] for port in container["ports"]} == {2379, 2380}
@@ -321,8 +343,9 @@ def test_etcd_lets_in_who_has_a_certificate_and_members_have_an_authority_of_the
 def test_etcds_metrics_are_reachable_where_that_is_asked_for(render: Render) -> None:
     values = {"etcd": {"metrics": {"enabled": True}}, "metrics": {"serviceMonitor": {"enabled": True}}}
     objects = render(values)
-    container = one(objects, "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]["containers"][0]
-    assert "--listen-metrics-urls=http://0.0.0.0:2381" in container["args"]
+    pod = one(objects, "StatefulSet", "hams-etcd")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert "--listen-metrics-urls=http://0.0.0.0:2381" in pod["initContainers"][0]["args"]
     assert {"name": "metrics", "containerPort": 2381} in container["ports"]
     monitor = one(objects, "PodMonitor", "hams-etcd")["spec"]
     assert monitor["podMetricsEndpoints"][0]["port"] == "metrics"

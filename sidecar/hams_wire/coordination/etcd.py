@@ -209,6 +209,12 @@ class EtcdCoordination:
             method, lambda member: member.administration(method, response), request, safe=True
         )
 
+    async def cluster(self, method: str, request: Message, response: type[Response]) -> Response:
+        """A method of the service Cluster, which is about etcd's own members. None is repeated here."""
+        return await self._call(
+            method, lambda member: member.administration(method, response, "Cluster"), request, safe=False
+        )
+
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when etcd answers a linearizable read; raises the last error when `timeout_s` is over."""
         loop = asyncio.get_running_loop()

@@ -123,9 +123,11 @@ class Member:
         """Whether we have a name and password there; without, a certificate says who we are, if anything does."""
         return self._user is not None
 
-    def administration(self, method: str, response: type[Answer]) -> "Unary[Any, Answer]":
-        """A method of the service Auth."""
-        return self._channel.unary_unary(f"/etcdserverpb.Auth/{method}", _serialize, _reader(response))
+    def administration(
+        self, method: str, response: type[Answer], service: str = "Auth"
+    ) -> "Unary[Any, Answer]":
+        """A method of the service Auth, or of Cluster."""
+        return self._channel.unary_unary(f"/etcdserverpb.{service}/{method}", _serialize, _reader(response))
 
     def forget_token(self) -> None:
         """It was refused."""

@@ -1,0 +1,194 @@
+"""Before a member of the chart's etcd starts: whether it is new, has its data, or has lost them and joins its cluster again.
+
+etcd refuses to start a member whose data are gone: to the others it is one that has made promises. So it is removed and added again, as
+another one at the same address, which takes everything over from the others. That needs a majority of them, which is waited for: a cluster
+that has lost its majority is for a person to restore (docs/etcd.md).
+
+etcd takes what it is told from flags or from a file. Its image has no shell, so the flags are given to this program, which writes the file.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import ssl
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+from hams_operator import limits
+from hams_wire.coordination import etcd_pb2 as pb
+from hams_wire.coordination.etcd import EtcdCoordination
+from hams_wire.coordination.etcd_members import Tls
+from hams_wire.errors import CoordinationError
+
+log = logging.getLogger("hams.etcd")
+
+Settings = dict[str, Any]
+"""etcd's settings by the names of its flags."""
+
+CLIENT_TLS = {
+    "cert-file": "cert-file",
+    "key-file": "key-file",
+    "trusted-ca-file": "trusted-ca-file",
+    "client-cert-auth": "client-cert-auth",
+}
+"""Flags that a configuration file has in a section of their own, by the names that they have there."""
+PEER_TLS = {f"peer-{flag}": name for flag, name in CLIENT_TLS.items()}
+NUMBERS = ("heartbeat-interval", "election-timeout", "quota-backend-bytes")
+"""Flags of which a configuration file wants a number; of all others it wants text, or true or false."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A member as another one tells of it. `name`, `clients`: "" and none as long as one that was added has not started."""
+
+    peers: tuple[str, ...]
+    name: str
+    clients: tuple[str, ...]
+
+
+def settings_of(flags: Sequence[str]) -> Settings:
+    """`--name=value` and `--name`. Raises ValueError."""
+    found: Settings = {}
+    for flag in flags:
+        name, there, value = flag.partition("=")
+        if not name.startswith("--"):
+            raise ValueError(f"{flag!r}: expected --name or --name=value")
+        found[name[2:]] = _value(name[2:], value) if there else True
+    return found
+
+
+def _value(name: str, text: str) -> str | int | bool:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if name in NUMBERS else text
+
+
+def file_of(settings: Mapping[str, Any]) -> str:
+    """A configuration file that says the same (JSON, which is YAML)."""
+    found: Settings = {}
+    for name, value in settings.items():
+        if name in CLIENT_TLS:
+            found.setdefault("client-transport-security", {})[CLIENT_TLS[name]] = value
+        elif name in PEER_TLS:
+            found.setdefault("peer-transport-security", {})[PEER_TLS[name]] = value
+        else:
+            found[name] = value
+    return json.dumps(found, indent=1) + "\n"
+
+
+def has_run(told: Sequence[Seen] | None, peer_url: str) -> bool:
+    """Whether the member at this address has been part of a cluster, by what another member tells; None: nobody tells anything.
+
+    A cluster that begins knows the names of all its members at once, and no addresses for clients of those that have not come up. Who is missing
+    altogether was about to be added again when it was stopped.
+    """
+    if told is None:
+        return False
+    mine = next((seen for seen in told if peer_url in seen.peers), None)
+    return mine is None or bool(mine.clients) or not mine.name
+
+
+def others_of(settings: Mapping[str, Any]) -> list[str]:
+    """Where the other members talk to each other."""
+    mine = settings["initial-advertise-peer-urls"]
+    urls = [item.partition("=")[2] for item in str(settings["initial-cluster"]).split(",")]
+    return [url for url in urls if url != mine]
+
+
+async def told_by_others(settings: Mapping[str, Any]) -> tuple[Seen, ...] | None:
+    """What the first other member that answers knows of all; it needs no majority for that. None: none answers."""
+    context = _peer_tls(settings)
+    for url in others_of(settings):
+        try:
+            found = await asyncio.to_thread(_members, url, context)
+        except (URLError, OSError, ValueError) as error:
+            log.info("%s does not say who its members are: %s", url, error)
+            continue
+        return tuple(
+            Seen(tuple(item.get("peerURLs") or ()), item.get("name", ""), tuple(item.get("clientURLs") or ()))
+            for item in found
+        )
+    return None
+
+
+def _members(url: str, context: ssl.SSLContext | None) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(
+        f"{url}/members", timeout=limits.etcd_member_ask_s, context=context
+    ) as answer:
+        found = json.loads(answer.read())
+    if not isinstance(found, list):
+        raise ValueError(f"{url}/members: expected a list")
+    return found
+
+
+def _peer_tls(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
+    if "peer-cert-file" not in settings:
+        return None
+    context = ssl.create_default_context(cafile=settings["peer-trusted-ca-file"])
+    context.load_cert_chain(settings["peer-cert-file"], settings["peer-key-file"])
+    return context
+
+
+async def rejoin(etcd: EtcdCoordination, peer_url: str, name: str) -> str:
+    """Have the cluster forget the member at this address, and expect another one there; what is then its `initial-cluster`. It may be done again.
+
+    Raises CoordinationError.
+    """
+    found = await etcd.cluster("MemberList", pb.MemberListRequest(linearizable=True), pb.MemberListResponse)
+    for member in found.members:
+        if peer_url in member.peerURLs:
+            log.warning("member %x, %s, has lost its data: it is removed", member.ID, name)
+            await etcd.cluster("MemberRemove", pb.MemberRemoveRequest(ID=member.ID), pb.MemberRemoveResponse)
+    added = await etcd.cluster("MemberAdd", pb.MemberAddRequest(peerURLs=[peer_url]), pb.MemberAddResponse)
+    log.warning("%s is added again, as member %x", name, added.member.ID)
+    return ",".join(f"{member.name or name}={url}" for member in added.members for url in member.peerURLs)
+
+
+async def prepare(settings: Settings, endpoints: str, tls: Tls | None) -> Settings:
+    """What etcd is to be told. Returns when the cluster expects this member, however long that takes."""
+    if (Path(settings["data-dir"]) / "member").is_dir():
+        return settings
+    peer_url, name = str(settings["initial-advertise-peer-urls"]), str(settings["name"])
+    if not has_run(await told_by_others(settings), peer_url):
+        return settings
+    while True:
+        etcd = EtcdCoordination(endpoints, tls)
+        try:
+            cluster = await rejoin(etcd, peer_url, name)
+        except CoordinationError as error:
+            log.warning("%s has no data, and the others do not let it in yet: %s", name, error)
+        else:
+            return settings | {"initial-cluster": cluster, "initial-cluster-state": "existing"}
+        finally:
+            await etcd.close()
+        await asyncio.sleep(limits.etcd_look_s)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """`python -m hams_operator.etcd_member --config FILE --endpoints URLS [--tls FOLDER] -- FLAGS OF ETCD`."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--config", type=Path, required=True, help="the file that is written, for etcd --config-file"
+    )
+    parser.add_argument("--endpoints", required=True, help="where clients reach the other members")
+    parser.add_argument("--tls", type=Path, help="a folder with ca.crt, client.crt and client.key")
+    parser.add_argument("flags", nargs="+", help="what etcd would be started with")
+    asked = parser.parse_args(words)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    folder = asked.tls
+    tls = None if folder is None else Tls(folder / "ca.crt", folder / "client.crt", folder / "client.key")
+    settings = asyncio.run(prepare(settings_of(asked.flags), asked.endpoints, tls))
+    asked.config.write_text(file_of(settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
