@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import logging
+import shutil
 import ssl
 import sys
 import urllib.request
@@ -152,11 +153,16 @@ async def rejoin(etcd: EtcdCoordination, peer_url: str, name: str) -> str:
 
 async def prepare(settings: Settings, endpoints: str, tls: Tls | None) -> Settings:
     """What etcd is to be told. Returns when the cluster expects this member, however long that takes."""
-    if (Path(settings["data-dir"]) / "member").is_dir():
+    data = Path(settings["data-dir"]) / "member"
+    if any((data / "wal").glob("*.wal")):
         return settings
     peer_url, name = str(settings["initial-advertise-peer-urls"]), str(settings["name"])
     if not has_run(await told_by_others(settings), peer_url):
         return settings
+    if (
+        data.is_dir()
+    ):  # one that was started in vain leaves folders, and a database without a log is worth nothing
+        shutil.rmtree(data)
     while True:
         etcd = EtcdCoordination(endpoints, tls)
         try:

@@ -46,6 +46,9 @@ async def test_a_member_without_its_data_comes_back_by_itself_while_others_write
         for attempt in range(2):
             await lost.kill()
             shutil.rmtree(lost.data)
+            if attempt:  # it was started in vain meanwhile: that leaves folders
+                (lost.data / "member" / "snap").mkdir(parents=True)
+                (lost.data / "member" / "snap" / "db").write_bytes(b"of no use")
             settings = await asyncio.wait_for(prepare(settings_of(flags), etcd.endpoints, None), WAIT_S)
             assert settings["initial-cluster-state"] == "existing"
             if attempt:  # it was stopped between: what it was added as has never started
