@@ -25,8 +25,10 @@ def attach(folders: Folders, number: int) -> None:
     first, own = node_pid(folders, 0), node_pid(folders, number)
     assert first is not None, "node 0 runs"
     assert own is not None, f"node {number} runs"
-    # A dead node's network, and with it our end of the old link, goes a moment later than its processes.
+    # A dead node's network goes later than its processes, as long as something of its pods is left; our end of the old link need not
+    # wait for that. Its name is free a moment after it is gone.
     succeeds(*entered(own, ["-n"], "ip", "link", "del", "eth0"))
+    succeeds(*entered(first, ["-n"], "ip", "link", "del", f"n{number}"))
     until(
         lambda: not succeeds(*entered(first, ["-n"], "ip", "link", "show", f"n{number}")),
         10,
