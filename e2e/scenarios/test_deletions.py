@@ -70,6 +70,16 @@ def test_F11_F12_the_controllers_are_deleted(
     assert not chain.failed()
 
 
+def slowest(run: GraphRun, struck: float, over: float) -> float:
+    """The longest that a request took, in ms, of those that waited between a kill and the moment in which nodes take pods again."""
+    waits = [
+        reply["answered"] - reply["asked"]
+        for reply in run.replies
+        if reply["answered"] > struck and reply["answered"] < over
+    ]
+    return round(1000 * max(waits), 1)
+
+
 def test_F43_a_primary_dies_where_no_replacement_can_start(chain: GraphRun) -> None:
     """No node takes pods, as in a full cluster: requests that were in the model of the dead go on without waiting for one that does."""
     nodes = chain.cluster.kubectl("get", "nodes", "-o", "name").split()
@@ -88,7 +98,7 @@ def test_F43_a_primary_dies_where_no_replacement_can_start(chain: GraphRun) -> N
             finally:
                 spans.append((struck, time.monotonic()))
                 chain.cluster.kubectl("uncordon", *nodes)
-    report(chain, "F43")
+    report(chain, "F43", slowest_while_cordoned_ms=[slowest(chain, *span) for span in spans])
     assert not chain.failed()
     waited = [
         reply["key"]
