@@ -129,8 +129,10 @@ class Names:
 
     def _known_deps(self, deps: Iterable[Dep]) -> None:
         for dep in deps:
-            if dep.op not in self._sets:
-                raise UnknownName(f'the state "{dep.op}"')
+            self._known_set(dep.op)
+            # Epochs count from 0: who knows no roles yet would look for the end of one before that.
+            if dep.epoch < 0:
+                raise UnknownName(f'epoch {dep.epoch} of "{dep.op}"')
 
     def _known_token(self, token: Token) -> None:
         if token.source not in self._sources:
