@@ -1,1 +1,2 @@
-"""Measurements behind `hams bench NAME`: each module has `main(arguments) -> int`, writes JSON and, where there is something to see, a plot."""
+"""Measurements behind `hams bench NAME`: each module has `main(arguments) -> int`, writes JSON and, where
+there is something to see, a plot."""

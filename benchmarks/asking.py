@@ -1,6 +1,7 @@
 """Clients that never give up: every request has a key, and is sent again under it until it is answered.
 
-What was answered is kept, as far as it tells whether something was lost or doubled: the first number of every tensor.
+What was answered is kept, as far as it tells whether something was lost or doubled: the first number of every
+tensor.
 """
 
 import asyncio
@@ -17,7 +18,8 @@ ANSWERS = (200, 409, 410, 422, 500)
 
 @dataclass
 class Log:
-    """What the clients of one run saw: (asked, answered) of each request in loop seconds, and what went wrong."""
+    """What the clients of one run saw: (asked, answered) of each request in loop seconds, and what went
+    wrong."""
 
     answered: list[tuple[float, float]] = field(default_factory=list)
     failed: int = 0
@@ -32,7 +34,8 @@ class Log:
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
     def slowest_s(self, begin: float, end: float) -> float:
-        """The longest that a single request took which waited at some time within a window: a gap ends with anybody's reply."""
+        """The longest that a single request took which waited at some time within a window: a gap ends with
+        anybody's reply."""
         return max((at - asked for asked, at in self.answered if at > begin and asked < end), default=0.0)
 
     def first_after(self, moment: float) -> float:
@@ -42,7 +45,8 @@ class Log:
 
 @contextlib.asynccontextmanager
 async def asking(port: int, graph: str, nbytes: int, clients: int) -> AsyncIterator[Log]:
-    """`clients` closed-loop clients for as long as the block lasts; what they began is answered before it ends."""
+    """`clients` closed-loop clients for as long as the block lasts; what they began is answered before it
+    ends."""
     log = Log()
     stop = asyncio.Event()
     tasks = [

@@ -1,8 +1,9 @@
 """Three trivial operators in a row: what the house costs per request.
 
-Stateless, and stateful with a backup each, both with two frontends; 4 KiB and 1 MiB; 1 and 8 clients. Stateless with one frontend for 1 MiB and
-8 clients. Beside them, in the same run, the floor: the three functions in one FastAPI process.
-`hams bench chain [--short] [--seconds S] [--out FILE.json] [--output json]`.
+Stateless, and stateful with a backup each, both with two frontends; 4 KiB and 1 MiB; 1 and 8 clients.
+Stateless with one frontend for 1 MiB and 8 clients. Beside them, in the same run, the floor: the three
+functions in one FastAPI process. `hams bench chain [--short] [--seconds S] [--out FILE.json] [--output
+json]`.
 """
 
 import argparse
@@ -83,7 +84,8 @@ async def _graph(name: str, file: Path, seconds: float, cells: Cells) -> list[di
 async def redundant(supervisor: Supervisor) -> None:
     """Until the graph answers and every replica that it asks for is in sync. Raises TimeoutError.
 
-    A graph that asks for one frontend, for no backups somewhere, or for mode None never becomes Redundant, and says when that is all.
+    A graph that asks for one frontend, for no backups somewhere, or for mode None never becomes Redundant,
+    and says when that is all.
     """
     async with asyncio.timeout(READY_S):
         while not settled((await supervisor.view()).conditions):
@@ -217,7 +219,8 @@ def print_table(result: Result) -> None:
     """For people."""
     rows = rows_of(result)
     print(
-        f"{'chain':10} {'frontends':>9} {'bytes':>8} {'clients':>7} {'p50 ms':>8} {'p99 ms':>8} {'req/s':>9} {'busy':>5}"
+        f"{'chain':10} {'frontends':>9} {'bytes':>8} {'clients':>7} {'p50 ms':>8} {'p99 ms':>8} "
+        f"{'req/s':>9} {'busy':>5}"
     )
     for row in rows:
         cell = f"{row['chain']:10} {row['frontends'] or '-':>9} {row['bytes']:8} {row['clients']:7}"

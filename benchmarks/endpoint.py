@@ -1,7 +1,9 @@
-"""What the endpoint costs: the floor (a FastAPI route that gives the body back) against the inference endpoint over a port that does nothing.
+"""What the endpoint costs: the floor (a FastAPI route that gives the body back) against the inference
+endpoint over a port that does nothing.
 
-Each server runs in a process of its own, the load comes from here: keep-alive connections, each with one request open (a closed loop), over the
-loopback. `python benchmarks/endpoint.py [--seconds S] [--out FILE.json]`; `--profile` prints where the endpoint's process spends its time.
+Each server runs in a process of its own, the load comes from here: keep-alive connections, each with one
+request open (a closed loop), over the loopback. `python benchmarks/endpoint.py [--seconds S] [--out
+FILE.json]`; `--profile` prints where the endpoint's process spends its time.
 """
 
 import argparse
@@ -37,7 +39,8 @@ SERVERS = ("fastapi", "endpoint", "endpoint-grpc")
 
 
 class Connection(asyncio.Protocol):
-    """One client: sends its request again as soon as the reply is complete, and notes how long each took, seconds."""
+    """One client: sends its request again as soon as the reply is complete, and notes how long each took,
+    seconds."""
 
     def __init__(self, request: list[bytes]) -> None:
         self.request = request
@@ -74,7 +77,8 @@ class Connection(asyncio.Protocol):
 
 
 def request_for(server: str, size: int) -> list[bytes]:
-    """The HTTP request: the bare bytes for the floor, one FP32 tensor in the binary extension for the endpoint."""
+    """The HTTP request: the bare bytes for the floor, one FP32 tensor in the binary extension for the
+    endpoint."""
     body = bytes(size)
     if server == "fastapi":
         path, head, extra = "/infer", b"", ""
@@ -88,7 +92,10 @@ def request_for(server: str, size: int) -> list[bytes]:
         }
         head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
         extra = f"inference-header-content-length: {len(head)}\r\n"
-    lines = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/octet-stream\r\n{extra}content-length: {len(head) + size}\r\n\r\n"
+    lines = (
+        f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: "
+        f"application/octet-stream\r\n{extra}content-length: {len(head) + size}\r\n\r\n"
+    )
     return [lines.encode() + head, body]
 
 
@@ -140,7 +147,8 @@ class Nothing:
 
 
 async def serve(server: str, ready: int, profile: bool) -> None:
-    """The server process: prints nothing, writes its port to the descriptor `ready`, and goes on until SIGTERM."""
+    """The server process: prints nothing, writes its port to the descriptor `ready`, and goes on until
+    SIGTERM."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     profiler = cProfile.Profile()
@@ -249,7 +257,10 @@ def run(seconds: float, profile: bool) -> dict[str, object]:
                         "per_s": round(len(took) / seconds),
                         "server_cpu_us": round(busy_s / len(took) * 1e6),
                     }
-                    said = "{server:14} {bytes:>8} B, {clients} clients: p50 {p50_ms} ms, p99 {p99_ms} ms, {per_s}/s, {server_cpu_us} us of CPU each"
+                    said = (
+                        "{server:14} {bytes:>8} B, {clients} clients: p50 {p50_ms} ms, p99 {p99_ms} ms, "
+                        "{per_s}/s, {server_cpu_us} us of CPU each"
+                    )
                     print(said.format(**row), file=sys.stderr)
                     rows.append(row)
         finally:

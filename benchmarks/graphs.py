@@ -1,4 +1,5 @@
-"""Graphs that measurements need beyond the examples, made of `examples/chain`'s models; each is a file like any user's."""
+"""Graphs that measurements need beyond the examples, made of `examples/chain`'s models; each is a file like
+any user's."""
 
 import tempfile
 from collections.abc import Iterator
@@ -61,7 +62,8 @@ def stateless(name: str, source: str) -> str:
 
 @contextmanager
 def one_frontend(file: Path) -> Iterator[Path]:
-    """A copy of a chain's graph file that asks for one frontend instead of two. Raises ValueError if the file says how many it wants."""
+    """A copy of a chain's graph file that asks for one frontend instead of two. Raises ValueError if the file
+    says how many it wants."""
     head, spec, rest = file.read_text().partition("\nspec:\n")
     if not spec or "\n  frontend:" in f"\n{rest}":
         raise ValueError(f"{file}: expected a spec without `frontend`")

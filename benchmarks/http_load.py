@@ -1,4 +1,5 @@
-"""Closed-loop load over HTTP with the binary tensor extension: keep-alive connections, one request open on each."""
+"""Closed-loop load over HTTP with the binary tensor extension: keep-alive connections, one request open on
+each."""
 
 import asyncio
 import json
@@ -59,7 +60,8 @@ def _key(key: str | None) -> dict[str, str]:
 
 
 class Client(asyncio.Protocol):
-    """Sends its request again as soon as the reply is complete; notes (end, seconds) of each. Ends with the first answer that is not 200."""
+    """Sends its request again as soon as the reply is complete; notes (end, seconds) of each. Ends with the
+    first answer that is not 200."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request

@@ -1,6 +1,7 @@
 """Whether a run lost or doubled anything: what its replies counted, and what its history says.
 
-A benchmark that kills is worth nothing if what it measured was wrong, so its verdict stands in the row, and in the exit code.
+A benchmark that kills is worth nothing if what it measured was wrong, so its verdict stands in the row, and
+in the exit code.
 """
 
 import asyncio
@@ -27,9 +28,11 @@ def odd(counts: Sequence[int]) -> str:
 
 
 def judged(history: Path, counts: Mapping[str, Sequence[int]]) -> dict[str, object]:
-    """The verdict over a run that has ended: `ok`, what the checker found, what was odd about each of the `counts`.
+    """The verdict over a run that has ended: `ok`, what the checker found, what was odd about each of the
+    `counts`.
 
-    Raises FileNotFoundError if there is no history. Takes as long as the history is: it is not part of what is measured.
+    Raises FileNotFoundError if there is no history. Takes as long as the history is: it is not part of what
+    is measured.
     """
     began = time.monotonic()
     report = check_directory(history)

@@ -1,7 +1,8 @@
-"""What certificates cost on a link between two parts of a graph: processor time and time per message, in the clear and with mutual TLS.
+"""What certificates cost on a link between two parts of a graph: processor time and time per message, in the
+clear and with mutual TLS.
 
-Two processes on loopback, messages one after another in both directions, as between two proxies under little load; and how long a connection takes to
-be made. `hams bench links [--seconds S] [--out FILE.json]`.
+Two processes on loopback, messages one after another in both directions, as between two proxies under little
+load; and how long a connection takes to be made. `hams bench links [--seconds S] [--out FILE.json]`.
 """
 
 import argparse
@@ -60,12 +61,14 @@ def main(arguments: list[str] | None = None) -> int:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(result, indent=1) + "\n")
     sys.stdout.write(
-        "| bytes | | CPU of both ends per message, us | there and back, p50 us | connection made, ms |\n| --- | --- | --- | --- | --- |\n"
+        "| bytes | | CPU of both ends per message, us | there and back, p50 us | connection made, ms |\n| "
+        "--- | --- | --- | --- | --- |\n"
     )
     for row in rows:
         name = "mutual TLS" if row["tls"] else "in the clear"
         sys.stdout.write(
-            f"| {row['bytes']} | {name} | {row['cpu_us']:.0f} | {row['round_trip_us']:.0f} | {row['connect_ms']:.1f} |\n"
+            f"| {row['bytes']} | {name} | {row['cpu_us']:.0f} | {row['round_trip_us']:.0f} | "
+            f"{row['connect_ms']:.1f} |\n"
         )
     return 0
 
@@ -85,7 +88,8 @@ def certified(folder: Path) -> None:
 
 
 def cell(nbytes: int, folder: Path | None, seconds: float) -> dict[str, float]:
-    """One size, in the clear or not. The other end is a process of its own, which ends when its standard input does."""
+    """One size, in the clear or not. The other end is a process of its own, which ends when its standard
+    input does."""
     words = [sys.executable, "-m", "benchmarks.links", "--echo", *([str(folder)] if folder else [])]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None

@@ -1,7 +1,8 @@
 """Memory over many requests with kills between: flat, or it is a leak.
 
-10^5 requests of 4 KiB through a stateful chain (10^4 with --short), a primary killed every tenth part; resident memory of every process
-and its shared memory, sampled all along. `hams bench memory [--short] [--out FILE.json] [--output json]`.
+10^5 requests of 4 KiB through a stateful chain (10^4 with --short), a primary killed every tenth part;
+resident memory of every process and its shared memory, sampled all along. `hams bench memory [--short] [--out
+FILE.json] [--output json]`.
 """
 
 import argparse
@@ -73,7 +74,8 @@ async def measure(requests: int) -> Result:
 
 
 async def _sample(supervisor: Supervisor) -> dict[str, float]:
-    """Private and anonymous memory in MiB, the largest of each kind of process; shared payload memory apart."""
+    """Private and anonymous memory in MiB, the largest of each kind of process; shared payload memory
+    apart."""
     view = await supervisor.view()
     largest: dict[str, float] = dict.fromkeys(KINDS, 0.0)
     for item in view.instances:
@@ -114,11 +116,13 @@ def print_table(result: Result) -> None:
     """For people."""
     rows = rows_of(result)
     print(
-        f"{'requests':>9} {'proxy':>7} {'frontend':>9} {'manager':>8} {'model':>7} {'payloads':>9}  largest of each kind, MiB"
+        f"{'requests':>9} {'proxy':>7} {'frontend':>9} {'manager':>8} {'model':>7} {'payloads':>9}  largest "
+        "of each kind, MiB"
     )
     for row in rows:
         print(
-            f"{row['requests']:9} {row['proxy']:7.1f} {row['frontend']:9.1f} {row['manager']:8.1f} {row['model']:7.1f} {row['payloads']:9.1f}"
+            f"{row['requests']:9} {row['proxy']:7.1f} {row['frontend']:9.1f} {row['manager']:8.1f} "
+            f"{row['model']:7.1f} {row['payloads']:9.1f}"
         )
     print(f"failed: {result['failed']}; lost or doubled: {result['wrong_counts'] or 'nothing'}")
 

@@ -1,7 +1,9 @@
-"""Round trips between a proxy and its model process: `python benchmarks/model_link.py [--rounds N] [--out FILE.json]`.
+"""Round trips between a proxy and its model process: `python benchmarks/model_link.py [--rounds N] [--out
+FILE.json]`.
 
-A real model process on a real socket and shared memory; uvloop in the proxy. Per size of input and output: a stateless batch, a stateful
-one with its boundary, and a capture. JSON with machine facts and percentiles in microseconds.
+A real model process on a real socket and shared memory; uvloop in the proxy. Per size of input and output: a
+stateless batch, a stateful one with its boundary, and a capture. JSON with machine facts and percentiles in
+microseconds.
 """
 
 import argparse

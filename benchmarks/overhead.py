@@ -1,8 +1,10 @@
-"""What replication costs a model that does real work: `NonStop` against `None`, two stateful operators in a row.
+"""What replication costs a model that does real work: `NonStop` against `None`, two stateful operators in a
+row.
 
-20 ms of emulated device time per batch (waiting, not CPU) and 1, 10, 50 MB of state shipped with every batch. Throughput with enough
-clients to keep the models busy, latency with one. The rate at which a state streams between two processes is measured before, in the same run: the
-bound of `NonStop`'s latency is that of `None`, and one state's way at that rate, and 2 ms.
+20 ms of emulated device time per batch (waiting, not CPU) and 1, 10, 50 MB of state shipped with every batch.
+Throughput with enough clients to keep the models busy, latency with one. The rate at which a state streams
+between two processes is measured before, in the same run: the bound of `NonStop`'s latency is that of `None`,
+and one state's way at that rate, and 2 ms.
 
 `hams bench overhead [--short] [--out FILE.json] [--output json]`.
 """
@@ -68,7 +70,8 @@ async def measure(sizes: tuple[int, ...], seconds: float) -> Result:
 
 
 def bound_ms(none_ms: float, state_mb: float, rate_gb_s: float) -> float:
-    """The latency that `NonStop` may have: `None`'s, a state's way between two processes, and `ALLOWED_MS`. MB over GB/s are ms."""
+    """The latency that `NonStop` may have: `None`'s, a state's way between two processes, and `ALLOWED_MS`.
+    MB over GB/s are ms."""
     return none_ms + state_mb / rate_gb_s + ALLOWED_MS
 
 
@@ -107,15 +110,18 @@ def print_table(result: Result) -> None:
     """For people."""
     rows = rows_of(result)
     print(
-        f"{'mode':8} {'state MB':>8} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} {'bound ms':>8} {'p99 ms':>8}"
+        f"{'mode':8} {'state MB':>8} {'req/s':>8} {'loss %':>7} {'p50 ms':>8} {'added ms':>8} "
+        f"{'bound ms':>8} {'p99 ms':>8}"
     )
     for row in rows:
         print(
-            f"{row['mode']:8} {row['state_mb']:8} {row['per_s']:8.2f} {row['throughput_loss_percent']:7.2f} {row['p50_ms']:8.2f} "
+            f"{row['mode']:8} {row['state_mb']:8} {row['per_s']:8.2f} {row['throughput_loss_percent']:7.2f} "
+            f"{row['p50_ms']:8.2f} "
             f"{row['latency_added_ms']:8.2f} {_bound(row):>8} {row['p99_ms']:8.2f}"
         )
     print(
-        f"bound: p50 of None + state / {result['stream_GB_s']} GB/s, the stream of this run, + {ALLOWED_MS} ms; > where p50 is beyond it"
+        f"bound: p50 of None + state / {result['stream_GB_s']} GB/s, the stream of this run, + {ALLOWED_MS} "
+        "ms; > where p50 is beyond it"
     )
 
 

@@ -31,7 +31,8 @@ def cumulative(series: Mapping[str, Sequence[float]], unit: str, path: Path) -> 
 def lines(
     x: Sequence[float], series: Mapping[str, Sequence[float]], across: str, unit: str, path: Path
 ) -> None:
-    """A line for each name over the same `x`; the other axis begins at zero, so that what looks flat is flat."""
+    """A line for each name over the same `x`; the other axis begins at zero, so that what looks flat is
+    flat."""
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for name, values in series.items():
         axes.plot(x, values, marker=".", label=name)

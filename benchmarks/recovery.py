@@ -1,10 +1,12 @@
 """How long clients wait when something is killed: a loop of kill -9 under load, cell by cell.
 
-A cell kills the same thing again and again, waiting for full redundancy in between. Per kill: the longest time without any reply, and
-when it was detected (the topology lists the instance as revoked), decided (the next topology is committed), promoted (the new owner
-executes again) and answered (the first reply after the kill). *quiet* is the median of the longest waits without any kill in the same run;
-what a kill adds is the gap beyond it. After each cell the replies' counts and the history are judged: if anything was lost or doubled, the
-exit code is 1. `hams bench recovery [--short] [--cells NAME,...] [--out FILE.json] [--output json]`.
+A cell kills the same thing again and again, waiting for full redundancy in between. Per kill: the longest
+time without any reply, and when it was detected (the topology lists the instance as revoked), decided (the
+next topology is committed), promoted (the new owner executes again) and answered (the first reply after the
+kill). *quiet* is the median of the longest waits without any kill in the same run; what a kill adds is the
+gap beyond it. After each cell the replies' counts and the history are judged: if anything was lost or
+doubled, the exit code is 1. `hams bench recovery [--short] [--cells NAME,...] [--out FILE.json] [--output
+json]`.
 """
 
 import argparse
@@ -44,8 +46,8 @@ AROUND_S = 2.0
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of kill. `targets`: (operator, role, process) of everything hit at once. `initialize_s`: how long a model takes to
-    start, so no replacement of what was killed is there before."""
+    """One kind of kill. `targets`: (operator, role, process) of everything hit at once. `initialize_s`: how
+    long a model takes to start, so no replacement of what was killed is there before."""
 
     name: str
     targets: tuple[tuple[str, str, str], ...]
@@ -104,10 +106,12 @@ async def measure(cells: list[Cell], kills: int, clients: int) -> Result:
 
 
 async def measure_cell(cell: Cell, kills: int, clients: int) -> dict[str, object]:
-    """a (stateless, one standby) -> b -> c, both stateful; for a rollback c has no backup and goes back in place."""
+    """a (stateless, one standby) -> b -> c, both stateful; for a rollback c has no backup and goes back in
+    place."""
     touched = 0 if cell.read_only else 4096
     config = (
-        f"{{stateBytes: {cell.state_bytes}, touchedBytes: {touched}, readOnly: {str(cell.read_only).lower()}, "
+        f"{{stateBytes: {cell.state_bytes}, touchedBytes: {touched}, readOnly: "
+        f"{str(cell.read_only).lower()}, "
         f"initializeS: {cell.initialize_s}, stamp: true}}"
     )
     operators = [
@@ -322,11 +326,15 @@ def print_table(result: Result) -> None:
         + f" {'failed':>6} lost or doubled"
     )
     for row in rows:
-        gaps = f"{row['gap_median_ms']:8.1f} {row['gap_p99_ms']:8.1f} {row['gap_without_kills_ms']:7.1f} {row['gap_beyond_quiet_median_ms']:7.1f}"
+        gaps = (
+            f"{row['gap_median_ms']:8.1f} {row['gap_p99_ms']:8.1f} {row['gap_without_kills_ms']:7.1f} "
+            f"{row['gap_beyond_quiet_median_ms']:7.1f}"
+        )
         gaps += f" {row['slowest_max_ms']:8.1f}"
         split = " ".join(f"{row[f'{step}_ms']:7.1f}" for step in steps)
         print(
-            f"{row['cell']:22} {row['kills']:5} {gaps} {split} {row['failed']:6} {'nothing' if row['ok'] else 'SOMETHING'}"
+            f"{row['cell']:22} {row['kills']:5} {gaps} {split} {row['failed']:6} "
+            f"{'nothing' if row['ok'] else 'SOMETHING'}"
         )
         for line in (
             *row["violations"],

@@ -1,4 +1,5 @@
-"""How a measurement ends: its JSON in a file with a plot beside it, and on stdout a table for people or the same JSON for programs."""
+"""How a measurement ends: its JSON in a file with a plot beside it, and on stdout a table for people or the
+same JSON for programs."""
 
 import argparse
 import json
@@ -32,7 +33,8 @@ def deliver(
     table: Callable[[Result], None],
     plot: Callable[[Result, Path], None],
 ) -> None:
-    """Write and print what was measured. Raises OSError if the file cannot be written; it has been printed then."""
+    """Write and print what was measured. Raises OSError if the file cannot be written; it has been printed
+    then."""
     text = json.dumps(result, indent=1)
     if options.output == "json":
         print(text, flush=True)

@@ -1,13 +1,16 @@
 """A graph that gets almost no CPU: is it slow, or does it forget?
 
-The `hello` graph starts with all the CPU it wants. Then, for five minutes, it runs in a CPU quota (`--share 0.08`: 8 % of one core for all its
-processes together, its etcd included), or beside busy loops (`--loops 50`), each in a control group of its own, so that the whole graph
-weighs as much as one of them. One client goes on asking all the while and sends the same key again until it is answered. Then the graph
-gets its CPU back. What is judged: no state is lost, few instances are replaced, every state has its backup again soon, every key
-stands for one reply, and the count of the state lies between what was acknowledged and what was sent.
+The `hello` graph starts with all the CPU it wants. Then, for five minutes, it runs in a CPU quota
+(`--share 0.08`: 8 % of one core for all its processes together, its etcd included), or beside busy loops
+(`--loops 50`), each in a control group of its own, so that the whole graph weighs as much as one of them. One
+client goes on asking all the while and sends the same key again until it is answered. Then the graph gets its
+CPU back. What is judged: no state is lost, few instances are replaced, every state has its backup again soon,
+every key stands for one reply, and the count of the state lies between what was acknowledged and what was
+sent.
 
-Needs to be allowed to make CPU control groups (cgroup v2 `cpu.max`, else v1 `cpu.cfs_quota_us`). Exit code 1: something was lost, or a goal missed.
-`python -m benchmarks.starvation [--share 0.2 | --loops 50] [--seconds 300]`.
+Needs to be allowed to make CPU control groups (cgroup v2 `cpu.max`, else v1 `cpu.cfs_quota_us`). Exit code 1:
+something was lost, or a goal missed. `python -m benchmarks.starvation [--share 0.2 | --loops 50] [--seconds
+300]`.
 """
 
 import argparse
@@ -251,7 +254,8 @@ def judge(found: dict[str, Any]) -> list[str]:
         odd.append("a state was lost")
     if not found["acknowledged"] <= found["counted"] <= found["sent"]:
         odd.append(
-            f"the state has counted {found['counted']}, {found['acknowledged']} were acknowledged, {found['sent']} sent"
+            f"the state has counted {found['counted']}, {found['acknowledged']} were acknowledged, "
+            f"{found['sent']} sent"
         )
     if found["answered otherwise"] or found["counts twice"]:
         odd.append("a key has two replies, or two keys have one count")

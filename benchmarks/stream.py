@@ -1,10 +1,11 @@
-"""What the peer stream costs: against raw blocking sockets, in the same run, between two processes on one machine.
+"""What the peer stream costs: against raw blocking sockets, in the same run, between two processes on one
+machine.
 
     hams bench stream [--short] [--unix] [--out FILE.json] [--output json]
 
-Measured: one way of a token (4 KiB, 1 MiB), sender's `send` to receiver's callback, one at a time; processor time of both processes
-per token, one at a time and in a stream; a state record of 100 MB as a fraction of what blocking sockets with preallocated
-memory move; and how long a notice takes to overtake such a record.
+Measured: one way of a token (4 KiB, 1 MiB), sender's `send` to receiver's callback, one at a time; processor
+time of both processes per token, one at a time and in a stream; a state record of 100 MB as a fraction of
+what blocking sockets with preallocated memory move; and how long a notice takes to overtake such a record.
 """
 
 import argparse
@@ -206,7 +207,8 @@ def raw(family: int, rounds: int) -> dict[str, float]:
 
 
 class Peers:
-    """Two PeerNetworks in two processes, seen from this one: what is sent to "b" is answered into `answers`."""
+    """Two PeerNetworks in two processes, seen from this one: what is sent to "b" is answered into
+    `answers`."""
 
     def __init__(self, listen: str) -> None:
         self.answers: asyncio.Queue[Message] = asyncio.Queue()
@@ -268,7 +270,8 @@ async def peers(listen: str, rounds: int) -> dict[str, float]:
 
 
 async def record_rate(unix: bool) -> float:
-    """GB/s of a state record of `RECORD_BYTES` between two processes: what a state's way to a backup costs here and now."""
+    """GB/s of a state record of `RECORD_BYTES` between two processes: what a state's way to a backup costs
+    here and now."""
     with tempfile.TemporaryDirectory() as directory:
         async with connected(f"unix:{directory}/%.sock" if unix else "tcp:127.0.0.1:0") as both:
             return await _record_rate(both, both.factory.make(RECORD_BYTES))
@@ -381,16 +384,16 @@ def print_table(result: Result) -> None:
     for name, (small, large) in one_way_us(result).items():
         print(f"{name:12} {small:9.1f} {large:9.1f} {rates[name]:12.2f}")
     print(
-        f"record of raw: {100 * found['record_of_raw']:.0f} %; a notice overtakes a record in {found['peers']['notice_past_record_p50_us']:.0f} us"
+        f"record of raw: {100 * found['record_of_raw']:.0f} %; a notice overtakes a record in "
+        f"{found['peers']['notice_past_record_p50_us']:.0f} us"
     )
     cpu = (
         found["peers"][name]
         for name in ("4KiB_and_answer_cpu_us", "1MiB_and_answer_cpu_us", "4KiB_stream_cpu_us")
     )
     print(
-        "processor time of both per token, us: 4 KiB and its answer {:.0f}, 1 MiB {:.0f}, 4 KiB in a stream {:.0f}".format(
-            *cpu
-        )
+        "processor time of both per token, us: 4 KiB and its answer {:.0f}, 1 MiB {:.0f}, 4 KiB in a stream "
+        "{:.0f}".format(*cpu)
     )
 
 

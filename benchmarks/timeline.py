@@ -1,7 +1,8 @@
-"""Where every millisecond of one failover goes: one kill, and what every process was told and did, on one clock.
+"""Where every millisecond of one failover goes: one kill, and what every process was told and did, on one
+clock.
 
-`hams bench timeline [--cell NAME] [--before MS] [--after MS] [--out FILE.txt]`: the cells are those of `hams bench recovery`. Times are in ms
-since the kill; requests that ran meanwhile are between the lines.
+`hams bench timeline [--cell NAME] [--before MS] [--after MS] [--out FILE.txt]`: the cells are those of `hams
+bench recovery`. Times are in ms since the kill; requests that ran meanwhile are between the lines.
 """
 
 import argparse

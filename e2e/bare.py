@@ -1,7 +1,9 @@
-"""An API server without nodes, with an etcd for HAMS and one controller beside it: processes on loopback, gone with whoever started them.
+"""An API server without nodes, with an etcd for HAMS and one controller beside it: processes on loopback,
+gone with whoever started them.
 
-Nothing runs in it: there is no controller manager, no scheduler and no kubelet. The controller has the account and the rights that the chart gives
-it, and certificates everywhere as the chart makes them, unless it is told to do without (`clear`).
+Nothing runs in it: there is no controller manager, no scheduler and no kubelet. The controller has the
+account and the rights that the chart gives it, and certificates everywhere as the chart makes them, unless it
+is told to do without (`clear`).
 """
 
 import asyncio
@@ -24,7 +26,7 @@ from e2e.cluster import binaries, certificates, components
 from e2e.cluster.commands import NotInTime, run
 from e2e.cluster.layout import ROOT, Folders, node_address
 from hams_operator.controller.kube import SECRETS, KubeClient, KubeError, configuration_of
-from hams_operator.local.leash import leashed
+from hams_operator.local.parent_death_signal import ending_with_parent
 from hams_operator.local.ports import free_ports
 from hams_operator.plan.names import Json
 
@@ -65,7 +67,8 @@ class Process:
 
 @dataclass
 class Bare:
-    """`start` it; then `kube` asks its API server as an administrator, and `metrics` its controller. Whoever closes `stack` ends all of it."""
+    """`start` it; then `kube` asks its API server as an administrator, and `metrics` its controller. Whoever
+    closes `stack` ends all of it."""
 
     folders: Folders
     stack: ExitStack
@@ -125,7 +128,7 @@ class Bare:
         """A process that ends with this one; what it says goes to a file."""
         log = self.stack.enter_context((self.folders.state / f"{name}.log").open("wb"))
         started = subprocess.Popen(
-            leashed(*words),
+            ending_with_parent(*words),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -174,7 +177,8 @@ class Bare:
         return file
 
     async def _with_certificates(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """The command line of an etcd with certificates, as the chart starts it: once the controller has made what it mounts."""
+        """The command line of an etcd with certificates, as the chart starts it: once the controller has made
+        what it mounts."""
         secret: Json = {}
 
         async def made() -> bool:

@@ -1,7 +1,8 @@
 """`python -m e2e.many`: many ServiceGraphs at once against an API server without nodes, and what they cost.
 
-Graphs stay without a primary, as nothing runs. The clock runs from the first ServiceGraph sent until each has a status that says so, which the
-controller writes after all of a graph's objects; those are counted once the clock has stopped. Then it is looked what the controller does at rest.
+Graphs stay without a primary, as nothing runs. The clock runs from the first ServiceGraph sent until each has
+a status that says so, which the controller writes after all of a graph's objects; those are counted once the
+clock has stopped. Then it is looked what the controller does at rest.
 """
 
 import argparse

@@ -1,8 +1,10 @@
-"""`make e2e`: what the cluster needs, images, the cluster, the scenarios, and everything gone again. Says how long each part took.
+"""`make e2e`: what the cluster needs, images, the cluster, the scenarios, and everything gone again. Says how
+long each part took.
 
-`--short` runs the few scenarios of SHORT, the most telling first. `--limit S` ends it all after so many seconds: what had no time is said to have NOT
-RUN, never to have passed. `--where-possible` does the same, instead of failing, on a machine on which no cluster can be made. The outcome in one
-line is in `out/e2e/outcome` too, for whoever started this.
+`--short` runs the few scenarios of SHORT, the most telling first. `--limit S` ends it all after so many
+seconds: what had no time is said to have NOT RUN, never to have passed. `--where-possible` does the same,
+instead of failing, on a machine on which no cluster can be made. The outcome in one line is in
+`out/e2e/outcome` too, for whoever started this.
 """
 
 import argparse
@@ -37,7 +39,8 @@ SHORT = (
     "test_F13_a_lost_state_begins_again_where_the_policy_says_so",
     "test_an_operator_is_added_under_load_and_the_counts_go_on",
 )
-"""What CI runs, in this order: what has no time is said to have NOT RUN, so the last ones are those that may miss."""
+"""What CI runs, in this order: what has no time is said to have NOT RUN, so the last ones are those that may
+miss."""
 SCENARIO_SHORT_S = 420
 LEAVE_S = 60
 """For a run that is told to end: its graph and its cluster go first."""
@@ -75,7 +78,8 @@ class Stages:
         return "\n".join(
             [
                 *self._lines,
-                f"{time.monotonic() - self._began:6.0f} s  all; load average at the end {load} on {os.cpu_count()} cores",
+                f"{time.monotonic() - self._began:6.0f} s  all; load average at the end {load} on "
+                f"{os.cpu_count()} cores",
             ]
         )
 
@@ -110,7 +114,8 @@ class Child:
 
 
 def build(stages: Stages, own: bool, registry: str, builder: str) -> None:
-    """Images, and beside them the programs of the cluster: one waits for the network while the other computes.
+    """Images, and beside them the programs of the cluster: one waits for the network while the other
+    computes.
 
     Raises NoTime, NotPossible, CommandFailed.
     """
@@ -171,7 +176,8 @@ def _file_of(test: str) -> str:
 
 
 def outcome(file: Path, wanted: int) -> str:
-    """What pytest noted, in a line; `wanted`: how many scenarios there should have been, 0 if nobody knows."""
+    """What pytest noted, in a line; `wanted`: how many scenarios there should have been, 0 if nobody
+    knows."""
     passed, failed, silent = 0, [], []
     if file.exists():
         for case in Xml.parse(file).getroot().iter("testcase"):
@@ -222,7 +228,8 @@ def run(options: argparse.Namespace, stages: Stages, cluster: Cluster, rest: lis
 
 
 def interrupted(number: int, frame: object) -> None:
-    """End what was started, as Ctrl-C does. Once: `timeout` tells the whole group, and make tells its child again."""
+    """End what was started, as Ctrl-C does. Once: `timeout` tells the whole group, and make tells its child
+    again."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -1,9 +1,11 @@
 """`make images`: every image, with the builder that is there.
 
-Docker, podman or buildah build from the Dockerfiles and keep the images themselves; the local builder writes archives to `out/images`, which
-`python -m e2e.cluster up` loads. All of them take the same wheels and give the same files.
+Docker, podman or buildah build from the Dockerfiles and keep the images themselves; the local builder writes
+archives to `out/images`, which `python -m e2e.cluster up` loads. All of them take the same wheels and give
+the same files.
 
-Usage: `python -m images.build [--builder auto|docker|podman|buildah|local] [--registry NAME] [--example NAME]... [--thin NAME]... [--push]`
+Usage: `python -m images.build [--builder auto|docker|podman|buildah|local] [--registry NAME] [--example
+NAME]... [--thin NAME]... [--push]`
 """
 
 import argparse
@@ -113,7 +115,8 @@ def build(options: argparse.Namespace) -> int:
     builder = engine() if options.builder == "auto" else options.builder
     if options.push and builder == "local":
         print(
-            "images: the local builder pushes nothing: --push needs docker, podman or buildah, and found none of them running",
+            "images: the local builder pushes nothing: --push needs docker, podman or buildah, and found "
+            "none of them running",
             file=sys.stderr,
         )
         return 1
@@ -143,7 +146,8 @@ def build(options: argparse.Namespace) -> int:
         _etcd(local, folders)
         for name in local.drop_unfit():
             print(
-                f"images: removed {name} of an earlier run: it stands on layers that are no longer built; ask for it again if you want it"
+                f"images: removed {name} of an earlier run: it stands on layers that are no longer built; "
+                "ask for it again if you want it"
             )
     except (BuildFailed, BadDockerfile, CommandFailed, subprocess.CalledProcessError) as error:
         print(f"images: {error}", file=sys.stderr)

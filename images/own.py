@@ -1,10 +1,11 @@
 """`hams image build DIR`: a model's own code as an image, with the builder that is there.
 
-The code of DIR lies at `/app` in it; what `DIR/requirements.txt` names is installed beside NumPy and hams-sdk. Docker, podman or
-buildah build it from the same Dockerfile as the examples and keep it themselves; the local builder writes an archive that holds all of
-its layers, so that any node or registry takes it.
+The code of DIR lies at `/app` in it; what `DIR/requirements.txt` names is installed beside NumPy and
+hams-sdk. Docker, podman or buildah build it from the same Dockerfile as the examples and keep it themselves;
+the local builder writes an archive that holds all of its layers, so that any node or registry takes it.
 
-Usage: `python -m images.own DIR --name REGISTRY/NAME:TAG [--builder auto|docker|podman|buildah|local] [--push]`
+Usage: `python -m images.own DIR --name REGISTRY/NAME:TAG [--builder auto|docker|podman|buildah|local]
+[--push]`
 """
 
 import argparse
@@ -97,7 +98,8 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _fetch(requirements: Path, folder: Path) -> None:
-    """Wheels of what the code needs besides NumPy and hams-sdk, for the images' Python. Raises CalledProcessError."""
+    """Wheels of what the code needs besides NumPy and hams-sdk, for the images' Python. Raises
+    CalledProcessError."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if requirements.exists():

@@ -1,6 +1,8 @@
-"""The wheels that Dockerfiles take, in `out/wheels/IMAGE`: versions of requirements.lock, for CPython 3.11 on Linux x86_64, whatever runs here.
+"""The wheels that Dockerfiles take, in `out/wheels/IMAGE`: versions of requirements.lock, for CPython 3.11 on
+Linux x86_64, whatever runs here.
 
-Only this step needs a package index; builds of images need no network. An image whose wheels are made from the same files is left alone.
+Only this step needs a package index; builds of images need no network. An image whose wheels are made from
+the same files is left alone.
 
 Usage: `python images/wheels.py IMAGE...`, with the Python of `.venv`.
 """
@@ -71,8 +73,9 @@ class NotLocked(Exception):
 
 
 def download(folder: Path, *wanted: str) -> None:
-    """Fetch wheels of the lock's versions for the images' Python, and compare each with the lock before anything is
-    installed. Our own wheels, which were built here, are left out. Raises CalledProcessError, NotLocked."""
+    """Fetch wheels of the lock's versions for the images' Python, and compare each with the lock before
+    anything is installed. Our own wheels, which were built here, are left out. Raises CalledProcessError,
+    NotLocked."""
     note = folder / "constraints.txt"
     note.write_text(lock.constraints())
     pip("download", *TARGET, "--constraint", note, "--dest", folder, *wanted)
@@ -105,7 +108,8 @@ def sources(project: str) -> str:
 
 
 def compilation() -> Path | None:
-    """The core as machine code, if `make compile` has made it of exactly these sources, for the Python of the images."""
+    """The core as machine code, if `make compile` has made it of exactly these sources, for the Python of the
+    images."""
     if sys.implementation.cache_tag != PYTHON or not ACTIVATION.exists():
         return None
     made = hams_compiled.folder() / hams_compiled.digest(ROOT / "sidecar")
@@ -123,7 +127,8 @@ def fresh(folder: Path, key: str) -> bool:
 
 
 def make(image: str, thin: bool = False) -> None:
-    """Fill the folder of one image. `thin`: an example without what only it needs. Raises CalledProcessError, KeyError."""
+    """Fill the folder of one image. `thin`: an example without what only it needs. Raises CalledProcessError,
+    KeyError."""
     if image.startswith("example-"):
         _make_example(image, () if thin else EXAMPLES[image.removeprefix("example-")])
         return

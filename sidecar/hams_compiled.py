@@ -1,9 +1,11 @@
-"""Which copy of the protocol core a process imports: the sources, or the same sources compiled to machine code by mypyc.
+"""Which copy of the protocol core a process imports: the sources, or the same sources compiled to machine
+code by mypyc.
 
-`python tools/compile.py` puts the compiled copy into a folder that is named by the digest of the sources; a wheel for
-one platform brings such a folder along. `activate()` runs at interpreter start (a `.pth` file says so), computes the
-digest of the sources that would be imported, and puts the folder of that name first on the path, if there is one. So an
-edited source is never shadowed by an older compilation, and without any compilation everything runs as it is.
+`python tools/compile.py` puts the compiled copy into a folder that is named by the digest of the sources; a
+wheel for one platform brings such a folder along. `activate()` runs at interpreter start (a `.pth` file says
+so), computes the digest of the sources that would be imported, and puts the folder of that name first on the
+path, if there is one. So an edited source is never shadowed by an older compilation, and without any
+compilation everything runs as it is.
 
 `HAMS_PURE=1` in the environment switches it off.
 """
@@ -15,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("hams_protocol",)
-"""What is compiled. Only this: the shells around it are asyncio and foreign code, whose stubs do not always tell the truth."""
+"""What is compiled. Only this: the shells around it are asyncio and foreign code, whose stubs do not always
+tell the truth."""
 
 
 IN_WHEEL = "hams_machine_code"
@@ -65,6 +68,7 @@ def activate() -> str | None:
 
 
 def deactivate() -> None:
-    """Import the sources after all, in this process: for tests that look inside. Before the core is imported."""
+    """Import the sources after all, in this process: for tests that look inside. Before the core is
+    imported."""
     homes = tuple(map(str, folders()))
     sys.path[:] = [entry for entry in sys.path if not entry.startswith(homes)]

@@ -1,4 +1,5 @@
-"""Folders of certificates as a process is given them (`hams_wire.tls`), by the code that makes them for graphs on Kubernetes."""
+"""Folders of certificates as a process is given them (`hams_wire.tls`), by the code that makes them for
+graphs on Kubernetes."""
 
 import datetime
 from pathlib import Path
@@ -26,7 +27,8 @@ def folder(
     at: datetime.datetime | None = None,
     days: int = 7,
 ) -> Path:
-    """`others` are trusted as well; `shown`: the identity in the certificate, if it is not the one asked of peers; `at`: when it was made."""
+    """`others` are trusted as well; `shown`: the identity in the certificate, if it is not the one asked of
+    peers; `at`: when it was made."""
     certificate, key = issue(signer, Subject(uris=(shown or identity,)), at or now(), days)
     directory.mkdir(exist_ok=True)
     files = {

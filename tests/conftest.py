@@ -20,13 +20,15 @@ import hams_protocol.frozen  # noqa: E402
 if CORE is not None and not hams_protocol.frozen.__file__.startswith(CORE):
     raise RuntimeError(f"the core is to be that of {CORE}, found {hams_protocol.frozen.__file__}")
 
-# Frozen types pay for their freeze only here: the core must not have been imported before the switch is on (see hams_protocol/frozen.py).
+# Frozen types pay for their freeze only here: the core must not have been imported before the switch is on
+# (see hams_protocol/frozen.py).
 _early = sorted(
     name for name in sys.modules if name.startswith("hams_protocol.") and name != "hams_protocol.frozen"
 )
 if _early:
     raise RuntimeError(
-        f"imported before frozen types were enforced: {', '.join(_early)}; no plugin or conftest above tests/ may import the core"
+        f"imported before frozen types were enforced: {', '.join(_early)}; no plugin or conftest above "
+        "tests/ may import the core"
     )
 hams_protocol.frozen.ENFORCE = True
 

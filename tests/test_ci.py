@@ -1,4 +1,5 @@
-"""`.ci/run`, a copy of it among doors that only write down that they were opened: what it says, and that nothing outlives it."""
+"""`.ci/run`, a copy of it among doors that only write down that they were opened: what it says, and that
+nothing outlives it."""
 
 import os
 import shutil

@@ -1,4 +1,5 @@
-"""The compilation of the core: what is written out for the compiler means what the sources mean, and is used only where it fits them."""
+"""The compilation of the core: what is written out for the compiler means what the sources mean, and is used
+only where it fits them."""
 
 import ast
 import dataclasses
@@ -119,7 +120,8 @@ def form(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_every_class_of_the_core_has_the_defaults_of_its_source(form: Path) -> None:
-    """Of each field of each class: both forms say the same, so both fill in the same for a neighbour that does not send it."""
+    """Of each field of each class: both forms say the same, so both fill in the same for a neighbour that
+    does not send it."""
     tell = (
         "import dataclasses, importlib, json, sys; import hams_protocol.messages as m\n"
         "assert m.__file__.startswith(sys.argv[1]), m.__file__\n"
@@ -128,7 +130,8 @@ def test_every_class_of_the_core_has_the_defaults_of_its_source(form: Path) -> N
         "    module = importlib.import_module(name)\n"
         "    for cls in vars(module).values():\n"
         "        if isinstance(cls, type) and dataclasses.is_dataclass(cls) and cls.__module__ == name:\n"
-        "            found[name + '.' + cls.__name__] = [[f.name, repr(f.default)] for f in dataclasses.fields(cls)]\n"
+        "            found[name + '.' + cls.__name__] = [[f.name, repr(f.default)] for f in "
+        "dataclasses.fields(cls)]\n"
         "print(json.dumps(found))"
     )
     names = [
@@ -206,7 +209,8 @@ def test_the_tests_themselves_run_on_the_sources() -> None:
 
 
 def test_sources_and_compilation_give_the_same_history() -> None:
-    """One seed, both ways: the same numbers of events and effects. Without a compilation both are the sources."""
+    """One seed, both ways: the same numbers of events and effects. Without a compilation both are the
+    sources."""
     command = [
         str(Path(sys.executable).with_name("hams")),
         "sim",

@@ -1,4 +1,5 @@
-"""The documents say what is true: links lead somewhere, commands and fields exist, the reference is what the typed model says."""
+"""The documents say what is true: links lead somewhere, commands and fields exist, the reference is what the
+typed model says."""
 
 import importlib.util
 import itertools

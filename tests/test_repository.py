@@ -87,7 +87,8 @@ def test_every_package_is_typed_and_says_what_it_is(package: str) -> None:
 
 
 def test_the_folders_operator_and_model_sdk_are_no_packages() -> None:
-    """`operator/__init__.py` would shadow the standard library's `operator` for whoever starts Python in the root."""
+    """`operator/__init__.py` would shadow the standard library's `operator` for whoever starts Python in the
+    root."""
     assert not (ROOT / "operator" / "__init__.py").exists()
     assert not (ROOT / "model-sdk" / "__init__.py").exists()
 
@@ -114,7 +115,8 @@ def imported_roots(tree: ast.AST) -> set[str]:
 
 
 def test_the_core_imports_the_standard_library_and_itself_only() -> None:
-    """The import contracts in pyproject.toml name what is forbidden; this one catches third parties nobody thought of."""
+    """The import contracts in pyproject.toml name what is forbidden; this one catches third parties nobody
+    thought of."""
     foreign = {
         f"{path.name}: {root}"
         for path in sorted((ROOT / "sidecar" / "hams_protocol").rglob("*.py"))
@@ -145,7 +147,8 @@ KUBERNETES = {"kopf", "kubernetes"}
     [("graph", INPUT_OUTPUT), ("plan", INPUT_OUTPUT), ("manager", KUBERNETES), ("local", KUBERNETES)],
 )
 def test_no_part_of_the_control_plane_reaches_beyond_its_task(folder: str, forbidden: set[str]) -> None:
-    """Graphs and plans are pure; managers and local clusters know no Kubernetes. A part that has not landed yet is skipped by name."""
+    """Graphs and plans are pure; managers and local clusters know no Kubernetes. A part that has not landed
+    yet is skipped by name."""
     sources = sorted((ROOT / "operator" / "hams_operator" / folder).rglob("*.py"))
     if not sources:
         pytest.skip(f"hams_operator/{folder} has not landed")
@@ -164,7 +167,8 @@ def test_the_model_sdk_imports_numpy_and_optionally_torch_only() -> None:
         for path in sorted((ROOT / "model-sdk" / "hams_sdk").rglob("*.py"))
         for root in imported_roots(ast.parse(path.read_text())) - allowed
     }
-    # `hams-model check` reads graph files with PyYAML where it is installed; a serving process never imports it (tests/sdk/test_state.py).
+    # `hams-model check` reads graph files with PyYAML where it is installed; a serving process never imports
+    # it (tests/sdk/test_state.py).
     assert foreign == {"graphfile.py: yaml"}
 
 

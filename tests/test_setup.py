@@ -19,7 +19,8 @@ import lock, venv
 
 
 def in_tools(body: str) -> str:
-    """What a few lines print among the modules of tools/, one of which is named as one of the standard library."""
+    """What a few lines print among the modules of tools/, one of which is named as one of the standard
+    library."""
     done = subprocess.run(
         [sys.executable, "-c", CODE.format(tools=str(ROOT / "tools"), body=body)],
         text=True,
@@ -33,7 +34,8 @@ def test_every_version_of_the_lock_has_digests_and_a_section() -> None:
     text = (ROOT / "requirements.lock").read_text()
     pinned = [line.partition("==")[0] for line in text.splitlines() if "==" in line]
     sections = in_tools(
-        "print(*[f'{name} {item.name}' for name in lock.SECTIONS for item in lock.entries(lock.section(name))], sep='\\n')"
+        "print(*[f'{name} {item.name}' for name in lock.SECTIONS for item in "
+        "lock.entries(lock.section(name))], sep='\\n')"
     ).splitlines()
     assert [line.split()[1] for line in sections] == pinned
     assert {line.split()[0] for line in sections} == {"core", "torch"}
@@ -68,7 +70,8 @@ def test_a_file_that_is_large_is_told_and_one_that_is_small_is_not() -> None:
     told = in_tools(
         "progress = venv.Progress('torch', 27)\n"
         "for line in ('Collecting torch==2.15.0', 'Downloading torch-2.15.0-cp311-x.whl.metadata (20 kB)',\n"
-        "             'Downloading torch-2.15.0-cp311-x.whl (899.7 MB)', 'Downloading sympy-1-py3.whl (6.2 MB)',\n"
+        "             'Downloading torch-2.15.0-cp311-x.whl (899.7 MB)', 'Downloading sympy-1-py3.whl (6.2 "
+        "MB)',\n"
         "             'Installing collected packages: torch'): progress.line(line)"
     )
     assert told.splitlines() == [

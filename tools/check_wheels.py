@@ -1,8 +1,10 @@
-"""Installs the wheels of `dist` as a stranger does, and runs a graph from them: `python3 tools/check_wheels.py`.
+"""Installs the wheels of `dist` as a stranger does, and runs a graph from them:
+`python3 tools/check_wheels.py`.
 
-A fresh environment outside the checkout, a fresh HOME, the newest versions that the bounds allow and no lock. Then
-`hams init`, `up`, a request, a kill, another request that must know of the first, `down`, and nothing is left. If there
-is a wheel with machine code, pip must choose it, it must run on its machine code, and the pure one does the same after it.
+A fresh environment outside the checkout, a fresh HOME, the newest versions that the bounds allow and no lock.
+Then `hams init`, `up`, a request, a kill, another request that must know of the first, `down`, and nothing is
+left. If there is a wheel with machine code, pip must choose it, it must run on its machine code, and the pure
+one does the same after it.
 """
 
 import json

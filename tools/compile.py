@@ -1,7 +1,8 @@
-"""Compiles the protocol core with mypyc, if this machine has a C compiler: `.venv/bin/python tools/compile.py`.
+"""Compiles the protocol core with mypyc, if this machine has a C compiler:
+`.venv/bin/python tools/compile.py`.
 
-The sources stay what they are and remain in use wherever there is no compilation of exactly them (`hams_compiled`). What is compiled is
-kept until the sources change; older compilations are removed.
+The sources stay what they are and remain in use wherever there is no compilation of exactly them
+(`hams_compiled`). What is compiled is kept until the sources change; older compilations are removed.
 """
 
 import fcntl
@@ -47,7 +48,8 @@ def compiler() -> list[str] | None:
 
 
 def _made_by(optimise: str) -> str:
-    """What besides the sources decides what comes out, as one hash: this tool, how classes are written out, mypyc, how hard the compiler tries."""
+    """What besides the sources decides what comes out, as one hash: this tool, how classes are written out,
+    mypyc, how hard the compiler tries."""
     parts = [
         Path(__file__).read_bytes(),
         Path(native.__file__).read_bytes(),
@@ -126,7 +128,8 @@ def main() -> int:
         )
         if cc is None or missing is not None:
             print(
-                f"compile: no {missing} here, so the core runs as Python: it works the same, and takes about twice the time"
+                f"compile: no {missing} here, so the core runs as Python: it works the same, and takes "
+                "about twice the time"
             )
             return 0
         began = time.monotonic()

@@ -1,4 +1,5 @@
-"""Write the tables of docs/configuration.md anew from the typed model of the ServiceGraph (operator/hams_operator/graph/resource.py).
+"""Write the tables of docs/configuration.md anew from the typed model of the ServiceGraph
+(operator/hams_operator/graph/resource.py).
 
     .venv/bin/python tools/configuration.py           rewrites the file between its marks
     .venv/bin/python tools/configuration.py --check   exit 1 if that would change it
@@ -25,7 +26,8 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         if fresh != text:
             sys.stderr.write(
-                f"{PAGE.name} is not what the typed model says; run: .venv/bin/python tools/configuration.py\n"
+                f"{PAGE.name} is not what the typed model says; run: .venv/bin/python "
+                "tools/configuration.py\n"
             )
         return 0 if fresh == text else 1
     PAGE.write_text(fresh, encoding="utf-8")

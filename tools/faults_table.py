@@ -3,13 +3,15 @@
     pytest -m process --junitxml build/faults/process.xml
     make e2e                                            # leaves out/e2e/scenarios.xml
     hams sim --fault F8 --histories 2000 --output json > build/faults/F8.json
-    python tools/faults_table.py --junit build/faults/process.xml out/e2e/scenarios.xml --sim build/faults/F*.json \\
+    python tools/faults_table.py --junit build/faults/process.xml out/e2e/scenarios.xml --sim
+    build/faults/F*.json \\
         --commit $(git rev-parse --short HEAD)
 
-A test counts for the ids its name begins with (`test_f16_f17_...`), below `e2e` for the level Kubernetes; a simulation for the id its file is
-named after. Only what these results contain may say "passed", and where they lack tests that the sources have (each set of parameters is one),
-the cell says how many of how many: pytest is asked for those of FOLDERS, or a file has its answer. A result of a test that the sources have
-no more is left out, and named.
+A test counts for the ids its name begins with (`test_f16_f17_...`), below `e2e` for the level Kubernetes; a
+simulation for the id its file is named after. Only what these results contain may say "passed", and where
+they lack tests that the sources have (each set of parameters is one), the cell says how many of how many:
+pytest is asked for those of FOLDERS, or a file has its answer. A result of a test that the sources have no
+more is left out, and named.
 """
 
 import argparse
@@ -150,7 +152,8 @@ def collect() -> set[Test]:
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if answer.returncode:
         raise BadResults(
-            f"{' '.join(command)} ended with {answer.returncode}: {answer.stdout[-1000:]}{answer.stderr[-1000:]}"
+            f"{' '.join(command)} ended with {answer.returncode}: "
+            f"{answer.stdout[-1000:]}{answer.stderr[-1000:]}"
         )
     return collected(answer.stdout, " ".join(command))
 
@@ -165,7 +168,8 @@ def count_sources(tests: set[Test], into: Cells) -> None:
 def read_junit(paths: list[Path], into: Cells, tests: set[Test]) -> list[str]:
     """Add the tests of JUnit files; of a test that is in several, the last one counts.
 
-    `tests`: those of the sources; the ids of results whose modules these have, but without that test, are returned. Raises BadResults.
+    `tests`: those of the sources; the ids of results whose modules these have, but without that test, are
+    returned. Raises BadResults.
     """
     cases: dict[Test, tuple[ElementTree.Element, str]] = {}
     modules = {module for module, _ in tests}
@@ -208,7 +212,8 @@ def cases_of(path: Path) -> list[tuple[ElementTree.Element, str]]:
 
 
 def read_sim(path: Path, into: Cells) -> None:
-    """Add one answer of `hams sim --fault F8 --output json`; the row is the file's name. Raises BadResults."""
+    """Add one answer of `hams sim --fault F8 --output json`; the row is the file's name. Raises
+    BadResults."""
     try:
         answer = json.loads(path.read_text())
         histories, failures = int(answer["histories"]), len(answer["failures"])
@@ -234,17 +239,25 @@ def table(found: Cells, commit: str = "") -> str:
     lines = [
         "# Faults",
         "",
-        "What HAMS is tested against, and what really ran. Written by `tools/faults_table.py` from the results of the runs; do not edit.",
+        "What HAMS is tested against, and what really ran. Written by `tools/faults_table.py` from the "
+        "results of the runs; do not edit.",
         "",
-        "After every scenario the recorded history is checked independently against the invariants; each test asserts more on top. Simulation: the",
-        "deterministic simulator, one seed per history. Processes: real processes and a real etcd on one machine, with signals, hosts of their own",
-        "(network namespaces) that are cut off, and a network that loses, repeats, reorders and delays. Kubernetes: a cluster.",
+        "After every scenario the recorded history is checked independently against the invariants; each "
+        "test asserts more on top. Simulation: the",
+        "deterministic simulator, one seed per history. Processes: real processes and a real etcd on one "
+        "machine, with signals, hosts of their own",
+        "(network namespaces) that are cut off, and a network that loses, repeats, reorders and delays. "
+        "Kubernetes: a cluster.",
         "",
         *newest,
-        "A cell says passed when every test that names its row passed, of those that ran; where it does not say of how many, all that there are ran,",
-        "each set of parameters counted. Each test's name says which part of the row it is. The time is that of all of them together, the day that",
-        "of the newest. Known to fail: a test that is there, fails at least at times, and says why in its source. No result: none of its tests is in",
-        "the results that this was made of. A dash: that level does not apply. Without HAMS_FAULTS_FULL=1 a link flaps for 8 s instead of 60 (F20),",
+        "A cell says passed when every test that names its row passed, of those that ran; where it does not "
+        "say of how many, all that there are ran,",
+        "each set of parameters counted. Each test's name says which part of the row it is. The time is "
+        "that of all of them together, the day that",
+        "of the newest. Known to fail: a test that is there, fails at least at times, and says why in its "
+        "source. No result: none of its tests is in",
+        "the results that this was made of. A dash: that level does not apply. Without HAMS_FAULTS_FULL=1 a "
+        "link flaps for 8 s instead of 60 (F20),",
         "1,000 clients reconnect instead of 10,000 (F38) and 10,000 requests run instead of 100,000 (F41).",
         "",
         f"| id | scenario | {' | '.join(LEVELS.values())} |",

@@ -1,10 +1,11 @@
 """`requirements.lock`: what it says, and how it is written anew.
 
-It holds each version that `make setup` installs, with the digests of every file that the index has of it: whatever a mirror
-serves, nothing else is installed. It has sections, one for each step of tools/venv.py, and names neither an index nor a path.
+It holds each version that `make setup` installs, with the digests of every file that the index has of it:
+whatever a mirror serves, nothing else is installed. It has sections, one for each step of tools/venv.py, and
+names neither an index nor a path.
 
-`python3 tools/lock.py` writes it from the newest versions that both projects allow, every extra together, by `uv pip
-compile`; `uv` lives in a temporary environment. Review the difference before committing it.
+`python3 tools/lock.py` writes it from the newest versions that both projects allow, every extra together, by
+`uv pip compile`; `uv` lives in a temporary environment. Review the difference before committing it.
 """
 
 import re
@@ -49,7 +50,8 @@ def entries(text: str) -> Iterator[Entry]:
 
 
 def section(name: str) -> str:
-    """The packages of one section, as a requirements file of pip. Raises ValueError if there is no such section."""
+    """The packages of one section, as a requirements file of pip. Raises ValueError if there is no such
+    section."""
     _, mark, rest = LOCK.read_text(encoding="utf-8").partition(_MARK.format(name))
     if not mark:
         raise ValueError(f"{LOCK.name}: expected a section {name!r}, found none; write it with: make lock")
@@ -57,7 +59,8 @@ def section(name: str) -> str:
 
 
 def constraints() -> str:
-    """All versions without digests, as pip's constraints: with digests pip would ask for some of our own wheels, too."""
+    """All versions without digests, as pip's constraints: with digests pip would ask for some of our own
+    wheels, too."""
     return "".join(f"{item.name}=={item.version}\n" for item in entries(LOCK.read_text(encoding="utf-8")))
 
 
@@ -101,7 +104,8 @@ def main() -> int:
         found = resolve()
     except subprocess.CalledProcessError as error:
         print(
-            f"lock: no set of versions was found (exit code {error.returncode}), see above; {LOCK.name} is unchanged",
+            f"lock: no set of versions was found (exit code {error.returncode}), see above; {LOCK.name} is "
+            "unchanged",
             file=sys.stderr,
         )
         return 1

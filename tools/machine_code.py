@@ -1,8 +1,10 @@
-"""The build hook of the wheel `hams`: with HAMS_MACHINE_CODE=FOLDER the wheel carries the core as machine code.
+"""The build hook of the wheel `hams`: with HAMS_MACHINE_CODE=FOLDER the wheel carries the core as machine
+code.
 
-The folder is one that tools/compile.py made. It is taken only if it is named by the digest of the very sources that go
-into the wheel. At an interpreter's start `hams_compiled` compares again, so an edited installation runs its sources.
-Without the variable the wheel is pure. Editable installations never carry it: `make compile` serves those.
+The folder is one that tools/compile.py made. It is taken only if it is named by the digest of the very
+sources that go into the wheel. At an interpreter's start `hams_compiled` compares again, so an edited
+installation runs its sources. Without the variable the wheel is pure. Editable installations never carry it:
+`make compile` serves those.
 """
 
 import os
@@ -21,8 +23,8 @@ ALWAYS_THERE = {b"libc", b"libm", b"libpthread", b"libdl", b"librt"}
 
 
 def platform_of(made: Path) -> str:
-    """The platform tag of a compilation: manylinux for the newest glibc that any of its modules asks for. One that
-    needs a library beside glibc runs on machines like this one only."""
+    """The platform tag of a compilation: manylinux for the newest glibc that any of its modules asks for. One
+    that needs a library beside glibc runs on machines like this one only."""
     needed, glibc = set(), {GLIBC_MIN}
     for path in made.rglob("*.so"):
         data = path.read_bytes()
@@ -54,7 +56,8 @@ class MachineCode(BuildHookInterface):  # type: ignore[type-arg,misc]
         made, wanted = Path(given).resolve(), hams_compiled.digest(sidecar)
         if made.name != wanted or not (made / ".complete").is_file():
             raise ValueError(
-                f"HAMS_MACHINE_CODE={made}: expected a whole compilation of these sources, {wanted}; make it with: make compile"
+                f"HAMS_MACHINE_CODE={made}: expected a whole compilation of these sources, {wanted}; make "
+                "it with: make compile"
             )
         tag = next(sys_tags())
         build_data["pure_python"] = False

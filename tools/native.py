@@ -1,15 +1,19 @@
-"""Value classes in the form that mypyc makes fast: `@frozen class X` becomes a plain class with the methods that `frozen` would have made.
+"""Value classes in the form that mypyc makes fast: `@frozen class X` becomes a plain class with the methods
+that `frozen` would have made.
 
-mypyc compiles a class under a decorator that it does not know as an ordinary Python class; a plain one gets slots in C. What is written here
-is what `dataclass(slots=True, unsafe_hash=True)` means: `__init__`, `__eq__`, `__hash__`, `__repr__` by the fields in their order. The
-dataclass's own marks (`__dataclass_fields__` and so on), which `replace` and the codec read, are added by `frozen.marked` at import.
+mypyc compiles a class under a decorator that it does not know as an ordinary Python class; a plain one gets
+slots in C. What is written here is what `dataclass(slots=True, unsafe_hash=True)` means: `__init__`,
+`__eq__`, `__hash__`, `__repr__` by the fields in their order. The dataclass's own marks
+(`__dataclass_fields__` and so on), which `replace` and the codec read, are added by `frozen.marked` at
+import.
 """
 
 import ast
 
 
 def plain(source: str) -> str:
-    """The source of a module, with its `@frozen` classes written out. `replace` of those is known to mypy as one of dataclasses only."""
+    """The source of a module, with its `@frozen` classes written out. `replace` of those is known to mypy as
+    one of dataclasses only."""
     source = source.replace(
         "from dataclasses import replace\n", "from hams_protocol.frozen import replaced as replace\n"
     )
@@ -82,8 +86,8 @@ def __repr__(self) -> str:
 
 
 def _marked(name: str, fields: list[ast.AnnAssign], by: str) -> ast.stmt:
-    """The statement that tells what the fields of a class are, and their defaults: mypyc keeps none that could be looked at, and a codec fills in
-    what a neighbouring version does not send.
+    """The statement that tells what the fields of a class are, and their defaults: mypyc keeps none that
+    could be looked at, and a codec fills in what a neighbouring version does not send.
     """
     listed = "".join(
         f"({ast.unparse(item.target)!r}, {ast.unparse(item.annotation)!r}"

@@ -1,15 +1,19 @@
 """Makes `.venv` from the lock file: one step at a time, once, and never two at the same time.
 
-Runs on a bare Python 3.11 (standard library only), because it is the first thing that runs on a fresh machine.
+Runs on a bare Python 3.11 (standard library only), because it is the first thing that runs on a fresh
+machine.
 
-A step that is done leaves a stamp in `.venv` which holds the digest of what it was made from. A stamp with the same digest means there is
-nothing to do, whatever the file times say. A lock on `.venv.lock` keeps two `make` runs from installing into one another.
+A step that is done leaves a stamp in `.venv` which holds the digest of what it was made from. A stamp with
+the same digest means there is nothing to do, whatever the file times say. A lock on `.venv.lock` keeps two
+`make` runs from installing into one another.
 
-Where the lock was resolved for (CPython 3.11 on Linux x86_64), a step takes exactly the files whose digests it holds, and
-our own two projects after them, without any dependency. Elsewhere pip resolves anew, within the lock's versions.
+Where the lock was resolved for (CPython 3.11 on Linux x86_64), a step takes exactly the files whose digests
+it holds, and our own two projects after them, without any dependency. Elsewhere pip resolves anew, within the
+lock's versions.
 
-Usage: `python3 tools/venv.py core` (what check, sim and bench need) or `python3 tools/venv.py torch` (the deep-learning libraries besides).
-With TORCH_INDEX=URL in the environment PyTorch comes from that index, such as one of its builds for processors only.
+Usage: `python3 tools/venv.py core` (what check, sim and bench need) or `python3 tools/venv.py torch` (the
+deep-learning libraries besides). With TORCH_INDEX=URL in the environment PyTorch comes from that index, such
+as one of its builds for processors only.
 """
 
 import fcntl
@@ -40,7 +44,8 @@ PYTHON_MIN = (3, 11)
 SAID_MB_MIN = 20.0
 """A file this large is told while it is fetched, also where there is no terminal."""
 
-# The build backend goes in first, so that the editable installs need no isolated build environment and stay within the lock.
+# The build backend goes in first, so that the editable installs need no isolated build environment and stay
+# within the lock.
 OWN = ["--no-build-isolation", "-e", "./model-sdk", "-e", "."]
 RESOLVED = {
     "core": [["hatchling", "editables"], ["--no-build-isolation", "-e", "./model-sdk", "-e", ".[dev]"]],
@@ -56,7 +61,8 @@ GPU = re.compile(r"^(nvidia-|cuda-|triton$)")
 
 
 def digest(step: str) -> str:
-    """What `step` is made from, as one hash: the interpreter, both projects, the lock file, this tool, where PyTorch is from."""
+    """What `step` is made from, as one hash: the interpreter, both projects, the lock file, this tool, where
+    PyTorch is from."""
     parts = [step.encode(), sys.version.encode(), str(ROOT).encode()] + [
         path.read_bytes() for path in SOURCES
     ]
@@ -70,7 +76,8 @@ def stamp_of(step: str) -> Path:
 
 
 def make_venv() -> None:
-    """Creates `.venv` if its interpreter is missing or does not start; raises CalledProcessError if this Python cannot make one."""
+    """Creates `.venv` if its interpreter is missing or does not start; raises CalledProcessError if this
+    Python cannot make one."""
     python = VENV / "bin" / "python"
     if (
         python.exists()
@@ -94,7 +101,8 @@ def is_the_locks() -> bool:
 
 
 def calls(step: str, hashed: bool, torch_index: str = "") -> list[tuple[list[str], str]]:
-    """The installations of a step, one after another: pip's arguments, and the text of the file FILE among them."""
+    """The installations of a step, one after another: pip's arguments, and the text of the file FILE among
+    them."""
     if not hashed:
         return [(["--constraint", "FILE", *arguments], lock.constraints()) for arguments in RESOLVED[step]]
     exact = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", "FILE"]
@@ -176,7 +184,8 @@ def install(step: str) -> None:
     hashed = is_the_locks()
     if not hashed:
         print(
-            "setup: this is not CPython 3.11 on Linux x86_64: versions are the lock's, digests are not compared"
+            "setup: this is not CPython 3.11 on Linux x86_64: versions are the lock's, digests are not "
+            "compared"
         )
     for arguments, text in calls(step, hashed, os.environ.get("TORCH_INDEX", "")):
         pip(arguments, text, Progress(step, len(list(lock.entries(text)))))
@@ -198,7 +207,8 @@ def main(argv: list[str]) -> int:
     if sys.version_info < PYTHON_MIN:
         needed, found = ".".join(map(str, PYTHON_MIN)), sys.version.split()[0]
         print(
-            f"setup: HAMS needs Python {needed} or newer; {sys.executable} is {found}. Name another one: make setup PYTHON=...",
+            f"setup: HAMS needs Python {needed} or newer; {sys.executable} is {found}. Name another one: "
+            "make setup PYTHON=...",
             file=sys.stderr,
         )
         return 1
@@ -222,7 +232,8 @@ def main(argv: list[str]) -> int:
                 print(f"setup: {step} done in {took}; .venv has {size_mb(VENV):.0f} MB", flush=True)
         except subprocess.CalledProcessError as error:
             print(
-                f"setup: this command failed with exit code {error.returncode}: {' '.join(map(str, error.cmd))}",
+                f"setup: this command failed with exit code {error.returncode}: "
+                f"{' '.join(map(str, error.cmd))}",
                 file=sys.stderr,
             )
             return 1

@@ -1,7 +1,8 @@
 """Builds the wheels into `dist`: `.venv/bin/python tools/wheels.py [--pure]`.
 
 `hams_sdk` and `hams` for every platform, and `hams` once more for this one with the core as machine code, if
-tools/compile.py has made it of exactly these sources. pip takes the one for the platform where it fits, else the pure one.
+tools/compile.py has made it of exactly these sources. pip takes the one for the platform where it fits, else
+the pure one.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Images imported once, and hard-linked into every node that starts.
 
-Files of images and layers are never written to in place; containerd's two databases are, so each node gets copies of them. Needs cache and state
-on one file system; where they are not, every node imports.
+Files of images and layers are never written to in place; containerd's two databases are, so each node gets
+copies of them. Needs cache and state on one file system; where they are not, every node imports.
 """
 
 import json
@@ -19,7 +19,8 @@ DATABASES = ("io.containerd.metadata.v1.bolt/meta.db", "io.containerd.snapshotte
 
 
 def contents(archives: Sequence[Path]) -> dict[str, str]:
-    """What is in each archive, by its name: its index, which names images and their digests; size and time where it has none."""
+    """What is in each archive, by its name: its index, which names images and their digests; size and time
+    where it has none."""
     return {path.name: _index(path) for path in archives}
 
 
@@ -42,7 +43,8 @@ def bake(folder: Path, archives: Sequence[Path]) -> Path:
     runtime = Path(f"/run/hams-e2e-bake-{os.getpid()}")
     settings = folder / "containerd.toml"
     settings.write_text(
-        f'version = 2\nroot = "{root}"\nstate = "{runtime}"\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\n  address = "{runtime}/s"\n'
+        f'version = 2\nroot = "{root}"\nstate = "{runtime}"\ndisabled_plugins = '
+        f'["io.containerd.grpc.v1.cri"]\n[grpc]\n  address = "{runtime}/s"\n'
     )
     with (folder / "log").open("wb") as log:
         words = [

@@ -1,7 +1,8 @@
 """Kubernetes, etcd and CoreDNS from their Go modules, built once and kept.
 
-One static binary holds etcd and all components of Kubernetes, linked under their names: linking them together takes a fifth of the space and
-of the time of seven programs. From an empty Go cache the build takes about six minutes on two cores, later ones seconds.
+One static binary holds etcd and all components of Kubernetes, linked under their names: linking them together
+takes a fifth of the space and of the time of seven programs. From an empty Go cache the build takes about six
+minutes on two cores, later ones seconds.
 """
 
 import fcntl
@@ -67,7 +68,8 @@ def linker_flags() -> str:
 
 
 def build(folder: Path) -> None:
-    """Bring `folder` up to date with tools/, one at a time. Needs `go` only when something changed. Raises NotPossible, CommandFailed.
+    """Bring `folder` up to date with tools/, one at a time. Needs `go` only when something changed. Raises
+    NotPossible, CommandFailed.
 
     A build that is ended half-way is taken up where it was: Go keeps every package that it has compiled.
     """
@@ -110,7 +112,8 @@ def _build(folder: Path) -> None:
 
 
 def build_helm(folder: Path) -> Path:
-    """helm, from its own module (its requirements would pull Kubernetes' apart), or the one on PATH. Raises CommandFailed."""
+    """helm, from its own module (its requirements would pull Kubernetes' apart), or the one on PATH. Raises
+    CommandFailed."""
     built = folder / "helm"
     module = TOOLS / "helm"
     wanted = hashlib.sha256(

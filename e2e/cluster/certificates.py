@@ -54,7 +54,8 @@ class Authority:
         run("openssl", "ec", "-in", self._key(name), "-pubout", "-out", self.folder / f"{name}.pub")
 
     def make(self, name: str, user: str, group: str = "", names: str = "", by: str = "ca") -> None:
-        """A certificate for a server and client. `user`, `group`: as Kubernetes reads them; `names`: subjectAltName."""
+        """A certificate for a server and client. `user`, `group`: as Kubernetes reads them; `names`:
+        subjectAltName."""
         self.make_key(name)
         subject = (f"/O={group}" if group else "") + f"/CN={user}"
         extensions = "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\nextendedKeyUsage=serverAuth,clientAuth\n"

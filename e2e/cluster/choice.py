@@ -1,7 +1,9 @@
-"""Which cluster scenarios run on: `CLUSTER=own` (the default, made by this package), `kind` or `existing` (the current context of kubectl).
+"""Which cluster scenarios run on: `CLUSTER=own` (the default, made by this package), `kind` or `existing`
+(the current context of kubectl).
 
-`kind` and `existing` are written from their documentation and have not been tried. What they cannot do raises NotPossible, and the scenario that
-wanted it is skipped by name: only the own cluster cuts links, kills nodes and programs of the control plane, and records histories on one disk.
+`kind` and `existing` are written from their documentation and have not been tried. What they cannot do raises
+NotPossible, and the scenario that wanted it is skipped by name: only the own cluster cuts links, kills nodes
+and programs of the control plane, and records histories on one disk.
 """
 
 import json
@@ -28,7 +30,8 @@ AGENT_SOURCES = (
 
 
 class ExistingCluster(Cluster):
-    """The cluster of kubectl's current context. Images are in its registry, under the name that REGISTRY gives; it is left as it is found."""
+    """The cluster of kubectl's current context. Images are in its registry, under the name that REGISTRY
+    gives; it is left as it is found."""
 
     recorded = False
 
@@ -110,7 +113,7 @@ class ExistingCluster(Cluster):
         )
         self.kubectl("wait", "--for=condition=Ready", f"pod/{AGENT_POD}", "--timeout=60s")
 
-    # -- what only the own cluster can -------------------------------------------------------------------------------------------
+    # -- what only the own cluster can -----------------------------------------------------------------------
 
     def stop(self, number: int, component: str = "") -> None:
         """Raises NotPossible."""
@@ -133,7 +136,8 @@ class ExistingCluster(Cluster):
 
 
 class KindCluster(ExistingCluster):
-    """kind (Kubernetes in Docker): made for the run and deleted after it. Images must be in Docker: `make images BUILDER=docker`."""
+    """kind (Kubernetes in Docker): made for the run and deleted after it. Images must be in Docker:
+    `make images BUILDER=docker`."""
 
     def build(self) -> None:
         """Raises NotPossible without kind, docker or kubectl."""

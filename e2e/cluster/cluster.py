@@ -24,7 +24,8 @@ PAUSE = "pause.tar"
 
 
 class Cluster:
-    """One cluster, found again by its folders: another process may have made it. `recorded`: histories of all nodes lie on this machine's disk."""
+    """One cluster, found again by its folders: another process may have made it. `recorded`: histories of all
+    nodes lie on this machine's disk."""
 
     recorded = True
 
@@ -32,7 +33,7 @@ class Cluster:
         self.folders = folders or Folders.default()
         self._say = say
 
-    # -- life --------------------------------------------------------------------------------------------------------------------
+    # -- life ------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
         """Debian packages and binaries, if they are not there. Raises NotPossible, CommandFailed."""
@@ -40,7 +41,8 @@ class Cluster:
         binaries.build(self.folders.bin)
 
     def up(self, nodes: int, archives: Sequence[Path]) -> None:
-        """Start with these images in every node; returns when all nodes are Ready. Raises NotPossible, NotInTime, CommandFailed."""
+        """Start with these images in every node; returns when all nodes are Ready. Raises NotPossible,
+        NotInTime, CommandFailed."""
         if not 1 <= nodes <= NODES_MAX:
             raise NotPossible(f"a cluster has 1 to {NODES_MAX} nodes; asked for {nodes}")
         if self.running():
@@ -119,7 +121,8 @@ class Cluster:
         return [number for number in self.folders.nodes() if node.node_pid(self.folders, number) is not None]
 
     def outdated(self, archives: Sequence[Path]) -> list[str]:
-        """Names of archives that are not what the cluster that runs was started with: its pods would be of other code."""
+        """Names of archives that are not what the cluster that runs was started with: its pods would be of
+        other code."""
         file = self.folders.started_with
         known = json.loads(file.read_text()) if file.exists() else {}
         return [name for name, content in baked.contents(archives).items() if known.get(name) != content]
@@ -141,7 +144,7 @@ class Cluster:
                 network.attach(self.folders, other)
         door.start(self.folders)
 
-    # -- use ---------------------------------------------------------------------------------------------------------------------
+    # -- use -------------------------------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
         """For programs that talk to the cluster: KUBECONFIG, and kubectl on PATH."""
@@ -172,13 +175,14 @@ class Cluster:
             run(*entered(pid, ["-m"], "ctr", "-n", "k8s.io", "images", "import", archive))
 
     def command_in(self, number: int, *words: Word) -> list[str]:
-        """The command line that runs a program in a node's network: from there pods and Services are reached."""
+        """The command line that runs a program in a node's network: from there pods and Services are
+        reached."""
         pid = node.node_pid(self.folders, number)
         if pid is None:
             raise NotPossible(f"node {number} does not run")
         return entered(pid, ["-n"], *words)
 
-    # -- faults ------------------------------------------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------------
 
     def stop(self, number: int, component: str = "") -> None:
         """SIGKILL a node, or one of its programs, which then stays down."""
@@ -201,14 +205,16 @@ class Cluster:
             self._boot(number)
 
     def kill_pods(self, *uids: str) -> None:
-        """SIGKILL every process of these pods at once, behind the kubelet's back: no signal to leave, no word to the API server."""
+        """SIGKILL every process of these pods at once, behind the kubelet's back: no signal to leave, no word
+        to the API server."""
         for pid in [pid for uid in uids for pid in network.container_processes(uid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     @contextlib.contextmanager
     def deaf(self, uid: str, address: str) -> Iterator[None]:
-        """A pod gets no packet of another pod. Both run on, and everybody else reaches both. Raises NotPossible if no process of it runs."""
+        """A pod gets no packet of another pod. Both run on, and everybody else reaches both. Raises
+        NotPossible if no process of it runs."""
         pid = next(iter(network.container_processes(uid)), None)
         if pid is None:
             raise NotPossible(f"no process of pod {uid} runs")

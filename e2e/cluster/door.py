@@ -1,7 +1,7 @@
 """The API server on the machine's own loopback, so that one kubeconfig serves inside the nodes and outside.
 
-It listens outside and connects inside: the socket is made first, then the process enters node 0's network. It would keep a dead node's network
-alive, so it ends and starts with node 0.
+It listens outside and connects inside: the socket is made first, then the process enters node 0's network. It
+would keep a dead node's network alive, so it ends and starts with node 0.
 """
 
 import asyncio

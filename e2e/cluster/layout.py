@@ -16,12 +16,15 @@ SERVICE_NETWORK = "198.19.0.0/16"
 API_SERVICE = "198.19.0.1"
 DNS_SERVICE = "198.19.0.10"
 CGROUP = "hams-e2e"
-"""/sys/fs/cgroup/CONTROLLER/hams-e2e/NODE. One cluster at a time on a machine: this name and the API port are taken."""
+"""/sys/fs/cgroup/CONTROLLER/hams-e2e/NODE. One cluster at a time on a machine: this name and the API port are
+taken."""
 NODES_MAX = 3
 CPU_SHARES = 16384
-"""Weight of all pods together where control groups are of version 1: by default they would weigh as much as one process of the machine."""
+"""Weight of all pods together where control groups are of version 1: by default they would weigh as much as
+one process of the machine."""
 HISTORY = "/var/lib/hams-history"
-"""Where pods record histories: on every node the same folder of the machine, `Folders.history`. Readable for any user, as no home folder is."""
+"""Where pods record histories: on every node the same folder of the machine, `Folders.history`. Readable for
+any user, as no home folder is."""
 PAUSE_IMAGE = "hams.local/pause:1"
 
 
@@ -51,14 +54,15 @@ def cache_folder() -> Path:
 
 
 def kubernetes_timers() -> bool:
-    """Whether a lost node is noticed as late as on any other cluster: after 40 s, and its pods leave it 300 s later. HAMS_E2E_TIMERS=kubernetes
-    asks for that, when the cluster is started."""
+    """Whether a lost node is noticed as late as on any other cluster: after 40 s, and its pods leave it 300 s
+    later. HAMS_E2E_TIMERS=kubernetes asks for that, when the cluster is started."""
     return os.environ.get("HAMS_E2E_TIMERS") == "kubernetes"
 
 
 @dataclass(frozen=True)
 class Folders:
-    """The folders of one cluster. `cache` is kept, `state` is gone after `down`; on one file system images are hard-linked, not imported."""
+    """The folders of one cluster. `cache` is kept, `state` is gone after `down`; on one file system images
+    are hard-linked, not imported."""
 
     cache: Path
     state: Path

@@ -1,6 +1,8 @@
-"""What the machine has to give: Debian packages, which are installed if that is possible, Go, and the kernel's leave to make nodes.
+"""What the machine has to give: Debian packages, which are installed if that is possible, Go, and the
+kernel's leave to make nodes.
 
-Nothing is removed, and nothing that is there already is replaced: a container runtime that somebody else brought serves as well.
+Nothing is removed, and nothing that is there already is replaced: a container runtime that somebody else
+brought serves as well.
 """
 
 import os
@@ -34,12 +36,16 @@ PACKAGES = {
 GO_MIN = (1, 24)
 IMPOSSIBLE = 3
 """The exit code of programs that were asked for what this machine cannot do."""
-NODE = "mount -t proc proc /proc && mount -t tmpfs tmpfs /mnt && ip link set lo up && ip link add probe type bridge && iptables -t nat -L -n"
+NODE = (
+    "mount -t proc proc /proc && mount -t tmpfs tmpfs /mnt && ip link set lo up && ip link add probe type "
+    "bridge && iptables -t nat -L -n"
+)
 """What a node does first, in namespaces of its own."""
 
 
 class NotPossible(RuntimeError):
-    """What was asked cannot be done on this machine, or in this state of the cluster; says what is missing."""
+    """What was asked cannot be done on this machine, or in this state of the cluster; says what is
+    missing."""
 
 
 def _path() -> str:
@@ -58,7 +64,8 @@ def missing() -> list[str]:
 
 
 def install() -> None:
-    """Bring the packages that are missing, where that is possible. Raises NotPossible with the command otherwise."""
+    """Bring the packages that are missing, where that is possible. Raises NotPossible with the command
+    otherwise."""
     wanted = missing()
     if not wanted:
         return
@@ -98,15 +105,18 @@ def check_go() -> None:
     found = re.match(r"go(\d+)\.(\d+)", said)
     if found is None or (int(found[1]), int(found[2])) < GO_MIN:
         raise NotPossible(
-            f"Kubernetes is built from its sources here: Go {needed} or newer is needed, found {said or 'no version'}"
+            f"Kubernetes is built from its sources here: Go {needed} or newer is needed, found "
+            f"{said or 'no version'}"
         )
 
 
 def check_kernel() -> None:
-    """Raises NotPossible where nodes cannot be made: not root, no namespaces, no control groups, no overlays. Needs the packages."""
+    """Raises NotPossible where nodes cannot be made: not root, no namespaces, no control groups, no overlays.
+    Needs the packages."""
     if os.geteuid() != 0:
         raise NotPossible(
-            "nodes are made of namespaces and control groups: run as root, or set CLUSTER=kind or CLUSTER=existing"
+            "nodes are made of namespaces and control groups: run as root, or set CLUSTER=kind or "
+            "CLUSTER=existing"
         )
     words = ["unshare", "-m", "-n", "-p", "-u", "-i", "-f", "sh", "-ec", NODE]
     done = subprocess.run(
@@ -140,7 +150,8 @@ def _check_overlay(folder: Path) -> None:
     try:
         if not succeeds("unshare", "-m", "mount", "-t", "overlay", "overlay", "-o", options, folder / "root"):
             raise NotPossible(
-                f"no overlays can be mounted in {folder.parent}: name a folder on another file system in HAMS_E2E_CACHE"
+                f"no overlays can be mounted in {folder.parent}: name a folder on another file system in "
+                "HAMS_E2E_CACHE"
             )
     finally:
         shutil.rmtree(folder)

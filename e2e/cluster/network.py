@@ -1,4 +1,5 @@
-"""What lies between nodes: links to the bridge of node 0, routes, and the control groups that the machine's kernel wants first."""
+"""What lies between nodes: links to the bridge of node 0, routes, and the control groups that the machine's
+kernel wants first."""
 
 import os
 import time
@@ -21,12 +22,13 @@ CGROUP_PAUSE_S = 0.05
 
 
 def attach(folders: Folders, number: int) -> None:
-    """A link from node 0's bridge to the node, and routes to and from the pods of all others. The node and node 0 run."""
+    """A link from node 0's bridge to the node, and routes to and from the pods of all others. The node and
+    node 0 run."""
     first, own = node_pid(folders, 0), node_pid(folders, number)
     assert first is not None, "node 0 runs"
     assert own is not None, f"node {number} runs"
-    # A dead node's network goes later than its processes, as long as something of its pods is left; our end of the old link need not
-    # wait for that. Its name is free a moment after it is gone.
+    # A dead node's network goes later than its processes, as long as something of its pods is left; our end
+    # of the old link need not wait for that. Its name is free a moment after it is gone.
     succeeds(*entered(own, ["-n"], "ip", "link", "del", "eth0"))
     succeeds(*entered(first, ["-n"], "ip", "link", "del", f"n{number}"))
     until(
@@ -79,7 +81,8 @@ def set_link(folders: Folders, number: int, up: bool) -> None:
 
 
 def deafen(pid: int, address: str, deaf: bool) -> None:
-    """Have the network of a process drop what comes from an address, or take it again. Raises CommandFailed."""
+    """Have the network of a process drop what comes from an address, or take it again. Raises
+    CommandFailed."""
     run(
         *entered(
             pid,
@@ -103,7 +106,8 @@ def hierarchies() -> list[Path]:
 
 
 def make_cgroups(number: int) -> None:
-    """The kubelet's root in every hierarchy: it makes none itself. A new cpuset of version 1 is empty and admits nobody."""
+    """The kubelet's root in every hierarchy: it makes none itself. A new cpuset of version 1 is empty and
+    admits nobody."""
     for top in hierarchies():
         for part in (CGROUP, f"{CGROUP}/{node_name(number)}"):
             group = top / part
@@ -117,7 +121,8 @@ def make_cgroups(number: int) -> None:
 
 
 def remove_cgroups(name: str) -> None:
-    """A group and all below it, in every hierarchy. Their processes have ended; the kernel notices a moment later."""
+    """A group and all below it, in every hierarchy. Their processes have ended; the kernel notices a moment
+    later."""
     for top in hierarchies():
         for folder, _, _ in os.walk(top / name, topdown=False):
             for _ in range(CGROUP_TRIES_MAX):

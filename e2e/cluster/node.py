@@ -1,7 +1,8 @@
 """A node: namespaces of its own, and the process 1 that starts its programs, starts them again, and reaps.
 
-SIGKILL of that process 1 is the crash of a node: the kernel ends every process in it, containers included, and with the last one go its mounts,
-interfaces and firewall rules. There is nothing to unmount, so taking a cluster down is killing, and removing folders.
+SIGKILL of that process 1 is the crash of a node: the kernel ends every process in it, containers included,
+and with the last one go its mounts, interfaces and firewall rules. There is nothing to unmount, so taking a
+cluster down is killing, and removing folders.
 
 `python -m e2e.cluster.node STATE CACHE NUMBER` is process 1; nobody but `start` calls it.
 """
@@ -116,7 +117,8 @@ def component_pid(folders: Folders, number: int, name: str) -> int | None:
 
 
 def start(folders: Folders, number: int) -> int:
-    """fork, unshare, fork, exec: the second child is process 1 of the node. Returns its pid as seen from here."""
+    """fork, unshare, fork, exec: the second child is process 1 of the node. Returns its pid as seen from
+    here."""
     read, write = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -170,7 +172,7 @@ def kill(folders: Folders, number: int) -> None:
     (folders.node(number) / "pid").unlink(missing_ok=True)
 
 
-# -- inside the node ---------------------------------------------------------------------------------------------------------------
+# -- inside the node -----------------------------------------------------------------------------------------
 
 
 def _prepare(folder: Path, number: int) -> None:
@@ -190,7 +192,8 @@ def _prepare(folder: Path, number: int) -> None:
         except OSError as error:
             print(f"sysctl {name}: {error}")
     if number == 0:
-        # With an address of its own, for else it would take the lowest of its ports': who leaves would change it, and nobody be told.
+        # With an address of its own, for else it would take the lowest of its ports': who leaves would change
+        # it, and nobody be told.
         run("ip", "link", "add", "nodes", "address", BRIDGE, "type", "bridge")
         run("ip", "addr", "add", f"{node_address(0)}/24", "dev", "nodes")
         run("ip", "link", "set", "nodes", "up")
@@ -233,7 +236,8 @@ def _reap(running: dict[str, int], ended: dict[str, float]) -> None:
 
 
 def supervise(folders: Folders, number: int) -> None:
-    """Start the node's programs and start them again for ever; STATE/NODE/stop/NAME keeps one from being started."""
+    """Start the node's programs and start them again for ever; STATE/NODE/stop/NAME keeps one from being
+    started."""
     folder = folders.node(number)
     _prepare(folder, number)
     (folder / "net-ready").touch()

@@ -1,7 +1,8 @@
-"""The files that components of a node read: containerd, CNI, kubelet, kube-proxy, CoreDNS, and the objects that make DNS a Service.
+"""The files that components of a node read: containerd, CNI, kubelet, kube-proxy, CoreDNS, and the objects
+that make DNS a Service.
 
-Where a value is not the default, the reason stands beside it. Most reasons are two: the machine gives no CAP_SYS_RESOURCE, and failures shall be
-noticed in seconds.
+Where a value is not the default, the reason stands beside it. Most reasons are two: the machine gives no
+CAP_SYS_RESOURCE, and failures shall be noticed in seconds.
 """
 
 import json

@@ -1,6 +1,8 @@
-"""A process inside node 0's network: it asks the graph through its Service, and reads the topology from etcd, which is out of reach from outside.
+"""A process inside node 0's network: it asks the graph through its Service, and reads the topology from etcd,
+which is out of reach from outside.
 
-It is told what to do by lines of JSON on its standard input and answers each with one on its standard output. It decides nothing.
+It is told what to do by lines of JSON on its standard input and answers each with one on its standard output.
+It decides nothing.
 
 `python -m e2e.scenarios.agent` is started by `run`, through `Cluster.command_in`.
 """
@@ -68,7 +70,9 @@ class Agent:
         """The topology: primaries, backups, owners of slots; and who is registered as what."""
         if (
             self._coordination is None
-        ):  # kept: to connect with certificates for every look would take time from the clients in this process
+            # kept: to connect with certificates for every look would take time from the clients in this
+            # process
+        ):
             self._coordination = EtcdCoordination(
                 etcd, Tls(keys / "ca.crt", keys / "client.crt", keys / "client.key", ETCD_NAME)
             )

@@ -1,4 +1,5 @@
-"""What the harness proves who it is by; and what the controller makes for a graph, made by hand where there is none."""
+"""What the harness proves who it is by; and what the controller makes for a graph, made by hand where there
+is none."""
 
 import base64
 import datetime

@@ -1,7 +1,8 @@
-"""Clients that ask one request after another, each under a key of its own, and send it again under that key until it is answered.
+"""Clients that ask one request after another, each under a key of its own, and send it again under that key
+until it is answered.
 
-Every request and reply goes into the history. A reply is noted with the clock of the machine, which is the same inside and outside of nodes.
-Broken connections, 429, 503 and 504 are no answers.
+Every request and reply goes into the history. A reply is noted with the clock of the machine, which is the
+same inside and outside of nodes. Broken connections, 429, 503 and 504 are no answers.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Clients:
-    """Closed-loop clients of one graph; `done` holds key, asked, answered (seconds, monotonic), status, attempts and the tensors asked for."""
+    """Closed-loop clients of one graph; `done` holds key, asked, answered (seconds, monotonic), status,
+    attempts and the tensors asked for."""
 
     def __init__(
         self, url: str, graph: str, history: Path | None, inputs: object, tensors: tuple[str, ...], name: str
@@ -125,7 +127,10 @@ class Clients:
 
     async def _exchange(self, streams: Streams, key: str, body: bytes) -> tuple[int, dict[str, Any], bool]:
         reader, writer = streams
-        head = f"POST /v2/models/{self._graph}/infer HTTP/1.1\r\nhost: {self._host}\r\nidempotency-key: {key}\r\n"
+        head = (
+            f"POST /v2/models/{self._graph}/infer HTTP/1.1\r\nhost: {self._host}\r\nidempotency-key: "
+            f"{key}\r\n"
+        )
         writer.write(
             f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
         )

@@ -1,4 +1,5 @@
-"""One cluster with the chart in it for all scenarios of a run. One that is up already is used and left as it is, if its images are the newest."""
+"""One cluster with the chart in it for all scenarios of a run. One that is up already is used and left as it
+is, if its images are the newest."""
 
 import contextlib
 import os

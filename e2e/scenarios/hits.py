@@ -1,4 +1,5 @@
-"""What `hams_operator.chaos.scenarios` does to a graph, by kubectl: the half of `Run` that hurts Deployments, nodes and controllers."""
+"""What `hams_operator.chaos.scenarios` does to a graph, by kubectl: the half of `Run` that hurts Deployments,
+nodes and controllers."""
 
 import json
 import time
@@ -67,7 +68,7 @@ class Hits:
             self.note(f"kill the processes of {pod}")
         self.cluster.kill_pods(*uids)
 
-    # -- nodes -------------------------------------------------------------------------------------------------------------------
+    # -- nodes -----------------------------------------------------------------------------------------------
 
     def node_of(self, pod: str) -> str:
         """See `Run`."""
@@ -88,7 +89,7 @@ class Hits:
         """See `Run`."""
         self.cluster.kubectl("uncordon", node)
 
-    # -- controllers -------------------------------------------------------------------------------------------------------------
+    # -- controllers -----------------------------------------------------------------------------------------
 
     def delete_controllers(self, *, force: bool = False) -> None:
         """See `Run`."""
@@ -112,7 +113,7 @@ class Hits:
         self.cluster.kubectl("scale", "-n", NAMESPACE, CONTROLLER, "--replicas=2")
         ready(self.cluster, CONTROLLERS, 2, NAMESPACE)
 
-    # -- etcd --------------------------------------------------------------------------------------------------------------------
+    # -- etcd ------------------------------------------------------------------------------------------------
 
     def lose_etcd_member(self) -> None:
         """See `Run`."""
@@ -129,7 +130,7 @@ class Hits:
         """See `Run`."""
         ready(self.cluster, MEMBERS, ETCD_MEMBERS, NAMESPACE, within_s)
 
-    # -- upgrades ----------------------------------------------------------------------------------------------------------------
+    # -- upgrades --------------------------------------------------------------------------------------------
 
     def change_model(self, operator: str, image: str = "") -> None:
         """See `Run`."""
@@ -144,7 +145,8 @@ class Hits:
         )
 
     def change_sidecars(self, image: str) -> None:
-        """Have the controller give every graph other proxies, frontends and managers, as an upgrade of the chart does."""
+        """Have the controller give every graph other proxies, frontends and managers, as an upgrade of the
+        chart does."""
         self.note(f"sidecar image {image}")
         self.cluster.kubectl("set", "env", "-n", NAMESPACE, CONTROLLER, f"{SIDECAR}={image}")
 
@@ -209,7 +211,8 @@ def objects_of(cluster: "Cluster", name: str) -> set[str]:
 
 
 def also_called(cluster: "Cluster", image: str, other: str) -> None:
-    """Give an image another name on every node: the next version of something, for all that Kubernetes knows. Raises NotPossible, CommandFailed."""
+    """Give an image another name on every node: the next version of something, for all that Kubernetes knows.
+    Raises NotPossible, CommandFailed."""
     if not cluster.recorded:
         raise NotPossible("only CLUSTER=own has its nodes call an image by another name")
     for number in cluster.running():
@@ -219,7 +222,8 @@ def also_called(cluster: "Cluster", image: str, other: str) -> None:
 
 
 def status_code(cluster: "Cluster", name: str) -> int:
-    """What a client gets that asks once. A connection that is refused counts as 503: there is nobody to say it."""
+    """What a client gets that asks once. A connection that is refused counts as 503: there is nobody to say
+    it."""
     address = cluster.kubectl("get", "service", name, "-n", GRAPHS_IN, "-o", "jsonpath={.spec.clusterIP}")
     body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]})
     words = (

@@ -25,7 +25,8 @@ ETCD_MEMBERS = 3
 
 
 class Installation:
-    """The chart on a cluster of this package. `history` is where every process of every graph records what it did."""
+    """The chart on a cluster of this package. `history` is where every process of every graph records what it
+    did."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -86,9 +87,11 @@ class Installation:
 
     @contextlib.contextmanager
     def upgraded(self, **values: str) -> Iterator[None]:
-        """`helm upgrade` as docs/upgrade.md says it, with other values; at the end of the block, however it ends, `helm rollback` to what was there.
+        """`helm upgrade` as docs/upgrade.md says it, with other values; at the end of the block, however it
+        ends, `helm rollback` to what was there.
 
-        The block begins at once, before anything is replaced; afterwards the release is Ready as it was. Raises CommandFailed.
+        The block begins at once, before anything is replaced; afterwards the release is Ready as it was.
+        Raises CommandFailed.
         """
         before = json.loads(self._helm("status", RELEASE, "--output", "json"))["version"]
         try:
@@ -113,7 +116,8 @@ class Installation:
         return run(helm(self.cluster), *words, "--namespace", NAMESPACE, env=self.cluster.environment())
 
     def _volumes(self) -> None:
-        """A folder each: the cluster makes no volumes by itself. They can be mounted from every node, as all nodes see the machine's disk."""
+        """A folder each: the cluster makes no volumes by itself. They can be mounted from every node, as all
+        nodes see the machine's disk."""
         self.cluster.kubectl(
             "apply",
             "-f",
@@ -168,10 +172,12 @@ class OldImages(RuntimeError):
 
 
 def check_images(cluster: Cluster) -> None:
-    """Raises OldImages where a pass would be one of other code than this, FileNotFoundError when there are no images."""
+    """Raises OldImages where a pass would be one of other code than this, FileNotFoundError when there are no
+    images."""
     if cluster.recorded and (names := cluster.outdated(archives())):
         raise OldImages(
-            f"a cluster is up with other images than {IMAGES.relative_to(ROOT)} has now: {', '.join(names)}; end it with: python -m e2e.cluster down"
+            f"a cluster is up with other images than {IMAGES.relative_to(ROOT)} has now: "
+            f"{', '.join(names)}; end it with: python -m e2e.cluster down"
         )
 
 

@@ -35,7 +35,8 @@ def gaps_ms(run: GraphRun) -> list[float]:
 
 
 def slowest_ms(run: GraphRun) -> list[float]:
-    """Per fault, the longest that a single request took which was in flight then, or was sent soon after and before the next fault."""
+    """Per fault, the longest that a single request took which was in flight then, or was sent soon after and
+    before the next fault."""
     replied = [float(reply["answered"]) for reply in run.replies]
     latencies = [float(reply["answered"]) - float(reply["asked"]) for reply in run.replies]
     return slowest_around(replied, latencies, [struck for struck, _ in run.faults])

@@ -6,7 +6,8 @@
             run.redundant()
     run.verify()
 
-After a run: one reply per key, counts that are exactly 1..n, and a history that the independent checker accepts.
+After a run: one reply per key, counts that are exactly 1..n, and a history that the independent checker
+accepts.
 """
 
 import contextlib
@@ -45,7 +46,8 @@ READY_S = 120.0
 REDUNDANT_S = 120.0
 GONE_S = 90.0
 GONE_LATE_S = 180.0
-"""For a graph to go. After the API server was away, programs of Kubernetes look for it again after up to a minute."""
+"""For a graph to go. After the API server was away, programs of Kubernetes look for it again after up to a
+minute."""
 KNOWN_S = 60.0
 LOOK_S = 0.05
 POD_LOOK_S = 0.5
@@ -92,8 +94,8 @@ class Agent:
 
 
 def before_others(pid: int) -> None:
-    """Let a session run before all else here. Clients are elsewhere, and do not wait for the machines that they ask; while a pod starts
-    they would get a seventeenth of the cores, and measure their own delay."""
+    """Let a session run before all else here. Clients are elsewhere, and do not wait for the machines that
+    they ask; while a pod starts they would get a seventeenth of the cores, and measure their own delay."""
     group = Path(f"/proc/{pid}/autogroup")
     if group.exists():
         group.write_text(f"{CLIENTS_NICE}\n")
@@ -110,8 +112,9 @@ def _write(stream: IO[bytes], order: object) -> None:
 class GraphRun(Hits):
     """One graph that runs.
 
-    `ready_s`: from `kubectl apply` until the condition Ready. `faults`: when (monotonic) and what was done to it; `replies`: what clients got.
-    `settles`: whether every request is complete in the end; it is not where a state was lost. `gone_s`: how long it may take to go.
+    `ready_s`: from `kubectl apply` until the condition Ready. `faults`: when (monotonic) and what was done to
+    it; `replies`: what clients got. `settles`: whether every request is complete in the end; it is not where
+    a state was lost. `gone_s`: how long it may take to go.
     """
 
     installation: Installation
@@ -135,7 +138,7 @@ class GraphRun(Hits):
         """The cluster that it runs on."""
         return self.installation.cluster
 
-    # -- looking -----------------------------------------------------------------------------------------------------------------
+    # -- looking ---------------------------------------------------------------------------------------------
 
     def resource(self) -> dict[str, Any]:
         """The ServiceGraph as the API server has it."""
@@ -218,7 +221,8 @@ class GraphRun(Hits):
         return ""
 
     def why_not_ready(self, topology: dict[str, Any]) -> str:
-        """What is missing until every pod is Ready, and everybody who has a role has a pod that is there; empty: nothing."""
+        """What is missing until every pod is Ready, and everybody who has a role has a pod that is there;
+        empty: nothing."""
         pods = self.pods()
         for pod, item in pods.items():
             conditions = item.get("status", {}).get("conditions", ())
@@ -261,7 +265,8 @@ class GraphRun(Hits):
         until(look, within_s, "topology", LOOK_S)
 
     def changed(self, within_s: float = 30.0) -> None:
-        """Until the pod that was deleted last is Ready no more: from then on `redundant` speaks of what came after."""
+        """Until the pod that was deleted last is Ready no more: from then on `redundant` speaks of what came
+        after."""
         pod = self.faults[-1][1].rpartition(" ")[2]
 
         def gone() -> bool:
@@ -271,7 +276,8 @@ class GraphRun(Hits):
         until(if_known(gone), within_s, f"end of {pod}", POD_LOOK_S)
 
     def spare_pods(self) -> list[str]:
-        """Pods whose end loses no state: of every set to which they belong another member is in sync, and lives."""
+        """Pods whose end loses no state: of every set to which they belong another member is in sync, and
+        lives."""
         topology = self.topology()
         if "error" in topology:
             return []
@@ -306,7 +312,7 @@ class GraphRun(Hits):
         """Let a fault last. Progress is not asked for."""
         time.sleep(span_s)
 
-    # -- hurting -----------------------------------------------------------------------------------------------------------------
+    # -- hurting ---------------------------------------------------------------------------------------------
 
     def delete(self, pod: str, *, force: bool = False) -> None:
         """Delete a pod: gracefully, or with `--force --grace-period=0`. Does not wait for its end."""
@@ -318,11 +324,12 @@ class GraphRun(Hits):
         """Remember a fault and when it was."""
         self.faults.append((time.monotonic(), what))
 
-    # -- load --------------------------------------------------------------------------------------------------------------------
+    # -- load ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def load(self, clients: int = 4, *, keep: bool = False) -> Iterator[None]:
-        """Clients that ask one request after another until the block ends; each request that they began is answered before it does."""
+        """Clients that ask one request after another until the block ends; each request that they began is
+        answered before it does."""
         url = f"http://{self.cluster.kubectl('get', 'service', self.name, '-n', NAMESPACE, '-o', 'jsonpath={.spec.clusterIP}')}:8080"
         self.agent.ask(
             "load",
@@ -350,7 +357,7 @@ class GraphRun(Hits):
         target = int(self.agent.ask("answered")) + count
         until(lambda: int(self.agent.ask("answered")) >= target, within_s, f"{count} more replies", LOOK_S)
 
-    # -- judging -----------------------------------------------------------------------------------------------------------------
+    # -- judging ---------------------------------------------------------------------------------------------
 
     def latencies_ms(self) -> list[float]:
         """Of every reply, sorted."""
@@ -361,7 +368,8 @@ class GraphRun(Hits):
         return {what.removeprefix("delete ") for _, what in self.faults if what.startswith("delete ")}
 
     def handed_over(self, asked: set[str]) -> bool:
-        """Whether nobody was taken for dead, as an instance may be that gets no CPU: then roles have moved by handoffs alone.
+        """Whether nobody was taken for dead, as an instance may be that gets no CPU: then roles have moved by
+        handoffs alone.
 
         `asked`: the pods that were asked to end. Raises AssertionError if all of them were taken for dead.
         """
@@ -403,7 +411,8 @@ class GraphRun(Hits):
         return found
 
     def recorded(self) -> list[Path]:
-        """Files of the history: those of this graph's pods, and those of clients and harness. Other graphs record beside it."""
+        """Files of the history: those of this graph's pods, and those of clients and harness. Other graphs
+        record beside it."""
         return sorted(
             [*self.history.glob("*.jsonl"), *self.installation.history.glob(f"{self.name}-*.jsonl")]
         )
@@ -431,7 +440,8 @@ class GraphRun(Hits):
             assert report.ok, report.render()
 
     def verify_history(self) -> None:
-        """What is asked of a run that lost a state: everybody got a reply, and the history has no violation but what it reports."""
+        """What is asked of a run that lost a state: everybody got a reply, and the history has no violation
+        but what it reports."""
         assert not self.unanswered, (
             f"{len(self.unanswered)} requests were never answered; troubles {self.troubles}"
         )
@@ -453,9 +463,11 @@ def graph_on(
     *,
     controller: bool = True,
 ) -> Iterator[GraphRun]:
-    """A graph under a fresh name, applied and redundant, its history recorded; deleted afterwards. Its file names its images.
+    """A graph under a fresh name, applied and redundant, its history recorded; deleted afterwards. Its file
+    names its images.
 
-    `controller` False: the objects of `hams render` are applied by hand, and nothing follows what happens to them.
+    `controller` False: the objects of `hams render` are applied by hand, and nothing follows what happens to
+    them.
     """
     document = yaml.safe_load(file.read_text())
     cluster = installation.cluster
@@ -508,7 +520,8 @@ def graph_on(
         else:
             kinds = "deployment,service,configmap,secret,poddisruptionbudget,networkpolicy"
             cluster.kubectl("delete", kinds, "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--wait=true")
-        # Nobody is left to whom states could be handed over, and pods would wait for somebody until their grace is over.
+        # Nobody is left to whom states could be handed over, and pods would wait for somebody until their
+        # grace is over.
         cluster.kubectl(
             "delete", "pods", "-n", NAMESPACE, "-l", f"hams.dev/graph={name}", "--force", "--grace-period=0"
         )

@@ -1,7 +1,8 @@
-"""Somebody in node 0's network who knows every address and has no proof of who he is, or that of another graph.
+"""Somebody in node 0's network who knows every address and has no proof of who he is, or that of another
+graph.
 
-`python -m e2e.scenarios.stranger` reads one line of JSON, a list of `{"kind", "host", "port", "folder"}`, and answers with a list of what came of
-each: the first line of an answer, or what went wrong. It decides nothing.
+`python -m e2e.scenarios.stranger` reads one line of JSON, a list of `{"kind", "host", "port", "folder"}`, and
+answers with a list of what came of each: the first line of an answer, or what went wrong. It decides nothing.
 """
 
 import asyncio
@@ -17,7 +18,8 @@ PATIENCE_S = 5.0
 
 
 async def attempt(kind: str, host: str, port: int, folder: Path | None, said: str) -> str:
-    """One connection: `plain` or `tls`, with the certificate in `folder` if there is one. What was answered."""
+    """One connection: `plain` or `tls`, with the certificate in `folder` if there is one. What was
+    answered."""
     context = None
     if kind == "tls":
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -44,7 +44,8 @@ def test_F12_a_pod_is_deleted_by_force(chain: GraphRun, operator: str, role: str
 
 @pytest.mark.parametrize("force", [False, True], ids=["gracefully", "by-force"])
 def test_F11_F12_a_pod_without_state_is_deleted(mixed: GraphRun, force: bool) -> None:
-    """Who leaves passes its slot on, once nothing that it has executed is incomplete; after a crash somebody executes that again."""
+    """Who leaves passes its slot on, once nothing that it has executed is incomplete; after a crash somebody
+    executes that again."""
     with mixed.load():
         deleted(mixed, Aim("a", ACTIVE, TIMES), force=force)
     report(mixed, f"{'F12' if force else 'F11'} active")
@@ -71,7 +72,8 @@ def test_F11_F12_the_controllers_are_deleted(
 
 
 def slowest(run: GraphRun, struck: float, over: float) -> float:
-    """The longest that a request took, in ms, of those that waited between a kill and the moment in which nodes take pods again."""
+    """The longest that a request took, in ms, of those that waited between a kill and the moment in which
+    nodes take pods again."""
     waits = [
         reply["answered"] - reply["asked"]
         for reply in run.replies
@@ -81,7 +83,8 @@ def slowest(run: GraphRun, struck: float, over: float) -> float:
 
 
 def test_F43_a_primary_dies_where_no_replacement_can_start(chain: GraphRun) -> None:
-    """No node takes pods, as in a full cluster: requests that were in the model of the dead go on without waiting for one that does."""
+    """No node takes pods, as in a full cluster: requests that were in the model of the dead go on without
+    waiting for one that does."""
     nodes = chain.cluster.kubectl("get", "nodes", "-o", "name").split()
     spans: list[tuple[float, float]] = []
     with chain.load(16):
@@ -110,7 +113,8 @@ def test_F43_a_primary_dies_where_no_replacement_can_start(chain: GraphRun) -> N
 
 
 def test_F14_pods_are_deleted_at_random(chain: GraphRun) -> None:
-    """By force every few seconds, but never the last replica in sync of a set; the graph need not be whole again in between."""
+    """By force every few seconds, but never the last replica in sync of a set; the graph need not be whole
+    again in between."""
     with chain.load():
         at_random(chain, Aim(duration_s=RANDOM_S, every_s=EVERY_S))
     hit = len(chain.faults)

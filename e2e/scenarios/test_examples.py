@@ -1,6 +1,7 @@
 """An example as its reader meets it, then a model that has learnt is killed.
 
-Its image here is made without torch, which is 4 GB with all that it brings; the model that learns mounts this machine's own.
+Its image here is made without torch, which is 4 GB with all that it brings; the model that learns mounts this
+machine's own.
 """
 
 import importlib.util
@@ -40,7 +41,8 @@ def borrowed(library: str) -> dict[str, object]:
 
 
 def test_the_example_digits_is_applied(installation: Installation, tmp_path: Path) -> None:
-    """Every labelled row counts once, in the order of the stream, though the network that learns is killed in between."""
+    """Every labelled row counts once, in the order of the stream, though the network that learns is killed in
+    between."""
     if not installation.cluster.recorded:
         raise NotPossible("only CLUSTER=own sees this machine's libraries")
     document = yaml.safe_load((ROOT / "examples" / "digits" / "graph.yaml").read_text())

@@ -1,6 +1,8 @@
-"""A graph that asks for GPUs: the real scheduler places it on nodes that have some, and where none has, the status says why it waits.
+"""A graph that asks for GPUs: the real scheduler places it on nodes that have some, and where none has, the
+status says why it waits.
 
-GPUs are advertised as an extended resource on the nodes' status, as a device plugin does; no kernel here has one.
+GPUs are advertised as an extended resource on the nodes' status, as a device plugin does; no kernel here has
+one.
 """
 
 import json

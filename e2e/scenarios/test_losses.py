@@ -1,4 +1,5 @@
-"""F13, F33: more members of a state fail than it has copies. The graph stops or begins the state again, as its policy says, and says so."""
+"""F13, F33: more members of a state fail than it has copies. The graph stops or begins the state again, as
+its policy says, and says so."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from hams_operator.chaos.scenarios import Aim, heir_dies
 TOLD_S = 30.0
 """For the controller to say in the status what has happened."""
 REFUSED_S = 120.0
-"""For a frontend to refuse a request: one that was asked before it had heard of the loss keeps the request until its time is up."""
+"""For a frontend to refuse a request: one that was asked before it had heard of the loss keeps the request
+until its time is up."""
 
 
 @contextlib.contextmanager

@@ -22,7 +22,8 @@ with open(path, "wb", buffering=0) as file:
     while True:
         file.write(bytes(1 << 20))
 """
-"""Memory of the pod's shared volume is charged to the container that writes it, and belongs to no process: so the largest one is killed."""
+"""Memory of the pod's shared volume is charged to the container that writes it, and belongs to no process: so
+the largest one is killed."""
 
 
 @pytest.fixture

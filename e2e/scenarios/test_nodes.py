@@ -11,7 +11,8 @@ from hams_operator.plan.pods_seen import pod_of
 
 
 def node_of_primary(run: GraphRun, operator: str) -> str:
-    """Where an operator's primary runs; moved away from node 0, which holds the control plane, by deleting it there."""
+    """Where an operator's primary runs; moved away from node 0, which holds the control plane, by deleting it
+    there."""
     for _ in range(3):
         node = str(run.pods()[run.pod_of(operator, "primary")]["spec"]["nodeName"])
         if node != "node0":
@@ -35,7 +36,8 @@ def test_F15_a_node_is_drained(chain: GraphRun) -> None:
 
 
 def test_F16_F17_a_node_is_cut_off_and_returns(chain: GraphRun) -> None:
-    """Failover does not wait for Kubernetes to notice; what the cut-off instances say when they are back is refused."""
+    """Failover does not wait for Kubernetes to notice; what the cut-off instances say when they are back is
+    refused."""
     node = node_of_primary(chain, "b")
     epoch = chain.epoch_of("b")
     cut_off = chain.instance_of("b", "primary")
@@ -74,7 +76,8 @@ def test_F16_F17_a_node_dies_and_returns(chain: GraphRun) -> None:
 
 
 TWO_COPIES_S = 60.0
-"""States of a node that died have two copies again: Kubernetes itself would begin to replace its pods after 340 s."""
+"""States of a node that died have two copies again: Kubernetes itself would begin to replace its pods after
+340 s."""
 
 
 def test_F16_states_have_two_copies_again_before_kubernetes_gives_up_a_node(chain: GraphRun) -> None:
@@ -98,7 +101,8 @@ def test_F16_states_have_two_copies_again_before_kubernetes_gives_up_a_node(chai
 
 
 def whole_without(run: GraphRun, pods: set[str], began_s: float) -> float:
-    """How long it takes until every state has its copies, none of them in one of these pods. Raises AssertionError with what is missing."""
+    """How long it takes until every state has its copies, none of them in one of these pods. Raises
+    AssertionError with what is missing."""
     missing = ""
     while (took_s := time.monotonic() - began_s) < TWO_COPIES_S:
         topology = run.topology()

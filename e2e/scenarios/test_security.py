@@ -1,4 +1,5 @@
-"""Who has no proof gets no answer: every port of a graph and of etcd but the inference endpoint, asked from a node's network."""
+"""Who has no proof gets no answer: every port of a graph and of etcd but the inference endpoint, asked from a
+node's network."""
 
 import json
 import subprocess

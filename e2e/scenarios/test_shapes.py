@@ -1,4 +1,5 @@
-"""A graph's shape changes under load: an operator is added, the others go on with their states (docs/adr/0018). No row of the catalogue."""
+"""A graph's shape changes under load: an operator is added, the others go on with their states
+(docs/adr/0018). No row of the catalogue."""
 
 import json
 import re

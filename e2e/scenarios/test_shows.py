@@ -1,4 +1,5 @@
-"""What an installation shows of itself: the chart's own test, what would be applied, who may do what, and how a wrong graph is refused.
+"""What an installation shows of itself: the chart's own test, what would be applied, who may do what, and how
+a wrong graph is refused.
 
 No row of the catalogue: nothing is broken here.
 """
@@ -61,7 +62,7 @@ def settings_of(installation: Installation) -> Settings:
     return options_from({item["name"]: item["value"] for item in environment if "value" in item}).settings
 
 
-# -- the chart's own test, and the server's dry run ------------------------------------------------------------------------------------------
+# -- the chart's own test, and the server's dry run ----------------------------------------------------------
 
 
 def test_helm_test_passes(installation: Installation) -> None:
@@ -87,7 +88,8 @@ def test_what_helm_and_hams_render_passes_the_servers_dry_run(installation: Inst
 def test_what_is_rendered_is_what_the_controller_has_applied(
     graph: GraphRun, installation: Installation, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """But for the token that probes bear, which the controller makes and `hams render` does not know, and so the digest of each Deployment."""
+    """But for the token that probes bear, which the controller makes and `hams render` does not know, and so
+    the digest of each Deployment."""
     assert (
         render(graph.history / "graph.yaml", NAMESPACE, settings_of(installation), graph.uid, Output.JSON)
         == 0
@@ -104,7 +106,7 @@ def test_what_is_rendered_is_what_the_controller_has_applied(
         assert covers(held[key], item), key
 
 
-# -- who may do what -------------------------------------------------------------------------------------------------------------------------
+# -- who may do what -----------------------------------------------------------------------------------------
 
 
 def expanded(rules: Iterable[dict[str, Any]]) -> set[Rule]:
@@ -120,8 +122,9 @@ def expanded(rules: Iterable[dict[str, Any]]) -> set[Rule]:
 
 
 def may(cluster: Cluster, account: str, of: str, there: str) -> tuple[set[Rule], set[tuple[str, str]]]:
-    """What `kubectl auth can-i --list --as=...` asks the API server for and prints: what the account `of` a namespace may do `there`, and which
-    paths it may ask for. An account that there is not may do what every account may."""
+    """What `kubectl auth can-i --list --as=...` asks the API server for and prints: what the account `of` a
+    namespace may do `there`, and which paths it may ask for. An account that there is not may do what every
+    account may."""
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
@@ -187,11 +190,12 @@ def test_parts_of_graphs_and_of_etcd_may_do_nothing(graph: GraphRun, installatio
         assert {verb for _, verb in paths} == {"get"}, paths
 
 
-# -- a wrong graph ---------------------------------------------------------------------------------------------------------------------------
+# -- a wrong graph -------------------------------------------------------------------------------------------
 
 
 def wrong(spec: dict[str, Any]) -> None:
-    """An edge with a slip in it, and an output of an operator that there is not: for the CRD alone both are in order."""
+    """An edge with a slip in it, and an output of an operator that there is not: for the CRD alone both are
+    in order."""
     operator(spec, "b")["inputs"] = ["a.xx"]
     spec["outputs"][1]["from"] = "nobody.count"
 

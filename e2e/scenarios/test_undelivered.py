@@ -6,7 +6,8 @@ from e2e.scenarios.run import GraphRun
 
 UNDELIVERED_S = 30.0
 SLOW_S = 0.3
-"""For a backup to say that it has a state that had come before it was deaf. Far less than it takes until its primary goes on without it."""
+"""For a backup to say that it has a state that had come before it was deaf. Far less than it takes until its
+primary goes on without it."""
 
 
 def applied_by(run: GraphRun, instance: str, operator: str) -> int:

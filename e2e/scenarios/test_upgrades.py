@@ -1,4 +1,5 @@
-"""F34, F31: images of models and of proxies, and the chart, are replaced under load, forth and back; primaries and controllers die meanwhile."""
+"""F34, F31: images of models and of proxies, and the chart, are replaced under load, forth and back;
+primaries and controllers die meanwhile."""
 
 import pytest
 
@@ -57,7 +58,8 @@ def test_F34_a_primary_dies_while_its_operator_is_upgraded(chain: GraphRun) -> N
 def test_F34_the_chart_is_upgraded_in_a_failover_and_rolled_back(
     chain: GraphRun, installation: Installation
 ) -> None:
-    """By helm: controllers are replaced, and these replace all pods of the graph; a primary dies as soon as its operator's turn has come."""
+    """By helm: controllers are replaced, and these replace all pods of the graph; a primary dies as soon as
+    its operator's turn has come."""
     image = chain.sidecar_image()
     following = f"{image}-next"
     for name in ("hams-sidecar", "hams-controller"):

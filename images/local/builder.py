@@ -1,6 +1,8 @@
-"""Builds the project's images where no other builder is, into one folder of archives that a cluster loads in the order of their names.
+"""Builds the project's images where no other builder is, into one folder of archives that a cluster loads in
+the order of their names.
 
-The base (Debian with its Python) comes from `debootstrap`, once; its archive is the only one that holds its layer, so load it first.
+The base (Debian with its Python) comes from `debootstrap`, once; its archive is the only one that holds its
+layer, so load it first.
 """
 
 import hashlib
@@ -48,7 +50,8 @@ int main() { signal(SIGINT, quit); signal(SIGTERM, quit); signal(SIGCHLD, reap);
 
 
 class LocalBuilder:
-    """`cache` keeps the base between builds; `work` holds layers of this tree's images, `out` its archives."""
+    """`cache` keeps the base between builds; `work` holds layers of this tree's images, `out` its
+    archives."""
 
     def __init__(self, root: Path, cache: Path, work: Path, out: Path, registry: str, tag: str) -> None:
         self._root, self._cache, self._work, self._out = root, cache, work, out
@@ -75,7 +78,8 @@ class LocalBuilder:
         )
 
     def build(self, image: str, file: Path, given: dict[str, str], order: int) -> None:
-        """One Dockerfile into one archive; layers of images that it stands on are left out. Raises BuildFailed, BadDockerfile, KeyError."""
+        """One Dockerfile into one archive; layers of images that it stands on are left out. Raises
+        BuildFailed, BadDockerfile, KeyError."""
         before = {layer.digest for known in self._known.values() for layer in known.layers}
         made = stages.build(file, self._root, given, self._work / image, self._known.__getitem__)
         self._known[self.name(image)] = made
@@ -88,7 +92,8 @@ class LocalBuilder:
         return self._out / f"3-{file}.tar"
 
     def drop_unfit(self) -> list[str]:
-        """Remove archives of earlier runs that nothing can load any more: they leave out layers which no archive holds now. Their names."""
+        """Remove archives of earlier runs that nothing can load any more: they leave out layers which no
+        archive holds now. Their names."""
         held = {blob for path in self._kept for blob in layers_of(path)[1]}
         dropped = []
         for path in sorted(set(self._out.glob("*.tar")) - self._kept):
@@ -124,7 +129,8 @@ class LocalBuilder:
             return Layer(folder, archive, digest_of(archive))
         if shutil.which("debootstrap") is None:
             raise stages.BuildFailed(
-                "the local builder makes its base with debootstrap: apt-get install --no-install-recommends debootstrap"
+                "the local builder makes its base with debootstrap: apt-get install --no-install-recommends "
+                "debootstrap"
             )
         part = self._cache / "base.part"
         shutil.rmtree(part, ignore_errors=True)

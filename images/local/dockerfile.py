@@ -1,7 +1,8 @@
 """The subset of Dockerfiles that this repository uses, as typed steps.
 
-FROM [AS], ARG, COPY [--from] [--chown], RUN (shell form), ENV, USER, WORKDIR, ENTRYPOINT and CMD (JSON form). Anything else is refused with its
-line, never skipped: a file that builds here means the same to every other builder.
+FROM [AS], ARG, COPY [--from] [--chown], RUN (shell form), ENV, USER, WORKDIR, ENTRYPOINT and CMD (JSON form).
+Anything else is refused with its line, never skipped: a file that builds here means the same to every other
+builder.
 """
 
 import json
@@ -101,7 +102,8 @@ def _step(instruction: str, rest: str, arguments: dict[str, str], number: int) -
             paths = [word for word in words if not word.startswith("--")]
             if set(options) - {"from", "chown"} or len(paths) < 2:
                 raise BadDockerfile(
-                    f"line {number}: COPY [--from=STAGE] [--chown=UID:GID] SOURCE... TARGET; found: COPY {rest}"
+                    f"line {number}: COPY [--from=STAGE] [--chown=UID:GID] SOURCE... TARGET; found: COPY "
+                    f"{rest}"
                 )
             return Copy(tuple(paths[:-1]), paths[-1], options.get("from", ""), options.get("chown", ""))
         case "ENTRYPOINT" | "CMD":

@@ -1,7 +1,8 @@
-"""OCI image archives: layers and a configuration in one tar that `ctr images import`, `podman load` and `docker load` take.
+"""OCI image archives: layers and a configuration in one tar that `ctr images import`, `podman load` and
+`docker load` take.
 
-Layers are uncompressed (an import is bound by hashing, not by the disk). A layer that the node already has may be left out of the archive: a thin
-image on a loaded base is a few kilobytes.
+Layers are uncompressed (an import is bound by hashing, not by the disk). A layer that the node already has
+may be left out of the archive: a thin image on a loaded base is a few kilobytes.
 """
 
 import hashlib
@@ -145,7 +146,8 @@ def write_archive(file: Path, name: str, image: Image, omit: Collection[str] = (
 
 
 def layers_of(file: Path) -> tuple[set[str], set[str]]:
-    """Of an archive as `write_archive` leaves it: digests of the layers that its image has, and of the blobs that lie in the file.
+    """Of an archive as `write_archive` leaves it: digests of the layers that its image has, and of the blobs
+    that lie in the file.
 
     Raises BadArchive for any other file.
     """

@@ -1,7 +1,8 @@
-"""Builds the stages of a Dockerfile: each is an overlay of its base's layers with one writable layer on top, filled by its steps.
+"""Builds the stages of a Dockerfile: each is an overlay of its base's layers with one writable layer on top,
+filled by its steps.
 
-Every step runs in a mount namespace of its own process, which takes its mounts along when it ends, and without a network: what an image is made
-from is in the build context. Needs root.
+Every step runs in a mount namespace of its own process, which takes its mounts along when it ends, and
+without a network: what an image is made from is in the build context. Needs root.
 """
 
 import hashlib
@@ -28,7 +29,8 @@ class BuildFailed(RuntimeError):
 def build(
     file: Path, context: Path, given: Mapping[str, str], work: Path, find: Callable[[str], Image]
 ) -> Image:
-    """Build the last stage of a Dockerfile. `find` knows the images that FROM names; `work` is emptied first and holds the layers afterwards.
+    """Build the last stage of a Dockerfile. `find` knows the images that FROM names; `work` is emptied first
+    and holds the layers afterwards.
 
     What was built from the same before is taken as it is. Raises BuildFailed, BadDockerfile, KeyError.
     """
@@ -48,7 +50,8 @@ def build(
 
 
 def _made_from(stages: list[Stage], context: Path, find: Callable[[str], Image]) -> str:
-    """All that the result depends on, as one hash: steps, layers below, and what is copied from the context."""
+    """All that the result depends on, as one hash: steps, layers below, and what is copied from the
+    context."""
     found = hashlib.sha256(repr(stages).encode())
     own = {stage.name for stage in stages}
     for stage in stages:
@@ -115,7 +118,8 @@ def _stage(
     gone = [path for path in written.rglob("*") if path.is_char_device()]
     if gone and last:
         raise BuildFailed(
-            f"stage {stage.name} removes files of its base ({gone[0].relative_to(written)}): the local builder keeps no such layers"
+            f"stage {stage.name} removes files of its base ({gone[0].relative_to(written)}): the local "
+            "builder keeps no such layers"
         )
     if not last:
         return Image((*base.layers, Layer(written, work / "layer.tar", "")), config)
@@ -140,7 +144,7 @@ def _configured(config: Config, step: Set) -> Config:
             return replace(config, command=step.words)
 
 
-# -- in the namespaces of one stage -------------------------------------------------------------------------------------------------
+# -- in the namespaces of one stage --------------------------------------------------------------------------
 
 
 def _overlay(lower: list[str], target: Path, upper: Path | None, work: Path) -> None:

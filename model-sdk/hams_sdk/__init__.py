@@ -1,6 +1,7 @@
 """What the author of a model imports: `Model`, `Outputs`, `Opaque`.
 
-Model code sees batches of arrays and one boundary, `with update:`; never the protocol, etcd, Kubernetes or the network.
+Model code sees batches of arrays and one boundary, `with update:`; never the protocol, etcd, Kubernetes or
+the network.
 """
 
 from hams_sdk.batch import Batch, Unit

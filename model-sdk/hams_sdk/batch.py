@@ -1,7 +1,7 @@
 """What a model is given per run: the rows of several requests, side by side.
 
-Arrays are read-only, C-contiguous and valid until `run` returns. The arrays of a batch of one unit lie in memory that the proxy still
-needs for others, so they are mapped read-only.
+Arrays are read-only, C-contiguous and valid until `run` returns. The arrays of a batch of one unit lie in
+memory that the proxy still needs for others, so they are mapped read-only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,8 @@ Scalar = bool | int | float | str
 
 
 class Unit:
-    """One request's share of a batch: `rows` is its slice of every array, `parameters` what the client sent along."""
+    """One request's share of a batch: `rows` is its slice of every array, `parameters` what the client sent
+    along."""
 
     __slots__ = ("id", "index", "parameters", "rows")
 
@@ -28,7 +29,8 @@ class Unit:
 
 
 class Batch:
-    """`batch[name]`: an array (rows, *shape), or None if an optional input is absent (in all units alike). `units`: whose rows they are."""
+    """`batch[name]`: an array (rows, *shape), or None if an optional input is absent (in all units alike).
+    `units`: whose rows they are."""
 
     __slots__ = ("_arrays", "_bf16", "errors", "refused", "rows", "units")
 
@@ -62,7 +64,8 @@ class Batch:
         return self.rows
 
     def torch(self, name: str, device: Any = None) -> Any:
-        """Input `name` as a torch tensor of its own (a copy, so it may be written), on `device`; None if it is absent. Not for BYTES."""
+        """Input `name` as a torch tensor of its own (a copy, so it may be written), on `device`; None if it
+        is absent. Not for BYTES."""
         array = self[name]
         if array is None:
             return None

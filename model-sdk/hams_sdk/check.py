@@ -1,12 +1,13 @@
 """`hams-model check`: proves that a model fits its operator before it is deployed.
 
 Runs the model on batches of several sizes (the author's data, or made up from the declaration), then:
-outputs are as declared; no state is written before the boundary; the state, captured and loaded into a fresh process, goes on with the
-same next outputs. If it does not, the attributes that differ are named: state that `initialize` did not return. A model that is not
-deterministic is told apart by running it twice from the same state; its captured bytes are compared instead.
+outputs are as declared; no state is written before the boundary; the state, captured and loaded into a fresh
+process, goes on with the same next outputs. If it does not, the attributes that differ are named: state that
+`initialize` did not return. A model that is not deterministic is told apart by running it twice from the same
+state; its captured bytes are compared instead.
 
-Last, batches raise in one line of the model after another and are undone as a proxy undoes them: the next outputs must be
-those of a process that never saw such a batch.
+Last, batches raise in one line of the model after another and are undone as a proxy undoes them: the next
+outputs must be those of a process that never saw such a batch.
 """
 
 import argparse
@@ -161,7 +162,8 @@ def _run(report: Report, engine: Engine, batches: list[list[UnitInput]], made_up
         if result.units is None:
             report.unknown = made_up and not result.broke_contract
             hint = (
-                "; with made-up data this may be no fault of the model: give --data, or model.warmUp.row in the graph"
+                "; with made-up data this may be no fault of the model: give --data, or model.warmUp.row in "
+                "the graph"
                 if report.unknown
                 else ""
             )
@@ -170,7 +172,8 @@ def _run(report: Report, engine: Engine, batches: list[list[UnitInput]], made_up
         if not result.updated:
             early.update(_differing(before, leaf_digests(memoryview(image_of(engine)))))
     report.ok(
-        f"outputs are as declared over {len(batches)} batches; a run took {_ms(statistics.median(times))} (median)"
+        f"outputs are as declared over {len(batches)} batches; a run took {_ms(statistics.median(times))} "
+        "(median)"
     )
     if early:
         report.fail(f"state is written outside `with update:`: {_list(early)}")
@@ -190,7 +193,8 @@ def _stateless(
         report.ok("a fresh process gives the same outputs")
     else:
         report.note(
-            "a fresh process gives other outputs: the model is not deterministic, or keeps state and should be `stateful`"
+            "a fresh process gives other outputs: the model is not deterministic, or keeps state and should "
+            "be `stateful`"
         )
 
 
@@ -273,7 +277,8 @@ def _compare(
         suspects = {path for path in suspects if not path.endswith(GRADIENT)} or suspects
         named = f": {_list(suspects)}" if suspects else ", and no attribute of the model tells which"
         report.fail(
-            f"a fresh process with the restored state gives other outputs; state that initialize did not return{named}"
+            "a fresh process with the restored state gives other outputs; state that initialize did not "
+            f"return{named}"
         )
         return False
     lost = f"; not restored: {_list(forgotten & changed)}" if forgotten & changed else ""
@@ -289,10 +294,11 @@ class _Injected(Exception):
 
 
 class _Raising:
-    """Raises in the `at`-th line of the model that is reached while it is active; counts them, and remembers where that was.
+    """Raises in the `at`-th line of the model that is reached while it is active; counts them, and remembers
+    where that was.
 
-    A line counts when it is reached first. The end of a `with` is reported as its first line once more, and there an
-    exception would skip `__exit__`, which no exception of the model's own can do.
+    A line counts when it is reached first. The end of a `with` is reported as its first line once more, and
+    there an exception would skip `__exit__`, which no exception of the model's own can do.
     """
 
     def __init__(self, module: str, at: int) -> None:
@@ -328,7 +334,8 @@ class _Raising:
 def _raise_and_undo(
     report: Report, engine: Engine, image: bytearray, after: list[list[UnitInput]], clean: dict[str, Array]
 ) -> None:
-    """Batches that raise leave nothing behind: what is no part of an image (gradients, attributes) included."""
+    """Batches that raise leave nothing behind: what is no part of an image (gradients, attributes)
+    included."""
     module = type(engine.model).__module__
     counting = _Raising(module, at=0)
     engine.load(memoryview(image))
@@ -355,7 +362,8 @@ def _raise_and_undo(
         if not _same(clean, outputs_of(engine.spec, run_all(engine, after))):
             named = f"; it left behind: {_list(left)}" if left else ""
             report.fail(
-                f"after a batch that raised in {raising.where}, the next outputs are others than without it{named}"
+                f"after a batch that raised in {raising.where}, the next outputs are others than without "
+                f"it{named}"
             )
             return
     report.ok(f"a batch that raises leaves nothing behind ({tried} of {counting.lines} lines tried)")
@@ -398,7 +406,8 @@ class _Data:
                 self._arrays[item.name] = array
 
     def batch(self, rows: Sequence[int], *, optional: bool) -> list[UnitInput]:
-        """Units of so many rows each. `optional`: with the optional inputs (where there are data for them)."""
+        """Units of so many rows each. `optional`: with the optional inputs (where there are data for
+        them)."""
         units: list[UnitInput] = []
         for count in rows:
             self._units += 1

@@ -1,4 +1,5 @@
-"""The `hams-model` command: `serve` is the model process, `check` proves a model fit before it is deployed."""
+"""The `hams-model` command: `serve` is the model process, `check` proves a model fit before it is
+deployed."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 """Copying leaves of a state out, from the CPU or from GPUs, without stopping the model's stream.
 
-CPU leaves are copied straight into the image. CUDA tensors go through pinned memory on a side stream that waits for the mark that the
-run left on the model's stream, so the next compute stage runs on the GPU meanwhile; the copy is complete when `copy` returns.
-Pinned buffers are kept and reused: pinning is slow.
+CPU leaves are copied straight into the image. CUDA tensors go through pinned memory on a side stream that
+waits for the mark that the run left on the model's stream, so the next compute stage runs on the GPU
+meanwhile; the copy is complete when `copy` returns. Pinned buffers are kept and reused: pinning is slow.
 """
 
 from typing import Any
@@ -16,7 +16,8 @@ Copy = tuple[Any, memoryview]
 
 
 def mark() -> Any:
-    """Events on the current streams of all devices in use, to be waited for by a capture; None without CUDA. Called by the run thread."""
+    """Events on the current streams of all devices in use, to be waited for by a capture; None without CUDA.
+    Called by the run thread."""
     torch = torch_module()
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -73,7 +74,8 @@ class Staging:
             at = 0
             for leaf, memory in group:
                 target = pinned[at : at + len(memory)].view(leaf.dtype).reshape(leaf.shape)
-                # The caller holds the leaf until the stream is synchronised, so its memory is not handed out again meanwhile.
+                # The caller holds the leaf until the stream is synchronised, so its memory is not handed out
+                # again meanwhile.
                 target.copy_(leaf.detach(), non_blocking=True)
                 at += _aligned(len(memory))
         return pinned.numpy()

@@ -1,7 +1,7 @@
 """Datatypes of the Open Inference Protocol as numpy and torch see them, and the encoding of BYTES tensors.
 
-BF16 has no numpy type: its bit patterns appear as uint16 (`Batch.torch` gives real bfloat16). BYTES elements lie one after another,
-row-major, each as a 4-byte little-endian length and its bytes.
+BF16 has no numpy type: its bit patterns appear as uint16 (`Batch.torch` gives real bfloat16). BYTES elements
+lie one after another, row-major, each as a 4-byte little-endian length and its bytes.
 """
 
 import math
@@ -66,14 +66,16 @@ def is_tensor(value: object) -> bool:
 
 
 def read_tensor(data: memoryview, datatype: str, shape: tuple[int, ...]) -> Array:
-    """The tensor that lies in `data`: a view, or for BYTES a new object array. Raises ValueError if the sizes do not agree."""
+    """The tensor that lies in `data`: a view, or for BYTES a new object array. Raises ValueError if the sizes
+    do not agree."""
     if datatype == "BYTES":
         return _decode_bytes(data, math.prod(shape)).reshape(shape)
     return np.frombuffer(data, dtype=NUMPY[datatype]).reshape(shape)
 
 
 def as_array(name: str, value: object, datatype: str) -> Array:
-    """A model's output as a numpy array of `datatype` on the CPU. Raises ModelFault that names the output, what was expected and got."""
+    """A model's output as a numpy array of `datatype` on the CPU. Raises ModelFault that names the output,
+    what was expected and got."""
     if is_tensor(value):
         tensor: Any = value
         found = TORCH.get(str(tensor.dtype), str(tensor.dtype))
@@ -98,7 +100,8 @@ def as_array(name: str, value: object, datatype: str) -> Array:
             return array.astype(object)
         if array.dtype.kind != "O":
             raise ModelFault(
-                f'output "{name}": expected BYTES (an object array of bytes), got {NAMES.get(array.dtype, array.dtype)}'
+                f'output "{name}": expected BYTES (an object array of bytes), got '
+                f"{NAMES.get(array.dtype, array.dtype)}"
             )
         for index, element in enumerate(array.ravel()):
             if not isinstance(element, bytes):

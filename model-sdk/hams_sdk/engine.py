@@ -1,8 +1,9 @@
-"""One model in this process: initialise, run batches, capture and load its state. No sockets: `serve` and `check` drive it.
+"""One model in this process: initialise, run batches, capture and load its state. No sockets: `serve` and
+`check` drive it.
 
-Invariants: `initialize`, `run` and `load` are called by one thread, `capture` by another; the state lock is held by an update stage,
-a capture and a load, so an image is never torn, whatever the caller does. What `run` returns is checked against the declared outputs
-before anything of it leaves the process.
+Invariants: `initialize`, `run` and `load` are called by one thread, `capture` by another; the state lock is
+held by an update stage, a capture and a load, so an image is never torn, whatever the caller does. What `run`
+returns is checked against the declared outputs before anything of it leaves the process.
 """
 
 import importlib
@@ -41,7 +42,8 @@ class UnitInput:
 
 @dataclass(slots=True)
 class UnitOutput:
-    """One unit's outputs, in the order declared (encoded bytes for BYTES), or its error. No outputs if it failed or was refused."""
+    """One unit's outputs, in the order declared (encoded bytes for BYTES), or its error. No outputs if it
+    failed or was refused."""
 
     tensors: list[tuple[tuple[int, ...], Array | bytes]] = field(default_factory=list)
     route: list[str] | None = None
@@ -53,7 +55,8 @@ class UnitOutput:
 class RunResult:
     """What became of a batch. `units` is None if it failed or was abandoned; then `message` says why.
 
-    `updated`: the update stage was entered. `broke_contract`: it failed since the outputs are not as declared.
+    `updated`: the update stage was entered. `broke_contract`: it failed since the outputs are not as
+    declared.
     """
 
     units: list[UnitOutput] | None
@@ -121,16 +124,20 @@ class Engine:
         """Call the model's `initialize`. Raises what it raises, and StateFault."""
         holders = self.model.initialize(dict(self.spec.config))
         if holders is None and self.spec.stateful:
-            # Without this the operator would be ready and redundant, and forget everything at the first failover.
+            # Without this the operator would be ready and redundant, and forget everything at the first
+            # failover.
             raise StateFault(
-                f'operator "{self.spec.name}" is stateful, but initialize returned None: return a dict of everything '
-                'that run changes, such as {"weights": self.weights}; return {} if only the outputs are to be kept '
+                f'operator "{self.spec.name}" is stateful, but initialize returned None: return a dict of '
+                "everything "
+                'that run changes, such as {"weights": self.weights}; return {} if only the outputs are to '
+                "be kept "
                 "at a backup; or remove `stateful` from the graph"
             )
         self.state = State(holders)
         if self.state.layout and not self.spec.stateful:
             raise StateFault(
-                f'operator "{self.spec.name}" is stateless, but initialize returned state; declare it `stateful`, or return None'
+                f'operator "{self.spec.name}" is stateless, but initialize returned state; declare it '
+                "`stateful`, or return None"
             )
         self._mark = cuda.mark()
 
@@ -153,7 +160,8 @@ class Engine:
         return RunResult(outputs, boundary.entered)
 
     def _execute(self, batch: Batch, boundary: _Boundary) -> list[UnitOutput]:
-        """Run the model on `batch`. Raises what it raises, Abandoned, and ModelFault for outputs not as declared."""
+        """Run the model on `batch`. Raises what it raises, Abandoned, and ModelFault for outputs not as
+        declared."""
         run: Any = self.model.run
         if self._with_update:
             returned = run(batch, boundary)
@@ -167,17 +175,21 @@ class Engine:
         return self._outputs(batch, returned)
 
     def warm_up(self) -> str | None:
-        """Run the model on one row and undo that, unless the graph switched it off; returns why it proved nothing, or None.
+        """Run the model on one row and undo that, unless the graph switched it off; returns why it proved
+        nothing, or None.
 
-        The row is the graph's own, or made up. Raises ModelFault if the outputs are not as declared, which every request
-        would meet, and for whatever is wrong with a row of the graph's own. What the model itself raises on a made-up row
-        proves nothing: real rows may keep rules that no declaration tells.
+        The row is the graph's own, or made up. Raises ModelFault if the outputs are not as declared, which
+        every request would meet, and for whatever is wrong with a row of the graph's own. What the model
+        itself raises on a made-up row proves nothing: real rows may keep rules that no declaration tells.
         """
         row = self.spec.warm_up
         if row is None:
             return None
         if self.state.estimate_nbytes > WARM_UP_STATE_NBYTES_MAX:
-            return f"no warm-up: undoing it takes a copy of the state, which is larger than {WARM_UP_STATE_NBYTES_MAX:,} bytes"
+            return (
+                "no warm-up: undoing it takes a copy of the state, which is larger than "
+                f"{WARM_UP_STATE_NBYTES_MAX:,} bytes"
+            )
         unit = UnitInput("warm-up", 1, sample.row_of(self.spec, row), {})
         image = bytearray()
 
@@ -206,7 +218,8 @@ class Engine:
         return None
 
     def capture(self, space: Space) -> Capture:
-        """Copy the state into memory from `space`. On the capture thread. Raises StateFault and what holders raise."""
+        """Copy the state into memory from `space`. On the capture thread. Raises StateFault and what holders
+        raise."""
         with self._lock:
             return self.state.capture(space, self._mark)
 
@@ -277,7 +290,8 @@ class Engine:
                 if finite is not None and not finite[unit.rows].all():
                     row = int(np.argmin(finite[unit.rows]))
                     raise NotFinite(
-                        f'output "{spec.name}" of request {unit.id}: row {row} is not finite (NaN or infinity)'
+                        f'output "{spec.name}" of request {unit.id}: row {row} is not finite (NaN or '
+                        "infinity)"
                     )
                 part = array[unit.rows]
                 output.tensors.append(
@@ -301,13 +315,15 @@ class Engine:
             unknown = [name for name in route if name not in self.spec.successors]
             if unknown:
                 raise ModelFault(
-                    f"route of request {unit.id}: no successor {unknown[0]!r}; successors are {_names(self.spec.successors)}"
+                    f"route of request {unit.id}: no successor {unknown[0]!r}; successors are "
+                    f"{_names(self.spec.successors)}"
                 )
             output.route = list(route)
 
 
 def load_model(entrypoint: str) -> Model:
-    """Import `module:Class` and make one. Raises UsageError for what is no such thing, and what the import itself raises."""
+    """Import `module:Class` and make one. Raises UsageError for what is no such thing, and what the import
+    itself raises."""
     module_name, colon, class_name = entrypoint.partition(":")
     if not (module_name and colon and class_name):
         raise UsageError(f"entrypoint {entrypoint!r}: expected module:Class")

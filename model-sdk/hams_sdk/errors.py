@@ -1,11 +1,12 @@
 """What can go wrong in a model process, by who is to blame.
 
 HamsModelError
-  ModelFault      the model's: wrong outputs, a second `with update:`; the batch is undone, its message becomes the units' error
+  ModelFault      the model's: wrong outputs, a second `with update:`; the batch is undone, its message
+  becomes the units' error
     NotFinite     of it: a NaN or infinity in an output declared `finite`
   StateFault      the model's: state that cannot be captured or does not fit the image to load
-  ContractBroken  the proxy's (or whoever speaks on its socket): a frame against proto/model.md; the process ends
-  UsageError      the operator's: bad entrypoint, bad options, no proxy; the process ends with status 2
+  ContractBroken  the proxy's (or whoever speaks on its socket): a frame against proto/model.md; the process
+  ends UsageError      the operator's: bad entrypoint, bad options, no proxy; the process ends with status 2
 """
 
 from hams_sdk.limits import MESSAGE_CHARS_MAX
@@ -36,7 +37,8 @@ class UsageError(HamsModelError):
 
 
 class Abandoned(BaseException):
-    """Raised by `with update:` when the batch must not take effect. No `Exception`, so that model code does not swallow it by accident."""
+    """Raised by `with update:` when the batch must not take effect. No `Exception`, so that model code does
+    not swallow it by accident."""
 
 
 def describe(error: BaseException) -> str:

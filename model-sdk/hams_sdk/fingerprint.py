@@ -1,6 +1,7 @@
 """What an object holds, as digests by path: to name state that a model forgot to declare.
 
-Numbers, strings, arrays, tensors and generators count; functions, modules and handles do not. Bounded in depth and number.
+Numbers, strings, arrays, tensors and generators count; functions, modules and handles do not. Bounded in
+depth and number.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """One operator's declaration out of a ServiceGraph file, for `hams-model check`.
 
-Reads only what a model meets: its inputs with the datatypes and shapes of what feeds them, outputs, successors, config. The full
-validation of a graph is `hams validate`; what is looked at here gets an error with its path.
+Reads only what a model meets: its inputs with the datatypes and shapes of what feeds them, outputs,
+successors, config. The full validation of a graph is `hams validate`; what is looked at here gets an error
+with its path.
 """
 
 import json

@@ -1,7 +1,8 @@
 """The shared memory that the proxy allots: which places a frame may name.
 
-Each region is mapped twice: read-only for inputs, so that a model which writes into an input is stopped there (with its stack in the
-log) instead of corrupting what other operators get, and writable for outputs and captures. The model never allocates.
+Each region is mapped twice: read-only for inputs, so that a model which writes into an input is stopped there
+(with its stack in the log) instead of corrupting what other operators get, and writable for outputs and
+captures. The model never allocates.
 """
 
 import mmap
@@ -18,7 +19,8 @@ class Regions:
     """The mapped regions of a setup frame, in its order."""
 
     def __init__(self, regions: list[dict[str, Any]], directory: str | None) -> None:
-        """Map them. `directory`: where the files lie in this file system, if not where the proxy says. Raises ContractBroken, OSError."""
+        """Map them. `directory`: where the files lie in this file system, if not where the proxy says. Raises
+        ContractBroken, OSError."""
         self._readable: list[memoryview] = []
         self._writable: list[memoryview] = []
         for region in regions:

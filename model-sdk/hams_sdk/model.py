@@ -1,7 +1,8 @@
 """What a model author derives from and returns.
 
-A model is `initialize` once, then `run` per batch, both always on one thread. State lives in the objects that `initialize` returned
-and is written only inside `with update:`. Nothing here knows the protocol, the network or Kubernetes.
+A model is `initialize` once, then `run` per batch, both always on one thread. State lives in the objects that
+`initialize` returned and is written only inside `with update:`. Nothing here knows the protocol, the network
+or Kubernetes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,8 @@ class Update(Protocol):
     """The boundary between compute stage and update stage; entered at most once per run."""
 
     def __enter__(self) -> None:
-        """Wait until the previous version has been captured. Raises a private BaseException if this batch must not take effect."""
+        """Wait until the previous version has been captured. Raises a private BaseException if this batch
+        must not take effect."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -26,8 +28,8 @@ class Update(Protocol):
 class Outputs:
     """Output tensors and, per unit, where they go.
 
-    `routes[i]` for unit i: None (all successors but `request`) or a list of successor names, `reply` for the graph's outputs,
-    `request` for feedback; [] filters the unit.
+    `routes[i]` for unit i: None (all successors but `request`) or a list of successor names, `reply` for the
+    graph's outputs, `request` for feedback; [] filters the unit.
     """
 
     __slots__ = ("routes", "tensors")
@@ -40,7 +42,8 @@ class Outputs:
 
 
 class Opaque:
-    """State that is not tensors: `get()` returns all of it as bytes (on the capture thread, reading only), `set(data)` puts it back in place."""
+    """State that is not tensors: `get()` returns all of it as bytes (on the capture thread, reading only),
+    `set(data)` puts it back in place."""
 
     __slots__ = ("get", "set")
 
@@ -55,7 +58,8 @@ class Model:
     def initialize(self, config: dict[str, Any]) -> Mapping[str, Any] | None:
         """Load what is needed; return references to everything that is state.
 
-        Values: torch tensors, numpy arrays, anything with `state_dict` and `load_state_dict`, `Opaque`. None: no state.
+        Values: torch tensors, numpy arrays, anything with `state_dict` and `load_state_dict`, `Opaque`. None:
+        no state.
         """
         return None
 
@@ -64,8 +68,10 @@ class Model:
     else:
 
         def run(self, batch: Batch, update: Update) -> Mapping[str, Any] | Outputs | None:
-            """Compute the outputs of a batch: arrays or tensors (rows, *declared shape) of exactly the declared datatype.
+            """Compute the outputs of a batch: arrays or tensors (rows, *declared shape) of exactly the
+            declared datatype.
 
-            A model without `update` in its signature is right for stateless operators; on a stateful one its whole run is the update stage.
+            A model without `update` in its signature is right for stateless operators; on a stateful one its
+            whole run is the update stage.
             """
             raise NotImplementedError(f"{type(self).__name__} does not define run(self, batch, update)")

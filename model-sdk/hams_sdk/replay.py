@@ -1,7 +1,9 @@
-"""The fresh process of `hams-model check`: load a captured state, go on with the next batches, say what came out.
+"""The fresh process of `hams-model check`: load a captured state, go on with the next batches, say what came
+out.
 
-`python -m hams_sdk.replay FOLDER`. Reads `plan.json`, `image` and `inputs.npz`, writes `answer.json`, `outputs-{0,1}.npz` and
-`image-after`. Batches run twice from the same image, so that the caller can tell chance from forgotten state.
+`python -m hams_sdk.replay FOLDER`. Reads `plan.json`, `image` and `inputs.npz`, writes `answer.json`,
+`outputs-{0,1}.npz` and `image-after`. Batches run twice from the same image, so that the caller can tell
+chance from forgotten state.
 """
 
 import json
@@ -22,7 +24,8 @@ BatchInputs = list[UnitInput]
 
 
 def save_batches(path: Path, spec: OperatorSpec, batches: list[BatchInputs]) -> list[list[dict[str, Any]]]:
-    """Write the arrays of batches to an .npz; returns what JSON needs to know of them. BYTES go encoded, not pickled."""
+    """Write the arrays of batches to an .npz; returns what JSON needs to know of them. BYTES go encoded, not
+    pickled."""
     arrays: dict[str, Array] = {}
     index: list[list[dict[str, Any]]] = []
     for number, batch in enumerate(batches):

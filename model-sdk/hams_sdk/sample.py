@@ -15,7 +15,8 @@ VARIABLE = 3
 
 
 def made_up(spec: TensorSpec, rows: int, generator: np.random.Generator) -> Array:
-    """An array (rows, *shape) of the declared datatype: words for BYTES, 0 or 1 for integers, [0, 1) for floats."""
+    """An array (rows, *shape) of the declared datatype: words for BYTES, 0 or 1 for integers, [0, 1) for
+    floats."""
     shape = (rows, *(VARIABLE if size == -1 else size for size in spec.shape))
     if spec.datatype == "BYTES":
         words = [b"word%d" % number for number in generator.integers(0, 100, int(np.prod(shape)))]
@@ -31,7 +32,8 @@ def made_up(spec: TensorSpec, rows: int, generator: np.random.Generator) -> Arra
 def row_of(operator: OperatorSpec, given: Mapping[str, Any]) -> list[Array | None]:
     """Arrays (1, *shape) of one row, one for each input: from `given` by name, made up if that is empty.
 
-    An optional input that is not given is absent. Raises ModelFault for a given row that does not fit the declaration.
+    An optional input that is not given is absent. Raises ModelFault for a given row that does not fit the
+    declaration.
     """
     names = [spec.name for spec in operator.inputs]
     for name in given:
@@ -75,7 +77,8 @@ def _given(spec: TensorSpec, value: Any) -> Array:
 
 
 class Generators:
-    """The states of the global generators of `random`, `numpy.random` and torch (its CPU's), to be put back."""
+    """The states of the global generators of `random`, `numpy.random` and torch (its CPU's), to be put
+    back."""
 
     def __init__(self) -> None:
         self._random = random.getstate()

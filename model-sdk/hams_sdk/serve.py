@@ -1,11 +1,12 @@
 """The model process: `hams-model serve module:Class --socket PATH`.
 
-Three connections to the proxy, each with a thread of its own: `run` (the main thread: initialize, run, load), `capture`, and `health`,
-which answers while the others are busy. `main` may be called in a fresh process or after a fork from one that has imported numpy and
-torch already.
+Three connections to the proxy, each with a thread of its own: `run` (the main thread: initialize, run, load),
+`capture`, and `health`, which answers while the others are busy. `main` may be called in a fresh process or
+after a fork from one that has imported numpy and torch already.
 
-The process never outlives its proxy: when the proxy closes (or dies), it exits, in the middle of a run too, and nothing leaves it.
-SIGTERM and SIGINT alone do not end it, since its proxy may still need it for a handoff and lets it go by closing.
+The process never outlives its proxy: when the proxy closes (or dies), it exits, in the middle of a run too,
+and nothing leaves it. SIGTERM and SIGINT alone do not end it, since its proxy may still need it for a handoff
+and lets it go by closing.
 """
 
 import argparse
@@ -38,13 +39,15 @@ ALIGN = 64
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until the proxy lets go; returns the exit status. 0: let go, 1: the model failed, 2: usage, 3: the contract was broken."""
+    """Serve until the proxy lets go; returns the exit status. 0: let go, 1: the model failed, 2: usage, 3:
+    the contract was broken."""
     options = parser().parse_args(arguments)
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
-    # Inputs are mapped read-only; torch warns of that once per process, and `Batch.torch` is the way to get a copy.
+    # Inputs are mapped read-only; torch warns of that once per process, and `Batch.torch` is the way to get a
+    # copy.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     for folder in reversed(options.path or [os.getcwd()]):
         sys.path.insert(0, folder)
@@ -169,7 +172,8 @@ class _Server:
             except (FileNotFoundError, ConnectionRefusedError) as error:
                 if time.monotonic() > deadline:
                     raise UsageError(
-                        f"no proxy on {self._options.socket} after {self._options.connect_wait_s:.0f} s: {error.strerror}"
+                        f"no proxy on {self._options.socket} after {self._options.connect_wait_s:.0f} s: "
+                        f"{error.strerror}"
                     ) from error
             except OSError as error:
                 raise UsageError(f"--socket {self._options.socket}: {error.strerror or error}") from error
@@ -306,7 +310,8 @@ class _Runs:
         return found
 
     def _write(self, number: int, units: list[UnitOutput], spaces: list[Place]) -> list[dict[str, Any]]:
-        """Put every unit's outputs into its space, asking for more where that is too small; returns what DONE says of each."""
+        """Put every unit's outputs into its space, asking for more where that is too small; returns what DONE
+        says of each."""
         plans = [_plan(unit) for unit in units]
         short = [index for index, (_, total) in enumerate(plans) if total > spaces[index][2]]
         if short:

@@ -1,4 +1,5 @@
-"""What an operator declares: its tensors and where its outputs may go, as the proxy (or the graph file) tells it."""
+"""What an operator declares: its tensors and where its outputs may go, as the proxy (or the graph file) tells
+it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from hams_sdk.errors import ContractBroken
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor: KServe datatype, shape of one row (-1: variable), whether it may be absent, whether NaN and infinity are errors."""
+    """One tensor: KServe datatype, shape of one row (-1: variable), whether it may be absent, whether NaN and
+    infinity are errors."""
 
     name: str
     datatype: str
@@ -45,9 +47,11 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSpec:
-    """One operator. `successors`: the names that a route may hold, `reply` and `request` included where they apply.
+    """One operator. `successors`: the names that a route may hold, `reply` and `request` included where they
+    apply.
 
-    `warm_up`: None if the model is not run before it is ready; else one row by input name, {} for a made-up one.
+    `warm_up`: None if the model is not run before it is ready; else one row by input name, {} for a made-up
+    one.
     """
 
     name: str

@@ -1,8 +1,9 @@
 """The state of a model: captured into bytes, and loaded back into the same objects.
 
-An image describes itself: magic, header length, JSON header (layout, tree of each holder, leaves with dtype, shape and place), then
-the leaves, each aligned. Its size may change from version to version (optimizers grow, opaque bytes vary); the *layout* may not: it
-lists the tensors that exist right after `initialize`, and an image of another layout is refused by name, not loaded in part.
+An image describes itself: magic, header length, JSON header (layout, tree of each holder, leaves with dtype,
+shape and place), then the leaves, each aligned. Its size may change from version to version (optimizers grow,
+opaque bytes vary); the *layout* may not: it lists the tensors that exist right after `initialize`, and an
+image of another layout is refused by name, not loaded in part.
 
 Capturing only reads; loading writes in place. Neither ever unpickles.
 """
@@ -33,7 +34,8 @@ Space = Callable[[int], memoryview]
 
 @dataclass(frozen=True, slots=True)
 class LayoutEntry:
-    """One tensor (or holder without tensors: datatype is its kind, shape empty) that exists right after `initialize`."""
+    """One tensor (or holder without tensors: datatype is its kind, shape empty) that exists right after
+    `initialize`."""
 
     path: str
     datatype: str
@@ -53,7 +55,8 @@ class Capture:
 
 
 class State:
-    """The holders that `initialize` returned. One capture or load at a time; the caller sees to it that nothing writes meanwhile."""
+    """The holders that `initialize` returned. One capture or load at a time; the caller sees to it that
+    nothing writes meanwhile."""
 
     def __init__(self, holders: Mapping[str, Any] | None) -> None:
         """Raises StateFault for holders that cannot be captured or restored in place."""
@@ -82,7 +85,8 @@ class State:
         self._staging = cuda.Staging()
 
     def capture(self, space: Space, after: Any = None) -> Capture:
-        """Copy the state into memory from `space`. `after`: what `cuda.mark` returned once the state was written. Raises StateFault."""
+        """Copy the state into memory from `space`. `after`: what `cuda.mark` returned once the state was
+        written. Raises StateFault."""
         started = time.perf_counter()
         writer = tree.Writer()
         trees = {name: writer.encode(_read(holder), name) for name, holder in self._holders.items()}
@@ -117,8 +121,8 @@ class State:
     def discard_gradients(self) -> None:
         """Set `.grad` of every tensor, parameter and optimized parameter of the state to None.
 
-        A batch that raised after `backward()` leaves gradients behind. They are no part of an image, so loading one
-        does not remove them, and the next step would learn from a request that took no effect.
+        A batch that raised after `backward()` leaves gradients behind. They are no part of an image, so
+        loading one does not remove them, and the next step would learn from a request that took no effect.
         """
         torch = torch_module()
         if torch is None:
@@ -223,7 +227,8 @@ def read_header(data: memoryview) -> tuple[dict[str, Any], int]:
 
 
 def _check_header(header: object, nbytes: int) -> None:
-    """Everything that is read of a header later has its type, and every leaf lies within the `nbytes` behind it. Raises one of `_MALFORMED`."""
+    """Everything that is read of a header later has its type, and every leaf lies within the `nbytes` behind
+    it. Raises one of `_MALFORMED`."""
     if (
         not isinstance(header, dict)
         or not isinstance(header["signature"], str)
@@ -261,7 +266,8 @@ _MALFORMED = (
 
 
 def leaf_digests(data: memoryview) -> dict[str, str]:
-    """A digest of every leaf of an image, and of each holder's tree (under its name), by path: what `hams-model check` compares."""
+    """A digest of every leaf of an image, and of each holder's tree (under its name), by path: what
+    `hams-model check` compares."""
     header, start = read_header(data)
     found = {
         name: hashlib.sha256(json.dumps(value).encode()).hexdigest()
@@ -290,7 +296,8 @@ def _check_holder(name: object, holder: Any) -> None:
         or (hasattr(holder, "state_dict") and hasattr(holder, "load_state_dict"))
     ):
         raise StateFault(
-            f'state "{name}" is a {type(holder).__qualname__}: expected a tensor, an array, something with state_dict and load_state_dict, '
+            f'state "{name}" is a {type(holder).__qualname__}: expected a tensor, an array, something with '
+            "state_dict and load_state_dict, "
             "or hams_sdk.Opaque(get, set)"
         )
 
@@ -352,13 +359,15 @@ def _leaf(data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def _with_gradient(holder: Any) -> Iterator[Any]:
-    """The tensors of a holder that may have a gradient: of a module, of an optimizer (or what wraps one), or itself."""
+    """The tensors of a holder that may have a gradient: of a module, of an optimizer (or what wraps one), or
+    itself."""
     if is_tensor(holder):
         yield holder
     elif _is_module(holder):
         yield from holder.parameters()
     else:
-        # Optimizers are told by what torch documents of them, as wrappers of one (accelerate, apex) are no subclasses.
+        # Optimizers are told by what torch documents of them, as wrappers of one (accelerate, apex) are no
+        # subclasses.
         groups = getattr(holder, "param_groups", None)
         for group in groups if isinstance(groups, list) else ():
             yield from group.get("params", ())
@@ -370,7 +379,8 @@ def _is_module(holder: Any) -> bool:
 
 
 def _aliases(module: Any, data: memoryview) -> bool:
-    """Whether a parameter or buffer of `module` lies in `data` itself, as a module that overrides loading may leave it."""
+    """Whether a parameter or buffer of `module` lies in `data` itself, as a module that overrides loading may
+    leave it."""
     first = np.frombuffer(data, dtype=np.uint8).ctypes.data
     return any(
         is_tensor(value) and first <= value.data_ptr() < first + len(data)

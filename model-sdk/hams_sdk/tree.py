@@ -1,7 +1,8 @@
 """A `state_dict` as JSON and a list of tensors, and back.
 
-What optimizers, schedulers and modules keep is a tree of dicts, lists and numbers around tensors. It travels without pickle: the tree
-as tagged JSON, each tensor (and each bytes value) by its index. What cannot be put back exactly is refused by path and type.
+What optimizers, schedulers and modules keep is a tree of dicts, lists and numbers around tensors. It travels
+without pickle: the tree as tagged JSON, each tensor (and each bytes value) by its index. What cannot be put
+back exactly is refused by path and type.
 """
 
 import collections
@@ -26,7 +27,8 @@ class Writer:
         self.leaves: list[tuple[str, Leaf]] = []
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Json:
-        """JSON for `value`; its tensors are appended to `leaves`. Raises StateFault that names what cannot be captured."""
+        """JSON for `value`; its tensors are appended to `leaves`. Raises StateFault that names what cannot be
+        captured."""
         if value is None or type(value) in (bool, int, float, str):
             return value
         if is_tensor(value) or isinstance(value, np.ndarray | np.generic):
@@ -65,7 +67,8 @@ class Writer:
         if torch is not None and isinstance(value, torch.device):
             return {"device": str(value)}
         raise StateFault(
-            f'state "{path}" holds a {type(value).__module__}.{type(value).__qualname__}, which cannot be captured; use hams_sdk.Opaque'
+            f'state "{path}" holds a {type(value).__module__}.{type(value).__qualname__}, which cannot be '
+            "captured; use hams_sdk.Opaque"
         )
 
     def _add(self, path: str, leaf: Leaf) -> int:
@@ -74,7 +77,8 @@ class Writer:
 
 
 def decode(tree: Json, leaf: Callable[[int], Leaf]) -> Any:
-    """The value that `Writer.encode` made `tree` of; `leaf(i)` gives its tensors. Raises StateFault for a tree of another format."""
+    """The value that `Writer.encode` made `tree` of; `leaf(i)` gives its tensors. Raises StateFault for a
+    tree of another format."""
     if isinstance(tree, list):
         return [decode(item, leaf) for item in tree]
     if not isinstance(tree, dict):

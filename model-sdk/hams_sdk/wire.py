@@ -1,7 +1,8 @@
-"""Control frames between a model process and its proxy (proto/model.md), as the model process sees them: blocking Unix sockets.
+"""Control frames between a model process and its proxy (proto/model.md), as the model process sees them:
+blocking Unix sockets.
 
-A frame is an 8-byte header (u32 body length, u8 kind, u8 protocol version, u16 zero, little-endian) and a JSON object. Tensors and
-states never travel here: frames name places in shared memory.
+A frame is an 8-byte header (u32 body length, u8 kind, u8 protocol version, u16 zero, little-endian) and a
+JSON object. Tensors and states never travel here: frames name places in shared memory.
 """
 
 import enum

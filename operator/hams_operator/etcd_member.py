@@ -1,10 +1,13 @@
-"""Before a member of the chart's etcd starts: whether it is new, has its data, or has lost them and joins its cluster again.
+"""Before a member of the chart's etcd starts: whether it is new, has its data, or has lost them and joins its
+cluster again.
 
-etcd refuses to start a member whose data are gone: to the others it is one that has made promises. So it is removed and added again, as
-another one at the same address, which takes everything over from the others. That needs a majority of them, which is waited for: a cluster
-that has lost its majority is for a person to restore (docs/etcd.md).
+etcd refuses to start a member whose data are gone: to the others it is one that has made promises. So it is
+removed and added again, as another one at the same address, which takes everything over from the others. That
+needs a majority of them, which is waited for: a cluster that has lost its majority is for a person to restore
+(docs/etcd.md).
 
-etcd takes what it is told from flags or from a file. Its image has no shell, so the flags are given to this program, which writes the file.
+etcd takes what it is told from flags or from a file. Its image has no shell, so the flags are given to this
+program, which writes the file.
 """
 
 import argparse
@@ -46,7 +49,8 @@ NUMBERS = ("heartbeat-interval", "election-timeout", "quota-backend-bytes")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A member as another one tells of it. `name`, `clients`: "" and none as long as one that was added has not started."""
+    """A member as another one tells of it. `name`, `clients`: "" and none as long as one that was added has
+    not started."""
 
     peers: tuple[str, ...]
     name: str
@@ -84,10 +88,11 @@ def file_of(settings: Mapping[str, Any]) -> str:
 
 
 def has_run(told: Sequence[Seen] | None, peer_url: str) -> bool:
-    """Whether the member at this address has been part of a cluster, by what another member tells; None: nobody tells anything.
+    """Whether the member at this address has been part of a cluster, by what another member tells; None:
+    nobody tells anything.
 
-    A cluster that begins knows the names of all its members at once, and no addresses for clients of those that have not come up. Who is missing
-    altogether was about to be added again when it was stopped.
+    A cluster that begins knows the names of all its members at once, and no addresses for clients of those
+    that have not come up. Who is missing altogether was about to be added again when it was stopped.
     """
     if told is None:
         return False
@@ -103,7 +108,8 @@ def others_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 async def told_by_others(settings: Mapping[str, Any]) -> tuple[Seen, ...] | None:
-    """What the first other member that answers knows of all; it needs no majority for that. None: none answers."""
+    """What the first other member that answers knows of all; it needs no majority for that. None: none
+    answers."""
     context = _peer_tls(settings)
     for url in others_of(settings):
         try:
@@ -137,7 +143,8 @@ def _peer_tls(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
 
 
 async def rejoin(etcd: EtcdCoordination, peer_url: str, name: str) -> str:
-    """Have the cluster forget the member at this address, and expect another one there; what is then its `initial-cluster`. It may be done again.
+    """Have the cluster forget the member at this address, and expect another one there; what is then its
+    `initial-cluster`. It may be done again.
 
     Raises CoordinationError.
     """
@@ -177,7 +184,8 @@ async def prepare(settings: Settings, endpoints: str, tls: Tls | None) -> Settin
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """`python -m hams_operator.etcd_member --config FILE --endpoints URLS [--tls FOLDER] -- FLAGS OF ETCD`."""
+    """`python -m hams_operator.etcd_member --config FILE --endpoints URLS [--tls FOLDER] -- FLAGS OF
+    ETCD`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,8 @@
 """Which optional dependencies bring a module, and the sentence for a person who lacks it.
 
-Every role has an extra of its own, so an installation may lack what another role needs. A command that meets such a
-gap says which extra closes it, in the words that fit the installation: a checkout has `make setup`, wheels have pip.
+Every role has an extra of its own, so an installation may lack what another role needs. A command that meets
+such a gap says which extra closes it, in the words that fit the installation: a checkout has `make setup`,
+wheels have pip.
 """
 
 import importlib.util
@@ -35,7 +36,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def extra_of(module: str) -> str | None:
-    """The extra that brings a module; None if the dependencies of every installation do, or nothing of ours."""
+    """The extra that brings a module; None if the dependencies of every installation do, or nothing of
+    ours."""
     return BRINGS.get(module.partition(".")[0])
 
 

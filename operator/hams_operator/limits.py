@@ -6,7 +6,8 @@ graph_file_bytes_max = 1 << 20
 """Size of a graph file; Kubernetes stores objects up to about 1.5 MB."""
 
 graph_spec_bytes_max = 256 << 10
-"""Size of a ServiceGraph's `spec` as compact JSON: what is larger is refused before anything of it is read."""
+"""Size of a ServiceGraph's `spec` as compact JSON: what is larger is refused before anything of it is
+read."""
 
 graph_problems_max = 100
 """Problems reported of one graph: validation ends with the last of them."""
@@ -115,7 +116,8 @@ checkpoints_kept_max = 100
 feedback_hops_max = 64
 """Largest `feedback.maxHops`."""
 
-# ---- estimates shown by `hams validate`: resident memory on x86-64, Python 3.11; the first three after 100,000 requests (docs/performance.md) ----
+# ---- estimates shown by `hams validate`: resident memory on x86-64, Python 3.11; the first three after
+# 100,000 requests (docs/performance.md) ----
 
 frontend_memory_bytes = 105 << 20
 manager_memory_bytes = 67 << 20
@@ -123,7 +125,8 @@ proxy_memory_bytes = 71 << 20
 etcd_memory_bytes = 40 << 20
 supervisor_memory_bytes = 50 << 20
 warmed_memory_bytes = 105 << 20
-"""Two processes from which others are forked: 80 that of the data plane, 25 that of models, which takes more if it imports torch."""
+"""Two processes from which others are forked: 80 that of the data plane, 25 that of models, which takes more
+if it imports torch."""
 
 own_processes = 4
 """Of a local run, besides what the graph asks for: supervisor, etcd, two warmed processes."""
@@ -135,7 +138,8 @@ etcd_start_s = 15.0
 """An etcd started here has to answer within this time; it usually takes 0.2 s, three members 0.4 s."""
 
 etcd_stop_s = 1.0
-"""An etcd that has been asked to end is killed after this time: the last members of a cluster would wait for a quorum that will not come."""
+"""An etcd that has been asked to end is killed after this time: the last members of a cluster would wait for
+a quorum that will not come."""
 
 etcd_start_attempts_max = 3
 """Attempts with other free ports, if somebody else takes one between its choice and its use."""
@@ -155,7 +159,8 @@ runs_logged_max = 5
 """Earlier runs of a graph whose logs are kept."""
 
 disk_room_bytes_min = 64 << 20
-"""A filesystem with less room than this is called full in `hams status`: the next log or checkpoint may not fit."""
+"""A filesystem with less room than this is called full in `hams status`: the next log or checkpoint may not
+fit."""
 
 pipe_columns = 10_000
 """A table that is written to no terminal is never cut: whoever reads it may look for a whole name."""
@@ -173,7 +178,8 @@ load_connect_s = 5.0
 """`hams load` begins only if something takes a connection within this time."""
 
 log_bytes_max = 8 << 20
-"""A log file larger than this is cut; that much of its end becomes its `.1`. No more of a log is read for `hams logs`."""
+"""A log file larger than this is cut; that much of its end becomes its `.1`. No more of a log is read for
+`hams logs`."""
 
 log_look_s = 1.0
 """Between two looks at the size of log files."""
@@ -216,7 +222,8 @@ lock_pause_s = 0.02
 """How long a start waits for somebody who only clears away what a dead run left, and between two looks."""
 
 model_check_s = 120.0
-"""One check of a model by `hams up --check`; one that takes longer is given up, and the graph is started all the same."""
+"""One check of a model by `hams up --check`; one that takes longer is given up, and the graph is started all
+the same."""
 
 model_checks_at_once = 2
 """Checks beside each other: each may load a deep-learning library."""
@@ -245,7 +252,8 @@ external_etcd_s = 5.0
 """An etcd given with --etcd has to answer within this time."""
 
 stop_rest_s = 1.0
-"""The rest of a graph whose frontends have drained has nothing to hand over: who has not ended after this long is killed."""
+"""The rest of a graph whose frontends have drained has nothing to hand over: who has not ended after this
+long is killed."""
 
 # ---- load ----
 
@@ -299,7 +307,8 @@ processes_per_core_max = 20
 """A graph with more processes than this for each core is told to be too large for its machine."""
 
 run_processes_more = 4
-"""Processes of a local run beside those of its graph: the supervisor, etcd, and two from which the others are forked."""
+"""Processes of a local run beside those of its graph: the supervisor, etcd, and two from which the others are
+forked."""
 
 delay_samples = 40
 """Short sleeps by which the delay of the machine is measured before a graph is started."""
@@ -325,8 +334,9 @@ live_timeout_s = 10
 """An answer may take this long."""
 
 live_failures = 18
-"""After so many questions without an answer in a row, three minutes, a container is ended. A pod that gets no CPU answers late, and when all of a
-node are late, ending them would lose every copy of a state at once. Failover does not wait for this: managers have replaced it long before."""
+"""After so many questions without an answer in a row, three minutes, a container is ended. A pod that gets no
+CPU answers late, and when all of a node are late, ending them would lose every copy of a state at once.
+Failover does not wait for this: managers have replaced it long before."""
 
 # ---- instances that hang ----
 
@@ -340,22 +350,27 @@ hung_missing_s = 4.0
 """One that has lost its registration is back in a moment, or hangs."""
 
 hung_unborn_s = 20.0
-"""One that was never seen registered after this long hangs: it came and went between two looks, or never got that far."""
+"""One that was never seen registered after this long hangs: it came and went between two looks, or never got
+that far."""
 
 hung_kept_s = 30.0
-"""An instance that hangs is killed after this long in a stretch; one that is back is asked to end then. Neither, if it may have a state alone."""
+"""An instance that hangs is killed after this long in a stretch; one that is back is asked to end then.
+Neither, if it may have a state alone."""
 
 hung_starved_s = 60.0
-"""While the supervisor, or a process that it looks after, gets too little CPU nobody hangs before this long: they wait for each other."""
+"""While the supervisor, or a process that it looks after, gets too little CPU nobody hangs before this long:
+they wait for each other."""
 
 hung_late_s = 0.1
 """A supervisor that looks later than this gets too little CPU."""
 
 hung_wait_share = 0.5
-"""So does a graph of which a process has waited for CPU for more than this part of the time since the last look."""
+"""So does a graph of which a process has waited for CPU for more than this part of the time since the last
+look."""
 
 hung_pause_s = 2.0
-"""Pause of a graph after the replacement of an instance that hangs; doubled with each one, and gone after `hung_calm_s` without any."""
+"""Pause of a graph after the replacement of an instance that hangs; doubled with each one, and gone after
+`hung_calm_s` without any."""
 
 hung_pause_max_s = 60.0
 """Longest such pause."""
@@ -364,7 +379,8 @@ hung_calm_s = 120.0
 """After this long without a replacement the next one pauses as the first one did."""
 
 hung_aside_max = 3
-"""Instances of one graph that hang and have a successor already, at a time: each of those is one or two more processes that want CPU."""
+"""Instances of one graph that hang and have a successor already, at a time: each of those is one or two more
+processes that want CPU."""
 
 # ---- ports ----
 
@@ -383,7 +399,8 @@ kube_request_s = 15.0
 """The API server answers a request within this time, or the outcome is unknown."""
 
 kube_connections_max = 600
-"""Connections to the API server: `hams load` takes one for each of its own, the controller never more than its workers and watches."""
+"""Connections to the API server: `hams load` takes one for each of its own, the controller never more than
+its workers and watches."""
 
 kube_watch_s = 300
 """The API server ends a watch after this long; it is begun anew where it ended."""
@@ -411,7 +428,8 @@ workers_max = 16
 """Graphs worked on at a time."""
 
 debounce_s = 0.05
-"""A graph is looked at this long after something has changed about it: what changes together is seen together."""
+"""A graph is looked at this long after something has changed about it: what changes together is seen
+together."""
 
 work_share = 0.5
 rest_max_s = 5.0
@@ -431,11 +449,12 @@ lease_pause_s = 2.0
 """Between two looks at the lease."""
 
 pods_gone_s = 90.0
-"""Of a deleted graph, pods that have not gone after this long (their node is away) hold the etcd keys no longer."""
+"""Of a deleted graph, pods that have not gone after this long (their node is away) hold the etcd keys no
+longer."""
 
 pod_unstarted_s = 15.0
-"""A kubelet says that it has seen a pod within a second or two. One that has not for this long is most likely away: Kubernetes goes on to bind pods
-to its node until it has been silent for 40 s."""
+"""A kubelet says that it has seen a pod within a second or two. One that has not for this long is most likely
+away: Kubernetes goes on to bind pods to its node until it has been silent for 40 s."""
 
 pod_creating_s = 10.0
 """Containers that are not made after this long lack something: then the pod's Events are asked."""
@@ -447,11 +466,12 @@ pods_asked_max = 3
 """Pods of a graph whose Events are asked for in one look."""
 
 pod_silent_s = 8.0
-"""A process that has lost its registration is not ready three seconds later, where a kubelet asks it. A pod that still says Ready after this long
-is on a node that is away."""
+"""A process that has lost its registration is not ready three seconds later, where a kubelet asks it. A pod
+that still says Ready after this long is on a node that is away."""
 
 pod_overdue_s = 10.0
-"""A kubelet ends a pod when its grace is over; a busy one some seconds later. Where one is there for this long afterwards, the node is away."""
+"""A kubelet ends a pod when its grace is over; a busy one some seconds later. Where one is there for this
+long afterwards, the node is away."""
 
 pod_unseen_s = 2.0
 """The patience with pods that are bound to a node that is away."""
@@ -467,7 +487,8 @@ certificate_look_s = 3600.0
 """Between two looks at it, and at those of a graph and of etcd."""
 
 webhook_look_s = 30.0
-"""Between two looks at the webhook's certificate, and at whether the API server trusts it: somebody may have made its configuration anew."""
+"""Between two looks at the webhook's certificate, and at whether the API server trusts it: somebody may have
+made its configuration anew."""
 
 secret_tries = 5
 """Of writing a Secret that others may write at the same time, before the whole look begins again later."""
@@ -477,29 +498,34 @@ metrics_token_look_s = 60.0
 
 leaf_days = 30
 leaf_renew_days = 10
-"""The certificate of a graph's parts, of etcd and of its clients hold this long, and are replaced when less than the second is left."""
+"""The certificate of a graph's parts, of etcd and of its clients hold this long, and are replaced when less
+than the second is left."""
 
 authority_days = 730
 authority_renew_days = 180
 """The same for the authority of a graph: so long before its end another one begins to take over."""
 
 authority_overlap_days = 1
-"""An authority is trusted for this long before it signs: by then every node has brought it to every pod, and every process has seen it."""
+"""An authority is trusted for this long before it signs: by then every node has brought it to every pod, and
+every process has seen it."""
 
 etcd_authority_days = 3650
-"""etcd reads whom it trusts at its start only: its authorities are not replaced by themselves (docs/security.md)."""
+"""etcd reads whom it trusts at its start only: its authorities are not replaced by themselves
+(docs/security.md)."""
 
 probe_token_bytes = 24
 """Of randomness in the token that the kubelet's probes bear."""
 
 aside_waiting_max = 64
-"""Questions to the webhook, or graphs of the controller, that wait to be validated; one is validated at a time."""
+"""Questions to the webhook, or graphs of the controller, that wait to be validated; one is validated at a
+time."""
 
 webhook_body_bytes_max = 4 << 20
 """A question to the webhook: the object as it was and as it shall be."""
 
 successions_tried_max = 3
-"""A change of a graph's shape that was begun and taken back is tried so often; then the resource has to be changed."""
+"""A change of a graph's shape that was begun and taken back is tried so often; then the resource has to be
+changed."""
 
 payload_bytes_max = 1 << 20
 """Payload bytes that a manager or an observer makes room for: nobody has any to send them."""

@@ -1,6 +1,7 @@
 """Which ready units form the next batch. First in, first out; the rows of a unit stay together.
 
-The seam for scheduling policies: a policy sees ready units and gives back a batch; it never decides about safety.
+The seam for scheduling policies: a policy sees ready units and gives back a batch; it never decides about
+safety.
 """
 
 from collections import deque
@@ -30,7 +31,8 @@ class BatchQueue:
         self._queue.appendleft(unit)
 
     def take(self, now: float) -> list[Unit]:
-        """The units of the next batch, oldest first; none if there is nothing to run yet. Units that are not READY any more are dropped."""
+        """The units of the next batch, oldest first; none if there is nothing to run yet. Units that are not
+        READY any more are dropped."""
         queue = self._queue
         while queue and queue[0].stage is not Stage.READY:
             queue.popleft()
@@ -64,7 +66,8 @@ class BatchQueue:
         self._queue.clear()
 
     def _gather(self, head: Unit) -> tuple[list[Unit], bool, int]:
-        """Units that share the head's batch, whether one had to be left for lack of room, and the rows taken."""
+        """Units that share the head's batch, whether one had to be left for lack of room, and the rows
+        taken."""
         chosen: list[Unit] = []
         rows, key = 0, head.batch_key
         seen: set[int] = set()

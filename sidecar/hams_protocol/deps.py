@@ -1,7 +1,8 @@
-"""Dependency vectors: which states of which stateful operators a value stems from (protocol.md, sections 1 and 2).
+"""Dependency vectors: which states of which stateful operators a value stems from (protocol.md, sections 1
+and 2).
 
-A vector names at most one state per operator, the newest. Vectors are merged only when none of their entries is unknown to
-the merging side (`Knowledge.status`): else (p, 2, 8) would hide an orphan (p, 1, 10).
+A vector names at most one state per operator, the newest. Vectors are merged only when none of their entries
+is unknown to the merging side (`Knowledge.status`): else (p, 2, 8) would hide an orphan (p, 1, 10).
 """
 
 from collections.abc import Iterable

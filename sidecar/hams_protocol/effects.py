@@ -1,8 +1,8 @@
 """What the core asks of a shell.
 
-The ordering law: effects are performed in the order of the list. A `Note` (a line of the history) stands before the effect it
-reports, so a shell that writes lines and sends in order keeps rule 2 of history.md. A shell never drops, reorders or repeats an
-effect, and never decides anything by looking into one.
+The ordering law: effects are performed in the order of the list. A `Note` (a line of the history) stands
+before the effect it reports, so a shell that writes lines and sends in order keeps rule 2 of history.md. A
+shell never drops, reorders or repeats an effect, and never decides anything by looking into one.
 """
 
 import enum
@@ -15,7 +15,8 @@ from hams_protocol.topology import Topology
 
 @frozen
 class Send:
-    """Send a message to an instance; if there is no connection it is lost, and the core sends again when it must."""
+    """Send a message to an instance; if there is no connection it is lost, and the core sends again when it
+    must."""
 
     target: InstanceId
     message: Message
@@ -31,9 +32,11 @@ class Propose:
 
 @frozen
 class BatchUnit:
-    """One unit of a batch: its id, the request's metadata, and per in-edge (source) the payload, None where it was skipped.
+    """One unit of a batch: its id, the request's metadata, and per in-edge (source) the payload, None where
+    it was skipped.
 
-    `renamed`: see `Token`; it holds for the payload of FRONTEND, whose request tensors are read by these names, and no others are present.
+    `renamed`: see `Token`; it holds for the payload of FRONTEND, whose request tensors are read by these
+    names, and no others are present.
     """
 
     unit: UnitId
@@ -44,7 +47,8 @@ class BatchUnit:
 
 @frozen
 class StartBatch:
-    """Run the model on these units. A stateful model stops before its update stage and asks (UpdateWanted), unless it may `enter` at once."""
+    """Run the model on these units. A stateful model stops before its update stage and asks (UpdateWanted),
+    unless it may `enter` at once."""
 
     batch: int
     units: tuple[BatchUnit, ...]
@@ -60,7 +64,8 @@ class EnterUpdate:
 
 @frozen
 class AbandonBatch:
-    """The model must not enter the update stage of this batch; answered by BatchFailed with `updated` False."""
+    """The model must not enter the update stage of this batch; answered by BatchFailed with `updated`
+    False."""
 
     batch: int
 
@@ -81,9 +86,9 @@ class LoadState:
 
 
 @frozen
-class Rehearse:
-    """Have the model of a joiner take this state over: what is loaded once is loaded fast, and a model that refuses it says so now, not in
-    the middle of a failover. Answered by Loaded or LoadFailed with token 0.
+class PreloadState:
+    """Have the model of a joiner take this state over: what is loaded once is loaded fast, and a model that
+    refuses it says so now, not in the middle of a failover. Answered by Loaded or LoadFailed with token 0.
     """
 
     state: Payload
@@ -91,7 +96,8 @@ class Rehearse:
 
 @frozen
 class WriteCheckpoint:
-    """Write this durable version to disk, whole or not at all; nothing waits for it. If one is being written still, it is left out."""
+    """Write this durable version to disk, whole or not at all; nothing waits for it. If one is being written
+    still, it is left out."""
 
     copy: StateCopy
 
@@ -129,7 +135,8 @@ class Replied:
 
 @frozen
 class NotServed:
-    """No reply: nothing is kept under the key. `status` is the HTTP status of api.md, section 3; `retry_after_s` with 429."""
+    """No reply: nothing is kept under the key. `status` is the HTTP status of api.md, section 3;
+    `retry_after_s` with 429."""
 
     status: int
     message: str
@@ -141,7 +148,8 @@ Outcome = Replied | NotServed
 
 @frozen
 class Stop:
-    """This instance's part is over: it is deposed, tainted, revoked, or drained. The shell ends it; a fresh one may start.
+    """This instance's part is over: it is deposed, tainted, revoked, or drained. The shell ends it; a fresh
+    one may start.
 
     `keep` names the set whose state a successor under a fresh id should bring along.
     """
@@ -152,7 +160,8 @@ class Stop:
 
 @frozen
 class NoteExec:
-    """history.md: one executed unit, before its outputs leave. `seq` is None for a stateless operator (then `slot` is set)."""
+    """history.md: one executed unit, before its outputs leave. `seq` is None for a stateless operator (then
+    `slot` is set)."""
 
     op: str
     generation: int
@@ -223,7 +232,8 @@ class NoteComplete:
 
 @frozen
 class NoteFailover:
-    """history.md: a replica set's primary changed or rolled back. For a shard `op` is its set's name and a `takeover` line results."""
+    """history.md: a replica set's primary changed or rolled back. For a shard `op` is its set's name and a
+    `takeover` line results."""
 
     op: str
     generation: int
@@ -233,7 +243,8 @@ class NoteFailover:
 
 
 class Loss(enum.StrEnum):
-    """What is said of a loss: nobody is known who holds a state; it begins again from a version; or it stems from more than that of one upstream."""
+    """What is said of a loss: nobody is known who holds a state; it begins again from a version; or it stems
+    from more than that of one upstream."""
 
     GONE = "gone"
     RESTARTED = "restarted"
@@ -260,7 +271,7 @@ Effect = (
     | AbandonBatch
     | Capture
     | LoadState
-    | Rehearse
+    | PreloadState
     | WriteCheckpoint
     | ReadCheckpoint
     | RestartModel

@@ -1,4 +1,5 @@
-"""What a shell tells the core. Everything outside the core arrives as one of these; the core never looks for itself."""
+"""What a shell tells the core. Everything outside the core arrives as one of these; the core never looks for
+itself."""
 
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId, UnitId
@@ -21,7 +22,8 @@ class Tick:
 
 @frozen
 class Late:
-    """The instance's own loop ran `by_s` seconds later than it should have: its process was stopped, or got no CPU.
+    """The instance's own loop ran `by_s` seconds later than it should have: its process was stopped, or got
+    no CPU.
 
     It comes before everything that has piled up meanwhile: whoever was silent in that time may have spoken.
     """
@@ -41,8 +43,9 @@ class TopologyLearnt:
 class Member:
     """A registered instance. `of` is an operator, FRONTEND or "manager".
 
-    `kept` is the former id of an instance that came back under this one with the state of that id. `keeps`: it may be a keeper, and go on
-    with what a keeper holds; instances of older versions cannot. `host`: where it runs; "" if that is not known.
+    `kept` is the former id of an instance that came back under this one with the state of that id. `keeps`:
+    it may be a keeper, and go on with what a keeper holds; instances of older versions cannot. `host`: where
+    it runs; "" if that is not known.
     """
 
     instance: InstanceId
@@ -62,7 +65,8 @@ class MembersChanged:
 
 @frozen
 class PeerDown:
-    """The connection to a peer broke: what was sent may be lost. `refused`: nobody listens at its address any more."""
+    """The connection to a peer broke: what was sent may be lost. `refused`: nobody listens at its address any
+    more."""
 
     peer: InstanceId
     refused: bool = False
@@ -98,7 +102,8 @@ class CasUnknown:
 
 @frozen
 class ModelReady:
-    """The model process has initialised; `state` is version 0 as captured (None if stateless), `layout` its signature."""
+    """The model process has initialised; `state` is version 0 as captured (None if stateless), `layout` its
+    signature."""
 
     layout: str
     state: Payload | None
@@ -187,9 +192,11 @@ class Drain:
 
 @frozen
 class ClientRequest:
-    """A client's request at this frontend. `handle` names it in the answer; `key` is the idempotency key, if any.
+    """A client's request at this frontend. `handle` names it in the answer; `key` is the idempotency key, if
+    any.
 
-    `outputs` are the reply tensors asked for (None: all), `present` the names of the tensors that `payload` has.
+    `outputs` are the reply tensors asked for (None: all), `present` the names of the tensors that `payload`
+    has.
     """
 
     handle: int

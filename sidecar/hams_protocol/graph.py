@@ -1,7 +1,7 @@
 """The compiled graph: what the core, the shells and the manager need to know of a `ServiceGraph`.
 
-`hams_operator.graph` makes it from a validated resource; it travels as etcd's `spec`. Nothing here does I/O or validates: a
-`Graph` is right by construction (acyclic, names resolved, lanes computed).
+`hams_operator.graph` makes it from a validated resource; it travels as etcd's `spec`. Nothing here does I/O
+or validates: a `Graph` is right by construction (acyclic, names resolved, lanes computed).
 """
 
 import enum
@@ -15,7 +15,8 @@ FRONTEND = "F"
 FEEDBACK = "F!"
 """The frontend as target of a feedback edge."""
 CLOSE = "F*"
-"""The frontend as target of the implicit sink edge on which a First join reports that all its in-edges have delivered."""
+"""The frontend as target of the implicit sink edge on which a First join reports that all its in-edges have
+delivered."""
 
 SINKS = frozenset((FRONTEND, FEEDBACK, CLOSE))
 
@@ -50,7 +51,8 @@ class WhenLost(enum.StrEnum):
 
 
 class Suspects(enum.StrEnum):
-    """Whether a request of which an instance may have died runs where nobody else holds the state (protocol.md, section 3)."""
+    """Whether a request of which an instance may have died runs where nobody else holds the state
+    (protocol.md, section 3)."""
 
     WAIT = "Wait"
     RUN = "Run"
@@ -58,7 +60,8 @@ class Suspects(enum.StrEnum):
 
 @frozen
 class TensorSpec:
-    """One named tensor of a unit: KServe datatype name and the shape of one row, -1 for a variable dimension."""
+    """One named tensor of a unit: KServe datatype name and the shape of one row, -1 for a variable
+    dimension."""
 
     name: str
     datatype: str
@@ -102,7 +105,8 @@ class BatchPolicy:
 class ModelSpec:
     """How the model process is started. `config` is a JSON object in text.
 
-    `warm_up`: the row that it runs before it is ready, a JSON object in text: `{}` is a made-up one, "" is none.
+    `warm_up`: the row that it runs before it is ready, a JSON object in text: `{}` is a made-up one, "" is
+    none.
     """
 
     entrypoint: str
@@ -134,8 +138,9 @@ class Feedback:
 class Operator:
     """One vertex of the graph.
 
-    `successors` are the targets of its out-edges, in order: operator names, and FRONTEND if a reply tensor comes from it.
-    FEEDBACK and CLOSE edges are implied by `feedback` and `join`. `lanes` are all lanes it executes for one request.
+    `successors` are the targets of its out-edges, in order: operator names, and FRONTEND if a reply tensor
+    comes from it. FEEDBACK and CLOSE edges are implied by `feedback` and `join`. `lanes` are all lanes it
+    executes for one request.
     """
 
     name: str
@@ -163,7 +168,8 @@ class Operator:
 
 @frozen
 class ReplyTensor:
-    """A tensor of the reply: the first of `sources` (operator, tensor) that has a value; with lanes their rows are concatenated."""
+    """A tensor of the reply: the first of `sources` (operator, tensor) that has a value; with lanes their
+    rows are concatenated."""
 
     name: str
     sources: tuple[tuple[str, str], ...]
@@ -199,7 +205,8 @@ class RecoverySpec:
 
 @frozen
 class KubernetesSpec:
-    """What only the objects of a graph on Kubernetes depend on, and no process: templates are JSON objects in text."""
+    """What only the objects of a graph on Kubernetes depend on, and no process: templates are JSON objects in
+    text."""
 
     frontend_template: str = "{}"
     manager_template: str = "{}"
@@ -237,7 +244,8 @@ class Graph:
 
     @cached_property
     def sink_edges(self) -> tuple[tuple[str, str, Lane], ...]:
-        """(operator, target, lane) of every token that the frontend waits for before a request is complete."""
+        """(operator, target, lane) of every token that the frontend waits for before a request is
+        complete."""
         found: list[tuple[str, str, Lane]] = []
         for op in self.data.operators:
             targets = [FRONTEND] if FRONTEND in op.successors else []
@@ -253,7 +261,8 @@ class Graph:
 
     @cached_property
     def stateful_downstream(self) -> dict[str, tuple[str, ...]]:
-        """For every operator and FRONTEND: the stateful operators reachable from it, in topological order, itself excluded."""
+        """For every operator and FRONTEND: the stateful operators reachable from it, in topological order,
+        itself excluded."""
         reach: dict[str, frozenset[str]] = {}
         order = [op.name for op in self.data.operators]
         for op in reversed(self.data.operators):
@@ -267,7 +276,8 @@ class Graph:
 
     @cached_property
     def stateful_upstream(self) -> dict[str, tuple[str, ...]]:
-        """For every operator: the stateful operators from which it can be reached, in topological order, itself excluded."""
+        """For every operator: the stateful operators from which it can be reached, in topological order,
+        itself excluded."""
         order = [op.name for op in self.data.operators if op.stateful]
         return {op: tuple(p for p in order if op in self._reach(p)) for op in self.operators}
 

@@ -9,7 +9,8 @@ Lane = tuple[str, ...]
 """Which of several executions for one request, behind an Interleave; () elsewhere."""
 
 ValueId = str
-"""One computed output, or one skip; copies and resends keep it. The input of request r has the value id `str(r)`."""
+"""One computed output, or one skip; copies and resends keep it. The input of request r has the value id
+`str(r)`."""
 
 
 class RequestId(NamedTuple):

@@ -1,8 +1,8 @@
 """What a message of a peer may name: checked once, before any machine sees it.
 
-A peer is of the same graph, so it names operators, edges, shards and slots that this graph has. One that names others is of another
-graph or another version, or is broken; machines look names up without asking, so such a message would end the instance. Its
-connection is closed instead.
+A peer is of the same graph, so it names operators, edges, shards and slots that this graph has. One that
+names others is of another graph or another version, or is broken; machines look names up without asking, so
+such a message would end the instance. Its connection is closed instead.
 
 Never: judges whether a message is true, or new, or from its right sender. Machines do.
 """
@@ -56,7 +56,8 @@ class UnknownName(Exception):
 
 
 class Names:
-    """The names of one graph. `of`: whose instance takes messages in: an operator, FRONTEND or the managers."""
+    """The names of one graph. `of`: whose instance takes messages in: an operator, FRONTEND or the
+    managers."""
 
     def __init__(self, graph: Graph, of: str) -> None:
         operators = graph.data.operators
@@ -104,7 +105,7 @@ class Names:
             return f"a {type(message).__name__} names {error}"
         return ""
 
-    # -- names -------------------------------------------------------------------------------------------------
+    # -- names -----------------------------------------------------------------------------------------------
 
     def _known_set(self, name: str) -> None:
         if name not in self._sets:
@@ -163,7 +164,7 @@ class Names:
             else:
                 assert isinstance(entry, Admit | DoneEntry), f"{type(entry).__name__} is a log entry"
 
-    # -- messages ----------------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------
 
     def _deliver(self, message: Message) -> None:
         assert isinstance(message, Deliver)

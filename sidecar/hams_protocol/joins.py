@@ -1,8 +1,9 @@
 """Joins: tokens of several in-edges become units of work (protocol.md, section 3).
 
-Every edge carries exactly one token per (request, lane), so a join always completes. A unit is *ready* once its join rule is met; it
-then runs, or, if there is nothing to run, it forwards a skip or an error with the union of the dependencies of all its tokens.
-Invariant: no unit is made of orphan tokens; a purged token takes its unit back to waiting, so that its successor is accepted.
+Every edge carries exactly one token per (request, lane), so a join always completes. A unit is *ready* once
+its join rule is met; it then runs, or, if there is nothing to run, it forwards a skip or an error with the
+union of the dependencies of all its tokens. Invariant: no unit is made of orphan tokens; a purged token takes
+its unit back to waiting, so that its successor is accepted.
 """
 
 import enum
@@ -28,10 +29,11 @@ class Stage(enum.IntEnum):
 class Unit:
     """One (request, lane) at one operator: its tokens by in-edge, and how far it has come.
 
-    `used` are the tokens it runs on, `batch` the batch it runs in. `refused` are the in-edges whose value a First refused. `held`
-    remembers the value ids of tokens that were let go, `keep` that none may be: its execution could still become orphan. `made` are then
-    the dependencies of what it produced, or of what its slot's former owner did. `attempts`: see `Deliver`; above 0 it runs in a batch of
-    its own. `route` is imposed when a predecessor's skip was found (section 4).
+    `used` are the tokens it runs on, `batch` the batch it runs in. `refused` are the in-edges whose value a
+    First refused. `held` remembers the value ids of tokens that were let go, `keep` that none may be: its
+    execution could still become orphan. `made` are then the dependencies of what it produced, or of what its
+    slot's former owner did. `attempts`: see `Deliver`; above 0 it runs in a batch of its own. `route` is
+    imposed when a predecessor's skip was found (section 4).
     """
 
     __slots__ = (
@@ -95,12 +97,14 @@ class Forward:
 
 
 def fan_name(op: str, lane: Lane) -> str:
-    """What an execution of a fan-out operator is called in `Token.fan`: of several lanes each has one of its own."""
+    """What an execution of a fan-out operator is called in `Token.fan`: of several lanes each has one of its
+    own."""
     return f"{op}[{','.join(lane)}]" if lane and not mutants.on("lanes-share-fan") else op
 
 
 def torn(fans: Iterable[tuple[tuple[str, ValueId], ...]]) -> str | None:
-    """The fan-out operator of which tokens of one request with these `fan`s stem from two executions, if any (section 4)."""
+    """The fan-out operator of which tokens of one request with these `fan`s stem from two executions, if any
+    (section 4)."""
     seen: dict[str, ValueId] = {}
     for fan in fans:
         for name, value_id in fan:
@@ -126,7 +130,8 @@ class JoinBuffer:
         return len(self._requests)
 
     def unit_of(self, token: Token) -> UnitId:
-        """The unit a token belongs to: an Interleave runs once per token, each in-edge appends itself to the lane."""
+        """The unit a token belongs to: an Interleave runs once per token, each in-edge appends itself to the
+        lane."""
         if self.operator.join is Join.INTERLEAVE:
             return UnitId(token.request, (*token.lane, token.source))
         return UnitId(token.request, token.lane)
@@ -159,7 +164,8 @@ class JoinBuffer:
         return [unit for units in self._requests.values() for unit in units.values()]
 
     def add(self, token: Token) -> Unit:
-        """Take a token that is neither orphan nor unknown; its unit. A second one for the same edge and unit is a duplicate."""
+        """Take a token that is neither orphan nor unknown; its unit. A second one for the same edge and unit
+        is a duplicate."""
         unit = self.ensure(self.unit_of(token))
         if token.source not in unit.tokens and (
             unit.stage is not Stage.DONE or unit.keep or self.operator.join is Join.FIRST
@@ -235,8 +241,9 @@ class JoinBuffer:
         return unit.used[0].meta
 
     def finish(self, unit: Unit, made: Deps, keep_from: frozenset[str]) -> None:
-        """The unit was executed. Its tokens go, but for all of them if the execution could become orphan (`made` holds what it then depends
-        on), and those from fan-out operators (`keep_from`), who may ask for them again."""
+        """The unit was executed. Its tokens go, but for all of them if the execution could become orphan
+        (`made` holds what it then depends on), and those from fan-out operators (`keep_from`), who may ask
+        for them again."""
         keep = bool(made)
         unit.stage = Stage.DONE
         unit.used = ()
@@ -269,7 +276,8 @@ class JoinBuffer:
         return tuple(unit.tokens[source] for source in self._edges)
 
     def _first(self, unit: Unit) -> tuple[Token, ...] | None:
-        """The first value not refused; an error or a refusal only when every in-edge has delivered and none is left."""
+        """The first value not refused; an error or a refusal only when every in-edge has delivered and none
+        is left."""
         for token in unit.tokens.values():
             if (
                 token.kind is Kind.VALUE

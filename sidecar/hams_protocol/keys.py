@@ -1,8 +1,10 @@
-"""Idempotency keys and whose they are: `SCOPE` + SCOPE_END + the client's own key, or that alone where clients need no credential.
+"""Idempotency keys and whose they are: `SCOPE` + SCOPE_END + the client's own key, or that alone where
+clients need no credential.
 
-A scope stands for a credential, so that clients with different ones cannot meet in a key, by chance or on purpose. SCOPE_END is no character of a
-client's own key: nobody can send a key of another's scope. Entries that were logged before a graph told its clients apart have no scope; they
-answer for every scope, as a retry of theirs must not be executed again (ADR 0023). So the shard is chosen by the client's own part.
+A scope stands for a credential, so that clients with different ones cannot meet in a key, by chance or on
+purpose. SCOPE_END is no character of a client's own key: nobody can send a key of another's scope. Entries
+that were logged before a graph told its clients apart have no scope; they answer for every scope, as a retry
+of theirs must not be executed again (ADR 0023). So the shard is chosen by the client's own part.
 """
 
 SCOPE_END = "\x1f"

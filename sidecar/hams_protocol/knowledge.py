@@ -1,8 +1,8 @@
 """What one instance knows: the topology, which versions are durable, which requests are complete.
 
-It answers the one question everything hangs on: is a dependency durable, orphan, pending or unknown (protocol.md, section 1)?
-Invariant: knowledge only grows. A generation, an end, a durable watermark and a completion never go back; whoever acted on one
-of them was right to.
+It answers the one question everything hangs on: is a dependency durable, orphan, pending or unknown
+(protocol.md, section 1)? Invariant: knowledge only grows. A generation, an end, a durable watermark and a
+completion never go back; whoever acted on one of them was right to.
 """
 
 import enum
@@ -18,7 +18,8 @@ from hams_protocol.topology import ReplicaSet, Slot, Topology, slot_number
 
 
 class Status(enum.IntEnum):
-    """Of a dependency; of a vector, the worst of its entries: what is orphan is so for ever, whatever else it depends on."""
+    """Of a dependency; of a vector, the worst of its entries: what is orphan is so for ever, whatever else it
+    depends on."""
 
     DURABLE = 0
     PENDING = 1
@@ -44,7 +45,8 @@ class Knowledge:
         self._block = graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
 
     def learn(self, topology: Topology, revision: int) -> bool:
-        """Take over a newer topology; False if it is not newer. `revision` -1: heard from a peer, revision not known."""
+        """Take over a newer topology; False if it is not newer. `revision` -1: heard from a peer, revision
+        not known."""
         if topology.generation == self.topology.generation:
             self.revision = max(self.revision, revision)
         if topology.generation <= self.topology.generation:
@@ -72,7 +74,8 @@ class Knowledge:
             del ends[ended]
 
     def owner(self, target: str, request: RequestId) -> tuple[InstanceId | None, int]:
-        """Who holds `target`'s tokens of this request, and in which epoch; `target` is an operator or one of SINKS."""
+        """Who holds `target`'s tokens of this request, and in which epoch; `target` is an operator or one of
+        SINKS."""
         if target in self._stateful:
             found = self.set_of(target)
             return found.primary, found.epoch
@@ -89,7 +92,8 @@ class Knowledge:
         return slot.instance, slot.epoch
 
     def source_epoch(self, source: str, request: RequestId) -> int:
-        """The highest epoch known for the owner of `source`'s tokens of this request: receivers refuse what is below (I5)."""
+        """The highest epoch known for the owner of `source`'s tokens of this request: receivers refuse what
+        is below (I5)."""
         if source in self._stateful:
             return self.set_of(source).epoch
         if source == FRONTEND:
@@ -132,7 +136,8 @@ class Knowledge:
         return self._durable.get(op)
 
     def status_of(self, dep: Dep) -> Status:
-        """Durable, pending, orphan or unknown. So is an epoch whose end was dropped before this instance came: its sender sends again, without it."""
+        """Durable, pending, orphan or unknown. So is an epoch whose end was dropped before this instance
+        came: its sender sends again, without it."""
         found = self._sets.get(dep.op)
         epoch = 0 if found is None else found.epoch
         if dep.epoch > epoch:
@@ -168,7 +173,8 @@ class Knowledge:
         return tuple(dep for dep in deps if self.status_of(dep) is not Status.DURABLE)
 
     def bare(self, token: Token) -> Token:
-        """The token as it is handed on: who gets it may have come too late to hear of ends of epochs long past."""
+        """The token as it is handed on: who gets it may have come too late to hear of ends of epochs long
+        past."""
         deps = self.prune(token.deps)
         return token if len(deps) == len(token.deps) else replace(token, deps=deps)
 

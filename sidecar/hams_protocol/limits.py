@@ -4,13 +4,16 @@ window_versions_max = 64
 """Largest `window` a graph may ask for: versions that are executed but not yet durable."""
 
 queue_units_max = 65_536
-"""Units that may wait in one operator: a graph whose open requests (`frontend.maxInFlight`) times shards times lanes are more is refused.
+"""Units that may wait in one operator: a graph whose open requests (`frontend.maxInFlight`) times shards
+times lanes are more is refused.
 
-Nothing else bounds a queue. Its shards' admission does: a unit in it belongs to an open request, or to one that ended with its failed shard.
+Nothing else bounds a queue. Its shards' admission does: a unit in it belongs to an open request, or to one
+that ended with its failed shard.
 """
 
 resend_after_s = 0.25
-"""A retained token without acknowledgement, a record, a log entry or a question without answer is sent again after this long."""
+"""A retained token without acknowledgement, a record, a log entry or a question without answer is sent again
+after this long."""
 
 resend_items_max = 256
 """Items sent again per tick: a resend storm never starves fresh work."""
@@ -25,25 +28,29 @@ ask_after_s = 0.1
 """Who waits for a durable notice asks the primary after this long."""
 
 notices_for_s = 1.0
-"""A shard's owner is told of durable versions for this long after a request of the shard has passed; who has asked, after it asked."""
+"""A shard's owner is told of durable versions for this long after a request of the shard has passed; who has
+asked, after it asked."""
 
 askers_max = 256
 """Instances that have asked for notices and are told of more."""
 
 completion_delay_s = 0.03
-"""Completion broadcasts wait this long for company: each wakes every instance of the graph, and nobody's answer waits for them."""
+"""Completion broadcasts wait this long for company: each wakes every instance of the graph, and nobody's
+answer waits for them."""
 
 completion_sparse_max = 8192
 """Complete requests above the watermark named in one broadcast."""
 
-stash_messages_max = 4096
-"""Messages held because they name an epoch this instance has not learnt yet; beyond it they are dropped and sent again by their owner."""
+undecided_messages_max = 4096
+"""Messages held because they name an epoch this instance has not learnt yet; beyond it they are dropped and
+sent again by their owner."""
 
 ends_kept = 4
 """Ended epochs that a topology lists per replica set though every instance has heard of them: the newest."""
 
 ends_listed_max = 1024
-"""Ended epochs that a topology lists per replica set at most; beyond it the oldest goes, whoever has not heard of it."""
+"""Ended epochs that a topology lists per replica set at most; beyond it the oldest goes, whoever has not
+heard of it."""
 
 ends_known_max = 4096
 """Ended epochs per replica set that an instance remembers, though the topology lists them no more."""
@@ -67,10 +74,12 @@ attempts_alone_max = 8
 """Upper limit of `recovery.maxAttempts`."""
 
 frozen_max_s = 2.0
-"""A backup that is frozen for this long ends the attempt itself, by committing the next generation unchanged."""
+"""A backup that is frozen for this long ends the attempt itself, by committing the next generation
+unchanged."""
 
 attempt_wait_s = 1.0
-"""Requests that are not suspect wait this long at most for the acknowledgement of what was said of one that is."""
+"""Requests that are not suspect wait this long at most for the acknowledgement of what was said of one that
+is."""
 
 resend_log_entries_max = 256
 """Log entries in one message."""
@@ -112,13 +121,16 @@ hop_budget_min_s = 0.001
 """The deadline's rest handed on with a token is at least this."""
 
 copy_again_after_s = 2.0
-"""A joiner that has heard nothing asks for its copy again after this long (a broken connection makes it ask at once)."""
+"""A joiner that has heard nothing asks for its copy again after this long (a broken connection makes it ask
+at once)."""
 
 stream_floor_bytes_s = 50_000_000
-"""Slowest stream that still counts as progress: a record is sent again only after its bytes could have arrived at this rate."""
+"""Slowest stream that still counts as progress: a record is sent again only after its bytes could have
+arrived at this rate."""
 
 flight_bytes_max = 192 << 20
-"""States on their way to one follower, not acknowledged yet; one always goes. Less than a connection lets wait (`lane_bytes_max`)."""
+"""States on their way to one follower, not acknowledged yet; one always goes. Less than a connection lets
+wait (`lane_bytes_max`)."""
 
 tick_min_s = 0.002
 """Ticks of one machine are at least this far apart, whatever its deadline says."""
@@ -127,10 +139,12 @@ manager_rank_delay_s = 0.05
 """The manager of rank r waits r times this before it does what the first one should have done."""
 
 probe_timeout_min_s = 0.3
-"""A probe or question without answer fails after `recovery.suspectAfter`, but not sooner than this. A refused connection fails it at once."""
+"""A probe or question without answer fails after `recovery.suspectAfter`, but not sooner than this. A refused
+connection fails it at once."""
 
 answer_s_max = 0.6
-"""An answer that took longer than this teaches no more than one that took this long: its instance was stopped, not slow."""
+"""An answer that took longer than this teaches no more than one that took this long: its instance was
+stopped, not slow."""
 
 patience_half_life_s = 5.0
 """Half of what a manager has learnt of answer times is forgotten after this long."""
@@ -145,7 +159,8 @@ probe_again_after_s = 0.5
 """A suspect that nobody could stand in for is probed again after this long."""
 
 kept_wait_s = 2.0
-"""A state whose members are all revoked is not called lost before this long: one of them may come back with it."""
+"""A state whose members are all revoked is not called lost before this long: one of them may come back with
+it."""
 
 checkpoint_wait_s = 10.0
 """A lost state begins again without those that have not read their checkpoints after this long."""
@@ -160,22 +175,26 @@ early_acks_max = 64
 """Acknowledgements of an epoch kept by its primary before it has learnt of its role."""
 
 early_asks_max = 64
-"""Joiners' questions for a copy kept by a primary that has not learnt yet that they are named, or has no state yet."""
+"""Joiners' questions for a copy kept by a primary that has not learnt yet that they are named, or has no
+state yet."""
 
 routes_kept_max = 256
 """Sets of present request tensors whose entry edges a frontend remembers."""
 
 keeper_wait_s = 0.5
-"""An instance that was called as a keeper and has not acknowledged its copy after this long, beside the time on the way, is given up for another."""
+"""An instance that was called as a keeper and has not acknowledged its copy after this long, beside the time
+on the way, is given up for another."""
 
 keepers_done_max = 256
-"""Instances that a primary remembers in an epoch as not to be called as keepers again, beside those that are registered."""
+"""Instances that a primary remembers in an epoch as not to be called as keepers again, beside those that are
+registered."""
 
 keeper_sets_max = 16
 """States of other operators that one instance keeps."""
 
 keeper_state_bytes_max = 1 << 30
-"""Bytes of states, all their versions together, that one instance keeps for other operators; it answers no call above it."""
+"""Bytes of states, all their versions together, that one instance keeps for other operators; it answers no
+call above it."""
 
 starved_s = 0.02
 """A loop that is later than this shows that its own process was starved of CPU."""
@@ -190,7 +209,8 @@ starved_decay = 0.9
 """What is left of the remembered lateness after each Tick."""
 
 judge_late_share = 0.5
-"""An instance whose loop was late by more than this share of `recovery.suspectAfter` judges nobody by silence for a while."""
+"""An instance whose loop was late by more than this share of `recovery.suspectAfter` judges nobody by silence
+for a while."""
 
 judge_calm_factor = 8.0
 """It judges again once it has been on time for this many times the delay."""
@@ -199,19 +219,23 @@ judge_calm_max_s = 3.0
 """It judges again at the latest when it has been on time for this long."""
 
 hung_wait_s = 10.0
-"""A lost state begins again by policy after this long, unless its members are known to be dead: who only hangs may wake up and have it."""
+"""A lost state begins again by policy after this long, unless its members are known to be dead: who only
+hangs may wake up and have it."""
 
 silence_max_s = 30.0
-"""A silence of this length counts, however late its judge runs: a manager that is always short of CPU still replaces what is gone."""
+"""A silence of this length counts, however late its judge runs: a manager that is always short of CPU still
+replaces what is gone."""
 
 probe_again_starved_s = 2.0
-"""A manager that may not judge asks a suspect again after this long: questions cost the CPU that everybody lacks."""
+"""A manager that may not judge asks a suspect again after this long: questions cost the CPU that everybody
+lacks."""
 
 slot_cache_max = 4096
 """Requests whose slot is remembered: somewhat more than are open at once."""
 
 order_slack_items = 64
-"""Entries of a queue that name what is gone already, beyond as many as are there, before it is cleared of them."""
+"""Entries of a queue that name what is gone already, beyond as many as are there, before it is cleared of
+them."""
 
 lost_log_stride_requests = 1 << 32
 """A shard whose log was lost numbers its requests from epoch times this on: no id is ever used twice."""

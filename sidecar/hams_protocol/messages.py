@@ -1,7 +1,8 @@
 """What instances say to each other. Frozen values; payloads are opaque to the core.
 
-Peers: tokens and their acknowledgements, state records, notices, shard logs, completion. Control: managers' questions and the
-answers. Every message that depends on a role names the epoch (or generation) it was sent in; receivers refuse by it alone.
+Peers: tokens and their acknowledgements, state records, notices, shard logs, completion. Control: managers'
+questions and the answers. Every message that depends on a role names the epoch (or generation) it was sent
+in; receivers refuse by it alone.
 """
 
 import enum
@@ -15,7 +16,8 @@ from hams_protocol.topology import Topology
 
 
 class Payload(Protocol):
-    """Tensors of a token, or a captured state: bytes the core never looks into. Its memory lives as long as the object."""
+    """Tensors of a token, or a captured state: bytes the core never looks into. Its memory lives as long as
+    the object."""
 
     @property
     def nbytes(self) -> int:
@@ -29,17 +31,20 @@ class Payload(Protocol):
 
     @property
     def batch_key(self) -> str:
-        """Names of its tensors with their variable dimensions: units whose keys differ never share a batch."""
+        """Names of its tensors with their variable dimensions: units whose keys differ never share a
+        batch."""
         ...
 
     @property
     def defect(self) -> str:
-        """Why this instance cannot read it, "" if it can. It is held and passed on as it came, but no model runs on it (section 3)."""
+        """Why this instance cannot read it, "" if it can. It is held and passed on as it came, but no model
+        runs on it (section 3)."""
         ...
 
 
 class Kind(enum.IntEnum):
-    """What a token carries. An error is a value that no model runs on: it travels on and becomes the reply."""
+    """What a token carries. An error is a value that no model runs on: it travels on and becomes the
+    reply."""
 
     VALUE = 0
     SKIP = 1
@@ -51,7 +56,8 @@ Scalar = bool | int | float | str
 
 @frozen
 class Meta:
-    """What is handed on with every token of a request. `budget_s` is what is left of the deadline when sent."""
+    """What is handed on with every token of a request. `budget_s` is what is left of the deadline when
+    sent."""
 
     parameters: tuple[tuple[str, Scalar], ...] = ()
     trace: str = ""
@@ -61,7 +67,8 @@ class Meta:
 
 @frozen
 class ModelError:
-    """A typed error of a model on a request: the operator and what happened. `status` is HTTP's: 500, or 422 if all First inputs were refused."""
+    """A typed error of a model on a request: the operator and what happened. `status` is HTTP's: 500, or 422
+    if all First inputs were refused."""
 
     op: str
     message: str
@@ -72,7 +79,8 @@ class ModelError:
 class Token:
     """What travels on an edge (protocol.md, sections 1 and 3). The same token may go to several targets.
 
-    `renamed` is set on the input of an internal request: pairs (request tensor, name of that tensor in `payload`); else empty.
+    `renamed` is set on the input of an internal request: pairs (request tensor, name of that tensor in
+    `payload`); else empty.
     """
 
     request: RequestId
@@ -94,7 +102,8 @@ class Token:
         return UnitId(self.request, self.lane)
 
     def failure(self, reader: str) -> ModelError | None:
-        """Why `reader`, an operator, cannot run its model on this token: the error that it carries, or that its payload cannot be read."""
+        """Why `reader`, an operator, cannot run its model on this token: the error that it carries, or that
+        its payload cannot be read."""
         if self.kind is Kind.ERROR:
             return self.error
         if self.payload is None or not self.payload.defect or mutants.on("unreadable-runs"):
@@ -104,7 +113,8 @@ class Token:
 
 @frozen
 class Deliver:
-    """A token for `target`, by the present owner of `token.source` in `epoch` (set or slot epoch; shard epoch for FRONTEND)."""
+    """A token for `target`, by the present owner of `token.source` in `epoch` (set or slot epoch; shard epoch
+    for FRONTEND)."""
 
     target: str
     epoch: int
@@ -133,8 +143,8 @@ class TokenAcks:
 
 @frozen
 class Consumed:
-    """One unit in the execution history of a stateful operator: what it produced, what it got on fan-out edges, and of which executions of
-    fan-outs it stems (`Token.fan`).
+    """One unit in the execution history of a stateful operator: what it produced, what it got on fan-out
+    edges, and of which executions of fan-outs it stems (`Token.fan`).
     """
 
     unit: UnitId
@@ -147,7 +157,8 @@ class Consumed:
 
 @frozen
 class Attempt:
-    """To the owner upstream: the owner of `target` is about to run this alone, died of it, or came through. Its successor must know (section 3).
+    """To the owner upstream: the owner of `target` is about to run this alone, died of it, or came through.
+    Its successor must know (section 3).
 
     `serial` counts what its sender has said: who repeats itself says nothing new.
     """
@@ -172,7 +183,8 @@ class AttemptAck:
 
 @frozen
 class StateRecord:
-    """One version of a stateful operator (protocol.md, 2.5). `state` is None if the version left the state as it was."""
+    """One version of a stateful operator (protocol.md, 2.5). `state` is None if the version left the state as
+    it was."""
 
     op: str
     epoch: int
@@ -204,7 +216,8 @@ class AskApplied:
 
 @frozen
 class Leave:
-    """A backup of a state or a log that is to end asks its primary to let it go: it may be promoted until the topology names it no more."""
+    """A backup of a state or a log that is to end asks its primary to let it go: it may be promoted until the
+    topology names it no more."""
 
     op: str
     epoch: int
@@ -212,7 +225,8 @@ class Leave:
 
 @frozen
 class Durable:
-    """Durable watermarks, coalesced: each `Dep` says that this version, and all before it in that epoch, are durable."""
+    """Durable watermarks, coalesced: each `Dep` says that this version, and all before it in that epoch, are
+    durable."""
 
     versions: tuple[Dep, ...]
 
@@ -226,7 +240,8 @@ class AskDurable:
 
 @frozen
 class AskCopy:
-    """A joiner asks the primary of `op` in `epoch` for a copy. `known` is the version it holds already in this epoch, -1 if none.
+    """A joiner asks the primary of `op` in `epoch` for a copy. `known` is the version it holds already in
+    this epoch, -1 if none.
 
     `generation`: the newest it knows; what it said before it was dropped and named again is of no use.
     """
@@ -239,7 +254,8 @@ class AskCopy:
 
 @frozen
 class StateCopy:
-    """The newest durable version, whole: tensors, consumed units with saved outputs and fan-out inputs, completions.
+    """The newest durable version, whole: tensors, consumed units with saved outputs and fan-out inputs,
+    completions.
 
     `layout`: signature of the state's tensors; "" if unknown.
     """
@@ -263,7 +279,8 @@ class Completion:
 
 @frozen
 class SlotQuery:
-    """The new owner of a slot of a fan-out operator asks what its predecessors delivered, and fences them (protocol.md, section 4)."""
+    """The new owner of a slot of a fan-out operator asks what its predecessors delivered, and fences them
+    (protocol.md, section 4)."""
 
     op: str
     slot: int
@@ -274,8 +291,8 @@ class SlotQuery:
 class SlotAnswer:
     """Every token from that slot that the sender holds.
 
-    `led`: the replica set that the sender led when it answered, and in which epoch: the answer is this set's. None: the sender is stateless,
-    and answers for itself. Who leads several sets sends an answer for each.
+    `led`: the replica set that the sender led when it answered, and in which epoch: the answer is this set's.
+    None: the sender is stateless, and answers for itself. Who leads several sets sends an answer for each.
     """
 
     op: str
@@ -315,8 +332,8 @@ class Ticket(NamedTuple):
 class Admit:
     """Log entry: a request was accepted, under the client's key or a ticket.
 
-    `present` names the tensors that the request has. On internal requests `origin` is the feedback edge's token, with the payload,
-    and `root` the client's request at the beginning of the chain.
+    `present` names the tensors that the request has. On internal requests `origin` is the feedback edge's
+    token, with the payload, and `root` the client's request at the beginning of the chain.
     """
 
     request: RequestId
@@ -333,7 +350,8 @@ class Admit:
 
 @frozen
 class ReplyEntry:
-    """Log entry: the reply of a request, or that there is none (an internal one). `tokens` are the sink tokens it was made of."""
+    """Log entry: the reply of a request, or that there is none (an internal one). `tokens` are the sink
+    tokens it was made of."""
 
     request: RequestId
     tokens: tuple[Token, ...]
@@ -352,7 +370,8 @@ LogEntry = Admit | ReplyEntry | DoneEntry
 
 @frozen
 class LogAppend:
-    """Entries `first` .. `first + len(entries) - 1` of a shard's log, by its owner in `epoch`; all up to `committed` are committed."""
+    """Entries `first` .. `first + len(entries) - 1` of a shard's log, by its owner in `epoch`; all up to
+    `committed` are committed."""
 
     shard: int
     epoch: int
@@ -363,7 +382,8 @@ class LogAppend:
 
 @frozen
 class LogAck:
-    """The peer holds every entry of `epoch`'s log up to and including `last`. `generation`: the newest it knows, 0 if it does not say."""
+    """The peer holds every entry of `epoch`'s log up to and including `last`. `generation`: the newest it
+    knows, 0 if it does not say."""
 
     shard: int
     epoch: int
@@ -373,10 +393,11 @@ class LogAck:
 
 @frozen
 class LogCopy:
-    """One part of a shard's log up to and including `index`, compacted: entries whose replay makes the same key table and open requests.
+    """One part of a shard's log up to and including `index`, compacted: entries whose replay makes the same
+    key table and open requests.
 
-    The last part has `last` set and carries what entries alone do not tell: the next request number, hashes of expired keys, tickets
-    settled per frontend, feedback tokens logged for open requests, and completions.
+    The last part has `last` set and carries what entries alone do not tell: the next request number, hashes
+    of expired keys, tickets settled per frontend, feedback tokens logged for open requests, and completions.
     """
 
     shard: int
@@ -394,7 +415,8 @@ class LogCopy:
 
 @frozen
 class ClientForward:
-    """A request that the sender accepted for a shard of the receiver, as its `counter`-th. `payload` None: only asks how it stands."""
+    """A request that the sender accepted for a shard of the receiver, as its `counter`-th. `payload` None:
+    only asks how it stands."""
 
     shard: int
     counter: int
@@ -418,7 +440,8 @@ class ClientForwardHeld:
 
 @frozen
 class ClientForwardAnswer:
-    """The outcome of a forwarded request: a reply (`status` 200, `request` set) or that none was made (`status` as in NotServed)."""
+    """The outcome of a forwarded request: a reply (`status` 200, `request` set) or that none was made
+    (`status` as in NotServed)."""
 
     counter: int
     status: int
@@ -443,7 +466,8 @@ class Health(enum.IntEnum):
     HEALTHY = 0
     MODEL_DEAD = 1
     NEEDS_ROLLBACK = 2
-    """The model died with versions that were executed but not captured: the set must go back to a retained record."""
+    """The model died with versions that were executed but not captured: the set must go back to a retained
+    record."""
     STOPPING = 3
 
 
@@ -463,10 +487,12 @@ class Probe:
 
 
 LEADS = "primary"
-"""The role of who leads a set and has its state: one that is named primary, and waits for a keeper's copy, has not got it yet."""
+"""The role of who leads a set and has its state: one that is named primary, and waits for a keeper's copy,
+has not got it yet."""
 
 KEPT = "kept"
-"""The role of a state that came along from a former id: no role in the topology, but managers may count on it."""
+"""The role of a state that came along from a former id: no role in the topology, but managers may count on
+it."""
 
 SAVED = "saved"
 """The role of a checkpoint that an instance has read for a state that is lost; version -1: there is none."""
@@ -488,7 +514,8 @@ class RoleReport:
 
 @frozen
 class ProbeAnswer:
-    """`generation` is the newest topology the instance acts on; `roles` are for status and metrics; only rollbacks, KEPT and SAVED decide."""
+    """`generation` is the newest topology the instance acts on; `roles` are for status and metrics; only
+    rollbacks, KEPT and SAVED decide."""
 
     nonce: int
     health: Health
@@ -498,7 +525,8 @@ class ProbeAnswer:
 
 @frozen
 class Freeze:
-    """Manager, 7.2: take no record (log entry) of `epoch` or below for this set any more; report what you have applied."""
+    """Manager, 7.2: take no record (log entry) of `epoch` or below for this set any more; report what you
+    have applied."""
 
     attempt: int
     generation: int
@@ -508,7 +536,8 @@ class Freeze:
 
 @frozen
 class FreezeAnswer:
-    """`applied`: the newest applied version (a shard: last log index); None: this instance holds nothing of the set.
+    """`applied`: the newest applied version (a shard: last log index); None: this instance holds nothing of
+    the set.
 
     A former primary reports its newest retained record with only durable dependencies.
     """
@@ -541,7 +570,8 @@ class Fence:
 
 @frozen
 class FenceAnswer:
-    """`tainted`: the state holds a dep above the ends. `retained` are the versions it could go back to, newest first."""
+    """`tainted`: the state holds a dep above the ends. `retained` are the versions it could go back to,
+    newest first."""
 
     attempt: int
     generation: int

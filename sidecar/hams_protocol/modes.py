@@ -9,7 +9,8 @@ from hams_protocol.graph import Mode
 
 @frozen
 class ModePolicy:
-    """What a mode does: ship states and logs to replicas, retain tokens for a new owner, hold replies until they are durable."""
+    """What a mode does: ship states and logs to replicas, retain tokens for a new owner, hold replies until
+    they are durable."""
 
     replicates: bool
     retains: bool

@@ -1,8 +1,10 @@
-"""Tokens that an owner has produced, kept and sent until they are no longer needed (protocol.md, section 3, Delivery).
+"""Tokens that an owner has produced, kept and sent until they are no longer needed (protocol.md, section 3,
+Delivery).
 
-A token is sent again until the *present* owner of its edge has acknowledged exactly this value in its present epoch, or the request
-is complete. A new owner, or an old one in a new epoch, has acknowledged nothing, so everything retained flows to it at once.
-Retained tokens outlive their acknowledgement: only completion (or becoming orphan) frees them.
+A token is sent again until the *present* owner of its edge has acknowledged exactly this value in its present
+epoch, or the request is complete. A new owner, or an old one in a new epoch, has acknowledged nothing, so
+everything retained flows to it at once. Retained tokens outlive their acknowledgement: only completion (or
+becoming orphan) frees them.
 """
 
 from collections import deque
@@ -16,11 +18,13 @@ from hams_protocol.messages import Attempt, Deliver, Token, TokenAck
 
 
 class Retained:
-    """One token on one edge. `owner` is who it was last sent to; `held` whether that owner has acknowledged it in that epoch.
+    """One token on one edge. `owner` is who it was last sent to; `held` whether that owner has acknowledged
+    it in that epoch.
 
-    `attempts` is what its owners have said of it (section 3, poison), `said` the number of the newest word of the present one. `losses`: how
-    many owners were revoked that it was sent to. Who had acknowledged it may have died of it; who had not, only if that happens again:
-    acknowledgements are late on purpose, and a first failover shall not run everything alone.
+    `attempts` is what its owners have said of it (section 3, poison), `said` the number of the newest word of
+    the present one. `losses`: how many owners were revoked that it was sent to. Who had acknowledged it may
+    have died of it; who had not, only if that happens again: acknowledgements are late on purpose, and a
+    first failover shall not run everything alone.
     """
 
     __slots__ = ("attempts", "due", "epoch", "gone", "held", "losses", "owner", "said", "target", "token")
@@ -39,7 +43,8 @@ class Retained:
 
 
 class Outbox:
-    """All tokens retained by one owner. `sending_epoch` gives the epoch in which it owns a request, None if it does not (any more)."""
+    """All tokens retained by one owner. `sending_epoch` gives the epoch in which it owns a request, None if
+    it does not (any more)."""
 
     def __init__(self, knowledge: Knowledge, sending_epoch: Callable[[RequestId], int | None]) -> None:
         self._knowledge = knowledge
@@ -52,7 +57,8 @@ class Outbox:
         return sum(len(edges) for edges in self._requests.values())
 
     def put(self, target: str, token: Token, now: float) -> list[Effect]:
-        """Retain a token for an edge and send it; a token that is there already with the same value id is left alone."""
+        """Retain a token for an edge and send it; a token that is there already with the same value id is
+        left alone."""
         edges = self._requests.setdefault(token.request, {})
         key = (token.source, target, token.lane)
         old = edges.get(key)
@@ -113,9 +119,11 @@ class Outbox:
         return effects
 
     def attempted(self, sender: InstanceId, word: Attempt) -> bool:
-        """An owner is about to run this alone, or came through: should it die, its successor must know how many have died of it.
+        """An owner is about to run this alone, or came through: should it die, its successor must know how
+        many have died of it.
 
-        False if this instance has no say in it, or `sender` is not its owner: then nothing was noted, and whoever waits goes on asking.
+        False if this instance has no say in it, or `sender` is not its owner: then nothing was noted, and
+        whoever waits goes on asking.
         """
         key = (word.source, word.target, word.lane)
         entry = self._requests.get(word.request, {}).get(key)

@@ -1,9 +1,11 @@
 """Requests that kill the model (protocol.md, section 3, at the end).
 
-Who dies of a request cannot say so afterwards, so it is said before: an instance announces to the owners upstream that it is about to
-run a suspect alone, and they hand that count to its successor with the token. Invariant: only a death while alone counts, and nobody
-but the request itself gets the error. So a suspect runs only when everything that was said has been acknowledged: what it announced, and
-the all-clear of the one before. Nothing else runs in the meantime, but for at most `attempt_wait_s`: an owner upstream may be being replaced.
+Who dies of a request cannot say so afterwards, so it is said before: an instance announces to the owners
+upstream that it is about to run a suspect alone, and they hand that count to its successor with the token.
+Invariant: only a death while alone counts, and nobody but the request itself gets the error. So a suspect
+runs only when everything that was said has been acknowledged: what it announced, and the all-clear of the one
+before. Nothing else runs in the meantime, but for at most `attempt_wait_s`: an owner upstream may be being
+replaced.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,10 +51,11 @@ class Attempts:
         self._spared: dict[UnitId, int] = {}
         self._outlived: dict[UnitId, None] = {}
 
-    # -- counts ----------------------------------------------------------------------------------------------------------------
+    # -- counts ----------------------------------------------------------------------------------------------
 
     def counted(self, unit: UnitId, told: int) -> int:
-        """How many have died of it, by what its upstream tells, which may not have heard yet that nobody died when the epoch before ended."""
+        """How many have died of it, by what its upstream tells, which may not have heard yet that nobody died
+        when the epoch before ended."""
         spared = self._spared.get(unit, told)
         return spared if told == spared + 1 else told
 
@@ -62,12 +65,14 @@ class Attempts:
         self._outlived[unit.id] = None
 
     def outlived(self, unit: Unit) -> bool:
-        """Whether it is suspect for what this very proxy has come through, and not for the death of another one."""
+        """Whether it is suspect for what this very proxy has come through, and not for the death of another
+        one."""
         return unit.id in self._outlived
 
     @property
     def told(self) -> set[RequestId]:
-        """Requests of which owners upstream may hold that they run alone here: announced, or the all-clear is not acknowledged."""
+        """Requests of which owners upstream may hold that they run alone here: announced, or the all-clear is
+        not acknowledged."""
         found = {request for _, request, _ in self._open}
         if self._announced is not None:
             found.add(self._announced.id.request)
@@ -84,11 +89,12 @@ class Attempts:
             self._op, f"the model died {unit.attempts - 1} times while it ran this request alone"
         )
 
-    # -- before and after a run alone --------------------------------------------------------------------------------------------
+    # -- before and after a run alone ------------------------------------------------------------------------
 
     def turn(self, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float) -> list[Effect]:
-        """Before a batch is formed, so while none runs: suspects that may run again come back to the queue, and one that is no longer to run is
-        called off. Such is also who still says RUNNING: its batch was abandoned because its request had completed."""
+        """Before a batch is formed, so while none runs: suspects that may run again come back to the queue,
+        and one that is no longer to run is called off. Such is also who still says RUNNING: its batch was
+        abandoned because its request had completed."""
         effects: list[Effect] = []
         unit = self._announced
         if unit is not None and unit.stage is not Stage.READY:
@@ -105,7 +111,8 @@ class Attempts:
     def may_run(
         self, unit: Unit, queue: BatchQueue, is_safe: Callable[[Unit], bool], now: float
     ) -> tuple[bool, list[Effect]]:
-        """Whether a suspect may run alone now. If not it is announced, or waits aside while others are served."""
+        """Whether a suspect may run alone now. If not it is announced, or waits aside while others are
+        served."""
         effects: list[Effect] = []
         if unit is self._announced and self.is_settled():
             if is_safe(unit):
@@ -147,7 +154,7 @@ class Attempts:
             self._outlived[unit.id] = None
         return self._tell([(token, unit.attempts) for unit in batch for token in unit.used], now)
 
-    # -- words -------------------------------------------------------------------------------------------------------------------
+    # -- words -----------------------------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
         """Whether everything that was said has been acknowledged."""
@@ -183,7 +190,8 @@ class Attempts:
         self._settle()
 
     def clear(self, goes_on: bool, now: float) -> None:
-        """A new epoch: all tokens come again. Nobody died of who was announced: a primary that `goes_on` says so, and does not count it meanwhile."""
+        """A new epoch: all tokens come again. Nobody died of who was announced: a primary that `goes_on` says
+        so, and does not count it meanwhile."""
         unit, self._announced = self._announced, None
         self._open.clear()
         self._parked.clear()

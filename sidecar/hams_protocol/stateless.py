@@ -1,7 +1,8 @@
 """A stateless operator's instance: active for some slots, or a warmed standby (protocol.md, section 4).
 
-Invariant: it emits for a slot only while the newest topology it knows gives it that slot, and, where its operator fans out, only after
-every successor has said what it holds from that slot's former owners (ADR 0019): every instance of a stateless one, the leader of a replica set.
+Invariant: it emits for a slot only while the newest topology it knows gives it that slot, and, where its
+operator fans out, only after every successor has said what it holds from that slot's former owners (ADR
+0019): every instance of a stateless one, the leader of a replica set.
 """
 
 from dataclasses import replace
@@ -60,11 +61,12 @@ from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
 class Inquiry:
     """A new slot owner's question to its successors: what did my predecessors deliver?
 
-    `instances` are those of stateless successors that have not answered. `sets` are the replica sets (of stateful successors, and the
-    shards if there is a sink) whose leader has not answered, each with its epoch when the question was first asked. An answer counts for
-    a set if its sender led that set in this epoch or a later one: whoever leads it afterwards holds nothing that was not told, because its
-    state goes back to the sender's, and because it knew of the slot's epoch before it took a single token. A follower's answer counts for
-    nothing: it may yet apply what its leader has made of a value.
+    `instances` are those of stateless successors that have not answered. `sets` are the replica sets (of
+    stateful successors, and the shards if there is a sink) whose leader has not answered, each with its epoch
+    when the question was first asked. An answer counts for a set if its sender led that set in this epoch or
+    a later one: whoever leads it afterwards holds nothing that was not told, because its state goes back to
+    the sender's, and because it knew of the slot's epoch before it took a single token. A follower's answer
+    counts for nothing: it may yet apply what its leader has made of a value.
 
     `asked` are the leaders that were asked, with their epochs: a new one is asked at once.
     """
@@ -108,7 +110,7 @@ class StatelessMachine(Vertex):
         self._proposed_at = -FOREVER
         self._ticked_at = -FOREVER
 
-    # -- the machine -------------------------------------------------------------------------------------------------------
+    # -- the machine -----------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
@@ -174,7 +176,8 @@ class StatelessMachine(Vertex):
             self._handed = [token for token in self._handed if token.request not in self.knowledge.completed]
 
     def slot_answer(self, query: SlotQuery) -> SlotAnswer:
-        """What it holds, and what came for slots that it has handed over since; where a slot has come back, the joins hold what counts."""
+        """What it holds, and what came for slots that it has handed over since; where a slot has come back,
+        the joins hold what counts."""
         handed = [token for token in self._handed if not self._is_joined(token)]
         if mutants.on("handed-slot-forgotten"):
             handed.clear()
@@ -184,10 +187,11 @@ class StatelessMachine(Vertex):
         unit = self.joins.find(self.joins.unit_of(token))
         return unit is not None and token.source in unit.tokens
 
-    # -- topology ----------------------------------------------------------------------------------------------------------
+    # -- topology --------------------------------------------------------------------------------------------
 
     def topology_changed(self, now: float) -> list[Effect]:
-        """Slots may have come, or have been handed over; one taken away means that this instance is revoked."""
+        """Slots may have come, or have been handed over; one taken away means that this instance is
+        revoked."""
         topology = self.knowledge.topology
         if self.instance in topology.revoked and not mutants.on("revoked-goes-on"):
             self._stopped = True
@@ -219,12 +223,13 @@ class StatelessMachine(Vertex):
         """See `Vertex`."""
         return self._inquire_on()
 
-    # -- handing slots over ----------------------------------------------------------------------------------------------------
+    # -- handing slots over ----------------------------------------------------------------------------------
 
     def _forget(self, lost: set[int]) -> None:
         """Slots handed over: their tokens go to the heir, who has acknowledged nothing.
 
-        The owner of a fan-out may die before it has sent them there: its values stay here to be told, until their requests complete.
+        The owner of a fan-out may die before it has sent them there: its values stay here to be told, until
+        their requests complete.
         """
         for unit in self.joins.units():
             if lost and slot_number(unit.id.request, self._slots) in lost:
@@ -237,14 +242,16 @@ class StatelessMachine(Vertex):
             self._inquiries.pop(number, None)
 
     def _is_leaving(self, unit: Unit) -> bool:
-        """Whether a unit waits for the heir. What the owner waits for does not: other lanes of a request that it has begun, and internal
-        requests, as a client's request is complete only when its feedback has ended."""
+        """Whether a unit waits for the heir. What the owner waits for does not: other lanes of a request that
+        it has begun, and internal requests, as a client's request is complete only when its feedback has
+        ended."""
         if not self._leaving or slot_number(unit.id.request, self._slots) not in self._leaving:
             return False
         return self.joins.meta(unit).hops == 0 and not self.outbox.tokens(unit.id.request)
 
     def _pass_on(self, now: float) -> list[Effect]:
-        """A slot moves once its owner has delivered everything it executed: then, not before, the owner proposes its heir."""
+        """A slot moves once its owner has delivered everything it executed: then, not before, the owner
+        proposes its heir."""
         if self._draining and not self._owned and self.keeper.is_needed:
             return []
         if self._draining and not self._owned:
@@ -283,7 +290,7 @@ class StatelessMachine(Vertex):
             default=None,
         )
 
-    # -- the inquiry -------------------------------------------------------------------------------------------------------
+    # -- the inquiry -----------------------------------------------------------------------------------------
 
     def _inquire(self, slot: int, epoch: int, now: float) -> list[Effect]:
         sets = {name: self.knowledge.set_of(name).epoch for name in self._successor_sets()}
@@ -295,7 +302,8 @@ class StatelessMachine(Vertex):
         ]
 
     def _successor_sets(self) -> list[str]:
-        """Replica sets among the successors. A sink is every shard: each may have logged what it received for its requests."""
+        """Replica sets among the successors. A sink is every shard: each may have logged what it received for
+        its requests."""
         names = [name for name in self.operator.targets if name not in SINKS]
         shards = self.graph.shard_names if len(names) < len(self.operator.targets) else ()
         if mutants.on("one-shard-asked"):
@@ -303,7 +311,8 @@ class StatelessMachine(Vertex):
         return [*(name for name in names if self.graph.operators[name].stateful), *shards]
 
     def _stateless_successors(self) -> set[InstanceId]:
-        """Every instance of a stateless successor that has a slot or is registered: it may have had a slot before."""
+        """Every instance of a stateless successor that has a slot or is registered: it may have had a slot
+        before."""
         topology = self.knowledge.topology
         names = {
             name
@@ -317,7 +326,8 @@ class StatelessMachine(Vertex):
         return found.difference(topology.revoked)
 
     def _ask_leaders(self, inquiry: Inquiry) -> list[Effect]:
-        """Ask the leaders of sets that have not answered; each once for an epoch, until it is asked `_ask_again`."""
+        """Ask the leaders of sets that have not answered; each once for an epoch, until it is asked
+        `_ask_again`."""
         effects: list[Effect] = []
         query = SlotQuery(self.operator.name, inquiry.slot, inquiry.epoch)
         for name in inquiry.sets:
@@ -331,7 +341,8 @@ class StatelessMachine(Vertex):
         return effects
 
     def _inquire_on(self) -> list[Effect]:
-        """Roles have changed. Who has gone need not answer for itself, but a set must answer: its new leader is asked."""
+        """Roles have changed. Who has gone need not answer for itself, but a set must answer: its new leader
+        is asked."""
         effects: list[Effect] = []
         if not self._inquiries:
             return effects
@@ -397,7 +408,8 @@ class StatelessMachine(Vertex):
         return effects
 
     def _adopt(self, token: Token, now: float) -> list[Effect]:
-        """A predecessor's value goes to the other successors under its old id; of a skip only the route is kept."""
+        """A predecessor's value goes to the other successors under its old id; of a skip only the route is
+        kept."""
         is_orphan = self.knowledge.status(token.deps) is Status.ORPHAN
         if token.request in self.knowledge.completed or (is_orphan and not mutants.on("orphan-adopted")):
             return []
@@ -426,7 +438,7 @@ class StatelessMachine(Vertex):
             effects += self.outbox.put(target, token if target in token.route else skip, now)
         return effects
 
-    # -- running the model ---------------------------------------------------------------------------------------------------
+    # -- running the model -----------------------------------------------------------------------------------
 
     def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
         """Queue it; what runs no model takes its turn as well, so that a slot's inquiry holds it too."""
@@ -538,7 +550,8 @@ class StatelessMachine(Vertex):
         return self._emit(unit, Kind.VALUE, result.payload, route, None, now)
 
     def _emit_error(self, unit: Unit, error: ModelError | None, now: float) -> list[Effect]:
-        """To every successor, but for those who have got a skip of a predecessor's already: they may have consumed it."""
+        """To every successor, but for those who have got a skip of a predecessor's already: they may have
+        consumed it."""
         successors = self.operator.successors
         kept = None if mutants.on("route-not-kept") else unit.route
         route = successors if kept is None else tuple(target for target in successors if target in kept)
@@ -578,7 +591,7 @@ class StatelessMachine(Vertex):
             effects += self.outbox.put(target, token, now)
         return effects
 
-    # -- failures of the model -------------------------------------------------------------------------------------------------
+    # -- failures of the model -------------------------------------------------------------------------------
 
     def _batch_failed(self, event: BatchFailed, now: float) -> list[Effect]:
         """Its units run one per batch; one that fails alone gets the error."""

@@ -1,7 +1,8 @@
-"""The topology: who has which role in which epoch. One value per graph, changed only by compare-and-swap (protocol.md, sections 1, 6, 7).
+"""The topology: who has which role in which epoch. One value per graph, changed only by compare-and-swap
+(protocol.md, sections 1, 6, 7).
 
-Changes are pure functions from a topology to the next one, `None` where the change no longer applies. Each raises `generation` by
-one, so of two changes made from the same topology only one can be committed.
+Changes are pure functions from a topology to the next one, `None` where the change no longer applies. Each
+raises `generation` by one, so of two changes made from the same topology only one can be committed.
 """
 
 import zlib
@@ -17,11 +18,12 @@ from hams_protocol.ids import InstanceId, RequestId
 class ReplicaSet:
     """Who holds one state: an operator's or a frontend shard's.
 
-    `in_sync` are the backups in sync, the primary aside. `ends` are (epoch, end) of ended epochs, ascending; an epoch below the
-    first one listed, and below `epoch`, was dropped. `lost` is set when no replica of the state is left and policy says Stop.
-    `restarted_in` is the epoch in which it last began again from less than the durable state: what stems from before was reported as
-    lost, and is not undone. `may_restart`: a person has said that it may, though policy says Stop. `keepers` are instances of other
-    operators that hold everything durable of this epoch while no backup is in sync (ADR 0020): never any beside a backup.
+    `in_sync` are the backups in sync, the primary aside. `ends` are (epoch, end) of ended epochs, ascending;
+    an epoch below the first one listed, and below `epoch`, was dropped. `lost` is set when no replica of the
+    state is left and policy says Stop. `restarted_in` is the epoch in which it last began again from less
+    than the durable state: what stems from before was reported as lost, and is not undone. `may_restart`: a
+    person has said that it may, though policy says Stop. `keepers` are instances of other operators that hold
+    everything durable of this epoch while no backup is in sync (ADR 0020): never any beside a backup.
     """
 
     name: str
@@ -36,7 +38,8 @@ class ReplicaSet:
     keepers: tuple[InstanceId, ...] = ()
 
     def end_of(self, epoch: int) -> int | None:
-        """The last seq of an ended epoch that survived; None if the epoch has not ended or its end was dropped."""
+        """The last seq of an ended epoch that survived; None if the epoch has not ended or its end was
+        dropped."""
         for ended, end in reversed(self.ends):
             if ended == epoch:
                 return end
@@ -59,7 +62,8 @@ class ReplicaSet:
 
 @frozen
 class Slot:
-    """A stateless operator's share of the requests: its active instance, and an epoch, +1 whenever that changes.
+    """A stateless operator's share of the requests: its active instance, and an epoch, +1 whenever that
+    changes.
 
     `heir` is to have it next: the instance hands it over once everything it executed is complete.
     """
@@ -142,7 +146,8 @@ def shrink(
 def name_keeper(
     topology: Topology, name: str, primary: InstanceId, epoch: int, keeper: InstanceId
 ) -> Topology | None:
-    """The primary, alone, names an instance of another operator as its keeper. Safe only when that is in the primary's ack set already."""
+    """The primary, alone, names an instance of another operator as its keeper. Safe only when that is in the
+    primary's ack set already."""
     found = topology.find(name)
     if (
         found.primary != primary
@@ -160,7 +165,8 @@ def name_keeper(
 def admit(
     topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId
 ) -> Topology | None:
-    """The primary declares a joiner in sync, and lets its keeper go. Safe only when the joiner is in the primary's ack set already."""
+    """The primary declares a joiner in sync, and lets its keeper go. Safe only when the joiner is in the
+    primary's ack set already."""
     found = topology.find(name)
     if (
         found.primary != primary
@@ -180,7 +186,8 @@ def admit(
 
 
 def allow_restart(topology: Topology, name: str) -> Topology | None:
-    """A person decides that a lost state shall begin again, from its newest checkpoint or from nothing. None if it is not lost."""
+    """A person decides that a lost state shall begin again, from its newest checkpoint or from nothing. None
+    if it is not lost."""
     found = topology.find(name)
     return topology.with_set(replace(found, may_restart=True)).next() if found.lost else None
 
@@ -199,7 +206,8 @@ def call(
 def pass_on(
     topology: Topology, op: str, number: int, owner: InstanceId, epoch: int, heir: InstanceId
 ) -> Topology | None:
-    """The active instance hands a slot to its heir. Safe only when nothing it executed for the slot is incomplete."""
+    """The active instance hands a slot to its heir. Safe only when nothing it executed for the slot is
+    incomplete."""
     slots = topology.table(op).slots
     if (
         number >= len(slots)
@@ -221,9 +229,11 @@ def hand_over(
     end: int,
     stays: bool = False,
 ) -> Topology | None:
-    """The primary hands its set to an in-sync backup. Safe only when the whole set has applied version `end`, its last one.
+    """The primary hands its set to an in-sync backup. Safe only when the whole set has applied version `end`,
+    its last one.
 
-    `stays`: as a backup, until the heir lets it go, for the heir may have died just now. Otherwise it leaves with this commit.
+    `stays`: as a backup, until the heir lets it go, for the heir may have died just now. Otherwise it leaves
+    with this commit.
     """
     found = topology.find(name)
     if (

@@ -1,7 +1,8 @@
-"""Versions of a state that one replica retains: rollback sources, and what joiners copy (protocol.md, 2.6, 7.2, 7.3).
+"""Versions of a state that one replica retains: rollback sources, and what joiners copy (protocol.md, 2.6,
+7.2, 7.3).
 
-Versions stand in order; each knows its record and, where the version changed nothing, shares the state before it. Invariant: the oldest
-retained version always has its state, so whatever is retained can be gone back to.
+Versions stand in order; each knows its record and, where the version changed nothing, shares the state before
+it. Invariant: the oldest retained version always has its state, so whatever is retained can be gone back to.
 """
 
 from dataclasses import replace
@@ -10,7 +11,8 @@ from hams_protocol.messages import Payload, StateRecord
 
 
 class Version:
-    """One version: its record, and whether its state is there (captured, received, or shared with the version before).
+    """One version: its record, and whether its state is there (captured, received, or shared with the version
+    before).
 
     `carried_nbytes`: what its record carries beside the state, outputs and what came on fan-out edges.
     """
@@ -54,7 +56,8 @@ class VersionStore:
         self.versions = [Version(record, True, state)]
 
     def append(self, record: StateRecord, changed: bool) -> Version:
-        """Add the next version. If it `changed` the state, `record.state` is the state, or None until it is captured."""
+        """Add the next version. If it `changed` the state, `record.state` is the state, or None until it is
+        captured."""
         before = self.versions[-1] if self.versions else None
         state = record.state if changed or before is None else before.state
         version = Version(record, changed, state)

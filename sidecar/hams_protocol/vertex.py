@@ -1,8 +1,10 @@
-"""What every operator instance does, stateful or not: take tokens in, join them, keep and resend what it produced.
+"""What every operator instance does, stateful or not: take tokens in, join them, keep and resend what it
+produced.
 
-Intake law (I3, I5): a token enters a join only if its sender's epoch is not below the highest known for that source, its
-dependencies are all known and none is orphan, its request is not complete, and this instance owns the target. What cannot be judged
-yet is stashed, bounded, and judged again on the next topology; it is not acknowledged before.
+Intake law (I3, I5): a token enters a join only if its sender's epoch is not below the highest known for that
+source, its dependencies are all known and none is orphan, its request is not complete, and this instance owns
+the target. What cannot be judged yet is held, bounded, and judged again on the next topology; it is not
+acknowledged before.
 """
 
 from abc import ABC, abstractmethod
@@ -58,7 +60,8 @@ def up_to_stop(effects: list[Effect]) -> list[Effect]:
 
 
 class Vertex(ABC):
-    """Common machine of an operator instance. Subclasses own the roles, and make its `keeper`, which knows what they are made of."""
+    """Common machine of an operator instance. Subclasses own the roles, and make its `keeper`, which knows
+    what they are made of."""
 
     keeper: "Keeper"
 
@@ -80,12 +83,12 @@ class Vertex(ABC):
             and not graph.operators[edge.source].stateful
             and len(graph.operators[edge.source].targets) > 1
         )
-        self._stash: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.stash_messages_max)
+        self._undecided: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.undecided_messages_max)
         self._acks: dict[InstanceId, list[TokenAck]] = {}
         self._acks_due = FOREVER
         self._values = 0
 
-    # -- what subclasses say -------------------------------------------------------------------------------------------
+    # -- what subclasses say ---------------------------------------------------------------------------------
 
     @abstractmethod
     def sending_epoch(self, request: RequestId) -> int | None:
@@ -115,7 +118,7 @@ class Vertex(ABC):
     def slot_answer(self, query: SlotQuery) -> SlotAnswer | None:
         """What it says to the new owner of a fan-out's slot; None if another instance answers for its set."""
 
-    # -- dispatch --------------------------------------------------------------------------------------------------------
+    # -- dispatch --------------------------------------------------------------------------------------------
 
     def handle_common(self, event: Event, now: float) -> list[Effect] | None:
         """Events that mean the same to every operator instance; None for all others."""
@@ -202,21 +205,21 @@ class Vertex(ABC):
         return [*self.durable_rose(risen, now), *self.keeper.durable_rose(now)] if risen else []
 
     def learn_topology(self, event: TopologyLearnt, now: float) -> list[Effect]:
-        """Take over a topology if it is newer, then judge again what was stashed."""
+        """Take over a topology if it is newer, then judge again what was held."""
         if not self.knowledge.learn(event.topology, event.revision):
             return []
         effects = [*self.topology_changed(now), *self.keeper.topology_changed(now)]
         self.outbox.purge()
         self.attempts.purge()
         effects += self.outbox.owners_changed(now)
-        return [*effects, *self.judge_stash(now)]
+        return [*effects, *self.judge_undecided(now)]
 
-    def judge_stash(self, now: float) -> list[Effect]:
+    def judge_undecided(self, now: float) -> list[Effect]:
         """Judge again what could not be judged before."""
         effects: list[Effect] = []
-        stashed = list(self._stash)
-        self._stash.clear()
-        for sender, deliver in stashed:
+        held = list(self._undecided)
+        self._undecided.clear()
+        for sender, deliver in held:
             effects += self.deliver(sender, deliver, now, again=True)
         return effects
 
@@ -224,7 +227,7 @@ class Vertex(ABC):
         """A topology that came with its etcd revision."""
         return self.learn_topology(TopologyLearnt(topology, revision), now)
 
-    # -- intake ----------------------------------------------------------------------------------------------------------
+    # -- intake ----------------------------------------------------------------------------------------------
 
     def deliver(self, sender: InstanceId, message: Deliver, now: float, again: bool = False) -> list[Effect]:
         """Judge a token, then acknowledge and join it."""
@@ -254,11 +257,11 @@ class Vertex(ABC):
         if status is Status.UNKNOWN and not mutants.on("merge-unknown-epoch"):
             return self._hold(sender, message)
         if self.is_fenced(token.deps):
-            self._stash.append((sender, message))
+            self._undecided.append((sender, message))
             return []
         if self.sending_epoch(token.request) is None:
             if not again:
-                self._stash.append((sender, message))
+                self._undecided.append((sender, message))
             return []
         if self.is_consumed(token):
             self._acknowledge(sender, message, token.value_id, now)
@@ -303,7 +306,7 @@ class Vertex(ABC):
         )
 
     def _hold(self, sender: InstanceId, message: Deliver) -> list[Effect]:
-        self._stash.append((sender, message))
+        self._undecided.append((sender, message))
         return [Send(sender, AskTopology(self.knowledge.topology.generation))]
 
     def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId, now: float) -> None:
@@ -337,12 +340,14 @@ class Vertex(ABC):
         """What the common part does when its time has come, but for sending tokens again."""
         return [*self.attempts.tick(now), *self.keeper.tick(now)]
 
-    # -- purging -----------------------------------------------------------------------------------------------------------
+    # -- purging ---------------------------------------------------------------------------------------------
 
     def purge_units(self, now: float) -> list[Effect]:
-        """Drop orphan tokens from the joins; units that run on them, or whose product is orphan, wait for their successors.
+        """Drop orphan tokens from the joins; units that run on them, or whose product is orphan, wait for
+        their successors.
 
-        A First's product does not depend on its losers; one taken over from a slot's former owner may have no tokens here at all.
+        A First's product does not depend on its losers; one taken over from a slot's former owner may have no
+        tokens here at all.
         """
         effects: list[Effect] = []
         if mutants.on("joins-keep-orphan"):
@@ -386,7 +391,7 @@ class Vertex(ABC):
             self.keeper.requests_completed()
         return []
 
-    # -- fan-out -----------------------------------------------------------------------------------------------------------
+    # -- fan-out ---------------------------------------------------------------------------------------------
 
     def _slot_query(self, sender: InstanceId, query: SlotQuery) -> list[Effect]:
         if not mutants.on("query-without-fence"):
@@ -408,7 +413,7 @@ class Vertex(ABC):
                 found[token.request, token.lane] = self.knowledge.bare(token)
         return tuple(found.values())
 
-    # -- outputs -----------------------------------------------------------------------------------------------------------
+    # -- outputs ---------------------------------------------------------------------------------------------
 
     def new_value_id(self) -> ValueId:
         """A value id never used before."""
@@ -438,7 +443,8 @@ class Vertex(ABC):
         return out, tuple((target, value if target in route else skip) for target in op.targets)
 
     def _fan(self, unit: Unit, out: ValueId) -> tuple[tuple[str, ValueId], ...]:
-        """Fan-out executions it stems from. Stateful ones too: what stems from before a reported loss is not undone, and must not be mixed."""
+        """Fan-out executions it stems from. Stateful ones too: what stems from before a reported loss is not
+        undone, and must not be mixed."""
         fan = set(fan_of(unit))
         if len(self.operator.targets) > 1:
             fan.add((fan_name(self.operator.name, unit.id.lane), out))

@@ -1,14 +1,14 @@
 """Memory for tensors and states: one mapping, handed out in slots that free themselves.
 
-A proxy receives from the network into a slot, the model process reads and writes slots, the proxy sends from a slot: the mapping
-is shared, so nothing is copied or serialised in between. Only the proxy allocates; the model is told where it may write. A slot is
-free again when the last `Buffer`, memoryview or array on it is gone; there is no explicit free, so a slot that is still being sent
-or retained is never handed out twice.
+A proxy receives from the network into a slot, the model process reads and writes slots, the proxy sends from
+a slot: the mapping is shared, so nothing is copied or serialised in between. Only the proxy allocates; the
+model is told where it may write. A slot is free again when the last `Buffer`, memoryview or array on it is
+gone; there is no explicit free, so a slot that is still being sent or retained is never handed out twice.
 
-Invariant: slots in use never overlap, and free plus used bytes are the capacity. The mapping is sparse: memory is taken when a
-page is first touched, and reused slots are warm. Bytes are bounded by the capacity; over it `ArenaFull` is back-pressure, not a
-failure: `reserve` waits. The last `reserve_nbytes` are kept for what frees memory later (results, captures), so that what comes in
-can never block what goes out.
+Invariant: slots in use never overlap, and free plus used bytes are the capacity. The mapping is sparse:
+memory is taken when a page is first touched, and reused slots are warm. Bytes are bounded by the capacity;
+over it `ArenaFull` is back-pressure, not a failure: `reserve` waits. The last `reserve_nbytes` are kept for
+what frees memory later (results, captures), so that what comes in can never block what goes out.
 
 Never: shared between two allocators, resized, or written by who does not hold a `Buffer`.
 """
@@ -59,7 +59,8 @@ class ArenaStats(NamedTuple):
 
 
 class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
-    """The memory of one slot. Every memoryview and array on it refers to this object, so its end is the end of the slot's use."""
+    """The memory of one slot. Every memoryview and array on it refers to this object, so its end is the end
+    of the slot's use."""
 
     __slots__ = ("arena", "offset", "size")
 
@@ -74,7 +75,8 @@ class _Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
 
 
 class Buffer:
-    """`nbytes` bytes of an arena, at `offset` of its mapping (a multiple of 64). Lives as long as someone refers to it or to `view`."""
+    """`nbytes` bytes of an arena, at `offset` of its mapping (a multiple of 64). Lives as long as someone
+    refers to it or to `view`."""
 
     __slots__ = ("_slot", "arena", "nbytes", "offset")
 
@@ -86,13 +88,15 @@ class Buffer:
 
     @property
     def view(self) -> memoryview:
-        """All of it, writable. Made when asked for: a buffer may lie here for long, and a view is larger than the buffer itself."""
+        """All of it, writable. Made when asked for: a buffer may lie here for long, and a view is larger than
+        the buffer itself."""
         found: memoryview = self._slot.data
         return found if len(found) == self.nbytes else found[: self.nbytes]
 
     def trim(self, nbytes: int) -> None:
-        """Keep the first `nbytes` bytes and give the rest back, unless it is little: then the slot stays of a size that will be wanted again.
-        Only for who holds the sole reference, before anyone else gets a view."""
+        """Keep the first `nbytes` bytes and give the rest back, unless it is little: then the slot stays of a
+        size that will be wanted again. Only for who holds the sole reference, before anyone else gets a
+        view."""
         if not 0 <= nbytes <= self.nbytes:
             raise ValueError(f"cannot trim {self.nbytes} bytes to {nbytes}")
         keep = round_up(max(nbytes, 1))
@@ -106,7 +110,8 @@ class Buffer:
 
 
 class Arena:
-    """Slots in one mapping of `capacity` bytes: a file that the model process maps too, or anonymous memory (frontends, tests).
+    """Slots in one mapping of `capacity` bytes: a file that the model process maps too, or anonymous memory
+    (frontends, tests).
 
     Single event loop; references may be dropped on any thread.
     """
@@ -114,7 +119,8 @@ class Arena:
     def __init__(
         self, capacity: int, *, path: Path | None = None, mode: int = 0o600, reserve_nbytes: int = 0
     ) -> None:
-        """Create the mapping. `path`: the file to create (replaced if it exists; never shared with another arena), else anonymous memory."""
+        """Create the mapping. `path`: the file to create (replaced if it exists; never shared with another
+        arena), else anonymous memory."""
         capacity = round_up(capacity)
         if not 0 <= reserve_nbytes < capacity:
             raise ValueError(f"a reserve of {reserve_nbytes} bytes in an arena of {capacity} bytes")
@@ -144,7 +150,8 @@ class Arena:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def allocate(self, nbytes: int, *, urgent: bool = False) -> Buffer:
-        """A slot of `nbytes` bytes, contents undefined. `urgent`: may use the reserve. Raises ArenaFull, ArenaTooSmall."""
+        """A slot of `nbytes` bytes, contents undefined. `urgent`: may use the reserve. Raises ArenaFull,
+        ArenaTooSmall."""
         size = round_up(max(nbytes, 1))
         room = self.capacity if urgent else self.capacity - self._reserve
         if size > room:
@@ -178,7 +185,8 @@ class Arena:
         return await future
 
     def locate(self, view: memoryview) -> tuple[Buffer, int] | None:
-        """The buffer that `view` is a part of, and where in it; None if its memory is not of this arena. No other buffer of it may be trimmed."""
+        """The buffer that `view` is a part of, and where in it; None if its memory is not of this arena. No
+        other buffer of it may be trimmed."""
         slot = view.obj
         if not isinstance(slot, _Slot) or slot.arena is not self:
             return None
@@ -186,8 +194,8 @@ class Arena:
         return Buffer(self, slot, slot.offset, len(slot)), begin
 
     def unmap(self, view: memoryview, slot_nbytes_min: int) -> None:
-        """Forget where the pages of `view` lie, if it is part of a slot of at least that size. The bytes stay: the mapping is shared memory,
-        and whoever reads them maps them again."""
+        """Forget where the pages of `view` lie, if it is part of a slot of at least that size. The bytes
+        stay: the mapping is shared memory, and whoever reads them maps them again."""
         slot = view.obj
         if not isinstance(slot, _Slot) or slot.size < slot_nbytes_min or slot.arena is not self:
             return

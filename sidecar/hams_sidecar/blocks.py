@@ -1,9 +1,11 @@
 """Which parts of a range of bytes are free: segregated free lists, neighbours joined at once.
 
-Pure bookkeeping behind `Arena`; constant time but for a short look through blocks of about the right size. Sizes and offsets are
-multiples of `ALIGN`. After the two-level segregated fit of Masmano et al., ECRTS 2004: eight classes per power of two.
+Pure bookkeeping behind `Arena`; constant time but for a short look through blocks of about the right size.
+Sizes and offsets are multiples of `ALIGN`. After the two-level segregated fit of Masmano et al., ECRTS 2004:
+eight classes per power of two.
 
-Invariant: free blocks neither overlap nor touch (touching ones are joined), and `used` is the capacity less their sizes.
+Invariant: free blocks neither overlap nor touch (touching ones are joined), and `used` is the capacity less
+their sizes.
 """
 
 ALIGN = 64

@@ -1,8 +1,9 @@
-"""The disk side of checkpoints: threads beside the event loop, one file at a time each way (`hams_wire.checkpoints` has the format).
+"""The disk side of checkpoints: threads beside the event loop, one file at a time each way
+(`hams_wire.checkpoints` has the format).
 
-A state of 500 MB takes seconds to read, check and write; the loop, which has heartbeats to send, sees nothing of that but the allocation of
-its memory, which is the loop's alone. A checkpoint that cannot be written (disk full, no permission) is an error in the log and nothing
-else: nothing acknowledged depends on it.
+A state of 500 MB takes seconds to read, check and write; the loop, which has heartbeats to send, sees nothing
+of that but the allocation of its memory, which is the loop's alone. A checkpoint that cannot be written (disk
+full, no permission) is an error in the log and nothing else: nothing acknowledged depends on it.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Datatypes of the Open Inference Protocol: sizes, numpy types, and the encoding of BYTES.
 
-BYTES elements are encoded one after another, row-major, each as a 4-byte little-endian length and its bytes (the protocol's raw
-tensor form). BF16 has no numpy type: its 16-bit patterns appear as uint16.
+BYTES elements are encoded one after another, row-major, each as a 4-byte little-endian length and its bytes
+(the protocol's raw tensor form). BF16 has no numpy type: its 16-bit patterns appear as uint16.
 """
 
 import math

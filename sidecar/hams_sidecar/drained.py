@@ -1,7 +1,8 @@
 """Frontends of a deleted graph leave together: each may lead a shard in which a client of another one waits.
 
-Nobody takes such a shard over any more, so who has answered its own clients says so in etcd, and stays until all that are there have. Who cannot
-say it leaves at once, lest the others wait for it: who is gone is not waited for.
+Nobody takes such a shard over any more, so who has answered its own clients says so in etcd, and stays until
+all that are there have. Who cannot say it leaves at once, lest the others wait for it: who is gone is not
+waited for.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ class Drained:
             self._said.add(name.removeprefix(records.DRAINED))
 
     async def until_all(self, node: Node, *events: asyncio.Event, timeout_s: float) -> None:
-        """Say it of `node`, and return when it is said of every frontend that is registered, or as `Node.until`."""
+        """Say it of `node`, and return when it is said of every frontend that is registered, or as
+        `Node.until`."""
 
         def holds() -> bool:
             return all(

@@ -1,10 +1,11 @@
 """The frontend process: the inference endpoint on one side, the frontend core and its peers on the other.
 
-`GraphPort` turns a checked request into a `ClientRequest` of the core, and the core's answer into an outcome. It decides nothing: what an
-answer is, when it may leave, and what a key means are the core's.
+`GraphPort` turns a checked request into a `ClientRequest` of the core, and the core's answer into an outcome.
+It decides nothing: what an answer is, when it may leave, and what a key means are the core's.
 
-Invariant: what reaches the core can be sent to every peer and is taken by it. A log must not hold an entry that cannot be delivered, so a request
-is tried on the peers' codec first (`_check_sendable`), however well the endpoint has checked it.
+Invariant: what reaches the core can be sent to every peer and is taken by it. A log must not hold an entry
+that cannot be delivered, so a request is tried on the peers' codec first (`_check_sendable`), however well
+the endpoint has checked it.
 """
 
 import asyncio
@@ -84,7 +85,7 @@ class GraphPort:
         self.predecessor: Predecessor | None = None
         self.successor: Successor | None = None
 
-    # -- InferencePort -----------------------------------------------------------------------------------------------------------
+    # -- InferencePort ---------------------------------------------------------------------------------------
 
     def submit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
         """Run one request. A caller that goes away is forgotten; the request is not."""
@@ -156,13 +157,14 @@ class GraphPort:
         return self.node is None or not self.node.stopped.done()
 
     def pause(self) -> None:
-        """The instance is over, the process is not: whoever waits is told that the outcome is not known here; the key will tell."""
+        """The instance is over, the process is not: whoever waits is told that the outcome is not known here;
+        the key will tell."""
         self.node = None
         waiting, self._waiting = self._waiting, {}
         for done in waiting.values():
             done(TimedOut())
 
-    # -- the core's side -----------------------------------------------------------------------------------------------------------
+    # -- the core's side -------------------------------------------------------------------------------------
 
     def perform(self, effect: Effect) -> None:
         """Effects that only a frontend has: answers."""
@@ -203,7 +205,8 @@ class GraphPort:
         return payload
 
     def _in_place(self, tensors: tuple[Tensor, ...]) -> Payload | None:
-        """The tensors where they are, if they arrived in one buffer of the arena and lie there as a payload's tensors must."""
+        """The tensors where they are, if they arrived in one buffer of the arena and lie there as a payload's
+        tensors must."""
         buffer: Buffer | None = None
         placed: list[TensorInfo] = []
         for tensor in tensors:
@@ -228,7 +231,8 @@ class GraphPort:
                 return Reply(self._tensors(outcome.tokens))
             if outcome.error.status == 422:
                 return Refused(outcome.error.op, outcome.error.message)
-            # A model's exception may name files, hosts or other clients' data; its author decides who reads that.
+            # A model's exception may name files, hosts or other clients' data; its author decides who reads
+            # that.
             hidden = self._graph.data.frontend.hide_model_errors
             return ModelFailure(outcome.error.op, MODEL_FAILED if hidden else outcome.error.message)
         match outcome.status:
@@ -248,7 +252,8 @@ class GraphPort:
         return tuple([tensor for tensor in found if tensor is not None])
 
     def _reply_tensor(self, choice: ReplyTensor, tokens: tuple[Token, ...]) -> Tensor | None:
-        """The first source that has a value; with lanes, the rows of all of them in the order of the declared in-edges."""
+        """The first source that has a value; with lanes, the rows of all of them in the order of the declared
+        in-edges."""
         if len(tokens) == 1:  # mostly: no lanes to put in order
             only, payload = tokens[0], tokens[0].payload
             if only.kind is Kind.VALUE and isinstance(payload, Payload):
@@ -376,7 +381,8 @@ async def serve(
     closing: asyncio.Task[None] | None = None
 
     async def leave(node: Node, within_s: float) -> None:
-        """Clients first: what they wait for is answered by this life, or by the one after it. Of a deleted graph, those of all frontends."""
+        """Clients first: what they wait for is answered by this life, or by the one after it. Of a deleted
+        graph, those of all frontends."""
         nonlocal closing
         by = node.now() + within_s
         if closing is None:
@@ -440,8 +446,8 @@ async def serve(
 def why_not_ready(node: Node | None) -> str | None:
     """Why this frontend should get no requests, or may not yet stand in for another one; None if it may.
 
-    It serves the graph, and holds what it should of every shard. One more than the graph asks for (there is one during an upgrade) has no part
-    in any shard, and is ready as well.
+    It serves the graph, and holds what it should of every shard. One more than the graph asks for (there is
+    one during an upgrade) has no part in any shard, and is ready as well.
     """
     if node is None or node.stopped.done():
         return "this instance is over"

@@ -1,10 +1,11 @@
 """The port between the inference endpoint and the graph behind it: one request in, one outcome out.
 
-The endpoint (`hams_sidecar.endpoint`) speaks HTTP and gRPC and knows no protocol; the frontend speaks the protocol and knows neither HTTP nor gRPC.
-They meet in these types. Every outcome the contract names (api.md, section 3) is a type of its own, so none can be forgotten or guessed
-from a status code.
+The endpoint (`hams_sidecar.endpoint`) speaks HTTP and gRPC and knows no protocol; the frontend speaks the
+protocol and knows neither HTTP nor gRPC. They meet in these types. Every outcome the contract names (api.md,
+section 3) is a type of its own, so none can be forgotten or guessed from a status code.
 
-Invariant: what stands in an `InferenceRequest` has been checked against the graph's inputs: names, datatypes, shapes, sizes, one number of rows.
+Invariant: what stands in an `InferenceRequest` has been checked against the graph's inputs: names, datatypes,
+shapes, sizes, one number of rows.
 """
 
 import asyncio
@@ -19,12 +20,14 @@ Parameter: TypeAlias = bool | int | float | str
 """Value of a request parameter. Integers fit into 64 bits, signed or unsigned."""
 
 Buffer: TypeAlias = bytes | memoryview
-"""Contiguous bytes. A memoryview is one-dimensional, of format "B", and keeps its memory alive and unchanged as long as anything refers to it."""
+"""Contiguous bytes. A memoryview is one-dimensional, of format "B", and keeps its memory alive and unchanged
+as long as anything refers to it."""
 
 
 @frozen
 class Tensor:
-    """One named tensor. `datatype` is the KServe name, `shape` begins with the rows; `data` is little-endian, row-major, without padding.
+    """One named tensor. `datatype` is the KServe name, `shape` begins with the rows; `data` is little-endian,
+    row-major, without padding.
 
     BYTES elements stand behind their 4-byte little-endian lengths, as in the binary tensor extension.
     """
@@ -45,10 +48,12 @@ class TraceContext:
 
 @frozen
 class InferenceRequest:
-    """One client request, checked. The payload, which an idempotency key stands for, is `tensors`, `parameters` and `outputs`.
+    """One client request, checked. The payload, which an idempotency key stands for, is `tensors`,
+    `parameters` and `outputs`.
 
-    `tensors` come in the order of the graph's inputs, absent optional ones left out. `outputs`: names the client asked for, None for all; they exist.
-    `deadline_s`: seconds left, above 0. `digest`: see `payload_digest`; None if nobody asked for it.
+    `tensors` come in the order of the graph's inputs, absent optional ones left out. `outputs`: names the
+    client asked for, None for all; they exist. `deadline_s`: seconds left, above 0. `digest`: see
+    `payload_digest`; None if nobody asked for it.
     """
 
     tensors: tuple[Tensor, ...]
@@ -107,7 +112,8 @@ class Full:
 
 @frozen
 class NotReady:
-    """The graph does not serve at present; nothing was begun (503). `reason` is for the user: what is missing."""
+    """The graph does not serve at present; nothing was begun (503). `reason` is for the user: what is
+    missing."""
 
     reason: str
 
@@ -123,7 +129,8 @@ InferenceOutcome: TypeAlias = (
 
 
 Done: TypeAlias = Callable[[InferenceOutcome | Exception], None]
-"""Is given the outcome of a request, once; or the exception that broke it inside: ours, one 500. It raises nothing."""
+"""Is given the outcome of a request, once; or the exception that broke it inside: ours, one 500. It raises
+nothing."""
 
 
 class InferencePort(Protocol):
@@ -132,13 +139,14 @@ class InferencePort(Protocol):
     def submit(self, request: InferenceRequest, done: Done) -> Callable[[], object]:
         """Run one request; `done` may be called before this returns.
 
-        Returns what to call when nobody waits for the outcome any more: then `done` is not called, and what has been accepted takes effect all the
-        same.
+        Returns what to call when nobody waits for the outcome any more: then `done` is not called, and what
+        has been accepted takes effect all the same.
         """
         ...
 
     def room(self, nbytes: int, first: int) -> memoryview | None:
-        """Writable memory of `nbytes` for a large body, if its tensors can stay there; the first one will begin at byte `first`."""
+        """Writable memory of `nbytes` for a large body, if its tensors can stay there; the first one will
+        begin at byte `first`."""
         ...
 
     def ready(self) -> bool:
@@ -171,14 +179,16 @@ async def outcome_of(port: InferencePort, request: InferenceRequest) -> Inferenc
 
 
 def tensors_digest(tensors: Iterable[Tensor]) -> str:
-    """SHA-256, first 16 hex digits, of tensors (history.md, rule 6): for replies, and for payloads that are tensors alone."""
+    """SHA-256, first 16 hex digits, of tensors (history.md, rule 6): for replies, and for payloads that are
+    tensors alone."""
     return tensor_digest((tensor.name, tensor.datatype, tensor.shape, tensor.data) for tensor in tensors)
 
 
 def payload_digest(
     tensors: Iterable[Tensor], parameters: Mapping[str, Parameter], outputs: Sequence[str] | None
 ) -> str:
-    """Digest of a request's payload: that of its tensors, and if there are any, parameters by name (with their type) and requested outputs as a set.
+    """Digest of a request's payload: that of its tensors, and if there are any, parameters by name (with
+    their type) and requested outputs as a set.
 
     The order of tensors, parameters and outputs, the id and the encoding make no difference.
     """

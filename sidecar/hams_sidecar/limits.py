@@ -1,44 +1,51 @@
 """Bounds of the processes of the data plane; units last."""
 
 arena_bytes_max = 8 << 30
-"""Shared memory of one proxy: tensors, captured and received states. The file is sparse: only what is used takes memory."""
+"""Shared memory of one proxy: tensors, captured and received states. The file is sparse: only what is used
+takes memory."""
 
 arena_reserve_bytes = 64 << 20
-"""Part of it that only the proxy's own work (captures, outputs) may use, so that arriving tokens cannot starve it."""
+"""Part of it that only the proxy's own work (captures, outputs) may use, so that arriving tokens cannot
+starve it."""
 
 frontend_arena_bytes_max = 1 << 30
 """Memory for payloads of one frontend."""
 
 sink_output_bytes_max = frontend_arena_bytes_max // 4
-"""Outputs of one unit that frontends get: what one has no room for would be sent to it again for ever, so it is the unit's error at once."""
+"""Outputs of one unit that frontends get: what one has no room for would be sent to it again for ever, so it
+is the unit's error at once."""
 
 drain_s_max = 10.0
-"""How long a proxy that was asked to end, or a frontend that serves no client any more, may take to hand over; `--drain-s` says otherwise
-(Kubernetes: within the pod's grace period). More than the core's `leave_wait_s` and the copy of a log: who leaves is let go by then, unless
-all end together, and nobody is left to take over."""
+"""How long a proxy that was asked to end, or a frontend that serves no client any more, may take to hand
+over; `--drain-s` says otherwise (Kubernetes: within the pod's grace period). More than the core's
+`leave_wait_s` and the copy of a log: who leaves is let go by then, unless all end together, and nobody is
+left to take over."""
 
 version_told_s = 60.0
-"""A primary writes the newest durable version of its state into etcd this often, if it has risen: what status shows is at most so old."""
+"""A primary writes the newest durable version of its state into etcd this often, if it has risen: what status
+shows is at most so old."""
 
 return_pause_s = 0.5
 """An instance that comes back with its state tries again to reach etcd after this long."""
 
 propagation_s = 0.2
-"""Time a local frontend serves on after readiness is refused; `--propagation-s` says otherwise (a Service on Kubernetes takes longer)."""
+"""Time a local frontend serves on after readiness is refused; `--propagation-s` says otherwise (a Service on
+Kubernetes takes longer)."""
 
 unmap_bytes_min = 64 << 20
-"""States from this size on are not kept mapped in the proxy: a process that is killed closes its sockets only after unmapping its memory, 12 ms
-for 100 MB, and that is when others notice."""
+"""States from this size on are not kept mapped in the proxy: a process that is killed closes its sockets only
+after unmapping its memory, 12 ms for 100 MB, and that is when others notice."""
 
 descriptors_max = 256
 """Descriptions of payloads (names, datatypes, shapes, places of their tensors) kept to be shared."""
 
 in_place_bytes_min = 64 << 10
-"""Smaller tensors are copied from a request's body into memory of their own: the body may be as small, and was not received in place."""
+"""Smaller tensors are copied from a request's body into memory of their own: the body may be as small, and
+was not received in place."""
 
 hold_share_max = 0.5
-"""Of a request's time: for so long at most a frontend holds requests back for its successor, then it takes the succession back. What is left is for
-the requests."""
+"""Of a request's time: for so long at most a frontend holds requests back for its successor, then it takes
+the succession back. What is left is for the requests."""
 
 passing_max = 64
 """Requests that one frontend passes on to its successor at a time; further ones wait."""
@@ -47,15 +54,18 @@ visit_pause_s = 0.1
 """A visit that failed, or a question that nobody could answer yet, is tried again after this long."""
 
 drained_tries_max = 3
-"""A frontend of a deleted graph says so often that no client waits at it, if it does not hear whether that was written."""
+"""A frontend of a deleted graph says so often that no client waits at it, if it does not hear whether that
+was written."""
 
 replies_told_max = 1000
 replies_told_bytes = 2 << 20
-"""Kept replies in one message, and about how many bytes of them: the words among them fit into the head of a message (`visit_head_bytes_max`)."""
+"""Kept replies in one message, and about how many bytes of them: the words among them fit into the head of a
+message (`visit_head_bytes_max`)."""
 
 hashes_told_max = 100_000
 """Hashes of expired keys in one message."""
 
 replies_sought_s = 2.0
-"""A frontend that comes later waits so long for somebody to be registered who has the replies of the shape before: after etcd was away all who live
-register again at once. Where a graph has one frontend, and that dies, the next one serves so much later."""
+"""A frontend that comes later waits so long for somebody to be registered who has the replies of the shape
+before: after etcd was away all who live register again at once. Where a graph has one frontend, and that
+dies, the next one serves so much later."""

@@ -1,8 +1,10 @@
-"""One process, one instance after another: who stops with a state that may be needed yet goes on under a fresh id, and brings it along.
+"""One process, one instance after another: who stops with a state that may be needed yet goes on under a
+fresh id, and brings it along.
 
-Only where the core says so (`Stop.keep`); every other end of an instance is the end of its process, and its supervisor starts a fresh one. That
-holds for a process that is asked to end as well: what it keeps may be the last there is, so it leaves with it only when its time is over.
-Each life has its own connection to etcd, its own peers and its own history; model, memory and endpoint outlive them.
+Only where the core says so (`Stop.keep`); every other end of an instance is the end of its process, and its
+supervisor starts a fresh one. That holds for a process that is asked to end as well: what it keeps may be the
+last there is, so it leaves with it only when its time is over. Each life has its own connection to etcd, its
+own peers and its own history; model, memory and endpoint outlive them.
 """
 
 import asyncio
@@ -37,7 +39,8 @@ Begin = Callable[[InstanceId, int], Awaitable[Node]]
 
 
 def fresh_id(first: InstanceId) -> InstanceId:
-    """An id never used before, by which people still see where it comes from. `first` is the process's own."""
+    """An id never used before, by which people still see where it comes from. `first` is the process's
+    own."""
     return f"{first}-{secrets.token_hex(4)}"
 
 
@@ -55,11 +58,13 @@ async def live(
     leave: Callable[[Node, float], Awaitable[None]],
     leave_s: float,
 ) -> Node:
-    """Run one life after another until one ends for good, or has left when `asked` is set; the last node, still open.
+    """Run one life after another until one ends for good, or has left when `asked` is set; the last node,
+    still open.
 
-    `leave` asks a node to hand over, and waits until it has stopped, for so many seconds at most: `leave_s` for all lives together. `between` is
-    told of each life that is over and goes on in another. The first start may fail (CoordinationError, OSError); a later one waits for etcd, for
-    its state may be the last one there is.
+    `leave` asks a node to hand over, and waits until it has stopped, for so many seconds at most: `leave_s`
+    for all lives together. `between` is told of each life that is over and goes on in another. The first
+    start may fail (CoordinationError, OSError); a later one waits for etcd, for its state may be the last one
+    there is.
     """
     life = 0
     node = await begin(first, life)

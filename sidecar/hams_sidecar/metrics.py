@@ -1,8 +1,9 @@
 """Prometheus metrics of one data-plane process (proxy or frontend).
 
-One `Metrics` per process owns a registry; each part makes its own counters and histograms there, under its own subsystem, and publishes what it
-merely has (queue lengths, retained bytes) through `watch`, which costs nothing until somebody scrapes. Names follow
-https://prometheus.io/docs/practices/naming/: `hams_<subsystem>_<what>_<unit>[_total]`.
+One `Metrics` per process owns a registry; each part makes its own counters and histograms there, under its
+own subsystem, and publishes what it merely has (queue lengths, retained bytes) through `watch`, which costs
+nothing until somebody scrapes. Names follow https://prometheus.io/docs/practices/naming/:
+`hams_<subsystem>_<what>_<unit>[_total]`.
 
 It never keeps a label whose values a client chooses: series would grow without bound.
 """
@@ -61,7 +62,8 @@ class Metrics:
     """The registry of one process. Making the same name twice in one registry is an error (`ValueError`)."""
 
     def __init__(self, subsystem: str, *, process: bool = True) -> None:
-        """`subsystem` leads the names of everything made here; `process`: also publish the process's own memory, CPU and descriptors."""
+        """`subsystem` leads the names of everything made here; `process`: also publish the process's own
+        memory, CPU and descriptors."""
         self._subsystem = subsystem
         self.registry = CollectorRegistry(auto_describe=True)
         if process:
@@ -96,7 +98,8 @@ class Metrics:
     def watch(
         self, name: str, what: str, read: Callable[[], Iterable[Sample]], labels: Sequence[str] = ()
     ) -> None:
-        """Publish what `read` returns at each scrape, as a gauge. `read` runs on the event loop and only looks."""
+        """Publish what `read` returns at each scrape, as a gauge. `read` runs on the event loop and only
+        looks."""
         self.registry.register(_Watch(self.name(name), what, read, labels))
 
     def render(self, accept: str = "") -> tuple[bytes, str]:

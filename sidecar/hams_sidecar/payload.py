@@ -1,7 +1,7 @@
 """What tokens, replies and state records carry: tensors in one buffer of an arena.
 
-The core sees only `nbytes`. A state image is a payload without tensors: bytes that only the model SDK reads. Payloads are
-immutable and share memory freely; equality is identity.
+The core sees only `nbytes`. A state image is a payload without tensors: bytes that only the model SDK reads.
+Payloads are immutable and share memory freely; equality is identity.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,8 @@ from hams_sidecar.datatypes import NUMPY, decode_bytes, encode_bytes
 from hams_wire.peers.payload import TensorInfo
 
 Tensor = TensorInfo
-"""One tensor, as peers describe it: at `offset` of the payload's buffer (a multiple of 64 where we wrote it)."""
+"""One tensor, as peers describe it: at `offset` of the payload's buffer (a multiple of 64 where we wrote
+it)."""
 
 
 class Payload:
@@ -42,7 +43,8 @@ class Payload:
 
     @property
     def batch_key(self) -> str:
-        """Units whose payloads differ in this never share a batch: names of the tensors present, and the shape of one row."""
+        """Units whose payloads differ in this never share a batch: names of the tensors present, and the
+        shape of one row."""
         return _batch_key(self.tensors)
 
     def find(self, name: str) -> Tensor | None:
@@ -57,7 +59,8 @@ class Payload:
         return self.buffer.view[tensor.offset : tensor.offset + tensor.nbytes]
 
     def array(self, name: str) -> npt.NDArray[np.generic]:
-        """Tensor `name` as a read-only array in place (BYTES: a new object array). Raises KeyError, ValueError for bad BYTES."""
+        """Tensor `name` as a read-only array in place (BYTES: a new object array). Raises KeyError,
+        ValueError for bad BYTES."""
         tensor = self.find(name)
         if tensor is None:
             raise KeyError(name)
@@ -67,7 +70,10 @@ class Payload:
         return np.frombuffer(data, dtype=NUMPY[tensor.datatype]).reshape(tensor.shape)
 
     def __repr__(self) -> str:
-        return f"Payload({', '.join(f'{t.name}: {t.datatype}{list(t.shape)}' for t in self.tensors)}; {self.nbytes} bytes)"
+        return (
+            f"Payload({', '.join(f'{t.name}: {t.datatype}{list(t.shape)}' for t in self.tensors)}; "
+            f"{self.nbytes} bytes)"
+        )
 
 
 @lru_cache(maxsize=limits.descriptors_max)
@@ -76,7 +82,8 @@ def _batch_key(tensors: tuple[Tensor, ...]) -> str:
 
 
 def layout(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> tuple[tuple[Tensor, ...], int]:
-    """Place tensors (name, datatype, shape, nbytes) one after another, each aligned: their descriptors and the bytes they take in all."""
+    """Place tensors (name, datatype, shape, nbytes) one after another, each aligned: their descriptors and
+    the bytes they take in all."""
     placed: list[Tensor] = []
     at = 0
     for name, datatype, shape, nbytes in tensors:
@@ -87,7 +94,8 @@ def layout(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> tuple[tu
 
 
 def pack(arena: Arena, arrays: Iterable[tuple[str, str, npt.NDArray[np.generic]]]) -> Payload:
-    """Copy (name, datatype, array) into a new payload. The arrays must have the datatype's numpy type (BYTES: objects of bytes). Raises ArenaFull."""
+    """Copy (name, datatype, array) into a new payload. The arrays must have the datatype's numpy type (BYTES:
+    objects of bytes). Raises ArenaFull."""
     described: list[tuple[str, str, tuple[int, ...], int]] = []
     contents: list[npt.NDArray[np.generic] | bytes] = []
     for name, datatype, array in arrays:

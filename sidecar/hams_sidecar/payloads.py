@@ -29,7 +29,8 @@ class ArenaFactory:
             raise NoRoom(str(error)) from error
 
     def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
-        """The payload in the slot it was received in. Raises ValueError for tensors that no model could be given."""
+        """The payload in the slot it was received in. Raises ValueError for tensors that no model could be
+        given."""
         assert isinstance(room, Buffer)
         known = self._tensors.get(tensors)
         if known is None:
@@ -50,7 +51,8 @@ class ArenaFactory:
 
 
 def _check(tensors: tuple[TensorInfo, ...]) -> None:
-    """Every tensor has rows, a known datatype and the bytes of its shape, and a name of its own. Raises ValueError."""
+    """Every tensor has rows, a known datatype and the bytes of its shape, and a name of its own. Raises
+    ValueError."""
     names: set[str] = set()
     for tensor in tensors:
         if tensor.name in names:

@@ -1,7 +1,7 @@
 """The proxy process: the sidecar of one operator instance.
 
-It ties a core machine (stateful or stateless) to its peers and etcd (`hams_wire.node`) and to its model (`hams_sidecar.model`).
-It decides nothing.
+It ties a core machine (stateful or stateless) to its peers and etcd (`hams_wire.node`) and to its model
+(`hams_sidecar.model`). It decides nothing.
 """
 
 import asyncio
@@ -170,7 +170,8 @@ async def serve(
         await warming.over()
 
     def between(node: Node) -> None:
-        """The model of the life before is in the middle of something: a fresh one tells the next life that it is ready."""
+        """The model of the life before is in the middle of something: a fresh one tells the next life that it
+        is ready."""
         nonlocal kept
         assert isinstance(node.machine, StatefulMachine), "only these keep a state"
         kept = node.machine.kept_state()
@@ -232,7 +233,8 @@ async def serve(
 async def tell_version(
     now: Callable[[], Node | None], graph_uid: str, operator: str, every_s: float = limits.version_told_s
 ) -> None:
-    """While this is the primary, write the newest durable version into etcd, where it has risen: for people's eyes. Until cancelled."""
+    """While this is the primary, write the newest durable version into etcd, where it has risen: for people's
+    eyes. Until cancelled."""
     last = records.VersionRecord(0, -1)
     while True:
         await asyncio.sleep(every_s)
@@ -276,7 +278,8 @@ def arena_bytes(path: Path) -> int:
 
 
 def why_not_ready(node: Node) -> str | None:
-    """Why a proxy's role is not served; None if it is: a primary that serves, a backup in sync, a warm active instance or standby."""
+    """Why a proxy's role is not served; None if it is: a primary that serves, a backup in sync, a warm active
+    instance or standby."""
     machine = node.machine
     assert isinstance(machine, StatefulMachine | StatelessMachine), "a proxy's machine"
     if node.stopped.done():

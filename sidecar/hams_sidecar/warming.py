@@ -1,4 +1,5 @@
-"""An instance without state registers once its model is loaded: with a role, and no model yet, it would only keep requests waiting.
+"""An instance without state registers once its model is loaded: with a role, and no model yet, it would only
+keep requests waiting.
 
 Until then a key of its own under a lease says that it lives, for whoever supervises it.
 """
@@ -41,7 +42,8 @@ class Warming:
             self._loaded.clear()
 
     async def until_loaded(self) -> None:
-        """Until the model has loaded and etcd answers: to end because it does not would take the model along. Raises CoordinationError."""
+        """Until the model has loaded and etcd answers: to end because it does not would take the model along.
+        Raises CoordinationError."""
         key = records.warming_key(self._uid, self._instance)
         while True:
             try:

@@ -1,1 +1,2 @@
-"""The deterministic simulator, the mutants it must catch and the history checker: one seed decides everything."""
+"""The deterministic simulator, the mutants it must catch and the history checker: one seed decides
+everything."""

@@ -1,7 +1,8 @@
-"""What a network may do to chosen messages: hold them back, so that they arrive late and out of order, or lose them.
+"""What a network may do to chosen messages: hold them back, so that they arrive late and out of order, or
+lose them.
 
-Every protocol message may be late, lost or overtaken (protocol.md, "Tolerated"). Chance seldom picks the one that matters; a rule does.
-A rule never changes, forges or repeats a message, and it ends with its fault.
+Every protocol message may be late, lost or overtaken (protocol.md, "Tolerated"). Chance seldom picks the one
+that matters; a rule does. A rule never changes, forges or repeats a message, and it ends with its fault.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,8 @@ def kinds_of(names: str) -> frozenset[type]:
 
 
 class Rule:
-    """Messages of these kinds between these instances are held back for about `delay_s`, or lost if that is below zero.
+    """Messages of these kinds between these instances are held back for about `delay_s`, or lost if that is
+    below zero.
 
     `replaced`: only the first delivery of a value that takes the place of another one on its edge.
     """

@@ -1,6 +1,7 @@
 """What can be asked of `hams sim`.
 
-A word that no history is about is an error: a run that did nothing must not end with the words that nothing was violated.
+A word that no history is about is an error: a run that did nothing must not end with the words that nothing
+was violated.
 """
 
 import argparse
@@ -58,7 +59,10 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help=f"one shape ({', '.join(SHAPES)}); all take turns otherwise",
     )
-    about = f"one row of the fault catalogue or one scene ({', '.join(SCENES)}), one kind of fault ({', '.join(KINDS)}), or `plain`; "
+    about = (
+        f"one row of the fault catalogue or one scene ({', '.join(SCENES)}), one kind of fault "
+        f"({', '.join(KINDS)}), or `plain`; "
+    )
     parser.add_argument(
         "--fault", type=_fault, default=MIXED, metavar="WORD", help=about + "all kinds are mixed otherwise"
     )
@@ -139,7 +143,10 @@ def _fault(text: str) -> str:
     if text.upper() in ELSEWHERE:
         said = f"{text.upper()} is not simulated: it needs {ELSEWHERE[text.upper()]}, see docs/faults.md"
         raise argparse.ArgumentTypeError(f"{said}; simulated are {', '.join(SCENARIOS)}")
-    rows = f"expected a row of the fault catalogue ({', '.join(SCENARIOS)}), a scene, a kind of fault, mixed or plain (all in --help)"
+    rows = (
+        f"expected a row of the fault catalogue ({', '.join(SCENARIOS)}), a scene, a kind of fault, mixed "
+        "or plain (all in --help)"
+    )
     raise argparse.ArgumentTypeError(f"{rows}, found {text!r}{_near(text, WORDS)}")
 
 

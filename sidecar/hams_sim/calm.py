@@ -1,4 +1,5 @@
-"""Who has had a fault lately: whoever drops or replaces an instance that had none, and whose judge had none, does so for nothing."""
+"""Who has had a fault lately: whoever drops or replaces an instance that had none, and whose judge had none,
+does so for nothing."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class Calm:
-    """`hurt`: an instance's faults end then, what follows of them included. `op:x` stands for all of x, "" for everybody."""
+    """`hurt`: an instance's faults end then, what follows of them included. `op:x` stands for all of x, ""
+    for everybody."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -46,9 +48,11 @@ class Calm:
                 )
 
     def check_revoked(self, before: Topology, after: Topology, manager: "Node") -> None:
-        """Nobody is revoked who is well, by a manager that is well, but where a set begins again without its members.
+        """Nobody is revoked who is well, by a manager that is well, but where a set begins again without its
+        members.
 
-        Who lost a state with its model is not well before it has loaded one: its recovery may have to wait for the leases of other sets.
+        Who lost a state with its model is not well before it has loaded one: its recovery may have to wait
+        for the leases of other sets.
         """
         restarted = {
             name

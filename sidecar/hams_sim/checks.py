@@ -1,6 +1,8 @@
-"""What must hold at the end: everything complete and protected (I7), and replies and states agree with the surviving history (I1, I2, I4).
+"""What must hold at the end: everything complete and protected (I7), and replies and states agree with the
+surviving history (I1, I2, I4).
 
-The states are compared by what the *models* hold, not by what the core says of them: every update of a simulated model is in its state.
+The states are compared by what the *models* hold, not by what the core says of them: every update of a
+simulated model is in its state.
 """
 
 import re
@@ -84,7 +86,8 @@ def what_is_open(world: "World") -> str:
         dead = [member for member in item.members if not nodes[member].alive]
         if item.primary is None or item.lost or len(item.in_sync) < backups or dead:
             found.append(
-                f"{name}: epoch {item.epoch}, primary {item.primary}, in sync {list(item.in_sync)} of {backups}, "
+                f"{name}: epoch {item.epoch}, primary {item.primary}, in sync {list(item.in_sync)} of "
+                f"{backups}, "
                 f"joining {list(item.joining)}, dead {dead}{', lost' if item.lost else ''}"
             )
     for op in world.graph.data.operators:
@@ -96,7 +99,8 @@ def what_is_open(world: "World") -> str:
 
 
 def compare_states(world: "World") -> None:
-    """Every primary's model holds exactly the surviving history; every in-sync backup holds the same state; every reply stems from it."""
+    """Every primary's model holds exactly the surviving history; every in-sync backup holds the same state;
+    every reply stems from it."""
     nonces: dict[str, set[tuple[object, int]]] = {}
     taken = {op.name: world.losses.units(op.name) for op in world.graph.data.operators}
     for op in world.graph.data.operators:
@@ -120,7 +124,8 @@ def compare_states(world: "World") -> None:
             if not isinstance(held, SimState) or held.digest != state.digest:
                 raise Broken(
                     "I1",
-                    f"{peer}, in sync, holds another state of {op.name} than {node.id} (version {backup.version}, not {machine.version})",
+                    f"{peer}, in sync, holds another state of {op.name} than {node.id} (version "
+                    f"{backup.version}, not {machine.version})",
                 )
     for client in dict.fromkeys(world.clients.values()):
         if isinstance(client.outcome, Replied) and client.outcome.error is None:
@@ -145,7 +150,8 @@ def _compare_history(world: "World", op: str, state: SimState) -> None:
         if at <= last:
             raise Broken(
                 "I1",
-                f"the model of {op} holds {unit} {'twice or out of order' if at >= 0 else 'which is not in the surviving history'}",
+                f"the model of {op} holds {unit} "
+                f"{'twice or out of order' if at >= 0 else 'which is not in the surviving history'}",
             )
         last = at
     missing = set(units) - set(held)
@@ -158,7 +164,8 @@ def _compare_history(world: "World", op: str, state: SimState) -> None:
         ):
             raise Broken(
                 "I1",
-                f"the model of {op} lacks {note.unit}, seq {note.seq} of epoch {note.epoch}, which is in the surviving history",
+                f"the model of {op} lacks {note.unit}, seq {note.seq} of epoch {note.epoch}, which is in "
+                "the surviving history",
             )
 
 
@@ -196,12 +203,14 @@ def _compare_reply(
             ):
                 raise Broken(
                     "I1",
-                    f"{client.name} got a reply that stems from {item.op}'s execution of {item.unit}, which its state does not have",
+                    f"{client.name} got a reply that stems from {item.op}'s execution of {item.unit}, which "
+                    "its state does not have",
                 )
 
 
 def _judge_error(world: "World", client: str, outcome: Replied) -> None:
-    """No request is refused for two executions of a fan-out unless one was lost with all who had received of it."""
+    """No request is refused for two executions of a fan-out unless one was lost with all who had received of
+    it."""
     error = outcome.error
     if (
         error is not None
@@ -210,7 +219,8 @@ def _judge_error(world: "World", client: str, outcome: Replied) -> None:
     ):
         raise Broken(
             "I2",
-            f"{client} got an error, though no owner of {error.op} was lost with every receiver: {error.message}",
+            f"{client} got an error, though no owner of {error.op} was lost with every receiver: "
+            f"{error.message}",
         )
 
 
@@ -265,8 +275,8 @@ def nothing_twice(world: "World") -> None:
 
 
 def is_promised(world: "World", violation: Violation) -> bool:
-    """Whether the protocol promises what a violation breaks: not one value of a fan-out whose owner was lost with every receiver
-    (section 4).
+    """Whether the protocol promises what a violation breaks: not one value of a fan-out whose owner was lost
+    with every receiver (section 4).
     """
     if violation.invariant not in ("I2", "I4"):
         return True

@@ -1,4 +1,5 @@
-"""Open-loop clients: each sends its request when its time comes, retries under its idempotency key if it has one, and remembers what it got."""
+"""Open-loop clients: each sends its request when its time comes, retries under its idempotency key if it has
+one, and remembers what it got."""
 
 from dataclasses import dataclass
 from random import Random
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Call:
-    """One planned request. `poison`: the operator whose model it kills; `impatient`: its client goes away at once.
+    """One planned request. `poison`: the operator whose model it kills; `impatient`: its client goes away at
+    once.
 
     `unreadable`: who cannot read its payload, see `World.unreadable`.
     """
@@ -193,7 +195,8 @@ class Client:
         )
 
     def _judge_unreadable(self, outcome: Replied) -> None:
-        """What nobody can read ends in an error; whoever sent what everybody can read is not told that it cannot be."""
+        """What nobody can read ends in an error; whoever sent what everybody can read is not told that it
+        cannot be."""
         told = outcome.error is not None and UNREAD in outcome.error.message
         if told and not self.call.unreadable and outcome.request not in self.world.unread:
             raise Broken("I2", f"{self.name} sent nothing unreadable, but its reply says: {outcome.error}")
@@ -241,7 +244,8 @@ def draw_calls(rng: Random, count: int, span_s: float, poisonable: list[str]) ->
 
 
 def spoil(rng: Random, calls: list[Call], share: float) -> None:
-    """Some payloads cannot be read, by anybody or by half of all instances; the same key means the same payload."""
+    """Some payloads cannot be read, by anybody or by half of all instances; the same key means the same
+    payload."""
     for call in calls:
         if rng.random() < share:
             call.unreadable = rng.choice(("all", "some"))

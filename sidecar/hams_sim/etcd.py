@@ -1,7 +1,9 @@
-"""etcd as the shells see it: one linearizable topology with compare-and-swap, members under leases, watches with delay.
+"""etcd as the shells see it: one linearizable topology with compare-and-swap, members under leases, watches
+with delay.
 
-Every commit is checked: generation +1, epochs and ends never go back, a set is not given to somebody without its state. Trouble is drawn
-from the seed: requests and replies are lost (their proposer learns nothing, its shell reads again), etcd is away for a while.
+Every commit is checked: generation +1, epochs and ends never go back, a set is not given to somebody without
+its state. Trouble is drawn from the seed: requests and replies are lost (their proposer learns nothing, its
+shell reads again), etcd is away for a while.
 """
 
 from random import Random
@@ -47,7 +49,7 @@ class Etcd:
         """Whether this instance reaches etcd now."""
         return not self.away and not node.etcd_cut and not node.paused and node.alive
 
-    # -- compare-and-swap --------------------------------------------------------------------------------------------------------
+    # -- compare-and-swap ------------------------------------------------------------------------------------
 
     def propose(self, node: "Node", revision: int, topology: Topology) -> None:
         """A shell sends a transaction, one after the other."""
@@ -147,7 +149,8 @@ class Etcd:
                 if new.primary != old.primary and old.primary is not None and new.primary is not None:
                     raise Broken(
                         "I5",
-                        f"{node.id} gave epoch {old.epoch} of {old.name} to {new.primary}; it was {old.primary}'s",
+                        f"{node.id} gave epoch {old.epoch} of {old.name} to {new.primary}; it was "
+                        f"{old.primary}'s",
                     )
                 fresh = [item for item in new.in_sync if item not in old.in_sync and item not in old.joining]
                 if fresh and old.primary is not None:
@@ -164,7 +167,8 @@ class Etcd:
                 if below and end < max(below) and new.restarted_in == old.restarted_in:
                     raise Broken(
                         "I3",
-                        f"{node.id} ended epoch {old.epoch} of {old.name} at {end}, below an earlier end {max(below)}",
+                        f"{node.id} ended epoch {old.epoch} of {old.name} at {end}, below an earlier end "
+                        f"{max(below)}",
                     )
                 known[old.epoch] = end
             for epoch, end in new.ends:
@@ -181,7 +185,7 @@ class Etcd:
                 ):
                     raise Broken("I5", f"{node.id} moved slot {number} of {table.op} without a new epoch")
 
-    # -- members -------------------------------------------------------------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------------------------
 
     def register(self, node: "Node") -> None:
         """A shell registers its instance under a lease, or renews what it says."""

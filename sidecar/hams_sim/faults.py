@@ -1,7 +1,8 @@
 """Faults: what is drawn from the seed, and how each one is done to the world.
 
-A fault names its victim by role, and the role is looked up when the fault strikes. Nothing here goes beyond what the protocol tolerates
-unless its scenario says so: an instance is only hurt while another sound member of each of its sets holds the state.
+A fault names its victim by role, and the role is looked up when the fault strikes. Nothing here goes beyond
+what the protocol tolerates unless its scenario says so: an instance is only hurt while another sound member
+of each of its sets holds the state.
 """
 
 from collections.abc import Callable
@@ -53,9 +54,11 @@ TRIGGERS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Fault:
-    """`at` seconds, `kind`, `victim` and `other` by role, for how long, and details. `trigger`: strike before the n-th such effect or message.
+    """`at` seconds, `kind`, `victim` and `other` by role, for how long, and details. `trigger`: strike before
+    the n-th such effect or message.
 
-    `what`: kinds of messages, for `hold` and `lose`. `also`: what follows this fault once it has struck, their `at` counted from then.
+    `what`: kinds of messages, for `hold` and `lose`. `also`: what follows this fault once it has struck,
+    their `at` counted from then.
     """
 
     at: float
@@ -114,7 +117,8 @@ KINDS: tuple[tuple[str, int], ...] = (
     ("start", 0),
     ("decide", 0),
 )
-"""What is drawn unless a kind is asked for. Weights stay as they are, or every seed of the corpus means another history."""
+"""What is drawn unless a kind is asked for. Weights stay as they are, or every seed of the corpus means
+another history."""
 
 MIXED = "mixed"
 KINDS_MIXED: tuple[tuple[str, int], ...] = (
@@ -258,7 +262,7 @@ class Faults:
             undo()
         self._undo.clear()
 
-    # -- who ---------------------------------------------------------------------------------------------------------------------
+    # -- who -------------------------------------------------------------------------------------------------
 
     def find(self, role: str) -> Node | None:
         """The instance that has a role now."""
@@ -294,7 +298,7 @@ class Faults:
             found = [node for node in world.living() if node.of == of]
         return self.rng.choice(found) if found else None
 
-    # -- strike ------------------------------------------------------------------------------------------------------------------
+    # -- strike ----------------------------------------------------------------------------------------------
 
     def strike(self, fault: Fault) -> None:
         """The fault's time has come; with a trigger its victim is armed."""
@@ -402,7 +406,8 @@ class Faults:
             etcd.commit(leader, changed)
 
     def _starve(self, until_s: float) -> None:
-        """Everybody waits for CPU again and again, mostly for a moment, now and then for seconds, until then: the machine has far too few cores."""
+        """Everybody waits for CPU again and again, mostly for a moment, now and then for seconds, until then:
+        the machine has far too few cores."""
         for node in self.world.living():
             self._starve_one(node, until_s)
 
@@ -422,7 +427,8 @@ class Faults:
             self.world.after(run_s, self._starve_one, node, until_s)
 
     def _lose_leases(self) -> None:
-        """etcd forgets every registration; each shell sees its own go, and registers again. That is no reason to move a role."""
+        """etcd forgets every registration; each shell sees its own go, and registers again. That is no reason
+        to move a role."""
         world = self.world
         before, epochs = world.etcd.writes, {item.name: item.epoch for item in world.etcd.topology.sets}
         living = list(world.living())
@@ -449,7 +455,8 @@ class Faults:
         world.after(limits.leases_back_s, judge)
 
     def _late(self) -> float:
-        """How long after everything else etcd's watch comes back: peers hear from an instance that does not know yet what it has missed."""
+        """How long after everything else etcd's watch comes back: peers hear from an instance that does not
+        know yet what it has missed."""
         return 0.0 if self.world.healing else 0.3 * self.rng.random()
 
     def _cut_managers(self, node: Node, span_s: float) -> None:
@@ -463,7 +470,8 @@ class Faults:
         return self.world.network.link(a, b), self.world.network.link(b, a)
 
     def _isolate(self, node: Node, way: int, span_s: float, late: bool) -> None:
-        """The host is cut off: no reset, only silence. `way` 1: nothing leaves, 2: nothing arrives, 3: both."""
+        """The host is cut off: no reset, only silence. `way` 1: nothing leaves, 2: nothing arrives, 3:
+        both."""
         world = self.world
         links: list[Link] = []
         for other in world.living():
@@ -611,7 +619,8 @@ class Faults:
 
 
 def _concerns(fault: Fault, node: Node | None) -> tuple[str, ...]:
-    """Whom a fault hurts, as `Calm` names them: its victim, a set between whose members messages are missing, or anybody.
+    """Whom a fault hurts, as `Calm` names them: its victim, a set between whose members messages are missing,
+    or anybody.
 
     What one operator says to another is nothing that a set could be shrunk for.
     """

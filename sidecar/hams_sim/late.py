@@ -1,4 +1,5 @@
-"""Scenes for single rules in which chosen messages come late, or not at all, while their senders die or are replaced.
+"""Scenes for single rules in which chosen messages come late, or not at all, while their senders die or are
+replaced.
 
 The messages are chosen so that the rule is all that stands between them and a broken invariant.
 """
@@ -24,7 +25,8 @@ from hams_sim.scene import (
 
 
 def stale_acks(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Values are replaced, since upstream a primary dies; acknowledgements of the old ones come late, the new ones get lost."""
+    """Values are replaced, since upstream a primary dies; acknowledgements of the old ones come late, the new
+    ones get lost."""
     return [
         hold(0.0, "TokenAcks", "", "", 0.2, span + 0.3),
         Fault(0.0, "lose-replaced", span_s=span + 0.3, what="Deliver"),
@@ -41,8 +43,8 @@ def stale_acks(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def second_thoughts(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Upstream the backups are not equally far. The manager that would go on with the lowest, and has frozen who is tainted by that, dies
-    with it; the next one finds that nobody is tainted."""
+    """Upstream the backups are not equally far. The manager that would go on with the lowest, and has frozen
+    who is tainted by that, dies with it; the next one finds that nobody is tainted."""
     up = first(graph)
     at = rng.uniform(0.1, span)
     return [
@@ -65,7 +67,8 @@ def late_freeze(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def two_minds(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Two managers recover at once: one does not reach the lowest backup and would keep more. Its Fence comes after the other one's."""
+    """Two managers recover at once: one does not reach the lowest backup and would keep more. Its Fence comes
+    after the other one's."""
     up, down = first(graph), last(graph)
     at = rng.uniform(0.6, span)
     return [
@@ -79,8 +82,8 @@ def two_minds(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def out_of_reach(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Downstream the primary dies and its backup is cut off until its lease is gone: the set counts as lost, and recoveries upstream need
-    not ask it. What that backup holds has become orphan when it is back."""
+    """Downstream the primary dies and its backup is cut off until its lease is gone: the set counts as lost,
+    and recoveries upstream need not ask it. What that backup holds has become orphan when it is back."""
     up, down = first(graph), last(graph)
     at = rng.uniform(0.1, 0.4)
     return [
@@ -98,7 +101,8 @@ def out_of_reach(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def unleased(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A backup's lease has expired, though it lives and follows; its primary dies, and the managers do not see it."""
+    """A backup's lease has expired, though it lives and follows; its primary dies, and the managers do not
+    see it."""
     name = rng.choice([op.name for op in graph.data.operators if op.stateful])
     return [
         Fault(0.0, "cut-etcd", f"backup:{name}", span_s=span),
@@ -132,7 +136,8 @@ def heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def both_end(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary and its only backup are told to end at almost the same time, while commits take long, or are heard of late."""
+    """A primary and its only backup are told to end at almost the same time, while commits take long, or are
+    heard of late."""
     name = rng.choice([op.name for op in graph.data.operators if op.stateful])
     at = rng.uniform(0.1, span)
     kind, amount = rng.choice(
@@ -168,7 +173,8 @@ def log_heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def both_leave(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The owner of a shard and its only follower are to end at nearly the same time, while etcd, its watch or the operators are slow."""
+    """The owner of a shard and its only follower are to end at nearly the same time, while etcd, its watch or
+    the operators are slow."""
     at = rng.uniform(0.05, span / 2)
     roles = rng.sample(("primary:F", "backup:F"), 2)
     found = [
@@ -195,7 +201,8 @@ def both_leave(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def short_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A follower lags behind its owner and the other follower; the owner dies, and then the one that took over."""
+    """A follower lags behind its owner and the other follower; the owner dies, and then the one that took
+    over."""
     at = rng.uniform(0.05, span / 2)
     return [
         hold(max(at - 0.1, 0.0), "LogAppend", "primary:F", "backup:F", 0.5, 0.2),
@@ -205,7 +212,8 @@ def short_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def late_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """What a dead owner had said to its followers comes when another one owns the shard; then that one dies."""
+    """What a dead owner had said to its followers comes when another one owns the shard; then that one
+    dies."""
     at = rng.uniform(0.05, span / 2)
     return [
         hold(0.0, "LogAppend", "op:F", "op:F", rng.choice((0.01, 0.05, 0.2)), span + 0.3),
@@ -215,7 +223,8 @@ def late_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def unheard(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A join hears of topologies late; one of its in-edges brings what a dead primary made, the other what its successor makes."""
+    """A join hears of topologies late; one of its in-edges brings what a dead primary made, the other what
+    its successor makes."""
     names = {op.name: op for op in graph.data.operators}
     up = first(graph)
     slow = rng.choice(names[up].successors)
@@ -237,7 +246,8 @@ def unheard(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def slow_receivers(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The owner of a fan-out is replaced unawares, and its receivers hear of it late: only the heir's question fences it."""
+    """The owner of a fan-out is replaced unawares, and its receivers hear of it late: only the heir's
+    question fences it."""
     op = fan_out(graph)
     at = rng.uniform(0, span)
     found = [Fault(at, "cut-managers", f"primary:{op.name}", span_s=0.8)]
@@ -249,7 +259,8 @@ def slow_receivers(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def joins_twice(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary alone goes back by itself while somebody joins; what that one has acknowledged before comes after."""
+    """A primary alone goes back by itself while somebody joins; what that one has acknowledged before comes
+    after."""
     up = first(graph)
     at = rng.uniform(0, span / 4)
     return [
@@ -265,7 +276,8 @@ def joins_twice(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def pending_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Downstream has no backup and goes back while what upstream did is pending; then upstream fails over, and that is gone."""
+    """Downstream has no backup and goes back while what upstream did is pending; then upstream fails over,
+    and that is gone."""
     up, down = first(graph), last(graph)
     at = rng.uniform(0, span / 4)
     return [
@@ -286,7 +298,8 @@ def pending_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def told_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Downstream has no backup and has told to what it could go back; before that is committed it hears that what it had of others is durable."""
+    """Downstream has no backup and has told to what it could go back; before that is committed it hears that
+    what it had of others is durable."""
     up, down = first(graph), last(graph)
     at = rng.uniform(0, span / 4)
     dies = sorted(at + rng.uniform(0.1, span) for _ in range(2))
@@ -301,8 +314,9 @@ def told_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def silent_primary(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The owner of a fan-out dies between two deliveries. Who received the first leads a set; its answer to the heir is lost. Its follower
-    answers, gets the record of what its leader made of the value, and takes over: that one dies before the heir has heard from it."""
+    """The owner of a fan-out dies between two deliveries. Who received the first leads a set; its answer to
+    the heir is lost. Its follower answers, gets the record of what its leader made of the value, and takes
+    over: that one dies before the heir has heard from it."""
     op = fan_out(graph)
     holders = [name for name in op.targets if name in SINKS or graph.operators[name].stateful]
     taker = rng.choice(holders)
@@ -319,8 +333,8 @@ def silent_primary(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def tainted_lives(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Upstream a primary dies, and downstream the state is tainted. Who is to have that one dies between its answer and the commit: then
-    the tainted primary, which lives, has all that is left of the state."""
+    """Upstream a primary dies, and downstream the state is tainted. Who is to have that one dies between its
+    answer and the commit: then the tainted primary, which lives, has all that is left of the state."""
     up, down = first(graph), last(graph)
     at = rng.uniform(0.1, span)
     return [
@@ -331,7 +345,8 @@ def tainted_lives(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def second_backup(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary dies. Of its two backups the one that is to have the set dies between its answer and the commit."""
+    """A primary dies. Of its two backups the one that is to have the set dies between its answer and the
+    commit."""
     op = stateful(rng, graph)
     at = rng.uniform(0.1, span)
     found = [kill_heir(at - 0.001, op, rng.choice((1, 1, 2))), flushed(at, f"primary:{op}")]
@@ -346,7 +361,8 @@ def kill_heir(at: float, op: str, count: int) -> Fault:
 
 
 def adopted_orphan(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The heir of a fan-out takes a value over from a successor. What that stems from is an orphan soon, or is already, unknown to who tells it."""
+    """The heir of a fan-out takes a value over from a successor. What that stems from is an orphan soon, or
+    is already, unknown to who tells it."""
     op, up = fan_out(graph), first(graph)
     at = rng.uniform(0.05, span)
     found = [
@@ -364,8 +380,9 @@ def adopted_orphan(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Only one successor of a fan-out, a state, has received a value. Its backup dies, and another one joins by copying; then its primary
-    and the owner of the fan-out die together: only the copy tells of the value."""
+    """Only one successor of a fan-out, a state, has received a value. Its backup dies, and another one joins
+    by copying; then its primary and the owner of the fan-out die together: only the copy tells of the
+    value."""
     op = fan_out(graph)
     taker = rng.choice([name for name in op.targets if name not in SINKS and graph.operators[name].stateful])
     at = rng.uniform(0.1, span / 4)
@@ -386,8 +403,9 @@ def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def handed_slot(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A fan-out's successor hands a slot over with what it has not executed; the owner of the fan-out dies before it has sent that to the
-    heir, and so does whoever has passed the value on. Who has handed the slot over is left to tell."""
+    """A fan-out's successor hands a slot over with what it has not executed; the owner of the fan-out dies
+    before it has sent that to the heir, and so does whoever has passed the value on. Who has handed the slot
+    over is left to tell."""
     op = fan_out(graph)
     plain = [name for name in op.targets if name not in SINKS and not graph.operators[name].stateful]
     holder = rng.choice(plain)
@@ -404,8 +422,8 @@ def handed_slot(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def replied_only(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Of a fan-out's successors only the frontend has received a value: it has replied, or fed it back. Then the owner of the fan-out dies, and
-    with it the frontend that has: another one owns the log."""
+    """Of a fan-out's successors only the frontend has received a value: it has replied, or fed it back. Then
+    the owner of the fan-out dies, and with it the frontend that has: another one owns the log."""
     op = fan_out(graph)
     at = rng.uniform(0.05, span)
     found = [
@@ -420,7 +438,8 @@ def replied_only(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def torn_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The owner of a fan-out dies between two deliveries, and then who got the first, after it has passed it on."""
+    """The owner of a fan-out dies between two deliveries, and then who got the first, after it has passed it
+    on."""
     op = fan_out(graph)
     found = []
     for _ in range(3):
@@ -448,8 +467,9 @@ def dies_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary and its backup are cut off until their leases are gone; the backup is back first, stands in for the primary, and dies at
-    once. What that primary kept is all there is, and part of it is pending: upstream a record is late, and then its primary dies."""
+    """A primary and its backup are cut off until their leases are gone; the backup is back first, stands in
+    for the primary, and dies at once. What that primary kept is all there is, and part of it is pending:
+    upstream a record is late, and then its primary dies."""
     up = first(graph)
     op = rng.choice((last(graph), last(graph), up))
     at = rng.uniform(0.1, 0.4)
@@ -464,8 +484,9 @@ def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def hung_holder(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The backups of a set die, and before others have copied its state its primary hangs for so long that the state is called lost. Then it
-    wakes up: the newest version, which nobody else has, goes on without a person."""
+    """The backups of a set die, and before others have copied its state its primary hangs for so long that
+    the state is called lost. Then it wakes up: the newest version, which nobody else has, goes on without a
+    person."""
     name = rng.choice([*(op.name for op in graph.data.operators if op.stateful), "F"])
     at = rng.uniform(0.2, 0.8)
     return [
@@ -481,8 +502,8 @@ def hung_holder(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def all_hang(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Everybody who has a state hangs, each for another while, and gets a successor; lost states begin again where policy says so, but a hang
-    is no death."""
+    """Everybody who has a state hangs, each for another while, and gets a successor; lost states begin again
+    where policy says so, but a hang is no death."""
     name = rng.choice([op.name for op in graph.data.operators if op.stateful])
     at = rng.uniform(0.2, 0.8)
     return [
@@ -506,7 +527,8 @@ def dies_among_starved(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def kept_busy(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same in the middle of requests: what the operator makes comes late, so that what it has consumed is not complete."""
+    """The same in the middle of requests: what the operator makes comes late, so that what it has consumed is
+    not complete."""
     op = stateful(rng, graph)
     at = rng.uniform(1.0, 1.4)
     return [
@@ -519,7 +541,8 @@ def kept_busy(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The owner of what stands behind a stateful operator hears of no topology, while that operator fails over time and again."""
+    """The owner of what stands behind a stateful operator hears of no topology, while that operator fails
+    over time and again."""
     up = first(graph)
     behind = next(op.name for op in graph.data.operators if op.name == graph.operators[up].successors[0])
     return [
@@ -533,7 +556,8 @@ def long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def etcd_long_away(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """etcd does not answer for long; meanwhile a backup dies, and others are to end: what is wanted of etcd must not pile up."""
+    """etcd does not answer for long; meanwhile a backup dies, and others are to end: what is wanted of etcd
+    must not pile up."""
     op = stateful(rng, graph)
     return [
         Fault(0.1, "etcd-away", span_s=span - 0.5),

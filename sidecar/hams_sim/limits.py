@@ -3,7 +3,8 @@
 from hams_protocol import limits as core
 
 converge_after_s = 25.0
-"""After the last fault is healed, everything must be complete and protected within this long (I7), whatever the faults were."""
+"""After the last fault is healed, everything must be complete and protected within this long (I7), whatever
+the faults were."""
 
 lease_ttl_s = 2.0
 """Lease of a registered instance."""
@@ -21,11 +22,13 @@ recovers_s = (
     + core.propose_retry_s
     + instance_up_s
 )
-"""The same for a scene: whoever died silently is missed when its lease ends, a probe fails, a proposal may be lost and is made again, and a
-fresh instance starts. That is less than `backup_lag_max_s`, after which a timer heals whatever an event should have told."""
+"""The same for a scene: whoever died silently is missed when its lease ends, a probe fails, a proposal may be
+lost and is made again, and a fresh instance starts. That is less than `backup_lag_max_s`, after which a timer
+heals whatever an event should have told."""
 
-rehearsals_max = 10
-"""So many times in a row a joiner may have to warm its model before a graph has converged: a poison kills one primary after another."""
+preloads_max = 10
+"""So many times in a row a joiner may have to warm its model before a graph has converged: a poison kills one
+primary after another."""
 
 ready_after_s = 5.0
 """A fresh graph whose models load at once is ready after this long."""
@@ -34,7 +37,8 @@ settle_s = 0.6
 """A converged graph runs on this long before its states are compared: notices are on their way."""
 
 entries_held_max = 100
-"""A machine holds no more entries than this in any of its containers once everything is complete, however many requests there were."""
+"""A machine holds no more entries than this in any of its containers once everything is complete, however
+many requests there were."""
 
 etcd_writes_per_instance_max = 3
 """Writes with which a graph answers the loss of all its leases, per instance."""
@@ -49,7 +53,8 @@ same_time_events_max = 20_000
 """Events at one instant; more is a loop without time."""
 
 proposals_max = 1
-"""A machine waits for the outcome of a proposal before the next one (I6): its shell would keep what it wanted of an etcd that is away."""
+"""A machine waits for the outcome of a proposal before the next one (I6): its shell would keep what it wanted
+of an etcd that is away."""
 
 heartbeat_every_s = 0.3
 """Each instance repeats to one random peer what is cheap to repeat."""
@@ -85,7 +90,8 @@ starved_wait_max_s = 4.0
 """Most time that it waits: longer than a lease."""
 
 turns_share = 0.3
-"""Share of the histories in which frontends take several events in one step, as their shell does under load."""
+"""Share of the histories in which frontends take several events in one step, as their shell does under
+load."""
 
 chunk_histories = 2000
 """A long run reports, and notes its progress, after so many histories."""
@@ -94,31 +100,36 @@ poison_recovers_s = 3 * recovers_s
 """The same where requests kill models: `maxAttempts` + 1 owners die of one, one after the other."""
 
 lost_recovers_s = recovers_s + core.hung_wait_s
-"""The same where every holder of a state may die without a word: a silent one may hang, and is waited for before the state begins again."""
+"""The same where every holder of a state may die without a word: a silent one may hang, and is waited for
+before the state begins again."""
 
 registered_known_s = 1.0
-"""Every manager that may commit knows of an instance that has been registered for this long, and without a fault."""
+"""Every manager that may commit knows of an instance that has been registered for this long, and without a
+fault."""
 
 fault_echo_s = 1.5
-"""What follows of a fault is over this long after it: connections stand again, resends and leases included."""
+"""What follows of a fault is over this long after it: connections stand again, resends and leases
+included."""
 
 replaced_late_s = 15.0
-"""Where replacements come late, an instance that died is replaced after this long: a cluster without room, or models that load slowly."""
+"""Where replacements come late, an instance that died is replaced after this long: a cluster without room, or
+models that load slowly."""
 
 replaced_slowly_s = 3.0
 """And in scenes in which more than one instance is hurt before the first replacement comes."""
 
 replacements_max = 10
-"""So many instances of one operator may die one after another, each replaced late, before a graph has converged."""
+"""So many instances of one operator may die one after another, each replaced late, before a graph has
+converged."""
 
 etcd_turns_max = 3
-"""Compare-and-swaps one after another between a primary's death and its successor's first answer: the failover, one that a proposal of
-somebody else overtook, the keeper."""
+"""Compare-and-swaps one after another between a primary's death and its successor's first answer: the
+failover, one that a proposal of somebody else overtook, the keeper."""
 
 answered_after_s = (
     core.patience_stretch_max * core.probe_timeout_min_s
     + etcd_turns_max * etcd_timeout_s
     + core.attempt_wait_s
 )
-"""After one fault no call waits longer than this, however late replacements come: the death is confirmed, the successor's topology and its
-keeper are committed, and what was announced of suspects is acknowledged."""
+"""After one fault no call waits longer than this, however late replacements come: the death is confirmed, the
+successor's topology and its keeper are committed, and what was announced of suspects is acknowledged."""

@@ -1,6 +1,8 @@
-"""How processes begin to fail and end: killed, stopped and continued, drained, cut off from etcd, started again.
+"""How processes begin to fail and end: killed, stopped and continued, drained, cut off from etcd, started
+again.
 
-Nothing here looks at what a machine is about; a process that ends is gone at once, and what the others see of it is theirs (`watching`).
+Nothing here looks at what a machine is about; a process that ends is gone at once, and what the others see of
+it is theirs (`watching`).
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +25,8 @@ class Lives:
         self._world = world
 
     def _end(self, node: Node, flushed: bool = False) -> None:
-        """The process is gone; whoever is connected and reachable sees it at once. `flushed`: what it had said still arrives, mostly."""
+        """The process is gone; whoever is connected and reachable sees it at once. `flushed`: what it had
+        said still arrives, mostly."""
         node.alive = False
         node.backlog.clear()
         self._world.refusals.died(node)
@@ -86,7 +89,8 @@ class Lives:
                 self._world.watching.watch_silence(link)
 
     def resume(self, node: Node, late_s: float = 0.0) -> None:
-        """SIGCONT: what has piled up is handled first. `late_s`: its connection to etcd is lost, and stands again only then."""
+        """SIGCONT: what has piled up is handled first. `late_s`: its connection to etcd is lost, and stands
+        again only then."""
         node.paused = max(0, node.paused - 1)
         if node.paused or not node.alive:
             return
@@ -128,7 +132,8 @@ class Lives:
             self._world.etcd.resync(node)
 
     def respawn(self, node: Node, keeps: bool = False) -> None:
-        """The process is started again, under a fresh id; one that was to leave has its substitute already, and stays only for what it keeps."""
+        """The process is started again, under a fresh id; one that was to leave has its substitute already,
+        and stays only for what it keeps."""
         if node.leaving and not keeps:
             return
         fresh = self._world.spawn(node.of, node if keeps else None)

@@ -1,6 +1,8 @@
-"""What is true of the shards' logs: one call makes one entry, a committed entry has a second holder, a reply waits for its dependencies.
+"""What is true of the shards' logs: one call makes one entry, a committed entry has a second holder, a reply
+waits for its dependencies.
 
-An operator's versions are judged by `truth`; these are the same laws for shards, whose entries carry no version of their own.
+An operator's versions are judged by `truth`; these are the same laws for shards, whose entries carry no
+version of their own.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Logs:
-    """The judge of entries. `made`: the request that each call without a key made, by the digest that only this call has."""
+    """The judge of entries. `made`: the request that each call without a key made, by the digest that only
+    this call has."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -47,7 +50,8 @@ class Logs:
                 )
 
     def replied(self, node: "Node", note: NoteReply) -> None:
-        """A reply is about to be released. Its tokens carry no dependencies any more, so those count with which they arrived."""
+        """A reply is about to be released. Its tokens carry no dependencies any more, so those count with
+        which they arrived."""
         self._check_holders(node, note.shard, note.epoch)
         if not self._waits:
             return
@@ -56,11 +60,13 @@ class Logs:
                 if not self._world.truth.is_durable(dep):
                     raise Broken(
                         "I3",
-                        f"{node.id} replies to {note.request} with {token.value_id}, whose {dep} is not durable",
+                        f"{node.id} replies to {note.request} with {token.value_id}, whose {dep} is not "
+                        "durable",
                     )
 
     def came(self, message: Message) -> None:
-        """A frontend is sent something: what a token depends on is known for sure only before the owner of its shard judges it."""
+        """A frontend is sent something: what a token depends on is known for sure only before the owner of
+        its shard judges it."""
         if type(message) is Deliver and message.token.deps:
             self._arrived.setdefault(message.token.value_id, message.token.deps)
 
@@ -77,7 +83,8 @@ class Logs:
             if held is None or held.last < mine.committed:
                 raise Broken(
                     "I1",
-                    f"{peer} is declared in sync in {item.name} with entry {held and held.last}; {mine.committed} is committed",
+                    f"{peer} is declared in sync in {item.name} with entry {held and held.last}; "
+                    f"{mine.committed} is committed",
                 )
 
     def _check_holders(self, node: "Node", shard: int, epoch: int) -> None:
@@ -94,7 +101,8 @@ class Logs:
             if committed > end and not world.losses.explains(name, epoch, committed):
                 raise Broken(
                     "I1",
-                    f"{node.id} commits entry {committed} of epoch {epoch} of {name}, but that ended at {end}",
+                    f"{node.id} commits entry {committed} of epoch {epoch} of {name}, but that ended at "
+                    f"{end}",
                 )
             return
         for peer in found.in_sync:
@@ -102,7 +110,8 @@ class Logs:
             if held is None or held.last < committed:
                 raise Broken(
                     "I1",
-                    f"{node.id} commits entry {committed} of {name}; {peer}, in sync, has {held and held.last}",
+                    f"{node.id} commits entry {committed} of {name}; {peer}, in sync, has "
+                    f"{held and held.last}",
                 )
         if self._blocks and not found.in_sync:
             raise Broken("I1", f"{node.id} commits entry {committed} of {name} alone under Block")

@@ -1,4 +1,5 @@
-"""Scenes for the rules of shards' logs and of losses: calls without keys, a shard whose policy is Block, sets of which everybody dies."""
+"""Scenes for the rules of shards' logs and of losses: calls without keys, a shard whose policy is Block, sets
+of which everybody dies."""
 
 from random import Random
 
@@ -9,7 +10,8 @@ from hams_sim.scene import CHAINS, Scenario, first, flushed, hold, kill, last, l
 
 
 def no_key(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Owners of shards die around calls without a key, which other frontends have forwarded to them; what was forwarded may come again."""
+    """Owners of shards die around calls without a key, which other frontends have forwarded to them; what was
+    forwarded may come again."""
     kind, amount = rng.choice((("lossy", 0.02), ("lossy", 0.1), ("echo", 0.3)))
     moments = ("LogAppend", "LogAck", "NoteReply", "Completion", "ClientForwardAnswer", "")
     return [
@@ -24,7 +26,8 @@ def no_key(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def copied_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A follower dies, a fresh one copies the log of calls without keys whose answers are still on their way, and the owner dies: the copy counts."""
+    """A follower dies, a fresh one copies the log of calls without keys whose answers are still on their way,
+    and the owner dies: the copy counts."""
     return [
         hold(0.1, "ClientForwardAnswer", "", "", 2.0, span),
         Fault(0.1, "echo", span_s=span, amount=0.3),
@@ -35,7 +38,8 @@ def copied_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def dropped_follower(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The only follower of a shard is cut off until its owner drops it; what it says comes late, and so does what etcd has decided."""
+    """The only follower of a shard is cut off until its owner drops it; what it says comes late, and so does
+    what etcd has decided."""
     at = rng.uniform(0.02, 0.2)
     cut_s = rng.choice((0.15, 0.2, 0.3))
     return [
@@ -53,8 +57,9 @@ def all_frontends_die(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def all_members_die(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Every instance of a stateful operator dies at once. A record of it may be late, so that what is held is not all durable, and so may what
-    it makes, so that what the newest checkpoint has consumed is not complete."""
+    """Every instance of a stateful operator dies at once. A record of it may be late, so that what is held is
+    not all durable, and so may what it makes, so that what the newest checkpoint has consumed is not
+    complete."""
     op = rng.choice((stateful(rng, graph), first(graph)))
     at = rng.uniform(span / 4, span)
     return [
@@ -67,13 +72,15 @@ def all_members_die(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def lost_early(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Every instance of a stateful operator dies before the first request. Nothing is lost by that, so no person need decide."""
+    """Every instance of a stateful operator dies before the first request. Nothing is lost by that, so no
+    person need decide."""
     op = stateful(rng, graph)
     return [Fault(0.3 * rng.random(), "kill-all", f"set:{op}")]
 
 
 def lost_late(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The same when requests may have been logged: if one was, the state stays lost until a person decides."""
+    """The same when requests may have been logged: if one was, the state stays lost until a person
+    decides."""
     op = stateful(rng, graph)
     at = rng.choice((0.0, 0.02, span / 2)) * rng.random()
     return [
@@ -83,7 +90,8 @@ def lost_late(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def primary_in_doubt(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary is cut off or dies; its lease runs out while managers are away, and a backup holds the state all the time."""
+    """A primary is cut off or dies; its lease runs out while managers are away, and a backup holds the state
+    all the time."""
     op = stateful(rng, graph)
     at = rng.uniform(0.0, span / 2)
     return [
@@ -93,13 +101,15 @@ def primary_in_doubt(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def others_wait(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """What is durable upstream is not heard of downstream, so that backups there receive and wait; nobody downstream has a fault."""
+    """What is durable upstream is not heard of downstream, so that backups there receive and wait; nobody
+    downstream has a fault."""
     up, down = first(graph), last(graph)
     return [lose(0.1, "Durable|Heartbeat", f"op:{up}", f"op:{down}", span - 0.3)]
 
 
 def follower_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A follower of a shard dies as the last requests come: they wait until its owner has dropped it, for which it need not wait for a timer."""
+    """A follower of a shard dies as the last requests come: they wait until its owner has dropped it, for
+    which it need not wait for a timer."""
     return [kill(rng.uniform(span / 2, span), "backup:F")]
 
 

@@ -1,7 +1,8 @@
-"""Losses are doubted: a state may be called lost only if nobody held it, and begins again from the newest durable checkpoint that was to be had.
+"""Losses are doubted: a state may be called lost only if nobody held it, and begins again from the newest
+durable checkpoint that was to be had.
 
-What a loss excuses ends at what it explains: executions beyond the version from which the set began again, of epochs before. Everything
-else of that set is judged as ever.
+What a loss excuses ends at what it explains: executions beyond the version from which the set began again, of
+epochs before. Everything else of that set is judged as ever.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Losses:
-    """The judge of losses. `restarts`: per set, the epochs that ended in a loss and the version from which the next one began."""
+    """The judge of losses. `restarts`: per set, the epochs that ended in a loss and the version from which
+    the next one began."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -31,7 +33,7 @@ class Losses:
         self._said_at: dict[str, float] = {}
         self._read: dict[InstanceId, StateCopy | None] = {}
 
-    # -- what a loss explains --------------------------------------------------------------------------------------------------
+    # -- what a loss explains --------------------------------------------------------------------------------
 
     def explains(self, name: str, epoch: int, seq: int) -> bool:
         """Whether a loss took this version of an operator, or this entry of a shard."""
@@ -46,11 +48,12 @@ class Losses:
         }
 
     def has_lost(self, request: RequestId) -> bool:
-        """Whether the log that had this request was lost: a shard that begins again counts from a number never used before."""
+        """Whether the log that had this request was lost: a shard that begins again counts from a number
+        never used before."""
         lost = self.restarts.get(self._world.graph.shard_names[request.shard], {})
         return any(request.n < (of + 1) * lost_log_stride_requests for of in lost)
 
-    # -- what is said to be lost -----------------------------------------------------------------------------------------------
+    # -- what is said to be lost -----------------------------------------------------------------------------
 
     def declared(self, old: ReplicaSet, manager: "Node") -> None:
         """A commit calls a set lost."""
@@ -87,7 +90,8 @@ class Losses:
             )
 
     def _check_nobody_holds(self, old: ReplicaSet, manager: "Node") -> None:
-        """Neither a member nor who has brought along a member's state has been registered long enough to be known of."""
+        """Neither a member nor who has brought along a member's state has been registered long enough to be
+        known of."""
         world = self._world
         if manager.watch_slow > 1.0 or world.etcd.slow > 1.0:
             return  # it may not have heard of who is back
@@ -104,14 +108,15 @@ class Losses:
                     f" and has been registered for {world.now - since:.1f} s",
                 )
 
-    # -- checkpoints -----------------------------------------------------------------------------------------------------------
+    # -- checkpoints -----------------------------------------------------------------------------------------
 
     def read(self, node: "Node", copy: StateCopy | None) -> None:
         """An instance has read its host's newest checkpoint, or found none that is whole."""
         self._read[node.id] = copy
 
     def _check_newest(self, item: ReplicaSet, end: int, manager: "Node") -> None:
-        """It begins again with the copy that its new primary has read, and nobody else who was free to take it had read a newer one."""
+        """It begins again with the copy that its new primary has read, and nobody else who was free to take
+        it had read a newer one."""
         world = self._world
         assert item.primary is not None
         chosen = self._read.get(item.primary)
@@ -130,7 +135,8 @@ class Losses:
             if node.sound and not node.etcd_cut and world.now - since > limits.registered_known_s:
                 raise Broken(
                     "I1",
-                    f"{manager.id} begins {item.name} again at {end}, though {name} has read version {copy.version} of epoch {copy.epoch}",
+                    f"{manager.id} begins {item.name} again at {end}, though {name} has read version "
+                    f"{copy.version} of epoch {copy.epoch}",
                 )
 
         self._check_waited(item.name, mine, manager)
@@ -154,12 +160,14 @@ class Losses:
         if silent and waited_s < checkpoint_wait_s:
             raise Broken(
                 "I1",
-                f"{manager.id} begins {name} again after {waited_s:.1f} s, though {', '.join(silent)} has not said"
+                f"{manager.id} begins {name} again after {waited_s:.1f} s, though {', '.join(silent)} has "
+                "not said"
                 f" what is on disk: version {best.version}",
             )
 
     def written(self, node: "Node", copy: StateCopy) -> None:
-        """A checkpoint is to be written: of a durable version, the newest known to be so, with everything that version has consumed."""
+        """A checkpoint is to be written: of a durable version, the newest known to be so, with everything
+        that version has consumed."""
         world = self._world
         at = f"{node.id} writes version {copy.version} of {copy.op}, epoch {copy.epoch},"
         found = world.etcd.topology.find(copy.op)

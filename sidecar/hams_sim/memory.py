@@ -1,7 +1,8 @@
 """I6 over many requests: what the machines still hold once nothing is open (faults.md, F41).
 
-Everything reachable from a machine is walked, and the entries of its containers are counted, by the names of the attributes on the way. What
-the graph or the topology says does not count, nor do payloads: who holds one holds its token too.
+Everything reachable from a machine is walked, and the entries of its containers are counted, by the names of
+the attributes on the way. What the graph or the topology says does not count, nor do payloads: who holds one
+holds its token too.
 """
 
 from collections import Counter, deque
@@ -57,11 +58,13 @@ def _names(item: object) -> list[str]:
 
 
 def flat(world: "World") -> None:
-    """Nothing grows with the requests that are complete: no container of any machine holds more than `entries_held_max`."""
+    """Nothing grows with the requests that are complete: no container of any machine holds more than
+    `entries_held_max`."""
     for node in world.living():
         for path, count in held(node.machine).items():
             if count > limits.entries_held_max:
                 raise Broken(
                     "I6",
-                    f"{node.id} still holds {count} entries in {path} after {len(world.recorder.complete)} complete requests",
+                    f"{node.id} still holds {count} entries in {path} after {len(world.recorder.complete)} "
+                    "complete requests",
                 )

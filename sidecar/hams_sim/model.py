@@ -1,7 +1,8 @@
 """A simulated model process: non-deterministic, slow, and sometimes wrong, as its plan says.
 
-It obeys the model contract (a stateful one stops before its update stage and asks; a capture sees the state of the moment it was asked
-for) and reports when the core breaks it: an update entered while a capture runs would tear the captured state.
+It obeys the model contract (a stateful one stops before its update stage and asks; a capture sees the state
+of the moment it was asked for) and reports when the core breaks it: an update entered while a capture runs
+would tear the captured state.
 """
 
 from collections.abc import Callable
@@ -39,9 +40,9 @@ class Behaviour:
         "error",
         "idle_update",
         "load_s",
+        "preload_s",
         "raises",
         "refuse",
-        "rehearse_s",
         "routes",
         "start_s",
         "unreadable",
@@ -52,7 +53,7 @@ class Behaviour:
         self.compute_s = rng.choice((0.0005, 0.002, 0.006))
         self.update_s = rng.choice((0.0002, 0.001, 0.004))
         self.capture_s = rng.choice((0.0005, 0.003, 0.012))
-        self.load_s = self.rehearse_s = 0.002
+        self.load_s = self.preload_s = 0.002
         self.start_s = 0.05
         self.error = 0.0
         self.raises = 0.0
@@ -65,7 +66,8 @@ class Behaviour:
 class SimModel:
     """One model process. `life` invalidates what an earlier process was about to say.
 
-    `incomplete`: a process died with a state of which its proxy has no copy (`_safe` is the newest that it has), and none was loaded since.
+    `incomplete`: a process died with a state of which its proxy has no copy (`_safe` is the newest that it
+    has), and none was loaded since.
     """
 
     __slots__ = (
@@ -150,7 +152,7 @@ class SimModel:
             self.state = self._safe = SimState(None, (), self.rng.getrandbits(60))
         self._say(ModelReady(self.operator.name, self.state))
 
-    # -- running ---------------------------------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------------------
 
     def start_batch(self, batch: int, units: tuple[BatchUnit, ...], enter: bool = False) -> None:
         """The compute stage begins, or will."""
@@ -212,7 +214,8 @@ class SimModel:
         if self._capturing:
             raise Broken(
                 "core",
-                f"{self.node.id}: the update of batch {batch} was let in while a capture runs: the state is torn",
+                f"{self.node.id}: the update of batch {batch} was let in while a capture runs: the state is "
+                "torn",
             )
         self._updating = True
         self._after(self._time(self.behaviour.update_s), self._updated)
@@ -292,7 +295,7 @@ class SimModel:
             return None
         return tuple(target for target in op.successors if rng.random() < 0.6)
 
-    # -- state -------------------------------------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------
 
     def capture(self, version: int) -> None:
         """Copy the state of this moment out, beside the next compute stage."""
@@ -318,7 +321,7 @@ class SimModel:
         load_s = (
             self._time(self.behaviour.load_s)
             if token
-            else self.behaviour.rehearse_s * (0.5 + self.rng.random())
+            else self.behaviour.preload_s * (0.5 + self.rng.random())
         )
         self._after(load_s, self._loaded, token, state)
 

@@ -1,6 +1,8 @@
-"""Scenes for single rules of the protocol: what each rule is there for, where the catalogue's rows seldom lead.
+"""Scenes for single rules of the protocol: what each rule is there for, where the catalogue's rows seldom
+lead.
 
-Each is run with its rule left out (`mutants`) to see that the checks notice, and without that to see that the protocol holds.
+Each is run with its rule left out (`mutants`) to see that the checks notice, and without that to see that the
+protocol holds.
 """
 
 from random import Random
@@ -12,7 +14,8 @@ from hams_sim.scene import CHAINS, FANS, Scenario, flushed, kill, stateful
 
 
 def late_return(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Owners are stopped or cut off for long, and come back to their peers before they hear that they have been replaced."""
+    """Owners are stopped or cut off for long, and come back to their peers before they hear that they have
+    been replaced."""
     names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F"]
     return [
         Fault(
@@ -42,7 +45,8 @@ def late_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def revoked_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Primaries lose managers and etcd, not their peers, and etcd is slow: they are frozen out while they go on."""
+    """Primaries lose managers and etcd, not their peers, and etcd is slow: they are frozen out while they go
+    on."""
     names = [f"primary:{op.name}" for op in graph.data.operators if op.stateful] + ["primary:F"]
     return [
         Fault(0.0, "slow-etcd", span_s=span + 0.3, amount=rng.choice((10.0, 40.0))),
@@ -54,7 +58,8 @@ def revoked_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary loses its backup and then its model: it goes back with its own records. Upstream fails over as well."""
+    """A primary loses its backup and then its model: it goes back with its own records. Upstream fails over
+    as well."""
     op, first = stateful(rng, graph), stateful(rng, graph)
     at = rng.uniform(0, span / 3)
     return [
@@ -102,7 +107,8 @@ def two_replies(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def before_update(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Downstream a batch waits for its update, as its backup is slow; upstream the primary dies, and part of that batch is orphan."""
+    """Downstream a batch waits for its update, as its backup is slow; upstream the primary dies, and part of
+    that batch is orphan."""
     names = [op.name for op in graph.data.operators if op.stateful]
     return [
         Fault(0.0, "slow-records", other=names[-1], span_s=span + 0.3, amount=0.3),
@@ -154,7 +160,8 @@ def node_drain(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def lost_race(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary without etcd wants its silent backup out of the set, cannot say so, and dies as soon as that one is back."""
+    """A primary without etcd wants its silent backup out of the set, cannot say so, and dies as soon as that
+    one is back."""
     name = rng.choice([op.name for op in graph.data.operators if op.stateful] + ["F", "F"])
     at = rng.uniform(0, span / 4)
     return [
@@ -179,7 +186,8 @@ def shards(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def innocents(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Poison takes whole instances with it, and what is said of suspects gets lost: nobody else may get the error."""
+    """Poison takes whole instances with it, and what is said of suspects gets lost: nobody else may get the
+    error."""
     return [Fault(0.0, "deadly", span_s=span + 0.3, amount=0.5)]
 
 

@@ -1,7 +1,8 @@
 """The proof that the checks can fail: every known protocol bug is switched on in turn, and must be caught.
 
-A mutant is sought where the rule that it breaks is needed: `FAULTS_FOR` names scenes (or kinds of faults), `SHAPES_FOR` graphs. Caught
-means that a history breaks an invariant with the mutant, and holds without it. `NOT_CAUGHT` says what is known of others, if there are any.
+A mutant is sought where the rule that it breaks is needed: `FAULTS_FOR` names scenes (or kinds of faults),
+`SHAPES_FOR` graphs. Caught means that a history breaks an invariant with the mutant, and holds without it.
+`NOT_CAUGHT` says what is known of others, if there are any.
 """
 
 import json
@@ -155,7 +156,8 @@ HISTORIES_EACH = 100
 """How many all others are given."""
 
 NOT_CAUGHT: dict[str, str] = {}
-"""Mutants that the simulation has not caught, and what is known of them. `--mutants` leaves them out unless a number of histories is asked for."""
+"""Mutants that the simulation has not caught, and what is known of them. `--mutants` leaves them out unless a
+number of histories is asked for."""
 
 
 def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
@@ -188,7 +190,8 @@ def catch(name: str, count: int, seed: int, jobs: int) -> tuple[int, Outcome | N
 
 
 def run(count: int | None, seed: int, jobs: int, output: str) -> int:
-    """All mutants, in as many histories each as asked for, or as it usually takes; 0 if every one was caught that once was."""
+    """All mutants, in as many histories each as asked for, or as it usually takes; 0 if every one was caught
+    that once was."""
     rows: list[dict[str, object]] = []
     for name, rule in sorted(mutants.REGISTRY.items()):
         if count is None and name in NOT_CAUGHT:
@@ -221,10 +224,12 @@ def table(rows: Iterable[Mapping[str, object]]) -> str:
     """docs/mutants.md."""
     text = ["# Mutants", ""]
     text += [
-        "Protocol bugs that the simulation must catch (`make sim-mutants`): each leaves out one rule of the protocol. A mutant is caught by a"
+        "Protocol bugs that the simulation must catch (`make sim-mutants`): each leaves out one rule of the "
+        "protocol. A mutant is caught by a"
     ]
     text += [
-        "history that breaks an invariant with it and holds without it. Scenes and graphs are chosen so that the rule is needed; the number"
+        "history that breaks an invariant with it and holds without it. Scenes and graphs are chosen so "
+        "that the rule is needed; the number"
     ]
     text += ["says how many histories that took. Section: of [protocol.md](design/protocol.md), where"]
     text += [
@@ -242,11 +247,13 @@ def table(rows: Iterable[Mapping[str, object]]) -> str:
         if row["caught"]:
             spot = ", ".join(FAULTS_FOR.get(name, ("any fault",)))
             text.append(
-                f"| {name} | {rule} | {section.removeprefix('s').strip()} | {row['caught']} | {row['histories']} | {spot} |"
+                f"| {name} | {rule} | {section.removeprefix('s').strip()} | {row['caught']} | "
+                f"{row['histories']} | {spot} |"
             )
         else:
             missed.append(
-                f"| {name} | {rule} | {section.removeprefix('s').strip()} | {NOT_CAUGHT.get(name, 'not known')} |"
+                f"| {name} | {rule} | {section.removeprefix('s').strip()} | "
+                f"{NOT_CAUGHT.get(name, 'not known')} |"
             )
     if missed:
         text += [

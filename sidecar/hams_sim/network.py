@@ -1,7 +1,8 @@
 """The network between instances: like TCP while healthy, hostile when told.
 
-Per directed pair and lane (messages with payload, control) delivery is in order; control may overtake payload. A connection that is
-reset loses what is in flight, and both ends are told. In a hostile phase single messages are lost, repeated and reordered.
+Per directed pair and lane (messages with payload, control) delivery is in order; control may overtake
+payload. A connection that is reset loses what is in flight, and both ends are told. In a hostile phase single
+messages are lost, repeated and reordered.
 """
 
 from random import Random
@@ -37,7 +38,8 @@ ATTEMPTS = frozenset((Attempt, AttemptAck))
 
 
 class Link:
-    """One direction between two instances. `cut`: how many faults cut it; `stalls`: it keeps what is sent meanwhile, as TCP does."""
+    """One direction between two instances. `cut`: how many faults cut it; `stalls`: it keeps what is sent
+    meanwhile, as TCP does."""
 
     __slots__ = (
         "broken",
@@ -186,7 +188,7 @@ class Network:
                 link.delay * 2, self.world.watching.peer_down, link.sender, link.receiver.id, True
             )
 
-    # -- faults ----------------------------------------------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------------
 
     def cut(self, link: Link, stalls: bool) -> None:
         """Nothing passes from now on."""

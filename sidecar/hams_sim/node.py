@@ -39,8 +39,8 @@ class Trigger:
 
 
 class Node:
-    """`host_cut` bit 1: nothing leaves the host, bit 2: nothing reaches it. `sound_since`: its last pause or cut ended then.
-    `skew`: its clock's offset (no clock decides anything)."""
+    """`host_cut` bit 1: nothing leaves the host, bit 2: nothing reaches it. `sound_since`: its last pause or
+    cut ended then. `skew`: its clock's offset (no clock decides anything)."""
 
     __slots__ = (
         "alive",

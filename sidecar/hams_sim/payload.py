@@ -1,7 +1,7 @@
 """Simulated tensors and states: small objects that know their own ancestry, so a wrong one is recognised.
 
-A value carries the operator, the unit and a nonce drawn fresh at every execution: a re-execution that leaks is seen. A state is the
-persistent list of everything that ever updated it.
+A value carries the operator, the unit and a nonce drawn fresh at every execution: a re-execution that leaks
+is seen. A state is the persistent list of everything that ever updated it.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,8 @@ from hams_protocol.ids import UnitId
 
 
 class SimPayload:
-    """One computed value (or, without an operator, a client's input). `parents` are the payloads it was computed from."""
+    """One computed value (or, without an operator, a client's input). `parents` are the payloads it was
+    computed from."""
 
     __slots__ = ("batch_key", "nbytes", "nonce", "op", "parents", "poison", "rows", "unit", "unreadable")
 
@@ -36,7 +37,8 @@ class SimPayload:
 
     @property
     def defect(self) -> str:
-        """Whether the instance whose turn it is can read it: neighbours of another version may, where it cannot."""
+        """Whether the instance whose turn it is can read it: neighbours of another version may, where it
+        cannot."""
         return "it is none" if self.unreadable is not None and self.unreadable() else ""
 
     def ancestry(self) -> Iterator["SimPayload"]:

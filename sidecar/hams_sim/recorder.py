@@ -1,6 +1,7 @@
 """Notes become lines of the history, in one global order; what must hold at that very moment is checked here.
 
-A note stands before the effect it reports, so a check that fails here fails before the wrong message has left.
+A note stands before the effect it reports, so a check that fails here fails before the wrong message has
+left.
 """
 
 import hashlib
@@ -84,11 +85,13 @@ class Recorder:
         self.told.update((node.id, token.value_id) for token in answer.tokens if token.kind is not Kind.SKIP)
 
     def fan_out_again(self, node: "Node", op: str, unit: UnitId) -> None:
-        """Note a request for which a fan-out's value is gone, when the heir `node` executes, or passes on a skip of its own.
+        """Note a request for which a fan-out's value is gone, when the heir `node` executes, or passes on a
+        skip of its own.
 
-        Section 4 does not promise one value if an owner dies together with every receiver of its first one, before they were asked. A
-        receiver that lives can tell, and so can whoever holds a record that was made from the value; an heir that was told has no excuse.
-        What nobody has received is seen by nobody: its owner's late messages are fenced. Who got a skip of it cannot give the value back.
+        Section 4 does not promise one value if an owner dies together with every receiver of its first one,
+        before they were asked. A receiver that lives can tell, and so can whoever holds a record that was
+        made from the value; an heir that was told has no excuse. What nobody has received is seen by nobody:
+        its owner's late messages are fenced. Who got a skip of it cannot give the value back.
         """
         world = self.world
         for value in self.fan_values.get((op, unit), ()):
@@ -100,7 +103,8 @@ class Recorder:
                 world.seen("fan-out owner lost with every receiver")
 
     def can_tell(self, node: "Node", epoch: int, unit: UnitId) -> bool:
-        """Whether an instance, which received a token in this epoch of its own, could still answer a new slot owner's question.
+        """Whether an instance, which received a token in this epoch of its own, could still answer a new slot
+        owner's question.
 
         Who has gone back to a record since has dropped what it had not consumed by then (section 7.6).
         """
@@ -115,7 +119,8 @@ class Recorder:
         )
 
     def log_arrived(self, node: "Node", message: LogAppend | LogCopy) -> None:
-        """A follower gets entries of a shard's log: of replies, and of inputs of internal requests, it is a record."""
+        """A follower gets entries of a shard's log: of replies, and of inputs of internal requests, it is a
+        record."""
         first = message.first if isinstance(message, LogAppend) else message.index
         step = 1 if isinstance(message, LogAppend) else 0
         for number, entry in enumerate(message.entries):
@@ -128,7 +133,8 @@ class Recorder:
                     self.log_records.setdefault(token.value_id, set()).add(at)
 
     def _is_on_record(self, op: str, unit: UnitId, value: ValueId) -> bool:
-        """Whether a living member of a successor's set holds a record that was made from the value: of a state, or in a shard's log."""
+        """Whether a living member of a successor's set holds a record that was made from the value: of a
+        state, or in a shard's log."""
         world = self.world
         names = {*world.graph.operators[op].targets, shard_name(unit.request.shard)}
         for item in world.etcd.topology.sets:
@@ -195,14 +201,16 @@ class Recorder:
         self.lines.append(line_of(note, node.id))
 
     def moved(self, item: ReplicaSet, generation: int) -> None:
-        """The same, as it was committed: an end counts from its commit on. Whoever learns of it may write the line too, and all must agree."""
+        """The same, as it was committed: an end counts from its commit on. Whoever learns of it may write the
+        line too, and all must agree."""
         if item.primary is not None:
             end = item.end_of(item.epoch - 1)
             note = NoteFailover(item.name, generation, item.epoch, -1 if end is None else end, item.primary)
             self.lines.append(line_of(note, item.primary))
 
     def lost(self, node: "Node", note: NoteLost) -> None:
-        """Nobody is left who holds a state, which may yet be found; or, with a version, it stems from what begins again."""
+        """Nobody is left who holds a state, which may yet be found; or, with a version, it stems from what
+        begins again."""
         self.lines.append(line_of(note, node.id))
 
     def surviving(self, op: str, epoch: int) -> list[NoteExec]:

@@ -1,7 +1,9 @@
-"""Each kind of answer that is no reply says when it may be given. A kind that is not listed may never be given.
+"""Each kind of answer that is no reply says when it may be given. A kind that is not listed may never be
+given.
 
-What a client is told is compared with what was true: which models failed on its request, how often a model died while it ran the request
-alone, how deep its feedback went, whether the key was taken, and whether its time was up.
+What a client is told is compared with what was true: which models failed on its request, how often a model
+died while it ran the request alone, how deep its feedback went, whether the key was taken, and whether its
+time was up.
 """
 
 import re
@@ -31,8 +33,9 @@ NOT_STARTED = re.compile(r"(\S+) has not started")
 
 
 class Refusals:
-    """The judge of errors and refusals. `failed`: what models said of a request; `alone`: deaths of a model that ran a request
-    alone, was about to, or had just done so: who hears of it by announcements cannot tell, so the protocol counts all of them."""
+    """The judge of errors and refusals. `failed`: what models said of a request; `alone`: deaths of a model
+    that ran a request alone, was about to, or had just done so: who hears of it by announcements cannot tell,
+    so the protocol counts all of them."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -41,7 +44,7 @@ class Refusals:
         self._alone: Counter[tuple[str, RequestId]] = Counter()
         self._fed: dict[RequestId, RequestId] = {}
 
-    # -- what happens ------------------------------------------------------------------------------------------------------------
+    # -- what happens ----------------------------------------------------------------------------------------
 
     def failed(self, op: str, request: RequestId, message: str) -> None:
         """A model says that it failed on a request."""
@@ -66,10 +69,11 @@ class Refusals:
         if origin is not None:
             self._fed[request] = origin
 
-    # -- what may be said --------------------------------------------------------------------------------------------------------
+    # -- what may be said ------------------------------------------------------------------------------------
 
     def check_error(self, client: "Client", request: RequestId, error: ModelError) -> None:
-        """A reply that is an error. That the two values of a torn fan-out are excused is judged by `checks`."""
+        """A reply that is an error. That the two values of a torn fan-out are excused is judged by
+        `checks`."""
         of = self._family(request)
         if TORN.match(error.message):
             return

@@ -1,7 +1,9 @@
-"""Scenes in which replacements come late: a cluster without room for another pod, or models that take long to load (protocol.md, section 3).
+"""Scenes in which replacements come late: a cluster without room for another pod, or models that take long to
+load (protocol.md, section 3).
 
-What the survivors of one fault hold must do for everybody who waits: no answer may depend on a fresh instance. And what takes a whole
-instance with it, proxy and model, must never take the last one that holds a state.
+What the survivors of one fault hold must do for everybody who waits: no answer may depend on a fresh
+instance. And what takes a whole instance with it, proxy and model, must never take the last one that holds a
+state.
 """
 
 from random import Random
@@ -13,7 +15,8 @@ from hams_sim.scene import CHAINS, Scenario, first, flushed, kill, stateful
 
 
 def one_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A single primary dies whole, at the moments of F1, F2 and F6; its model is busy, so that it holds many requests and has said so upstream."""
+    """A single primary dies whole, at the moments of F1, F2 and F6; its model is busy, so that it holds many
+    requests and has said so upstream."""
     op, at, count = stateful(rng, graph), rng.uniform(0, span), rng.choice((1, 2, 3))
     slow_records: list[Fault] = []
     kind = rng.choice(("F1", "F2", "F6"))
@@ -33,7 +36,8 @@ def deadly(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def keeper_hurt(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary dies, and while a keeper holds the state it is hurt, or the primary again, or both lose sight of each other."""
+    """A primary dies, and while a keeper holds the state it is hurt, or the primary again, or both lose sight
+    of each other."""
     op = stateful(rng, graph)
     found = [kill(rng.uniform(0, span / 4), f"primary:{op}", rng.choice(("", "StateRecord", "Capture")))]
     at = found[0].at
@@ -54,8 +58,8 @@ def keeper_hurt(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def keeper_unseen(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Two primaries die, one after the other, and a manager loses sight of the keeper, which is an owner of slots, perhaps, while the third one is
-    yet to get the state from it: the copy is late."""
+    """Two primaries die, one after the other, and a manager loses sight of the keeper, which is an owner of
+    slots, perhaps, while the third one is yet to get the state from it: the copy is late."""
     op = stateful(rng, graph)
     at = rng.uniform(0, span / 4)
     found = [kill(at, f"primary:{op}", rng.choice(("", "StateRecord", "Capture")))]
@@ -69,7 +73,8 @@ def keeper_unseen(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def keeper_vouched(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A backup dies, managers lose sight of the keeper and ask the primary, which says that it leads; then a request takes that whole."""
+    """A backup dies, managers lose sight of the keeper and ask the primary, which says that it leads; then a
+    request takes that whole."""
     op = stateful(rng, graph)
     unseen_s = rng.choice((0.8, 1.5))
     return [
@@ -80,7 +85,8 @@ def keeper_vouched(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def keeper_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A backup dies, then the primary's model; a manager asks the primary what it could go back to, and it dies before that is committed."""
+    """A backup dies, then the primary's model; a manager asks the primary what it could go back to, and it
+    dies before that is committed."""
     op = stateful(rng, graph)
     at = rng.uniform(0.05, span / 2)
     dies = flushed(rng.choice((0.0006, 0.001, 0.002)) * (0.5 + rng.random()), f"primary:{op}")

@@ -1,4 +1,5 @@
-"""`hams sim`: run many histories on all cores, say what they reached, and print the command that replays each failure."""
+"""`hams sim`: run many histories on all cores, say what they reached, and print the command that replays each
+failure."""
 
 import argparse
 import json
@@ -93,7 +94,8 @@ class Tally:
     def render(self, took_s: float) -> str:
         """For people."""
         text = [
-            f"{self.histories} histories in {took_s:.1f} s ({self.histories / took_s:.1f}/s), {self.calls} requests, "
+            f"{self.histories} histories in {took_s:.1f} s ({self.histories / took_s:.1f}/s), {self.calls} "
+            "requests, "
             f"{self.events} events, {self.sim_s:.0f} simulated seconds",
             f"faults   {sum(self.faults.values())}: "
             + ", ".join(f"{name} {count}" for name, count in self.faults.most_common(14)),
@@ -122,7 +124,8 @@ def run(options: argparse.Namespace, jobs: int, tally: Tally) -> None:
         if options.histories > limits.chunk_histories and options.output == "text":
             rate = len(chunk) / (time.monotonic() - began)
             say(
-                f"seeds {chunk[0].seed} to {chunk[-1].seed}: {len(fresh)} of {len(chunk)} violate an invariant ({rate:.1f}/s)"
+                f"seeds {chunk[0].seed} to {chunk[-1].seed}: {len(fresh)} of {len(chunk)} violate an "
+                f"invariant ({rate:.1f}/s)"
             )
         if fresh and enough is not None:
             return
@@ -133,7 +136,8 @@ class BadProgress(Exception):
 
 
 class Progress:
-    """Which chunks have been run, one JSON object per line: a long run goes on where it ended. Failures stand there with their commands."""
+    """Which chunks have been run, one JSON object per line: a long run goes on where it ended. Failures stand
+    there with their commands."""
 
     def __init__(self, path: Path | None, options: argparse.Namespace) -> None:
         self._path = path
@@ -151,7 +155,8 @@ class Progress:
                     about, first, count = noted["about"], int(noted["first"]), int(noted["count"])
                 except (ValueError, TypeError, KeyError):
                     raise BadProgress(
-                        f"--progress {path}, line {number}: expected what an earlier run noted, found {line[:80]!r}"
+                        f"--progress {path}, line {number}: expected what an earlier run noted, found "
+                        f"{line[:80]!r}"
                     ) from None
                 if about == self._about and count == min(limits.chunk_histories, options.histories - first):
                     self._done.add(first)

@@ -1,8 +1,8 @@
 """The rows of the fault catalogue that the simulation covers, by their ids: `hams sim --fault F8`.
 
-A scenario draws its faults from the seed like any other history, but always the ones its row names, at the moments that matter, with
-ordinary clients around them. What is asserted beyond the invariants is what the checks assert of every history: one effect, one reply,
-nothing orphan at a client, everything protected again.
+A scenario draws its faults from the seed like any other history, but always the ones its row names, at the
+moments that matter, with ordinary clients around them. What is asserted beyond the invariants is what the
+checks assert of every history: one effect, one reply, nothing orphan at a client, everything protected again.
 """
 
 from random import Random
@@ -174,7 +174,8 @@ def f29(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def f33(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The promoted backup dies as soon as its set can bear it; or before it is promoted, while the old primary was only cut off."""
+    """The promoted backup dies as soon as its set can bear it; or before it is promoted, while the old
+    primary was only cut off."""
     op = stateful(rng, graph)
     at = rng.uniform(0, span / 2)
     if rng.random() < 0.5:
@@ -200,12 +201,14 @@ def f39(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def none(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """No fault beside what every history has: clocks are shifted against each other, poison requests are drawn."""
+    """No fault beside what every history has: clocks are shifted against each other, poison requests are
+    drawn."""
     return []
 
 
 def f40(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """All leases of the graph are lost at once, under living instances; of a thousand graphs this is one, and they share nothing but etcd."""
+    """All leases of the graph are lost at once, under living instances; of a thousand graphs this is one, and
+    they share nothing but etcd."""
     return [Fault(rng.uniform(0, span), "leases-lost")]
 
 

@@ -1,4 +1,5 @@
-"""What a scene is: faults at the moments that matter, the graphs on which they matter, and the sizes that it needs."""
+"""What a scene is: faults at the moments that matter, the graphs on which they matter, and the sizes that it
+needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,16 +16,16 @@ Maker = Callable[[Random, Graph, float], list[Fault]]
 class Scenario:
     """Its title, the shapes it is run on, its faults, and the sizes that it needs.
 
-    `span_s`: clients and faults are spread over so many seconds. `settles_s`: once faults have ended every request is complete within
-    this long, where that is less than `whole_s`, within which everything is protected, too. `once`: nothing is executed twice, for nothing dies.
-    `epochs`: no set comes further than to this one. `replaced`: no state is lost, and no more instances than so many are revoked.
-    `keeps`: no state begins again. `calls_from_s`: the first call comes so late.
-    `unprotected`: the graph's policy. `restarts`: lost states begin again, from checkpoints that are written all the time.
-    `keyless`: no call has a key.
-    `calls`: so many requests, after which no machine holds more than after a few; frontends keep `replies_kept` replies.
-    `replaced_s`: who dies is replaced only after so long. `answers_s`: no call waits longer than this for its answer, counted from its
-    beginning or from the last fault before it was answered. `poisoned`: so many calls kill the model of a stateful operator, and the proxy
-    with it.
+    `span_s`: clients and faults are spread over so many seconds. `settles_s`: once faults have ended every
+    request is complete within this long, where that is less than `whole_s`, within which everything is
+    protected, too. `once`: nothing is executed twice, for nothing dies. `epochs`: no set comes further than
+    to this one. `replaced`: no state is lost, and no more instances than so many are revoked. `keeps`: no
+    state begins again. `calls_from_s`: the first call comes so late. `unprotected`: the graph's policy.
+    `restarts`: lost states begin again, from checkpoints that are written all the time. `keyless`: no call
+    has a key. `calls`: so many requests, after which no machine holds more than after a few; frontends keep
+    `replies_kept` replies. `replaced_s`: who dies is replaced only after so long. `answers_s`: no call waits
+    longer than this for its answer, counted from its beginning or from the last fault before it was answered.
+    `poisoned`: so many calls kill the model of a stateful operator, and the proxy with it.
     """
 
     title: str

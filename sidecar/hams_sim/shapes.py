@@ -1,7 +1,7 @@
 """Graphs to simulate: the named shapes, and random ones of up to 12 operators.
 
-A shape is a function from a random generator to a list of vertices; `build` adds what the generator leaves open (backups, window, slots,
-policy) and makes the compiled graph that the core gets.
+A shape is a function from a random generator to a list of vertices; `build` adds what the generator leaves
+open (backups, window, slots, policy) and makes the compiled graph that the core gets.
 """
 
 from collections.abc import Callable
@@ -140,7 +140,8 @@ def fan_stateless(rng: Random) -> list[Vertex]:
 
 
 def deep_fan(rng: Random) -> list[Vertex]:
-    """A stateful operator before a stateless fan-out: what the heir computes anew may depend on another state."""
+    """A stateful operator before a stateless fan-out: what the heir computes anew may depend on another
+    state."""
     return [
         Vertex("p", (F,), True),
         Vertex("a", ("p",)),
@@ -170,7 +171,8 @@ def fan_reply(rng: Random) -> list[Vertex]:
 
 
 def router(rng: Random) -> list[Vertex]:
-    """A router, stateful or not, in front of a stateful and a stateless branch that join with optional inputs."""
+    """A router, stateful or not, in front of a stateful and a stateless branch that join with optional
+    inputs."""
     return [
         Vertex("a", (F,), rng.random() < 0.4, routes=True),
         Vertex("b", ("a",), True),
@@ -195,7 +197,8 @@ def feedback(rng: Random) -> list[Vertex]:
 
 
 def lanes(rng: Random) -> list[Vertex]:
-    """A stateless fan-out, an Interleave that runs once for each branch and fans out itself, and a stateful operator behind it."""
+    """A stateless fan-out, an Interleave that runs once for each branch and fans out itself, and a stateful
+    operator behind it."""
     return [
         Vertex("a", (F,)),
         Vertex("b", ("a",)),
@@ -292,7 +295,8 @@ class Sizes:
 def build(
     name: str, rng: Random, sizes: Sizes, drop: frozenset[str] = frozenset()
 ) -> tuple[Graph, dict[str, Vertex]]:
-    """The compiled graph of a shape, and its vertices by name. `drop` are operators to leave out (shrinking): their successors take their inputs."""
+    """The compiled graph of a shape, and its vertices by name. `drop` are operators to leave out (shrinking):
+    their successors take their inputs."""
     vertices = _without(SHAPES[name](rng), drop)
     known: dict[str, tuple[Lane, ...]] = {F: ((),)}
     successors: dict[str, list[str]] = {item.name: [] for item in vertices}

@@ -1,4 +1,5 @@
-"""Make a failing history smaller: leave out faults, operators and requests as long as the same invariant breaks."""
+"""Make a failing history smaller: leave out faults, operators and requests as long as the same invariant
+breaks."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,8 @@
 """One history from one seed: build the graph, run clients and faults, heal, wait for convergence, judge.
 
-The verdict comes from four sides: assertions in the core, checks at single steps (recorder, etcd double, model), the history checker over
-all lines, and a comparison of every reply and every final state with the surviving history.
+The verdict comes from four sides: assertions in the core, checks at single steps (recorder, etcd double,
+model), the history checker over all lines, and a comparison of every reply and every final state with the
+surviving history.
 """
 
 import traceback
@@ -45,7 +46,7 @@ PLAIN = "plain"
 UNREADABLE = 0.06
 """In this share of the mixed histories some payloads cannot be read by those that receive them."""
 
-SLOW_REHEARSALS = 0.1
+SLOW_PRELOADS = 0.1
 """In this share of the mixed histories models may take seconds to take a joiner's copy over."""
 
 LATE_REPLACEMENTS = 0.08
@@ -54,7 +55,8 @@ LATE_REPLACEMENTS = 0.08
 
 @dataclass(frozen=True)
 class Spec:
-    """Names one history. `drop_*` leave out parts of what the seed draws (shrinking); `fault` asks for one kind or a row of faults.md."""
+    """Names one history. `drop_*` leave out parts of what the seed draws (shrinking); `fault` asks for one
+    kind or a row of faults.md."""
 
     seed: int
     shape: str
@@ -191,9 +193,9 @@ def make_plan(spec: Spec) -> Plan:
         graph = vary(graph, variety, extra)
         faults = draw_mixed(extra, graph, span, variety)
         slow = Random(f"{spec.seed}/{spec.shape}/rehearsals")
-        if slow.random() < SLOW_REHEARSALS:
+        if slow.random() < SLOW_PRELOADS:
             for behaviour in behaviours.values():
-                behaviour.rehearse_s = slow.choice((behaviour.load_s, 1.0, 1.5 * copy_again_after_s))
+                behaviour.preload_s = slow.choice((behaviour.load_s, 1.0, 1.5 * copy_again_after_s))
         unreadable = Random(f"{spec.seed}/{spec.shape}/unreadable")
         if unreadable.random() < UNREADABLE:
             _spoil(unreadable, calls, behaviours)
@@ -265,7 +267,7 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
             world.spawn(op.name)
         for _ in range(op.hot_standbys):
             world.spawn(op.name)
-    slowest = max(behaviour.rehearse_s for behaviour in plan.behaviours.values())
+    slowest = max(behaviour.preload_s for behaviour in plan.behaviours.values())
     if plan.wait_first:
         while not converged(world):
             if world.now > limits.ready_after_s + 2 * slowest:
@@ -309,7 +311,7 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
         if not converged(world):
             since = world.now
             outcome.whole_s = world.now - healed
-            allowed_s = (settles_s if not served(world) else whole_s) + limits.rehearsals_max * slowest
+            allowed_s = (settles_s if not served(world) else whole_s) + limits.preloads_max * slowest
             allowed_s += limits.replacements_max * world.replaced_s
             if world.now > healed + allowed_s:
                 raise Broken("I7", f"{allowed_s} s after the last fault: {what_is_open(world)}")

@@ -1,6 +1,8 @@
-"""What is true, whatever any single instance believes: what was committed, what is durable, whose loss the protocol tolerates.
+"""What is true, whatever any single instance believes: what was committed, what is durable, whose loss the
+protocol tolerates.
 
-Single steps are judged here by the truth, at the moment at which they happen; whole histories are judged by `checks` and the checker.
+Single steps are judged here by the truth, at the moment at which they happen; whole histories are judged by
+`checks` and the checker.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +29,8 @@ def keeper_of(node: Node) -> Keeper:
 
 
 class Truth:
-    """The judge of single steps. `heirs_die`: whoever answered for a revoked instance that lives dies at once."""
+    """The judge of single steps. `heirs_die`: whoever answered for a revoked instance that lives dies at
+    once."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -122,11 +125,13 @@ class Truth:
             ):
                 raise Broken(
                     "I1",
-                    f"{node.id} revoked {sorted(fresh)}: nobody is left who holds {item.name}, in sync {list(item.in_sync)}",
+                    f"{node.id} revoked {sorted(fresh)}: nobody is left who holds {item.name}, in sync "
+                    f"{list(item.in_sync)}",
                 )
 
     def _check_taint(self, before: Topology, after: Topology, node: Node) -> None:
-        """A recovery is one transaction: when an end is committed, no primary that stays depends on what it makes orphan (section 7.3)."""
+        """A recovery is one transaction: when an end is committed, no primary that stays depends on what it
+        makes orphan (section 7.3)."""
         for item in after.sets:
             old = before.find(item.name)
             if (
@@ -157,11 +162,13 @@ class Truth:
                     if dep.op == item.name and end is not None and dep.epoch == old.epoch and dep.seq > end:
                         raise Broken(
                             "I3",
-                            f"{node.id} ended epoch {old.epoch} of {item.name} at {end}, but {found.primary} stays with {dep}",
+                            f"{node.id} ended epoch {old.epoch} of {item.name} at {end}, but "
+                            f"{found.primary} stays with {dep}",
                         )
 
     def _kill_heirs(self, topology: Topology, revoked: Node) -> None:
-        """Who answered for a revoked, living instance dies at once: what that one has kept is all that is left of the state."""
+        """Who answered for a revoked, living instance dies at once: what that one has kept is all that is
+        left of the state."""
         world = self._world
         if not revoked.alive:
             return
@@ -175,7 +182,8 @@ class Truth:
                 world.lives.kill(world.nodes[name], "heir", restart=True)
 
     def is_durable(self, dep: Dep) -> bool:
-        """Whether a dependency is durable in truth: called so by its primary, or kept by a committed end; under Block announced since."""
+        """Whether a dependency is durable in truth: called so by its primary, or kept by a committed end;
+        under Block announced since."""
         world = self._world
         if world.losses.explains(dep.op, dep.epoch, dep.seq):
             return True
@@ -195,18 +203,21 @@ class Truth:
         if machine.primary is not None and machine.primary.undurable > machine.operator.window + 1:
             raise Broken(
                 "I6",
-                f"{node.id} has {machine.primary.undurable} versions not yet durable; its window is {machine.operator.window}",
+                f"{node.id} has {machine.primary.undurable} versions not yet durable; its window is "
+                f"{machine.operator.window}",
             )
 
     def check_durable(self, node: Node, note: NoteDurable) -> None:
-        """What is called durable is applied by every in-sync backup that etcd names, or lies within the end that has ended its epoch."""
+        """What is called durable is applied by every in-sync backup that etcd names, or lies within the end
+        that has ended its epoch."""
         found = self._world.etcd.topology.find(note.op)
         if found.epoch > note.epoch:
             end = self._world.etcd.ends[note.op].get(note.epoch, -1)
             if note.version > end and not self._world.losses.explains(note.op, note.epoch, note.version):
                 raise Broken(
                     "I1",
-                    f"{node.id} calls version {note.version} of epoch {note.epoch} of {note.op} durable, but that ended at {end}",
+                    f"{node.id} calls version {note.version} of epoch {note.epoch} of {note.op} durable, "
+                    f"but that ended at {end}",
                 )
             return
         for peer in found.in_sync:
@@ -224,7 +235,8 @@ class Truth:
         if machine.version < note.version and machine.epoch == note.epoch:
             raise Broken(
                 "I1",
-                f"{node.id} calls version {note.version} of {note.op} durable; {peer.id}, in sync, has {machine.version}",
+                f"{node.id} calls version {note.version} of {note.op} durable; {peer.id}, in sync, has "
+                f"{machine.version}",
             )
 
     def _check_keeps(self, node: Node, note: NoteDurable, peer: Node) -> None:
@@ -238,7 +250,8 @@ class Truth:
             )
 
     def may_hurt(self, node: Node) -> bool:
-        """Whether the protocol tolerates the loss of this instance now: every state it holds has another sound holder."""
+        """Whether the protocol tolerates the loss of this instance now: every state it holds has another
+        sound holder."""
         if node.of == MANAGER:
             return any(
                 other.sound and not other.etcd_cut and other is not node
@@ -266,7 +279,8 @@ class Truth:
         return True
 
     def _has_state(self, item: ReplicaSet, member: Node) -> bool:
-        """Whether a member holds the state: a fresh primary does not before its keeper has given it (section 7.2)."""
+        """Whether a member holds the state: a fresh primary does not before its keeper has given it (section
+        7.2)."""
         machine = member.machine
         if (
             not item.keepers
@@ -281,7 +295,8 @@ class Truth:
         return False
 
     def _stays(self, item: ReplicaSet, primary: Node, keeper: Node) -> bool:
-        """Whether a keeper stays where its primary must go back by itself: only if it has applied what that goes back to (section 7.3)."""
+        """Whether a keeper stays where its primary must go back by itself: only if it has applied what that
+        goes back to (section 7.3)."""
         machine = primary.machine
         if (
             not isinstance(machine, StatefulMachine)
@@ -300,7 +315,8 @@ class Truth:
         return False
 
     def is_reckless(self, node: Node, units: tuple[BatchUnit, ...]) -> bool:
-        """Whether a primary runs what it knows another instance to have died of, though no backup would survive it: then it dies (section 3)."""
+        """Whether a primary runs what it knows another instance to have died of, though no backup would
+        survive it: then it dies (section 3)."""
         machine = node.machine
         if (
             not isinstance(machine, StatefulMachine)

@@ -1,7 +1,8 @@
-"""What `--fault mixed` draws beside faults of all kinds: another mode, a state that is lost for good and begins again, one that was restored.
+"""What `--fault mixed` draws beside faults of all kinds: another mode, a state that is lost for good and
+begins again, one that was restored.
 
-Each is a promise of its own. Without replication nothing is promised once anything dies, so nothing does. A set whose members all die is
-beyond what is tolerated: its loss must be said, and everything else must hold.
+Each is a promise of its own. Without replication nothing is promised once anything dies, so nothing does. A
+set whose members all die is beyond what is tolerated: its loss must be said, and everything else must hold.
 """
 
 import enum

@@ -1,4 +1,5 @@
-"""What the shells around the machines see of each other: connections that break and stand again, silence, heartbeats.
+"""What the shells around the machines see of each other: connections that break and stand again, silence,
+heartbeats.
 
 A shell never judges: it tells its own machine, and the managers of whom it suspects.
 """
@@ -107,7 +108,8 @@ class Watching:
             self._world.network.send(node, peer, Heartbeat(generation, (mark,) if mark is not None else ()))
 
     def _tell_generation(self, node: Node, generation: int) -> bool:
-        """A heartbeat to every manager within reach, as real shells send them to everybody. It draws nothing, so seeds mean what they meant."""
+        """A heartbeat to every manager within reach, as real shells send them to everybody. It draws nothing,
+        so seeds mean what they meant."""
         world, reached = self._world, True
         for other in world.living():
             if other.of == MANAGER and other is not node:

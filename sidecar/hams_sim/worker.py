@@ -71,7 +71,8 @@ def outcome_from(spec: Spec, text: str) -> Outcome:
 
 
 HISTORIES_PER_COLLECTION = 10
-"""A history is a few megabytes of small objects in cycles: collecting between histories is a fifth faster than within."""
+"""A history is a few megabytes of small objects in cycles: collecting between histories is a fifth faster
+than within."""
 
 
 def main() -> int:

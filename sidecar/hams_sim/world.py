@@ -1,7 +1,8 @@
 """The simulated world: one heap of things to come, and the shell around every core machine.
 
-Nothing here branches on protocol state: a machine's effects are performed in their order, and every event comes from the network, etcd,
-a model, a client or a fault. The same seed gives the same history, event by event.
+Nothing here branches on protocol state: a machine's effects are performed in their order, and every event
+comes from the network, etcd, a model, a client or a fault. The same seed gives the same history, event by
+event.
 """
 
 import heapq
@@ -26,9 +27,9 @@ from hams_protocol.effects import (
     NoteLog,
     NoteLost,
     NoteReply,
+    PreloadState,
     Propose,
     ReadCheckpoint,
-    Rehearse,
     RestartModel,
     Send,
     StartBatch,
@@ -127,7 +128,7 @@ class World:
             AbandonBatch: lambda node, effect: _model(node).abandon(effect.batch),
             Capture: lambda node, effect: _model(node).capture(effect.version),
             LoadState: lambda node, effect: _model(node).load(effect.token, effect.state),
-            Rehearse: lambda node, effect: _model(node).load(0, effect.state),
+            PreloadState: lambda node, effect: _model(node).load(0, effect.state),
             WriteCheckpoint: self._write_checkpoint,
             ReadCheckpoint: self._read_checkpoint,
             RestartModel: self._restart_model,
@@ -143,7 +144,7 @@ class World:
             NoteLost: recorder.lost,
         }
 
-    # -- time --------------------------------------------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------------
 
     def at(self, when: float, call: Callable[..., None], *args: object) -> None:
         """Call at a simulated time; ties in order of asking."""
@@ -172,7 +173,7 @@ class World:
         if self.events > limits.events_max:
             raise Broken("I6", f"{self.events} events: a livelock")
 
-    # -- instances ---------------------------------------------------------------------------------------------------------------
+    # -- instances -------------------------------------------------------------------------------------------
 
     def spawn(self, of: str, kept: Node | None = None) -> Node:
         """A fresh instance starts: new id, its model initialises, it registers."""
@@ -334,7 +335,7 @@ class World:
             node.timer_at = wanted
             self.at(wanted, self._timer, node, wanted)
 
-    # -- effects -----------------------------------------------------------------------------------------------------------------
+    # -- effects ---------------------------------------------------------------------------------------------
 
     def _restart_model(self, node: Node, effect: RestartModel) -> None:
         self.seen("model restarted")
@@ -377,7 +378,8 @@ class World:
         return self._nonces
 
     def unreadable(self, by: str, request: RequestId | None) -> Callable[[], bool] | None:
-        """Whether whose turn it is cannot read a payload of a request. `by`: "" nobody, "all", or "some", half of all instances."""
+        """Whether whose turn it is cannot read a payload of a request. `by`: "" nobody, "all", or "some",
+        half of all instances."""
         if not by:
             return None
 

@@ -1,1 +1,2 @@
-"""What the sidecar, the operator and the simulator share: peer frames, control calls, the etcd adapter, TLS, the history writer."""
+"""What the sidecar, the operator and the simulator share: peer frames, control calls, the etcd adapter, TLS,
+the history writer."""

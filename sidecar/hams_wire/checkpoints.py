@@ -1,10 +1,12 @@
-"""Checkpoints on disk: one file per durable version of one operator's state, whole or not there (faults.md, F32).
+"""Checkpoints on disk: one file per durable version of one operator's state, whole or not there (faults.md,
+F32).
 
     MAGIC | length of head, 8 bytes | head (JSON) | metadata | payloads | SHA-256 of all before
 
-Only the user who runs the graph can read them, as they hold the models' states. A file gets its name only after it is complete and on
-disk; a torn or changed one is recognised by its length and checksum, and skipped: whatever is wrong with a file, the next older one is tried.
-Never: no file is changed, and of the newest `keep` none is removed.
+Only the user who runs the graph can read them, as they hold the models' states. A file gets its name only
+after it is complete and on disk; a torn or changed one is recognised by its length and checksum, and skipped:
+whatever is wrong with a file, the next older one is tried. Never: no file is changed, and of the newest
+`keep` none is removed.
 """
 
 import hashlib
@@ -112,7 +114,8 @@ class CheckpointFolder:
         return target
 
     def newest(self, codec: Codec) -> StateCopy | None:
-        """The newest valid one; None if there is none. Blocks. Invalid ones are named in the log. Raises NoRoom if no memory is left for it."""
+        """The newest valid one; None if there is none. Blocks. Invalid ones are named in the log. Raises
+        NoRoom if no memory is left for it."""
         for path, head in self.heads():
             try:
                 return self._read(path, head, codec)
@@ -186,7 +189,8 @@ class CheckpointFolder:
 
 
 def newest_of(directory: str, graph: str, operator: str, factory: PayloadFactory) -> StateCopy | None:
-    """The newest valid checkpoint of an operator, its payloads in the factory's memory. Blocks. Raises NoRoom."""
+    """The newest valid checkpoint of an operator, its payloads in the factory's memory. Blocks. Raises
+    NoRoom."""
     return CheckpointFolder(directory, graph, operator).newest(Codec(factory))
 
 

@@ -2,18 +2,19 @@
 
     WireError                 guilty, retryable
     └── CoordinationError     talking to etcd
-        ├── Lost              nothing was sent: no member could be reached                    peer    retryable
-        ├── Unavailable       etcd answered that it cannot serve now; nothing was applied     peer    retryable
-        ├── Unknown           sent, outcome unknown: read again, never repeat blindly         peer    no
-        │   └── NoSpace       etcd is over its quota: a person has to repair it               peer    no
-        ├── NotApplied        a comparison failed; carries what was found                     ours    no
-        ├── LeaseGone         the lease named by the call exists no more; nothing applied     ours    no
-        ├── AuthExpired       the token, or what was known of the user, is old; not applied   peer    retryable
-        ├── AccessDenied      unknown user, wrong password, missing permission                ours    no
-        ├── InvalidCall       etcd refuses the call itself (too large, malformed)             ours    no
-        └── Closed            the client was closed by its owner                              ours    no
+        ├── Lost              nothing was sent: no member could be reached                    peer
+        retryable ├── Unavailable       etcd answered that it cannot serve now; nothing was applied     peer
+        retryable ├── Unknown           sent, outcome unknown: read again, never repeat blindly         peer
+        no │   └── NoSpace       etcd is over its quota: a person has to repair it               peer    no
+        ├── NotApplied        a comparison failed; carries what was found                     ours    no ├──
+        LeaseGone         the lease named by the call exists no more; nothing applied     ours    no ├──
+        AuthExpired       the token, or what was known of the user, is old; not applied   peer    retryable
+        ├── AccessDenied      unknown user, wrong password, missing permission                ours    no ├──
+        InvalidCall       etcd refuses the call itself (too large, malformed)             ours    no └──
+        Closed            the client was closed by its owner                              ours    no
 
-`retryable` says that repeating is safe and may help: it is never true where the first attempt may have taken effect.
+`retryable` says that repeating is safe and may help: it is never true where the first attempt may have taken
+effect.
 """
 
 import enum
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
-"""What a decoder raises on bytes that are not what they should be: a text that is none and a nesting without end have errors of their own."""
+"""What a decoder raises on bytes that are not what they should be: a text that is none and a nesting without
+end have errors of their own."""
 
 
 class Guilty(enum.StrEnum):
@@ -40,7 +42,8 @@ class Guilty(enum.StrEnum):
 
 
 class WireError(Exception):
-    """Root of everything that goes wrong between two processes of the house, or between one of them and etcd."""
+    """Root of everything that goes wrong between two processes of the house, or between one of them and
+    etcd."""
 
     guilty: ClassVar[Guilty] = Guilty.PEER
     retryable: ClassVar[bool] = False
@@ -63,11 +66,13 @@ class Unavailable(CoordinationError):
 
 
 class Unknown(CoordinationError):
-    """A write was sent and its outcome is not known: it may take effect now, later, or never. The caller reads again and decides."""
+    """A write was sent and its outcome is not known: it may take effect now, later, or never. The caller
+    reads again and decides."""
 
 
 class NotApplied(CoordinationError):
-    """A comparison failed: nothing was changed. `current` is what the compared keys hold, in the order of the comparisons, None where absent."""
+    """A comparison failed: nothing was changed. `current` is what the compared keys hold, in the order of the
+    comparisons, None where absent."""
 
     guilty = Guilty.OURS
 
@@ -83,15 +88,17 @@ class LeaseGone(CoordinationError):
 
 
 class NoSpace(Unknown):
-    """Etcd is over its space quota and refuses writes until a person has repaired it; reads and renewals still work.
+    """Etcd is over its space quota and refuses writes until a person has repaired it; reads and renewals
+    still work.
 
-    The write that goes over it may have been applied: etcd looks once more when it applies it, and then says so of what it has done
-    (etcd 3.6, server/etcdserver/apply, `quotaApplierV3`).
+    The write that goes over it may have been applied: etcd looks once more when it applies it, and then says
+    so of what it has done (etcd 3.6, server/etcdserver/apply, `quotaApplierV3`).
     """
 
 
 class AuthExpired(CoordinationError):
-    """The token was refused, or users and roles were changed meanwhile. Nothing was applied; the next call authenticates anew."""
+    """The token was refused, or users and roles were changed meanwhile. Nothing was applied; the next call
+    authenticates anew."""
 
     retryable = True
 

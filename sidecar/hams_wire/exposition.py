@@ -1,7 +1,8 @@
-"""Metrics in the text format of Prometheus, for processes that have little to say: values are looked up at a scrape, nothing is kept.
+"""Metrics in the text format of Prometheus, for processes that have little to say: values are looked up at a
+scrape, nothing is kept.
 
-Names follow https://prometheus.io/docs/practices/naming/: `hams_<process>_<what>_<unit>[_total]`. It never takes a label whose values a client
-chooses: series would grow without bound.
+Names follow https://prometheus.io/docs/practices/naming/: `hams_<process>_<what>_<unit>[_total]`. It never
+takes a label whose values a client chooses: series would grow without bound.
 """
 
 import os

@@ -1,10 +1,12 @@
 """Recorded histories: the lines, as types, and the writer of one process's file (docs: history.md).
 
-A history alone, without access to the system, suffices to judge I1 to I5 and I7. Therefore a line is written before the effect it
-reports leaves the process: a line without its effect is harmless, an effect without its line is not. A `write` that raises has
-written nothing that counts, and its caller must not perform the effect; it stops the instance, as if its proxy had died.
+A history alone, without access to the system, suffices to judge I1 to I5 and I7. Therefore a line is written
+before the effect it reports leaves the process: a line without its effect is harmless, an effect without its
+line is not. A `write` that raises has written nothing that counts, and its caller must not perform the
+effect; it stops the instance, as if its proxy had died.
 
-Payloads and tensors are never recorded. A process that does not record holds None instead of a writer and builds no line.
+Payloads and tensors are never recorded. A process that does not record holds None instead of a writer and
+builds no line.
 """
 
 import errno
@@ -43,8 +45,8 @@ FORMAT = 2
 
 
 class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One operator in the header. `kind`: stateful or stateless; `join`: combine, interleave or first. `required`: the inputs without which
-    a Combine does not run; None, as in format 1: not known.
+    """One operator in the header. `kind`: stateful or stateless; `join`: combine, interleave or first.
+    `required`: the inputs without which a Combine does not run; None, as in format 1: not known.
 
     Edges are named by the operator at their other end; "F" is the frontend, "F!" a feedback edge.
     """
@@ -57,10 +59,12 @@ class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GraphLine(Entry, frozen=True, kw_only=True, tag="graph"):
-    """The header, first line. `want`: in-sync backups per stateful operator, one number for all or one by name.
+    """The header, first line. `want`: in-sync backups per stateful operator, one number for all or one by
+    name.
 
-    `ordered`: the lines have one global order, as the simulation has. `mode`: of replication. `blocks`: nothing is durable that one instance
-    alone holds, an ended epoch's version neither before it is announced again.
+    `ordered`: the lines have one global order, as the simulation has. `mode`: of replication. `blocks`:
+    nothing is durable that one instance alone holds, an ended epoch's version neither before it is announced
+    again.
     """
 
     operators: dict[str, OperatorEntry]
@@ -90,7 +94,8 @@ class RetLine(Entry, frozen=True, kw_only=True, tag="ret"):
 
 
 class LogLine(Entry, frozen=True, kw_only=True, tag="log"):
-    """A shard owner committed a request to its log; written before the injection. `source` ("from") is the fed-back value of an internal request."""
+    """A shard owner committed a request to its log; written before the injection. `source` ("from") is the
+    fed-back value of an internal request."""
 
     i: str
     gen: int
@@ -103,7 +108,8 @@ class LogLine(Entry, frozen=True, kw_only=True, tag="log"):
 
 
 class ExecLine(Entry, frozen=True, kw_only=True, tag="exec"):
-    """One executed unit, written before its outputs are sent. Stateful: `seq`, `version`, `chain`; stateless: `slot`."""
+    """One executed unit, written before its outputs are sent. Stateful: `seq`, `version`, `chain`; stateless:
+    `slot`."""
 
     i: str
     gen: int
@@ -143,7 +149,8 @@ class DurableLine(Entry, frozen=True, kw_only=True, tag="durable"):
 
 
 class FailoverLine(Entry, frozen=True, kw_only=True, tag="failover"):
-    """Epoch `epoch` of `op` began in topology `gen`, with primary `i`; `end` is the last seq kept of the epoch before."""
+    """Epoch `epoch` of `op` began in topology `gen`, with primary `i`; `end` is the last seq kept of the
+    epoch before."""
 
     op: str
     gen: int
@@ -182,8 +189,8 @@ class CompleteLine(Entry, frozen=True, kw_only=True, tag="complete"):
 class LostLine(Entry, frozen=True, kw_only=True, tag="lost"):
     """A state was lost beyond what is tolerated, and it is said. `version` is the last one kept.
 
-    `kind`, since format 2: `gone` (nobody is known who holds it), `restarted` (the next epoch begins at `version`), `stems` (it has taken in more
-    of a lost state upstream than that began again with).
+    `kind`, since format 2: `gone` (nobody is known who holds it), `restarted` (the next epoch begins at
+    `version`), `stems` (it has taken in more of a lost state upstream than that began again with).
     """
 
     op: str
@@ -208,7 +215,8 @@ class HealLine(Entry, frozen=True, kw_only=True, tag="heal"):
 
 
 class FinalOperator(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the harness found of one operator at the end; `insync` are the backups in sync, by id or counted."""
+    """What the harness found of one operator at the end; `insync` are the backups in sync, by id or
+    counted."""
 
     primary: str | None
     epoch: int
@@ -259,10 +267,11 @@ def decode(text: bytes | str) -> Line:
 
 
 def tensor_digest(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes | memoryview]]) -> str:
-    """Digest of a payload or reply: (name, KServe datatype, shape, little-endian bytes) of each tensor, in any order.
+    """Digest of a payload or reply: (name, KServe datatype, shape, little-endian bytes) of each tensor, in
+    any order.
 
-    SHA-256, first 16 hex digits, over the tensors sorted by name; name, datatype, shape (int64 each) and bytes are each preceded by
-    their length in bytes as a little-endian uint64.
+    SHA-256, first 16 hex digits, over the tensors sorted by name; name, datatype, shape (int64 each) and
+    bytes are each preceded by their length in bytes as a little-endian uint64.
     """
     digest = hashlib.sha256()
     for name, datatype, shape, data in sorted(tensors, key=lambda tensor: tensor[0]):
@@ -282,7 +291,8 @@ class HistoryError(WireError):
 
 
 class HistoryExists(HistoryError):
-    """The folder has a file of this instance already: instance ids are never reused, and a folder holds one history."""
+    """The folder has a file of this instance already: instance ids are never reused, and a folder holds one
+    history."""
 
 
 class HistoryLineTooLong(HistoryError):
@@ -299,7 +309,8 @@ class HistoryNotWritten(HistoryError):
 
 
 class HistoryWriter:
-    """Appends lines to `<directory>/<instance>.jsonl`, one unbuffered write each; the page cache outlives a killed process.
+    """Appends lines to `<directory>/<instance>.jsonl`, one unbuffered write each; the page cache outlives a
+    killed process.
 
     Invariant: whatever was refused, the file never holds half a line followed by another.
     """
@@ -307,7 +318,8 @@ class HistoryWriter:
     def __init__(self, directory: Path | str, instance: str) -> None:
         if not _SAFE_NAME.fullmatch(instance):
             raise ValueError(
-                f"instance id {instance!r} cannot name a history file: expected letters, digits, '.', '_' and '-' (at most 200)"
+                f"instance id {instance!r} cannot name a history file: expected letters, digits, '.', '_' "
+                "and '-' (at most 200)"
             )
         folder = Path(directory)
         self.path = folder / f"{instance}.jsonl"
@@ -334,13 +346,15 @@ class HistoryWriter:
     def write(self, *lines: Line) -> None:
         """Append lines, all or none; on return they survive the death of this process.
 
-        Raises HistoryLineTooLong or HistoryNotWritten: then nothing was recorded and the reported effects must not happen.
+        Raises HistoryLineTooLong or HistoryNotWritten: then nothing was recorded and the reported effects
+        must not happen.
         """
         chunks = [encode(line) for line in lines]
         for chunk in chunks:
             if len(chunk) > limits.history_line_bytes_max:
                 raise HistoryLineTooLong(
-                    f"a line of {len(chunk)} bytes for {self.path}: at most {limits.history_line_bytes_max}: {chunk[:200]!r}..."
+                    f"a line of {len(chunk)} bytes for {self.path}: at most "
+                    f"{limits.history_line_bytes_max}: {chunk[:200]!r}..."
                 )
         data = b"".join(chunks)
         code: int | None = None
@@ -353,7 +367,8 @@ class HistoryWriter:
             self._size += written
             return
         if written:
-            # A disk that fills up takes a part. Half a line is cut off again: only at the very end of a file is it ignored.
+            # A disk that fills up takes a part. Half a line is cut off again: only at the very end of a file
+            # is it ignored.
             os.ftruncate(self._file, self._size)
         why = "the file system took a part of it" if code is None else os.strerror(code)
         raise HistoryNotWritten(f"{len(lines)} history line(s) not written to {self.path}: {why}", code)
@@ -366,6 +381,7 @@ class HistoryWriter:
 
 
 def writer_from(environment: Mapping[str, str], instance: str) -> HistoryWriter | None:
-    """The writer that HAMS_HISTORY asks for, or None: not recording costs nothing but this look-up at start."""
+    """The writer that HAMS_HISTORY asks for, or None: not recording costs nothing but this look-up at
+    start."""
     directory = environment.get(ENVIRONMENT, "")
     return HistoryWriter(directory, instance) if directory else None

@@ -3,13 +3,15 @@
 # ---- etcd (hams_wire.coordination) ----
 
 etcd_call_s = 2.0
-"""Budget of one call to etcd. Within it, what was definitely not applied is tried again on the next member."""
+"""Budget of one call to etcd. Within it, what was definitely not applied is tried again on the next
+member."""
 
 etcd_attempt_s = 0.5
 """With several members, a read that one of them has not answered after this long goes to the next."""
 
 etcd_write_s = 0.25
-"""With several members, one that has not answered a write after this long is asked for a sign of life (`etcd_probe_answer_s`)."""
+"""With several members, one that has not answered a write after this long is asked for a sign of life
+(`etcd_probe_answer_s`)."""
 
 etcd_connect_s = 0.5
 """A member that has not accepted a connection after this long is passed over."""
@@ -18,7 +20,8 @@ etcd_pause_s = 0.05
 """Pause between two rounds over all members, none of which could serve."""
 
 etcd_pause_max_s = 1.0
-"""Watches and keepalives pause between attempts: from `etcd_pause_s`, doubled each time, with jitter, to this."""
+"""Watches and keepalives pause between attempts: from `etcd_pause_s`, doubled each time, with jitter, to
+this."""
 
 etcd_probe_s = 1.0
 """A stream that has been silent for this long is asked for a sign of life."""
@@ -36,16 +39,19 @@ etcd_transaction_items_max = 128
 """Comparisons, and operations, in one transaction: etcd's own default."""
 
 etcd_token_idle_s = 120.0
-"""An authentication token that has not been used for this long is replaced before a write: etcd forgets idle ones after 300 s."""
+"""An authentication token that has not been used for this long is replaced before a write: etcd forgets idle
+ones after 300 s."""
 
 watch_events_max = 1024
 """Events of one watch read ahead of its consumer; beyond that etcd keeps them."""
 
 registration_ttl_min_s = 1
-"""Shortest lease asked for; etcd grants its own minimum if that is longer (two seconds with its default election timeout)."""
+"""Shortest lease asked for; etcd grants its own minimum if that is longer (two seconds with its default
+election timeout)."""
 
 registration_attempts_max = 8
-"""A registration tries this often in a row if other writers of the key, or of what its permit compares, are faster."""
+"""A registration tries this often in a row if other writers of the key, or of what its permit compares, are
+faster."""
 
 registration_renewals_per_ttl = 3
 """A lease is renewed this often within its time to live."""
@@ -91,7 +97,8 @@ let_go_bytes = 128 * 1024
 """Pieces of payload above this are reported to their owner when they have left."""
 
 join_bytes_max = 16 * 1024
-"""Pieces up to this size are joined before they are handed to the transport: cheaper than one more piece of a gathering write."""
+"""Pieces up to this size are joined before they are handed to the transport: cheaper than one more piece of a
+gathering write."""
 
 metadata_bytes_max = 16 * 1024 * 1024
 """Metadata of one message."""
@@ -127,13 +134,15 @@ streams_open_max = 8
 """Messages of one connection whose payload is still arriving: one per lane, and room for lanes to come."""
 
 lane_bytes_max = 256 * 1024 * 1024
-"""A message that would raise a lane above this is dropped, as if the connection had lost it; one message always fits."""
+"""A message that would raise a lane above this is dropped, as if the connection had lost it; one message
+always fits."""
 
 lane_messages_max = 131_072
 """Messages waiting in one lane, whatever their size."""
 
 urgent_turn_bytes_max = 1024 * 1024
-"""Urgent bytes written before a chunk of payload gets its turn, so that acknowledgements alone cannot starve records."""
+"""Urgent bytes written before a chunk of payload gets its turn, so that acknowledgements alone cannot starve
+records."""
 
 dedupe_bytes_min = 64 * 1024
 """A message with this much payload that still waits is not queued a second time."""
@@ -145,7 +154,8 @@ connections_max = 1024
 """Incoming connections of one instance."""
 
 handshakes_max = 128
-"""TLS connections that have not shown a certificate yet; others wait with the kernel until one of these is through or has run out of time."""
+"""TLS connections that have not shown a certificate yet; others wait with the kernel until one of these is
+through or has run out of time."""
 
 accept_again_s = 0.2
 """Pause after a connection that could not be accepted, as where there are no file descriptors left."""
@@ -166,14 +176,15 @@ reconnect_s = 0.02
 """Pause before a broken connection is tried again; doubled each time, with jitter, to `reconnect_max_s`."""
 
 reconnect_eager_s = 0.002
-"""The same, to a peer whose end something waits to know: its socket may still be closing while the kernel ends its process."""
+"""The same, to a peer whose end something waits to know: its socket may still be closing while the kernel
+ends its process."""
 
 reconnect_refused_s = 0.25
 """The same, where nobody listens any more: whoever comes back there connects to us first."""
 
 reconnect_offending_max_s = 5.0
-"""The same, to a peer that has closed connections for a frame that is not allowed: what it refused may come again. It is forgiven after a
-connection that stood for longer than this."""
+"""The same, to a peer that has closed connections for a frame that is not allowed: what it refused may come
+again. It is forgiven after a connection that stood for longer than this."""
 
 offence_said_s = 60.0
 """A peer whose frames are refused, or that refuses ours, is named in the log again after this long."""
@@ -182,7 +193,8 @@ offenders_max = 256
 """Peers of which it is remembered when they were last named."""
 
 payload_silence_s = 5.0
-"""A connection that has announced a payload and sends none of it for this long is closed: room for it is taken, and nobody else has it."""
+"""A connection that has announced a payload and sends none of it for this long is closed: room for it is
+taken, and nobody else has it."""
 
 steady_s = 0.1
 """A connection that stood for less than this is flapping: it is not tried again at once."""
@@ -213,13 +225,15 @@ visit_piece_bytes = 1024 * 1024
 visit_silence_s = 5.0
 """A visit on which nothing moves for this long while something is due is over."""
 
-# ---- suspicion (hams_wire.suspicion) ----
+# ---- suspicion (hams_wire.failure_detector) ----
 
 suspicion_deviations = 5.6
-"""A silence this many deviations above the mean gap has phi 8, a probability of 1e-8: the threshold that Akka and Cassandra begin with."""
+"""A silence this many deviations above the mean gap has phi 8, a probability of 1e-8: the threshold that Akka
+and Cassandra begin with."""
 
 suspicion_deviation_share = 0.1
-"""Least deviation, as a share of `suspect_after_s`: a very regular peer is not suspected of a moment's delay."""
+"""Least deviation, as a share of `suspect_after_s`: a very regular peer is not suspected of a moment's
+delay."""
 
 suspicion_gaps = 200
 """Gaps of one peer that are kept: some ten seconds of heartbeats, and as many as Akka keeps."""
@@ -228,10 +242,12 @@ suspicion_gap_max_s = 2.0
 """A longer gap teaches nothing: its peer was stopped or cut off, not slow."""
 
 suspicion_calm_s = 30.0
-"""What a wrong suspicion has added to the patience with a peer is halved after this long without another one."""
+"""What a wrong suspicion has added to the patience with a peer is halved after this long without another
+one."""
 
 suspicion_stretch_max = 8.0
-"""The silence allowed is never above this multiple of `suspect_after_s`: a flapping link must not teach patience without end."""
+"""The silence allowed is never above this multiple of `suspect_after_s`: a flapping link must not teach
+patience without end."""
 
 # ---- nodes (hams_wire.node) ----
 
@@ -242,7 +258,8 @@ heartbeats_per_suspicion = 3
 """Heartbeats within the time after which silence is suspicious."""
 
 break_report_after_s = 0.1
-"""A broken connection is reported to the managers after this long, unless they have acted by then or it stands again."""
+"""A broken connection is reported to the managers after this long, unless they have acted by then or it
+stands again."""
 
 heartbeat_min_s = 0.01
 """Heartbeats are at least this far apart."""

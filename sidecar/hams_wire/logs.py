@@ -1,4 +1,5 @@
-"""How a process writes its log: for a person at a terminal, or for what collects the logs of a cluster, where a line needs its date and zone."""
+"""How a process writes its log: for a person at a terminal, or for what collects the logs of a cluster, where
+a line needs its date and zone."""
 
 import logging
 import sys

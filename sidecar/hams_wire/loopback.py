@@ -1,12 +1,13 @@
-"""Whether a host, as a URL or a header names it, is this machine: what tells a caller from here from a web page from elsewhere."""
+"""Whether a host, as a URL or a header names it, is this machine: what tells a caller from here from a web
+page from elsewhere."""
 
 import ipaddress
 from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is a loopback address, `localhost` or a name below it (RFC 6761, 6.3). Any other name is not, even if it leads here:
-    whoever owns the name may have it lead anywhere."""
+    """Whether a host is a loopback address, `localhost` or a name below it (RFC 6761, 6.3). Any other name is
+    not, even if it leads here: whoever owns the name may have it lead anywhere."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name

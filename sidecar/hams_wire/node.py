@@ -1,8 +1,10 @@
-"""The shell around one core machine: events in, `step`, effects out. Every process of a graph is one of these.
+"""The shell around one core machine: events in, `step`, effects out. Every process of a graph is one of
+these.
 
-It owns the connections to peers, the registration in etcd, the watch, the machine's timer, heartbeats, and the history. It never
-branches on protocol state and never drops, reorders or repeats an effect. A line of the history is written before the effects that
-follow it; if it cannot be written, the instance stops: an effect without its line would be a lie.
+It owns the connections to peers, the registration in etcd, the watch, the machine's timer, heartbeats, and
+the history. It never branches on protocol state and never drops, reorders or repeats an effect. A line of the
+history is written before the effects that follow it; if it cannot be written, the instance stops: an effect
+without its line would be a lie.
 """
 
 import asyncio
@@ -50,12 +52,12 @@ from hams_wire.changes import changes
 from hams_wire.coordination.port import ABSENT, Compare, Coordination, Deleted, Put, Restored, Write
 from hams_wire.coordination.registration import Registration
 from hams_wire.errors import CoordinationError, NotApplied, Unavailable
+from hams_wire.failure_detector import FailureDetector
 from hams_wire.history import HistoryError, HistoryWriter
 from hams_wire.notes import line_of
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.peers.visits import Host
-from hams_wire.suspicion import Suspicion
 from hams_wire.tls import Certificates
 from hams_wire.trace import trace_from
 
@@ -89,11 +91,12 @@ class Machine(Protocol):
 class Node:
     """One instance on one event loop.
 
-    `perform` gets the effects that only this kind of process understands (model effects, answers). `reply_digest` makes the digest of a
-    reply for the history, if wanted. `steps`: the machine's way to take several events in one step, if it has one. `host` answers visitors.
-    `noted(name, value, revision)` is told of every key of the graph that is not the core's business, as they are and as they change (None: it is
-    gone); `turned()` after every turn. `lost(message)`: whether a message that has arrived counts as lost on its way. `keeps`: the
-    machine may hold states of other operators.
+    `perform` gets the effects that only this kind of process understands (model effects, answers).
+    `reply_digest` makes the digest of a reply for the history, if wanted. `steps`: the machine's way to take
+    several events in one step, if it has one. `host` answers visitors. `noted(name, value, revision)` is told
+    of every key of the graph that is not the core's business, as they are and as they change (None: it is
+    gone); `turned()` after every turn. `lost(message)`: whether a message that has arrived counts as lost on
+    its way. `keeps`: the machine may hold states of other operators.
     """
 
     def __init__(
@@ -145,7 +148,7 @@ class Node:
         self._yielded = False
         self._sent: set[InstanceId] = set()
         self._heartbeat_s = max(suspect_after_s / limits.heartbeats_per_suspicion, limits.heartbeat_min_s)
-        self._suspicion = Suspicion(suspect_after_s, self._heartbeat_s)
+        self._failure_detector = FailureDetector(suspect_after_s, self._heartbeat_s)
         self._heartbeat: asyncio.TimerHandle | None = None
         self._beat_at = float("inf")
         self._late_logged_at = float("-inf")
@@ -174,7 +177,7 @@ class Node:
             unknown=Names(machine.knowledge.graph, of).unknown,
         )
 
-    # -- life --------------------------------------------------------------------------------------------------------------------
+    # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self, http: str = "", grpc: str = "") -> None:
         """Listen, register, and learn what is known. Raises OSError and CoordinationError."""
@@ -226,7 +229,8 @@ class Node:
                 task.cancel()
 
     async def until(self, holds: Callable[[], bool], *events: asyncio.Event, timeout_s: float) -> None:
-        """Until `holds`, as far as members and notes in etcd decide that; or the core says Stop, one of the events is set, or the time is over."""
+        """Until `holds`, as far as members and notes in etcd decide that; or the core says Stop, one of the
+        events is set, or the time is over."""
         by = self.now() + timeout_s
         while not holds():
             left_s = by - self.now()
@@ -236,7 +240,8 @@ class Node:
             await self.until_stopped(self._told, *events, timeout_s=left_s)
 
     async def tell(self, key: str, value: bytes) -> None:
-        """Write into etcd what nobody compares with. Raises CoordinationError; who asks again overwrites, so an unknown outcome does no harm."""
+        """Write into etcd what nobody compares with. Raises CoordinationError; who asks again overwrites, so
+        an unknown outcome does no harm."""
         await self._coordination.transact((), (Write(key, value),))
 
     async def read(self, key: str) -> bytes | None:
@@ -252,11 +257,11 @@ class Node:
         """The machine's clock: monotonic seconds."""
         return self._loop.time()
 
-    # -- events in ---------------------------------------------------------------------------------------------------------------
+    # -- events in -------------------------------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
-        """Give the machine an event. All events of one turn of the loop are taken at its end, in their order, and what they cause to be sent
-        leaves together."""
+        """Give the machine an event. All events of one turn of the loop are taken at its end, in their order,
+        and what they cause to be sent leaves together."""
         self._events.append(event)
         if not self._turning:
             self._turning = True
@@ -295,8 +300,8 @@ class Node:
             self._turned()
 
     def _take(self, events: tuple[Event, ...], now: float) -> None:
-        """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone: neither may be passed over,
-        so the instance ends and another takes over."""
+        """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone:
+        neither may be passed over, so the instance ends and another takes over."""
         trace = self._trace
         try:
             if trace is not None:
@@ -316,7 +321,8 @@ class Node:
             self._stop(Stop(f"failed on {kinds}: {type(error).__name__}: {error}"))
 
     def _arm(self) -> None:
-        """Deadlines move with almost every event, mostly further away: a timer that fires early and looks again costs less than moving it."""
+        """Deadlines move with almost every event, mostly further away: a timer that fires early and looks
+        again costs less than moving it."""
         self._due = due = self.machine.deadline()
         if due >= self._timer_at or self.stopped.done():
             return
@@ -330,7 +336,8 @@ class Node:
         )
 
     def _tick(self) -> None:
-        """A late timer means a starved process: what has arrived meanwhile is read before the machine judges anybody by its silence."""
+        """A late timer means a starved process: what has arrived meanwhile is read before the machine judges
+        anybody by its silence."""
         self._timer, self._timer_at = None, float("inf")
         late_s = self._loop.time() - self._due
         if late_s < 0:
@@ -350,17 +357,18 @@ class Node:
         self.feed(Received(sender, message))
 
     def _on_up(self, peer: InstanceId) -> None:
-        self._suspicion.expect(peer, self._loop.time())
+        self._failure_detector.expect(peer, self._loop.time())
         self.feed(PeerUp(peer))
 
     def _on_down(self, peer: InstanceId) -> None:
-        self._suspicion.forget(peer)
+        self._failure_detector.forget(peer)
         self.feed(PeerDown(peer))
         if self.of != MANAGER:
             self._loop.call_later(limits.break_report_after_s, self._report_break, peer)
 
     def _report_break(self, peer: InstanceId) -> None:
-        """Managers have connections of their own, and mostly know: to tell them at once would only keep them from acting."""
+        """Managers have connections of their own, and mostly know: to tell them at once would only keep them
+        from acting."""
         known = self.machine.knowledge.topology.revoked
         if (
             peer in self.members
@@ -371,14 +379,15 @@ class Node:
             self._suspect(peer, "its connection broke")
 
     def _is_close(self, peer: InstanceId) -> bool:
-        """Whether something here waits for the proof that this peer is gone: it is a manager's business, and that of its own kind."""
+        """Whether something here waits for the proof that this peer is gone: it is a manager's business, and
+        that of its own kind."""
         member = self.members.get(peer)
         return self.of == MANAGER or (member is not None and member.of == self.of)
 
     def _on_refused(self, peer: InstanceId) -> None:
         self.feed(PeerDown(peer, refused=True))
 
-    # -- effects out -------------------------------------------------------------------------------------------------------------
+    # -- effects out -----------------------------------------------------------------------------------------
 
     def _do(self, effect: Effect, now: float) -> None:
         kind = type(effect)
@@ -418,12 +427,14 @@ class Node:
             log.warning("%s stops: %s", self.instance, stop.reason)
             self.stopped.set_result(stop)
 
-    # -- heartbeats --------------------------------------------------------------------------------------------------------------
+    # -- heartbeats ------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Every interval: a heartbeat to whom nothing else was sent, and a look at who has been silent for too long.
+        """Every interval: a heartbeat to whom nothing else was sent, and a look at who has been silent for
+        too long.
 
-        All instances of one host beat together, by its clock: so each wakes a few times per interval, not once for each of its peers.
+        All instances of one host beat together, by its clock: so each wakes a few times per interval, not
+        once for each of its peers.
         """
         if self.stopped.done():
             return  # who is over gives no sign of life, however long its process takes to end
@@ -440,19 +451,23 @@ class Node:
                 self.network.send(peer, beat)
             heard = self.network.heard_s.get(peer)
             if heard is not None:
-                self._suspicion.heard(peer, heard)
-        for peer in self._suspicion.check(now):
-            self._suspect(peer, f"silent for {self._suspicion.silent_s(peer, now):.3f} s")
+                self._failure_detector.heard(peer, heard)
+        for peer in self._failure_detector.check(now):
+            self._suspect(peer, f"silent for {self._failure_detector.silent_s(peer, now):.3f} s")
         self._sent.clear()
 
     def _late(self, now: float) -> None:
-        """The next heartbeat is overdue: this process was stopped, or got no CPU. The machine hears of it before all that has piled up meanwhile."""
+        """The next heartbeat is overdue: this process was stopped, or got no CPU. The machine hears of it
+        before all that has piled up meanwhile."""
         by_s, self._beat_at = now - self._beat_at, now
         self._events.appendleft(Late(by_s))
         self.look()
-        if not self._suspicion.lateness.may_judge(now) and now >= self._late_logged_at + limits.late_log_s:
+        if (
+            not self._failure_detector.lateness.may_judge(now)
+            and now >= self._late_logged_at + limits.late_log_s
+        ):
             self._late_logged_at = now
-            worst_s = self._suspicion.lateness.worst_s
+            worst_s = self._failure_detector.lateness.worst_s
             log.warning(
                 "this process gets too little CPU: it was late by %.2f s, and judges nobody for being silent",
                 worst_s,
@@ -466,7 +481,7 @@ class Node:
                 else:
                     self.network.send(member.instance, Suspect(peer, reason))
 
-    # -- etcd --------------------------------------------------------------------------------------------------------------------
+    # -- etcd ------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         """Read everything of the graph, then follow the changes."""
@@ -564,8 +579,9 @@ class Node:
             self._proposals.popleft()
 
     async def _commit(self, proposal: Propose) -> Event:
-        """One compare-and-swap. An unknown outcome is read again, never repeated. A graph that has ended has no roles to give any more: whoever wants
-        to asks again after a pause, until its process ends as well."""
+        """One compare-and-swap. An unknown outcome is read again, never repeated. A graph that has ended has
+        no roles to give any more: whoever wants to asks again after a pause, until its process ends as
+        well."""
         key = records.topology_key(self._uid)
         compares = (
             Compare(key, proposal.revision),
@@ -602,14 +618,16 @@ class Node:
             return None
 
     def _read_soon(self) -> None:
-        """Read the topology by one reader, however often that is wanted: while etcd is away every proposal fails."""
+        """Read the topology by one reader, however often that is wanted: while etcd is away every proposal
+        fails."""
         self._to_read = True
         if not self._reading:
             self._reading = True
             self._spawn(self._read_again())
 
     async def _read_again(self) -> None:
-        """Read until etcd answers; the watch tells of everything later. What is wanted while an answer is on its way wants a later one."""
+        """Read until etcd answers; the watch tells of everything later. What is wanted while an answer is on
+        its way wants a later one."""
         try:
             while self._to_read:
                 self._to_read = False

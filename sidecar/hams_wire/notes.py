@@ -1,4 +1,5 @@
-"""From the core's notes to lines of a history (history.md): the one translation, for processes and for the simulator alike."""
+"""From the core's notes to lines of a history (history.md): the one translation, for processes and for the
+simulator alike."""
 
 from hams_protocol.effects import (
     Note,
@@ -57,7 +58,8 @@ def header_of(data: GraphData, ordered: bool = False) -> GraphLine:
 
 
 def line_of(note: Note, instance: InstanceId, at: float | None = None, digest: str | None = None) -> Line:
-    """The line of a note by `instance`; `at` seconds of any clock, `digest` of a reply's tensors where somebody made it."""
+    """The line of a note by `instance`; `at` seconds of any clock, `digest` of a reply's tensors where
+    somebody made it."""
     match note:
         case NoteExec():
             request, lane = note.unit

@@ -1,12 +1,13 @@
-"""The port on which the kubelet asks whether a process lives and whether its role is served, and Prometheus how it is doing.
+"""The port on which the kubelet asks whether a process lives and whether its role is served, and Prometheus
+how it is doing.
 
-`GET /livez` is 200 as long as the event loop answers; `GET /readyz` is 200 only while `missing()` is None, else 503 with the reason as text.
-`GET /metrics` is what `metrics` says, for Prometheus. Everything else is 404. One answer per connection, and nothing that a stranger sends changes
-anything.
+`GET /livez` is 200 as long as the event loop answers; `GET /readyz` is 200 only while `missing()` is None,
+else 503 with the reason as text. `GET /metrics` is what `metrics` says, for Prometheus. Everything else is
+404. One answer per connection, and nothing that a stranger sends changes anything.
 
-Given a token, it is 401 to everybody who does not bear it: neither the kubelet nor Prometheus has a certificate, but the one sends the headers of
-the pod's probes, and who may read the pod may read how it is; the other has a token of its own, which opens metrics only, and of which a digest is
-all that is known here.
+Given a token, it is 401 to everybody who does not bear it: neither the kubelet nor Prometheus has a
+certificate, but the one sends the headers of the pod's probes, and who may read the pod may read how it is;
+the other has a token of its own, which opens metrics only, and of which a digest is all that is known here.
 """
 
 import asyncio
@@ -29,9 +30,9 @@ async def answer_probes(
     metrics_digest: bytes = b"",
     rendered: Callable[[], bytes] | None = None,
 ) -> asyncio.Server:
-    """Listen until the server is closed: at a port on all addresses, or at a Unix socket. `rendered`: the whole answer to
-    /metrics, of a process that has a registry of its own. `token`: opens everything, "": nobody is asked; `metrics_digest`: of the token that opens
-    /metrics. Raises OSError."""
+    """Listen until the server is closed: at a port on all addresses, or at a Unix socket. `rendered`: the
+    whole answer to /metrics, of a process that has a registry of its own. `token`: opens everything, "":
+    nobody is asked; `metrics_digest`: of the token that opens /metrics. Raises OSError."""
     everything = digest_of(token.encode())
 
     def admitted(line: bytes, given: bytes) -> bool:
@@ -65,7 +66,10 @@ async def answer_probes(
                     )
                 else:
                     status, body, kind = _answer(line, missing, metrics, rendered)
-                head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                head = (
+                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: "
+                    f"{len(body)}\r\nConnection: close\r\n\r\n"
+                )
                 writer.write(head.encode() + body)
                 await writer.drain()
         except (TimeoutError, ConnectionError, ValueError):  # ValueError: a line over the limit

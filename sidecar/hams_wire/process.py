@@ -1,7 +1,7 @@
 """What every process of a graph begins and ends with: arguments, log, event loop, etcd, signals.
 
-A process ends with 0 when it was asked to, with `EXIT_STOPPED` when its core said Stop (a fresh instance may take its place), with 1 and
-one line on its log when it could not begin. No stack trace reaches a user.
+A process ends with 0 when it was asked to, with `EXIT_STOPPED` when its core said Stop (a fresh instance may
+take its place), with 1 and one line on its log when it could not begin. No stack trace reaches a user.
 """
 
 import argparse
@@ -96,9 +96,9 @@ def instance_in(pod: str) -> str:
 class Access:
     """How a process gets at etcd and its peers, and who may ask it how it is.
 
-    `etcd`: endpoints. `tls`: a folder with the files of `hams_wire.tls` for peers, `etcd-ca.crt`, `etcd.crt` and `etcd.key` for an etcd that is
-    https, `probe-token`, which who asks at the port of probes has to bear, and in `metrics-token` the digest of what opens metrics besides; None:
-    everything is in the clear.
+    `etcd`: endpoints. `tls`: a folder with the files of `hams_wire.tls` for peers, `etcd-ca.crt`, `etcd.crt`
+    and `etcd.key` for an etcd that is https, `probe-token`, which who asks at the port of probes has to bear,
+    and in `metrics-token` the digest of what opens metrics besides; None: everything is in the clear.
     """
 
     etcd: str
@@ -126,7 +126,8 @@ class Access:
 
 
 async def open_graph(access: Access, uid: str) -> tuple[EtcdCoordination, Graph]:
-    """A client of etcd, and the compiled graph; waits for both, as a process may start before its etcd and its graph. Raises WireError."""
+    """A client of etcd, and the compiled graph; waits for both, as a process may start before its etcd and
+    its graph. Raises WireError."""
     coordination = access.coordination()
     try:
         entry = await _wait_for_spec(coordination, uid)
@@ -137,7 +138,8 @@ async def open_graph(access: Access, uid: str) -> tuple[EtcdCoordination, Graph]
 
 
 async def _wait_for_spec(coordination: EtcdCoordination, uid: str) -> KeyValue:
-    """Look again and again: who writes the key may not have begun to. Nothing else is done meanwhile, so nothing is lost by looking."""
+    """Look again and again: who writes the key may not have begun to. Nothing else is done meanwhile, so
+    nothing is lost by looking."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limits.spec_wait_s
     while True:
@@ -157,7 +159,8 @@ async def _wait_for_spec(coordination: EtcdCoordination, uid: str) -> KeyValue:
 
 
 class Asked(asyncio.Event):
-    """Set when the process is asked to end. `at_once` as well, if nothing is to be handed over, because the whole graph ends."""
+    """Set when the process is asked to end. `at_once` as well, if nothing is to be handed over, because the
+    whole graph ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,9 +173,11 @@ class Asked(asyncio.Event):
 
 
 def run(work: Callable[[Asked], Awaitable[int]], log_level: str) -> int:
-    """Run `work(asked_to_end)` on a fresh uvloop; SIGTERM asks to end in order, SIGINT at once. `log_level`: one of LOG_LEVELS.
+    """Run `work(asked_to_end)` on a fresh uvloop; SIGTERM asks to end in order, SIGINT at once. `log_level`:
+    one of LOG_LEVELS.
 
-    Whatever may fail for what the process was told (files that are not there) belongs into `work`: here it becomes one line.
+    Whatever may fail for what the process was told (files that are not there) belongs into `work`: here it
+    becomes one line.
     """
     logs.configure(log_level, os.environ.get(logs.VARIABLE) or "text")
     gc.freeze()

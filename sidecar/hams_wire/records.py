@@ -1,4 +1,5 @@
-"""What lies in etcd below `/hams/v1/<graph uid>/`, and its bytes: JSON, so that a person can read it with `etcdctl get`."""
+"""What lies in etcd below `/hams/v1/<graph uid>/`, and its bytes: JSON, so that a person can read it with
+`etcdctl get`."""
 
 import msgspec
 
@@ -22,7 +23,8 @@ class MalformedRecord(WireError):
 
 @frozen
 class MemberRecord:
-    """What an instance registers: a `Member`, and what only people and the command line want to know. `node`: the host that it runs on."""
+    """What an instance registers: a `Member`, and what only people and the command line want to know. `node`:
+    the host that it runs on."""
 
     of: str
     address: str
@@ -38,7 +40,8 @@ class MemberRecord:
 class FailoverRecord:
     """What a manager that committed a set's epoch knew of it besides: for people only, nobody acts on it.
 
-    `took_ms`: from the first suspicion until the new roles were committed; `reason`: who was suspected, and of what.
+    `took_ms`: from the first suspicion until the new roles were committed; `reason`: who was suspected, and
+    of what.
     """
 
     epoch: int
@@ -60,7 +63,8 @@ def prefix_of(graph_uid: str) -> str:
 
 
 def all_of(owner_uid: str) -> tuple[str, str]:
-    """First key and end of what belongs to a resource: below `prefix_of` of its UID, and of the UIDs of its later incarnations, `UID-rN`.
+    """First key and end of what belongs to a resource: below `prefix_of` of its UID, and of the UIDs of its
+    later incarnations, `UID-rN`.
 
     UIDs of resources have one length, so none of another one lies between: `-` and `/` are two apart.
     """
@@ -83,7 +87,8 @@ def member_key(graph_uid: str, instance: InstanceId) -> str:
 
 
 def warming_key(graph_uid: str, instance: InstanceId) -> str:
-    """Says, for people and for who supervises it, that an instance lives that does not register before its model is loaded."""
+    """Says, for people and for who supervises it, that an instance lives that does not register before its
+    model is loaded."""
     return f"{prefix_of(graph_uid)}{WARMING}{instance}"
 
 

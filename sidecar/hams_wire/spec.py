@@ -1,7 +1,8 @@
-"""The compiled graph as bytes: the value of etcd's `spec` key. JSON, so that a person can read it with `etcdctl get`.
+"""The compiled graph as bytes: the value of etcd's `spec` key. JSON, so that a person can read it with
+`etcdctl get`.
 
-The reader checks kinds and field names, not sense: a `Graph` was right when it was written. Bytes of another format version are refused,
-never guessed at.
+The reader checks kinds and field names, not sense: a `Graph` was right when it was written. Bytes of another
+format version are refused, never guessed at.
 """
 
 import msgspec

@@ -1,15 +1,17 @@
-"""One shape of a graph takes over from another: what both write into etcd, and what can be read from it (ADR 0018).
+"""One shape of a graph takes over from another: what both write into etcd, and what can be read from it (ADR
+0018).
 
-Below the predecessor's prefix: `succession`, how far it has come, changed by compare-and-swap only; `quiet/<frontend>`, what each of its frontends
-says of itself; `ended`, written with the last step: from then on nobody changes the predecessor's topology. A graph that is deleted has `ended`, too,
-with `NOBODY` for a successor: who is asked to end need not hand over, and its frontends leave together (`drained/<frontend>`, see
-`hams_sidecar.drained`). Below the successor's prefix: `follows`, whose successor it is; `waiting/<instance>`, who is there and has begun nothing;
-`taken/<instance>`, who has what it needs.
+Below the predecessor's prefix: `succession`, how far it has come, changed by compare-and-swap only;
+`quiet/<frontend>`, what each of its frontends says of itself; `ended`, written with the last step: from then
+on nobody changes the predecessor's topology. A graph that is deleted has `ended`, too, with `NOBODY` for a
+successor: who is asked to end need not hand over, and its frontends leave together (`drained/<frontend>`, see
+`hams_sidecar.drained`). Below the successor's prefix: `follows`, whose successor it is; `waiting/<instance>`,
+who is there and has begun nothing; `taken/<instance>`, who has what it needs.
 
     hold    the predecessor's frontends keep new requests back and finish the open ones
-    close   each of them has: from now on owners of shards admit nothing at all, and what is quiet then is quiet for good
-    done    the successor serves, the predecessor never again; the point of no return
-    back    the predecessor goes on as if nothing had been; this successor never serves
+    close   each of them has: from now on owners of shards admit nothing at all, and what is quiet then is
+    quiet for good done    the successor serves, the predecessor never again; the point of no return back
+    the predecessor goes on as if nothing had been; this successor never serves
 
 Pure: records in, verdicts out. Never: a verdict that rests on a clock.
 """
@@ -49,8 +51,9 @@ class Phase(enum.StrEnum):
 
 @frozen
 class Succession:
-    """The predecessor's record. `to`: the successor's uid, another one at each attempt. `tries`: which attempt this is for `asked`, the generation of
-    the resource that asks for it. `why` it was taken back, and whether that makes another attempt `hopeless`."""
+    """The predecessor's record. `to`: the successor's uid, another one at each attempt. `tries`: which
+    attempt this is for `asked`, the generation of the resource that asks for it. `why` it was taken back, and
+    whether that makes another attempt `hopeless`."""
 
     to: str
     phase: Phase
@@ -62,8 +65,9 @@ class Succession:
 
 @frozen
 class Quiet:
-    """What a frontend says for the succession to `to`: no client waits here for anything that has begun. `closed`: and none is admitted any more;
-    then `shards` are those that it owns and in which nothing is open: name, epoch, last entry."""
+    """What a frontend says for the succession to `to`: no client waits here for anything that has begun.
+    `closed`: and none is admitted any more; then `shards` are those that it owns and in which nothing is
+    open: name, epoch, last entry."""
 
     to: str
     closed: bool = False
@@ -72,7 +76,8 @@ class Quiet:
 
 @frozen
 class Follows:
-    """The successor's record: whose successor it is, and which operators begin with the predecessor's states. `done`: it has taken over."""
+    """The successor's record: whose successor it is, and which operators begin with the predecessor's states.
+    `done`: it has taken over."""
 
     uid: str
     kept: tuple[str, ...]
@@ -81,8 +86,8 @@ class Follows:
 
 @frozen
 class Taken:
-    """What one instance of the successor has of the predecessor as it was at `cut`; an empty one: nothing, it came later. `loaded`: it is a primary,
-    and its model holds the state. `refused`: why it cannot take it."""
+    """What one instance of the successor has of the predecessor as it was at `cut`; an empty one: nothing, it
+    came later. `loaded`: it is a primary, and its model holds the state. `refused`: why it cannot take it."""
 
     of: str
     cut: Cut = ()
@@ -128,7 +133,8 @@ def decode_taken(data: bytes) -> Taken:
 def cut_of(
     shards: Collection[str], topology: Topology, quiet: Mapping[InstanceId, Quiet], to: str
 ) -> Cut | None:
-    """The predecessor at rest: every shard's owner has said, in its present epoch, that nothing is open and nothing is admitted. None: not yet."""
+    """The predecessor at rest: every shard's owner has said, in its present epoch, that nothing is open and
+    nothing is admitted. None: not yet."""
     found: list[tuple[str, int]] = []
     for name in shards:
         roles = topology.find(name)
@@ -143,7 +149,8 @@ def cut_of(
 
 
 def all_hold(frontends: Collection[InstanceId], quiet: Mapping[InstanceId, Quiet], to: str) -> bool:
-    """Whether every registered frontend of the predecessor holds back, and has nobody waiting for what has begun."""
+    """Whether every registered frontend of the predecessor holds back, and has nobody waiting for what has
+    begun."""
     return bool(frontends) and all(name in quiet and quiet[name].to == to for name in frontends)
 
 

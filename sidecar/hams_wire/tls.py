@@ -1,13 +1,14 @@
 """Mutual TLS between instances, from a mounted directory of certificates.
 
-The directory is a Kubernetes secret: `tls.crt` and `tls.key` (this instance), `ca.crt` (the authorities that sign for its peers), `identity` (the
-URI that every peer's certificate must name: the graph). Kubernetes replaces the files in place when the secret is renewed; they are looked at
-before every handshake, so a new certificate or a new authority holds for the next connection, and connections that stand go on. Both sides must
-show a certificate of an authority, with the identity among its names. Addresses of pods change, so they are in no certificate; which instance of
-the graph a peer is, its greeting says.
+The directory is a Kubernetes secret: `tls.crt` and `tls.key` (this instance), `ca.crt` (the authorities that
+sign for its peers), `identity` (the URI that every peer's certificate must name: the graph). Kubernetes
+replaces the files in place when the secret is renewed; they are looked at before every handshake, so a new
+certificate or a new authority holds for the next connection, and connections that stand go on. Both sides
+must show a certificate of an authority, with the identity among its names. Addresses of pods change, so they
+are in no certificate; which instance of the graph a peer is, its greeting says.
 
-Never: falls back to plain text, or to a certificate that cannot be read. While new files cannot be read (a half-written renewal), the old
-ones stay, and the log says so.
+Never: falls back to plain text, or to a certificate that cannot be read. While new files cannot be read (a
+half-written renewal), the old ones stay, and the log says so.
 """
 
 import asyncio
@@ -55,7 +56,8 @@ def read_text(path: Path) -> str:
 
 
 def digest_of(token: bytes) -> bytes:
-    """What can be compared with a token and does not give it away: a token is random, and long enough that nobody finds it by trying."""
+    """What can be compared with a token and does not give it away: a token is random, and long enough that
+    nobody finds it by trying."""
     return hashlib.sha256(token).digest()
 
 
@@ -65,7 +67,8 @@ def sealed(token: bytes) -> bytes:
 
 
 def read_digest(path: Path) -> bytes:
-    """The digest of a token, of a file by `sealed`; of a controller before that the file holds the token itself. Raises BadCertificates."""
+    """The digest of a token, of a file by `sealed`; of a controller before that the file holds the token
+    itself. Raises BadCertificates."""
     found = read_text(path)
     if not found.startswith(DIGEST):
         return digest_of(found.encode())
@@ -101,7 +104,8 @@ class Certificates:
         return self._client
 
     def server(self) -> ssl.SSLContext:
-        """A context to listen with, for as long as one likes: each handshake is made with the files of its moment."""
+        """A context to listen with, for as long as one likes: each handshake is made with the files of its
+        moment."""
         context = self._load(ssl.PROTOCOL_TLS_SERVER)
         context.sni_callback = self._renew
         return context
@@ -152,6 +156,7 @@ class Certificates:
             context.load_verify_locations(self._directory / AUTHORITY)
         except OSError as error:  # ssl.SSLError is one
             raise BadCertificates(
-                f"{self._directory} shall hold {CERTIFICATE}, {KEY} and {AUTHORITY} that fit each other: {error}"
+                f"{self._directory} shall hold {CERTIFICATE}, {KEY} and {AUTHORITY} that fit each other: "
+                f"{error}"
             ) from error
         return context

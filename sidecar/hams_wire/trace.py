@@ -1,11 +1,13 @@
-"""What an instance was told and what it did, to the microsecond: for finding out where the time of a failover goes, never in production.
+"""What an instance was told and what it did, to the microsecond: for finding out where the time of a failover
+goes, never in production.
 
-With `HAMS_TRACE` naming a folder, every event and effect of a core machine, and what its shell waits for, becomes a line in a file of its
-process: CLOCK_MONOTONIC in ns (one clock for all processes of a host), the instance, and a few words. Written at once, so that a kill -9
-loses nothing. `hams bench timeline` puts the files of all processes together.
+With `HAMS_TRACE` naming a folder, every event and effect of a core machine, and what its shell waits for,
+becomes a line in a file of its process: CLOCK_MONOTONIC in ns (one clock for all processes of a host), the
+instance, and a few words. Written at once, so that a kill -9 loses nothing. `hams bench timeline` puts the
+files of all processes together.
 
-Never: changes what is traced, raises into it (what cannot be written ends the trace, not the instance), or costs more than one comparison
-where it is off.
+Never: changes what is traced, raises into it (what cannot be written ends the trace, not the instance), or
+costs more than one comparison where it is off.
 """
 
 import logging

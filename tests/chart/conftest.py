@@ -1,4 +1,5 @@
-"""The chart as helm renders it. Without helm these tests are skipped by name, never passed: `make chart` builds one."""
+"""The chart as helm renders it. Without helm these tests are skipped by name, never passed: `make chart`
+builds one."""
 
 import json
 import shutil

@@ -259,7 +259,8 @@ Right = tuple[str, str]
 
 
 def rights_used() -> set[Right]:
-    """Resource and verb of everything that the controller sends, by its calls of `Kube`; and what others do in its name."""
+    """Resource and verb of everything that the controller sends, by its calls of `Kube`; and what others do
+    in its name."""
     followed = [*OWNED.values(), kube.PODS]  # `Controller.__init__`
     used = {("servicegraphs", "list"), ("servicegraphs", "watch")}  # kopf
     used |= {

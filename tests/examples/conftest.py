@@ -1,6 +1,7 @@
 """Runs the graph of an example in this process: real models, real engine, no proxies.
 
-One request at a time through the operators in topological order, with skips, routes and feedback as protocol.md, section 3 has them.
+One request at a time through the operators in topological order, with skips, routes and feedback as
+protocol.md, section 3 has them.
 """
 
 import importlib

@@ -1,10 +1,13 @@
-"""A bad network between two instances: forwards the peers' frames, and delays, drops, repeats, reorders or holds them up.
+"""A bad network between two instances: forwards the peers' frames, and delays, drops, repeats, reorders or
+holds them up.
 
-It listens for one instance and stands in its members' list in place of it, so each direction between two instances has a forwarder of its
-own and can be spoilt alone. It knows frames, not messages: what it lets through is always a stream that the contract allows, so a test that
-sees a connection closed for a bad frame has found a bug and not the forwarder.
+It listens for one instance and stands in its members' list in place of it, so each direction between two
+instances has a forwarder of its own and can be spoilt alone. It knows frames, not messages: what it lets
+through is always a stream that the contract allows, so a test that sees a connection closed for a bad frame
+has found a bug and not the forwarder.
 
-All chance comes from one seed. Rules may be changed at any time; they hold for the frames that arrive from then on.
+All chance comes from one seed. Rules may be changed at any time; they hold for the frames that arrive from
+then on.
 """
 
 import asyncio
@@ -22,15 +25,17 @@ QUEUED_BYTES_MAX = 64 * 1024 * 1024
 """Above this a connection is not read any further: back-pressure, as in a real network."""
 
 OTHER_STREAMS = 1000
-"""First of the stream numbers given to messages that are moved, so that they cannot land within another one's payload."""
+"""First of the stream numbers given to messages that are moved, so that they cannot land within another one's
+payload."""
 
 
 @dataclass
 class Rules:
     """What happens to each message: every probability is from 0 to 1, and independent of the others.
 
-    `delay_s` plus up to `jitter_s` for every frame, order kept. `reorder` of the messages are held back by another `reorder_s` and overtaken
-    by what follows, if they fit into one frame; so do those that are repeated. A dropped message loses all its frames.
+    `delay_s` plus up to `jitter_s` for every frame, order kept. `reorder` of the messages are held back by
+    another `reorder_s` and overtaken by what follows, if they fit into one frame; so do those that are
+    repeated. A dropped message loses all its frames.
     """
 
     delay_s: float = 0.0
@@ -48,7 +53,8 @@ class Forwarder:
         self.target = target
         self.rules = Rules()
         self.cut_after_bytes: int | None = None
-        """Once more bytes of payload than this have come, the cable is out: in the middle of a payload, if that is larger."""
+        """Once more bytes of payload than this have come, the cable is out: in the middle of a payload, if
+        that is larger."""
         self.payload_bytes = 0
         self.forwarded = 0
         self.dropped = 0
@@ -87,7 +93,8 @@ class Forwarder:
             await self._decided.wait()
 
     def cut(self) -> None:
-        """Nothing passes any more, in either direction of the connection, and nobody is told: the cable is out."""
+        """Nothing passes any more, in either direction of the connection, and nobody is told: the cable is
+        out."""
         self._open.clear()
 
     @property

@@ -6,8 +6,9 @@
             await run.redundant()
     run.verify()
 
-Clients send one request at a time, each with its own key, and send it again with the same key until it is answered. After the run: one reply
-per key, counts that are exactly 1..n, and a history that the independent checker accepts.
+Clients send one request at a time, each with its own key, and send it again with the same key until it is
+answered. After the run: one reply per key, counts that are exactly 1..n, and a history that the independent
+checker accepts.
 """
 
 import asyncio
@@ -49,15 +50,16 @@ REQUEST_S = 150.0
 """They only end a test that hangs: a machine under load takes its time."""
 
 PATIENT = ("spec:\n", "spec:\n  recovery: {suspectAfter: 60s}\n")
-"""With it nobody is suspected for being silent: what is left is the end of a connection, what a proxy says itself, and a lease that runs out.
-For tests in which nobody may be replaced but whom they hurt: a process that gets no CPU for half a second is silent."""
+"""With it nobody is suspected for being silent: what is left is the end of a connection, what a proxy says
+itself, and a lease that runs out. For tests in which nobody may be replaced but whom they hurt: a process
+that gets no CPU for half a second is silent."""
 
 SILENT = ("spec:\n", "spec:\n  recovery: {suspectAfter: 1s}\n")
 """With it who is cut off or stuck for seconds is suspected, who gets no CPU for half a second is not."""
 BLOCKING = ("spec:\n", "spec:\n  recovery: {whenUnprotected: Block}\n")
 BLOCKING_RESTART = ("spec:\n", "spec:\n  recovery: {whenLost: Restart, whenUnprotected: Block}\n")
-"""With them a state never has a keeper. Else one kept it that was named between two kills, some 20 ms apart on a busy machine:
-for tests that lose a state, or of who else brings it back."""
+"""With them a state never has a keeper. Else one kept it that was named between two kills, some 20 ms apart
+on a busy machine: for tests that lose a state, or of who else brings it back."""
 
 PROBED_S = 5.0
 """By then whoever is suspected with it has been asked, and acted against if there was no answer."""
@@ -65,7 +67,8 @@ PROBED_S = 5.0
 
 @dataclass
 class Reply:
-    """One answered request: its key, when it was asked and answered (loop time), the HTTP status, the tensors by name or the error."""
+    """One answered request: its key, when it was asked and answered (loop time), the HTTP status, the tensors
+    by name or the error."""
 
     key: str
     asked: float
@@ -101,7 +104,7 @@ class GraphRun:
     _stopping: bool = False
     _answered: asyncio.Event = field(default_factory=asyncio.Event)
 
-    # -- looking -----------------------------------------------------------------------------------------------------------------
+    # -- looking ---------------------------------------------------------------------------------------------
 
     async def view(self) -> View:
         return await self.supervisor.view()
@@ -137,9 +140,11 @@ class GraphRun:
             ) from None
 
     async def find(self, operator: str, role: str, whole: bool = True) -> InstanceStatus:
-        """An instance by operator (or "frontend", "manager") and role; that leads a shard, by the shard's name and "primary".
+        """An instance by operator (or "frontend", "manager") and role; that leads a shard, by the shard's
+        name and "primary".
 
-        `whole`: of a graph that misses nothing just then, so that who hurts it does not take the last replica of a state.
+        `whole`: of a graph that misses nothing just then, so that who hurts it does not take the last replica
+        of a state.
         """
         view = await (self.redundant() if whole else self.view())
         if operator in self.supervisor.graph.shard_names:
@@ -187,7 +192,8 @@ class GraphRun:
 
     @contextlib.asynccontextmanager
     async def leases_kept(self, since: Snapshot, *instances: str) -> AsyncIterator[None]:
-        """Renew the leases of these instances, whatever becomes of them: who waits for one to run out waits until the block has ended."""
+        """Renew the leases of these instances, whatever becomes of them: who waits for one to run out waits
+        until the block has ended."""
         keys = {records.member_key(self.supervisor.uid, instance) for instance in instances}
         async with self.coordination() as coordination:
             leases = [entry.lease for entry in since.entries if entry.key in keys]
@@ -201,7 +207,8 @@ class GraphRun:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def replaced_before_its_lease_ended(self, since: Snapshot, instance: str) -> bool:
-        """Whether another had each role of `instance`, which led something at `since`, while etcd still held its registration.
+        """Whether another had each role of `instance`, which led something at `since`, while etcd still held
+        its registration.
 
         The order of the changes in etcd tells, no clock does. See `leases_kept`.
         """
@@ -246,7 +253,7 @@ class GraphRun:
         """What an instance or its model has logged."""
         return (self.supervisor.home.logs / f"{instance}{'.model' if model else ''}.log").read_text()
 
-    # -- hurting -----------------------------------------------------------------------------------------------------------------
+    # -- hurting ---------------------------------------------------------------------------------------------
 
     async def kill(
         self, operator: str, role: str, process: str = "both", number: signal.Signals = signal.SIGKILL
@@ -270,13 +277,15 @@ class GraphRun:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
-    # -- load --------------------------------------------------------------------------------------------------------------------
+    # -- load ------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def load(self, clients: int = 4, keep: bool = False) -> AsyncIterator[None]:
-        """Clients that ask one request after the other until the block ends; each request they began is answered before it does.
+        """Clients that ask one request after the other until the block ends; each request they began is
+        answered before it does.
 
-        `keep`: a client stays on one connection until that breaks; else each request may meet another frontend.
+        `keep`: a client stays on one connection until that breaks; else each request may meet another
+        frontend.
         """
         self._stopping = False
         tasks = [asyncio.create_task(self._client(number, keep)) for number in range(clients)]
@@ -317,7 +326,8 @@ class GraphRun:
     async def ask(
         self, x: float, key: str, writer: HistoryWriter | None = None, kept: "Kept | None" = None
     ) -> Reply:
-        """One request, sent again under its key until it is answered; 503, 429 and broken connections are no answers."""
+        """One request, sent again under its key until it is answered; 503, 429 and broken connections are no
+        answers."""
         loop = asyncio.get_running_loop()
         body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [x]}]}).encode()
         asked = loop.time()
@@ -358,7 +368,8 @@ class GraphRun:
             head = (
                 f"POST /v2/models/{self.supervisor.graph.data.name}/infer HTTP/1.1\r\nhost: test\r\n"
                 f"{f'idempotency-key: {key}' if key else 'x-no: key'}\r\n"
-                f"content-type: application/json\r\nconnection: {'close' if kept is None else 'keep-alive'}\r\ncontent-length: {len(body)}\r\n\r\n"
+                "content-type: application/json\r\nconnection: "
+                f"{'close' if kept is None else 'keep-alive'}\r\ncontent-length: {len(body)}\r\n\r\n"
             )
             writer.write(head.encode() + body)
             answer = await reader.readuntil(b"\r\n\r\n")
@@ -375,15 +386,17 @@ class GraphRun:
                 if kept is not None:
                     kept.streams = None
 
-    # -- judging -----------------------------------------------------------------------------------------------------------------
+    # -- judging ---------------------------------------------------------------------------------------------
 
     def took_s(self, quantile: float) -> float:
-        """Seconds that this share of the replies took at most, from the first attempt on: to tell mechanisms apart, not to be held to a number."""
+        """Seconds that this share of the replies took at most, from the first attempt on: to tell mechanisms
+        apart, not to be held to a number."""
         took = sorted(reply.answered - reply.asked for reply in self.replies)
         return took[int(quantile * (len(took) - 1))]
 
     def verify(self, counts: str = "count", also: int = 0) -> None:
-        """One reply per key, nothing failed, counts exactly 1..n (`also`: rows that others have sent), and a history without violation."""
+        """One reply per key, nothing failed, counts exactly 1..n (`also`: rows that others have sent), and a
+        history without violation."""
         assert self.replies, "there was no load"
         failed = [reply for reply in self.replies if reply.status != 200]
         assert not failed, f"{len(failed)} of {len(self.replies)} requests failed, the first: {failed[0]}"
@@ -416,7 +429,8 @@ async def run_graph(
 ) -> AsyncIterator[GraphRun]:
     """A graph of `graphs`, redundant, with its history recorded; ended and without a process left afterwards.
 
-    `make`: another supervisor. `etcd`: one that the test has started. `settle`: whether all is to be well in the end.
+    `make`: another supervisor. `etcd`: one that the test has started. `settle`: whether all is to be well in
+    the end.
     """
     os.environ["HAMS_HOME"] = str(folder / "home")
     path = graphs / file
@@ -445,7 +459,8 @@ def changed(folder: Path, *replacements: tuple[str, str], file: str = "line.yaml
 
 
 class HostedSupervisor(Supervisor):
-    """Each operator's proxy on a host of its own; frontends, managers and the observer here, all in reach of each other."""
+    """Each operator's proxy on a host of its own; frontends, managers and the observer here, all in reach of
+    each other."""
 
     hosts: Hosts
 

@@ -1,9 +1,12 @@
-"""Hosts of their own for a graph's operators: one network namespace each, on one bridge, so that a host can be cut off without a word.
+"""Hosts of their own for a graph's operators: one network namespace each, on one bridge, so that a host can
+be cut off without a word.
 
-What stays in the test's own namespace: frontends and managers (at `HERE`), and etcd (at `ETCD`, an address of its own). A cut loses packets
-and tells nobody: no reset, no refusal, as when a cable is pulled. One direction is cut by a neighbour entry that leads nowhere.
+What stays in the test's own namespace: frontends and managers (at `HERE`), and etcd (at `ETCD`, an address of
+its own). A cut loses packets and tells nobody: no reset, no refusal, as when a cable is pulled. One direction
+is cut by a neighbour entry that leads nowhere.
 
-Needs CAP_NET_ADMIN and CAP_SYS_ADMIN; tests that need hosts are skipped without, and the table of faults says so.
+Needs CAP_NET_ADMIN and CAP_SYS_ADMIN; tests that need hosts are skipped without, and the table of faults says
+so.
 """
 
 import ctypes
@@ -47,7 +50,8 @@ class Hosts:
         self.etcd = f"{self._net}.2"
 
     def start(self) -> None:
-        """Make the bridge. Its address is given, for else it would be the lowest of its ports': it would change as hosts come, and nobody be told."""
+        """Make the bridge. Its address is given, for else it would be the lowest of its ports': it would
+        change as hosts come, and nobody be told."""
         _ip("link", "add", self._bridge, "address", BRIDGE, "type", "bridge")
         _ip("addr", "add", f"{self.here}/24", "dev", self._bridge)
         _ip("addr", "add", f"{self.etcd}/24", "dev", self._bridge)
@@ -74,7 +78,7 @@ class Hosts:
         self._hosts[name] = (namespace, link, address)
         return f"/var/run/netns/{namespace}", address
 
-    # -- cuts --------------------------------------------------------------------------------------------------------------------
+    # -- cuts ------------------------------------------------------------------------------------------------
 
     def isolate(self, name: str) -> None:
         """Pull the cable of one host."""

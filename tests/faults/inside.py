@@ -1,4 +1,5 @@
-"""A process of the data plane on a host of its own: `NAMESPACE MODULE ARGUMENT...`, forked by the warmed process like any other."""
+"""A process of the data plane on a host of its own: `NAMESPACE MODULE ARGUMENT...`, forked by the warmed
+process like any other."""
 
 import importlib
 

@@ -1,4 +1,5 @@
-"""F26, F27, F28, F29 of a whole graph: etcd away, full or without its leader; managers that die in the middle of a recovery."""
+"""F26, F27, F28, F29 of a whole graph: etcd away, full or without its leader; managers that die in the middle
+of a recovery."""
 
 import asyncio
 import contextlib

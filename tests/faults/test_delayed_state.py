@@ -1,4 +1,5 @@
-"""F6, F7, F8 with real processes: a state that does not reach its backup while what depends on it runs on downstream."""
+"""F6, F7, F8 with real processes: a state that does not reach its backup while what depends on it runs on
+downstream."""
 
 from pathlib import Path
 
@@ -16,7 +17,8 @@ pytestmark = [
 
 
 async def undelivered(run: GraphRun, hosts: Hosts, hurt: tuple[str, ...] = ()) -> None:
-    """`first` executes what its backup does not get, `last` executes on it; then the primary of `first` dies, and who else is named."""
+    """`first` executes what its backup does not get, `last` executes on it; then the primary of `first` dies,
+    and who else is named."""
     target, backup = await run.find("first", "primary"), await run.find("first", "backup")
     also = [await run.find("last", role) for role in hurt]
     with hosts.cuts((target.id, backup.id)):

@@ -1,4 +1,5 @@
-"""F26, F27 and F28 as far as they concern the etcd client alone: real etcd processes, killed, paused, restored, filled, cut off.
+"""F26, F27 and F28 as far as they concern the etcd client alone: real etcd processes, killed, paused,
+restored, filled, cut off.
 
 Nothing here sleeps. Where time has to pass, a lease that nobody renews tells when it has (`outlive`).
 """
@@ -146,7 +147,8 @@ three = pytest.mark.parametrize("etcd", [(3, ())], indirect=True, ids=["three me
 
 
 async def settled(client: EtcdCoordination, key: str, value: bytes) -> int:
-    """Write as a manager does: read again after an unknown outcome or a refusal, until the value is there; returns its revision."""
+    """Write as a manager does: read again after an unknown outcome or a refusal, until the value is there;
+    returns its revision."""
     while True:
         try:
             entry = await client.get(key)

@@ -1,4 +1,5 @@
-"""A member of etcd that has lost its data joins its cluster again, before it starts: real members, as the chart starts them."""
+"""A member of etcd that has lost its data joins its cluster again, before it starts: real members, as the
+chart starts them."""
 
 import asyncio
 import shutil

@@ -102,7 +102,8 @@ LAST = 10**6
 
 
 async def settle(pair: Pair) -> None:
-    """Everything sent before has arrived, or never will: one more message goes through a network that is good again."""
+    """Everything sent before has arrived, or never will: one more message goes through a network that is good
+    again."""
     await pair.forwarder.seen(pair.sent)
     pair.forwarder.rules = Rules(delay_s=0.05)
     pair.send(LAST)

@@ -1,4 +1,5 @@
-"""F33: a living instance is revoked, and whoever could stand in for it dies: its state goes on, in the same process, under a fresh id."""
+"""F33: a living instance is revoked, and whoever could stand in for it dies: its state goes on, in the same
+process, under a fresh id."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -61,7 +61,8 @@ async def test_f2_a_primary_that_dies_between_the_backups_apply_and_its_own_noti
 
 
 async def stop_between(run: GraphRun, primary: str, backup: str, pid: int) -> int:
-    """Pause the primary while it has not called durable what its backup has applied; that version. Its unread acknowledgement dies with it."""
+    """Pause the primary while it has not called durable what its backup has applied; that version. Its unread
+    acknowledgement dies with it."""
     async with asyncio.timeout(REDUNDANT_S):
         while True:
             with contextlib.suppress(ProcessLookupError):
@@ -120,7 +121,8 @@ async def test_f13_a_state_without_replicas_stops_the_graph_and_says_so(tmp_path
 
 
 async def refused(run: GraphRun) -> tuple[int, dict[str, Any]]:
-    """The answer of a frontend that has heard of the loss. One that takes a request before it has heard keeps it until its time is up (504)."""
+    """The answer of a frontend that has heard of the loss. One that takes a request before it has heard keeps
+    it until its time is up (504)."""
     while True:
         status, answer = await run.post(
             {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
@@ -342,7 +344,8 @@ async def test_f23_a_primary_stopped_just_below_the_timeout_keeps_its_role(tmp_p
 
 
 class SmallDisk(Supervisor):
-    """One instance of `first` at a time writes its history to a disk that is soon full, until one has found that out."""
+    """One instance of `first` at a time writes its history to a disk that is soon full, until one has found
+    that out."""
 
     disk: Path
     victim: str = ""

@@ -13,7 +13,8 @@ FULL = bool(os.environ.get("HAMS_FAULTS_FULL"))
 REQUESTS = 100_000 if FULL else 10_000
 ROUNDS = 10 if FULL else 4
 GROWTH_BYTES_MAX = 24 << 20
-"""What allocators may keep; a leak of one kept object per request would be far above it over the full length."""
+"""What allocators may keep; a leak of one kept object per request would be far above it over the full
+length."""
 
 
 def private_bytes(pid: int) -> int:

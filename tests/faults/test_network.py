@@ -1,4 +1,5 @@
-"""F21: every message between the instances of a graph goes through a network that loses, repeats, reorders and delays. F5: one copy gets stuck."""
+"""F21: every message between the instances of a graph goes through a network that loses, repeats, reorders
+and delays. F5: one copy gets stuck."""
 
 import asyncio
 import os
@@ -24,7 +25,8 @@ STATE_BYTES = 16 << 20
 
 
 class BadNetwork(Supervisor):
-    """Instances listen at one address and are dialled at another, where a forwarder of their own stands. Both have the same port."""
+    """Instances listen at one address and are dialled at another, where a forwarder of their own stands. Both
+    have the same port."""
 
     def __init__(
         self, graph: Graph, file: Path, port: int | None, history: Path | None, etcd: str | None

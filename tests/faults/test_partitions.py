@@ -1,4 +1,5 @@
-"""F16 to F20 with real processes on hosts of their own: cables pulled, one direction lost, links that flap. Nobody is told by a reset."""
+"""F16 to F20 with real processes on hosts of their own: cables pulled, one direction lost, links that flap.
+Nobody is told by a reset."""
 
 import asyncio
 import os

@@ -1,4 +1,5 @@
-"""F36 on the peers' port of every process of a running graph: what is no frame, lies about its size or nests deeply; and crowds of strangers."""
+"""F36 on the peers' port of every process of a running graph: what is no frame, lies about its size or nests
+deeply; and crowds of strangers."""
 
 import asyncio
 import contextlib

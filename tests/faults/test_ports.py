@@ -1,4 +1,5 @@
-"""F36 at the ports that strangers reach: HTTP, gRPC, and the Unix sockets of models and supervisor. (The peers' ports: test_peer_garbage.)"""
+"""F36 at the ports that strangers reach: HTTP, gRPC, and the Unix sockets of models and supervisor. (The
+peers' ports: test_peer_garbage.)"""
 
 import asyncio
 import contextlib
@@ -17,7 +18,8 @@ POST = b"POST /v2/models/line/infer HTTP/1.1\r\nhost: test\r\n"
 
 
 def attacks(rng: random.Random) -> list[bytes]:
-    """Garbage, truncated, oversize, with lying lengths, deeply nested: for HTTP, HTTP/2 and framed sockets alike."""
+    """Garbage, truncated, oversize, with lying lengths, deeply nested: for HTTP, HTTP/2 and framed sockets
+    alike."""
     nested = b"[" * 500_000
     return [
         rng.randbytes(100_000),

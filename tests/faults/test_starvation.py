@@ -35,7 +35,8 @@ async def test_f42_a_graph_in_a_quota_of_a_part_of_a_core_loses_nothing_and_repl
 async def test_f42_who_hangs_with_the_only_copy_of_a_state_is_not_killed_and_goes_on_when_it_wakes_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All who have a state are stopped, are called lost, get successors; the first one that wakes up has its role again, and no person is asked."""
+    """All who have a state are stopped, are called lost, get successors; the first one that wakes up has its
+    role again, and no person is asked."""
     monkeypatch.setattr(limits, "hung_kept_s", 1.0)
     monkeypatch.setattr(limits, "hung_starved_s", 5.0)
     async with run_graph("line.yaml", tmp_path) as run:

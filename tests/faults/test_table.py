@@ -67,7 +67,10 @@ def test_each_outcome_is_told_from_the_others(tool: ModuleType, tmp_path: Path) 
 
 
 def test_a_scenario_on_a_cluster_counts_for_that_level(tool: ModuleType, tmp_path: Path) -> None:
-    suite = '<testsuite timestamp="2026-01-02T03:04:05"><testcase classname="{}" name="test_F16_F17_cut[primary]" time="2.0"/></testsuite>'
+    suite = (
+        '<testsuite timestamp="2026-01-02T03:04:05"><testcase classname="{}" '
+        'name="test_F16_F17_cut[primary]" time="2.0"/></testsuite>'
+    )
     (tmp_path / "k.xml").write_text(
         "<testsuites>" + suite.format("e2e.scenarios.test_nodes") + "</testsuites>"
     )

@@ -1,10 +1,12 @@
-"""What every fuzzer here draws from: values at the bounds of what somebody on the way can hold, and how many cases are run."""
+"""What every fuzzer here draws from: values at the bounds of what somebody on the way can hold, and how many
+cases are run."""
 
 import os
 from random import Random
 
 CASES = int(os.environ.get("HAMS_FUZZ_CASES", "0"))
-"""How many cases each fuzzer runs: `HAMS_FUZZ_CASES=100000 pytest tests/fuzz` is the long form (`make fuzz`)."""
+"""How many cases each fuzzer runs: `HAMS_FUZZ_CASES=100000 pytest tests/fuzz` is the long form
+(`make fuzz`)."""
 
 
 def cases(short: int) -> range:
@@ -51,7 +53,8 @@ def scalar(rng: Random) -> object:
 
 
 def mutated(value: object, rng: Random, most: int = 3, deep: tuple[int, ...] = (1, 5, 70)) -> object:
-    """A copy of JSON-like data with up to `most` places changed: another scalar, another type, one more, one less, twice, nested."""
+    """A copy of JSON-like data with up to `most` places changed: another scalar, another type, one more, one
+    less, twice, nested."""
     root = [_copy(value)]
     for _ in range(rng.randint(1, most)):
         places: list[tuple[list[object] | dict[str, object], int | str]] = []

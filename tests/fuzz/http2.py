@@ -37,7 +37,8 @@ def prefix(size: int) -> bytes:
 
 @dataclass
 class Connection:
-    """A connection that sends what it is told, and counts what comes. `over`: streams that the server has ended."""
+    """A connection that sends what it is told, and counts what comes. `over`: streams that the server has
+    ended."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter

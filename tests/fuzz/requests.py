@@ -1,10 +1,13 @@
-"""Hostile requests made from a graph's signature, with boundary integers in every place: JSON, binary and gRPC, valid and nearly valid.
+"""Hostile requests made from a graph's signature, with boundary integers in every place: JSON, binary and
+gRPC, valid and nearly valid.
 
-    python -m tests.fuzz.requests examples/chain/graph.yaml --url http://127.0.0.1:8080 --grpc 127.0.0.1:8081 --count 100000
+    python -m tests.fuzz.requests examples/chain/graph.yaml --url http://127.0.0.1:8080 --grpc 127.0.0.1:8081
+    --count 100000
 
-Runs them against a live graph (`hams up`), with a good client beside, and fails if a request of the good client fails or waits longer than a
-second, if a hostile one gets a 500 that blames the endpoint or breaks its connection, or if a process of the graph (`--pids`) ends or grows above
-`--rss-mib`. The graph is one that runs: `hams up FILE --port 8080 --detach`, whose status names the processes. Short forms:
+Runs them against a live graph (`hams up`), with a good client beside, and fails if a request of the good
+client fails or waits longer than a second, if a hostile one gets a 500 that blames the endpoint or breaks its
+connection, or if a process of the graph (`--pids`) ends or grows above `--rss-mib`. The graph is one that
+runs: `hams up FILE --port 8080 --detach`, whose status names the processes. Short forms:
 `tests/sidecar/endpoint/test_fuzz_requests.py`, and `tests/faults/test_requests.py` with real processes.
 """
 
@@ -242,7 +245,8 @@ class Findings:
         codes = ", ".join(f"{code} {count}" for code, count in self.codes.most_common())
         return (
             f"{self.codes.total()} hostile requests (slowest {self.hostile_s_max:.3f} s): {codes}\n"
-            f"{self.good} good ones beside them, slowest {self.good_s_max:.3f} s; largest process {self.rss_mib_max} MiB"
+            f"{self.good} good ones beside them, slowest {self.good_s_max:.3f} s; largest process "
+            f"{self.rss_mib_max} MiB"
         )
 
 

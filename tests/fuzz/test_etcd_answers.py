@@ -1,4 +1,5 @@
-"""Answers of something that is not etcd, or of one of another version: typed errors, and a watch that goes on with the next good answer."""
+"""Answers of something that is not etcd, or of one of another version: typed errors, and a watch that goes on
+with the next good answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,7 +36,8 @@ WATCH = pb.WatchResponse(header=HEADER, events=[CHANGE])
 
 
 def spoilt(message: Message, rng: Random) -> bytes:
-    """The answer with fields of boundary values, repeated or left out, or with its bytes changed, cut or replaced."""
+    """The answer with fields of boundary values, repeated or left out, or with its bytes changed, cut or
+    replaced."""
     what = rng.random()
     if what < 0.5:
         copy = type(message)()
@@ -162,7 +164,8 @@ async def test_a_grant_without_a_lease_is_no_grant(etcd: tuple[FakeEtcd, EtcdCoo
 
 @pytest.mark.timeout(3600)
 async def test_a_watch_goes_on_after_a_spoilt_answer(etcd: tuple[FakeEtcd, EtcdCoordination]) -> None:
-    """Of the stream, and of the reading with which the watch makes sure of its history. The next good change arrives."""
+    """Of the stream, and of the reading with which the watch makes sure of its history. The next good change
+    arrives."""
     fake, client = etcd
     for seed in range(min(len(cases(20)), 200)):
         rng = Random(seed)

@@ -1,4 +1,5 @@
-"""Graph files and objects: whatever stands in them, the answer is a graph or a list of problems, each of them short."""
+"""Graph files and objects: whatever stands in them, the answer is a graph or a list of problems, each of them
+short."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Frames between a model process and its proxy, both ways: what the contract does not allow is named as such, by either side."""
+"""Frames between a model process and its proxy, both ways: what the contract does not allow is named as such,
+by either side."""
 
 import json
 import socket

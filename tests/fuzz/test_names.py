@@ -1,4 +1,5 @@
-"""Messages of a peer that name what this graph does not have: none that is let in ends the instance by a name it does not know."""
+"""Messages of a peer that name what this graph does not have: none that is let in ends the instance by a name
+it does not know."""
 
 from collections import Counter
 from dataclasses import replace

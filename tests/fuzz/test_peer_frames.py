@@ -1,6 +1,8 @@
-"""Frames of a peer that is hostile, or of a version that nobody has thought of: a message, a payload that cannot be read, or a bad frame.
+"""Frames of a peer that is hostile, or of a version that nobody has thought of: a message, a payload that
+cannot be read, or a bad frame.
 
-Messages are made from their own types, with boundary values; then fields, lengths and nesting of the frames are changed.
+Messages are made from their own types, with boundary values; then fields, lengths and nesting of the frames
+are changed.
 """
 
 import dataclasses
@@ -70,7 +72,8 @@ def sample(kind: Any, rng: Random) -> Any:
 
 
 def wire(message: Message, rng: Random) -> bytes:
-    """The frames of a message, spoilt: the data in its metadata, single bytes, or lengths and flags of its headers."""
+    """The frames of a message, spoilt: the data in its metadata, single bytes, or lengths and flags of its
+    headers."""
     encoded = CODEC.encode(message)
     data = b"".join(encoded.views)
     metadata, what = encoded.metadata, rng.random()

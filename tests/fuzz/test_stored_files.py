@@ -1,4 +1,5 @@
-"""Checkpoints, states and histories on disk: whatever became of their bytes, an older one is found, or it is said what is wrong."""
+"""Checkpoints, states and histories on disk: whatever became of their bytes, an older one is found, or it is
+said what is wrong."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Optional dependencies: every module that an extra brings is known, and a command that lacks one says so in a sentence."""
+"""Optional dependencies: every module that an extra brings is known, and a command that lacks one says so in
+a sentence."""
 
 import ast
 import re

@@ -1,6 +1,8 @@
-"""A stranger's first graph, written from the documentation alone: checked, run, asked by three kinds of clients, hit, and ended.
+"""A stranger's first graph, written from the documentation alone: checked, run, asked by three kinds of
+clients, hit, and ended.
 
-Tokens without state, counts in a plain dict (`Opaque`), a torch module with its optimizer: the three shapes that models come in.
+Tokens without state, counts in a plain dict (`Opaque`), a torch module with its optimizer: the three shapes
+that models come in.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""One machine at a time, driven by hand: what it is told, and what it says (a transcript that a test reads line by line).
+"""One machine at a time, driven by hand: what it is told, and what it says (a transcript that a test reads
+line by line).
 
-Operators are named by one letter, their instances `q-1`, `q-2`, ... A `Rig` holds a machine, its clock and a model that does nothing by
-itself: tests finish batches, captures and loads where they want them.
+Operators are named by one letter, their instances `q-1`, `q-2`, ... A `Rig` holds a machine, its clock and a
+model that does nothing by itself: tests finish batches, captures and loads where they want them.
 """
 
 from dataclasses import dataclass, replace
@@ -223,7 +224,7 @@ class Rig:
         self.now += seconds
         return self.step(Tick())
 
-    # -- the model -------------------------------------------------------------------------------------------------------------
+    # -- the model -------------------------------------------------------------------------------------------
 
     def ready(self, state: P | None = None) -> list[Effect]:
         """The model process has initialised."""

@@ -1,4 +1,5 @@
-"""A backup (section 2): it receives in order, holds, applies what has only durable dependencies, and says both."""
+"""A backup (section 2): it receives in order, holds, applies what has only durable dependencies, and says
+both."""
 
 from dataclasses import replace
 
@@ -6,7 +7,7 @@ from kit import R0, P, Rig, dep, graph, of, op, rset, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
-from hams_protocol.effects import LoadState, NoteApply, Rehearse, Send, Stop
+from hams_protocol.effects import LoadState, NoteApply, PreloadState, Send, Stop
 from hams_protocol.events import Drain, Loaded, LoadFailed, ModelDied, ModelReady
 from hams_protocol.graph import FRONTEND
 from hams_protocol.ids import UnitId
@@ -82,16 +83,16 @@ def test_a_joiner_asks_for_a_copy_and_says_when_it_has_it():
     effects = rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7")))
     assert said(effects) == [(7, -1)], "received; its model is yet to take it over"
     assert of(effects, NoteApply)[0].snapshot
-    assert of(effects, Rehearse) == [Rehearse(P("state 7"))]
+    assert of(effects, PreloadState) == [PreloadState(P("state 7"))]
     assert said(rig.step(Loaded(0))) == [(7, 7)]
 
 
-def test_a_joiner_whose_model_dies_in_its_rehearsal_rehearses_again():
+def test_a_joiner_whose_model_dies_while_it_preloads_preloads_again():
     rig, _ = joiner()
     rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7")))
     rig.step(ModelDied("gone"))
     effects = rig.ready(P("fresh"))
-    assert of(effects, Rehearse)
+    assert of(effects, PreloadState)
     assert not said(effects)
     assert said(rig.step(Loaded(0))) == [(7, 7)]
 
@@ -269,12 +270,12 @@ def test_a_backup_that_is_to_end_asks_to_be_let_go_and_may_be_promoted_meanwhile
     assert rig.machine.role == "primary"
 
 
-def test_a_model_is_rehearsed_once_whatever_epochs_begin_meanwhile():
+def test_a_model_preloads_once_whatever_epochs_begin_meanwhile():
     rig, _ = joiner()
-    assert of(rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"))), Rehearse)
+    assert of(rig.get("q-1", StateCopy("q", 1, 7, (), Completion(()), "c7", P("state 7"))), PreloadState)
     rig.learn(topo(2, rset("q", "q-3", joining=("q-2",), epoch=2, ends=((1, 7),))))
     effects = rig.get("q-3", StateCopy("q", 2, 8, (), Completion(()), "c8", P("state 8")))
-    assert not of(effects, Rehearse), (
+    assert not of(effects, PreloadState), (
         "the first is under way: a second would keep the model busy when it is needed"
     )
     assert [(ack.received, ack.applied) for ack in of(rig.step(Loaded(0)), RecordAck, "q-3")] == [(8, 8)]

@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_layout_is_refused():
     assert of(rig.learn(ALONE), Stop)
 
 
-# -- Restart -----------------------------------------------------------------------------------------------------------------------
+# -- Restart -------------------------------------------------------------------------------------------------
 
 RESTART = Graph(replace(DATA.data, recovery=RecoverySpec(when_lost=WhenLost.RESTART)))
 LOST = topo(5, replace(rset("q", "q-1", epoch=2, ends=((1, 12),)), lost=True))

@@ -1,4 +1,5 @@
-"""Planned handoff of a stateful set (section 7, at the end): what a primary may do between proposing it and knowing what has become of it."""
+"""Planned handoff of a stateful set (section 7, at the end): what a primary may do between proposing it and
+knowing what has become of it."""
 
 from dataclasses import replace
 

@@ -266,7 +266,7 @@ def test_a_suspect_does_not_run_while_the_keeper_is_out_of_reach():
     assert not of(rig.all, Attempt)
 
 
-# -- the keeper ------------------------------------------------------------------------------------------------------------------
+# -- the keeper ----------------------------------------------------------------------------------------------
 
 
 def copy_of(version=0, epoch=2):
@@ -432,7 +432,7 @@ def test_a_keeper_that_drains_does_not_join_its_own_set_again():
     assert not of(effects, AskCopy)
 
 
-# -- a fresh primary -------------------------------------------------------------------------------------------------------------
+# -- a fresh primary -----------------------------------------------------------------------------------------
 
 AFTER = replace(ALONE, epoch=3, primary="q-3", keepers=("p-1",), ends=((1, 0), (2, 0)))
 
@@ -528,7 +528,7 @@ def test_a_fresh_primary_without_its_state_yet_holds_up_no_recovery_and_keeps_th
     assert of(rig.all, StartBatch)
 
 
-# -- managers --------------------------------------------------------------------------------------------------------------------
+# -- managers ------------------------------------------------------------------------------------------------
 
 
 def manager(*members):
@@ -538,7 +538,8 @@ def manager(*members):
 
 
 def failed(rig, found):
-    """The manager learns that q-2 leads the set, and that nobody listens there; what it proposes besides is committed."""
+    """The manager learns that q-2 leads the set, and that nobody listens there; what it proposes besides is
+    committed."""
     rig.step(PeerDown("q-2", refused=True))
     rig.learn(topo(4, found, P_SLOT))
     for proposal in of(rig.all, Propose):
@@ -649,7 +650,8 @@ def test_a_keeper_is_not_revoked_on_the_word_of_a_primary_that_is_gone_since():
 
 
 def goes_back():
-    """The primary has a fresh model and must go back by itself; it retains versions 6 and 8, and 6 has only durable dependencies."""
+    """The primary has a fresh model and must go back by itself; it retains versions 6 and 8, and 6 has only
+    durable dependencies."""
     rig = Rig(ManagerMachine(DATA, "m-1"))
     rig.step(MembersChanged(EVERYBODY))
     rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1",)))

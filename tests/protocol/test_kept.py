@@ -32,7 +32,8 @@ Q1 = rset("q", "q-1", "q-2")
 
 
 def led(*extra):
-    """q's primary, with versions 1 (durable), 2 (p's 5 is durable, q-2 has not applied it) and 3 (p's 6 is pending)."""
+    """q's primary, with versions 1 (durable), 2 (p's 5 is durable, q-2 has not applied it) and 3 (p's 6 is
+    pending)."""
     rig = primary_of(DATA, "q", topo(1, P1, Q1, *extra))
     rig.get("p-1", Durable(dep("p", 1, 4)))
     for n, request in enumerate((R0, R1, R0._replace(n=7))):
@@ -196,7 +197,7 @@ def test_who_is_stopped_before_its_kept_state_was_needed_hands_it_on():
     assert frozen(again).applied == 2
 
 
-# -- managers --------------------------------------------------------------------------------------------------------------------
+# -- managers ------------------------------------------------------------------------------------------------
 
 EVERYBODY = ("F-1", "F"), ("p-1", "p"), ("p-2", "p"), ("m-1", "manager")
 

@@ -1,4 +1,5 @@
-"""Roles of a stateful instance (sections 6 and 7): taken only from a topology that names it, with the record of the end, or not at all."""
+"""Roles of a stateful instance (sections 6 and 7): taken only from a topology that names it, with the record
+of the end, or not at all."""
 
 from kit import R0, P, Rig, dep, graph, of, op, primary_of, rset, topo, value
 

@@ -1,4 +1,5 @@
-"""Delivery (section 3): a token is sent again until the edge's present owner, in its present epoch, says that it holds this very value."""
+"""Delivery (section 3): a token is sent again until the edge's present owner, in its present epoch, says that
+it holds this very value."""
 
 import pytest
 from kit import R0, R1, dep, graph, of, op, rset, table, topo, value

@@ -1,4 +1,5 @@
-"""Requests that kill the model (section 3): only a death while alone counts, and after `maxAttempts` of them the request gets the error."""
+"""Requests that kill the model (section 3): only a death while alone counts, and after `maxAttempts` of them
+the request gets the error."""
 
 from kit import R0, R1, active_of, graph, of, op, primary_of, rset, table, topo, value
 

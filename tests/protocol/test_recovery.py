@@ -317,7 +317,7 @@ def test_first_roles_are_given_to_who_is_there():
     assert (found.find("p").primary, found.find("q").epoch, found.table("s").slots[0].epoch) == ("p-1", 1, 1)
 
 
-# -- ends that everybody knows -----------------------------------------------------------------------------------------------------
+# -- ends that everybody knows -------------------------------------------------------------------------------
 
 LONG = tuple((epoch, 10 * epoch) for epoch in range(1, 9))
 
@@ -355,7 +355,7 @@ def test_the_end_before_a_loss_stays_for_it_tells_what_was_lost():
     assert kept == (LONG[1], *LONG[-limits.ends_kept :])
 
 
-# -- lost shards -------------------------------------------------------------------------------------------------------------------
+# -- lost shards ---------------------------------------------------------------------------------------------
 
 
 def lost_shards(shards, *others, **frontends):

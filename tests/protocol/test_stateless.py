@@ -1,4 +1,5 @@
-"""Slots and fan-out (section 4): a new owner asks before it emits, takes over what was delivered, and hands a slot over when it is done."""
+"""Slots and fan-out (section 4): a new owner asks before it emits, takes over what was delivered, and hands a
+slot over when it is done."""
 
 from dataclasses import replace
 

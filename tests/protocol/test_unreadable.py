@@ -1,4 +1,5 @@
-"""What an instance cannot read (section 3): it ends one request, and neither a connection, nor a log, nor a set."""
+"""What an instance cannot read (section 3): it ends one request, and neither a connection, nor a log, nor a
+set."""
 
 from dataclasses import replace
 

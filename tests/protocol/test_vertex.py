@@ -1,4 +1,5 @@
-"""Intake (sections 1, 3, 4): what an instance takes into its joins, what it refuses, and what it acknowledges."""
+"""Intake (sections 1, 3, 4): what an instance takes into its joins, what it refuses, and what it
+acknowledges."""
 
 from kit import R0, active_of, dep, graph, of, op, rset, table, topo, value
 
@@ -113,8 +114,8 @@ def test_a_standby_neither_runs_nor_acknowledges():
     assert acks(rig) == []
 
 
-def test_what_is_stashed_is_bounded(monkeypatch):
+def test_what_cannot_be_judged_yet_is_bounded(monkeypatch):
     rig = middle()
-    for number in range(limits.stash_messages_max + 5):
+    for number in range(limits.undecided_messages_max + 5):
         rig.token("p-2", value("p", R0._replace(n=number), f"p-2:{number}", dep("p", 2, 10)), epoch=2)
-    assert len(rig.machine._stash) == limits.stash_messages_max
+    assert len(rig.machine._undecided) == limits.undecided_messages_max

@@ -69,17 +69,20 @@ def test_a_model_that_fits_passes(run: Run) -> None:
     [
         (
             "Forgets",
-            "FAIL  a fresh process with the restored state gives other outputs; state that initialize did not return: self.count",
+            "FAIL  a fresh process with the restored state gives other outputs; state that initialize did "
+            "not return: self.count",
         ),
         (
             "RandomWeights",
-            "FAIL  a fresh process with the restored state gives other outputs; state that initialize did not return: self.weights",
+            "FAIL  a fresh process with the restored state gives other outputs; state that initialize did "
+            "not return: self.weights",
         ),
         ("Early", "FAIL  state is written outside `with update:`: total"),
         ("WrongShape", 'FAIL  run on 1 rows: output "y": expected FP32 [1, 2], got [1, 1]'),
         (
             "ReturnsNothing",
-            'FAIL  initialize: operator "op" is stateful, but initialize returned None: return a dict of everything',
+            'FAIL  initialize: operator "op" is stateful, but initialize returned None: return a dict of '
+            "everything",
         ),
         ("BadRestore", "FAIL  restored into a fresh process and captured again, the state differs: count"),
     ],

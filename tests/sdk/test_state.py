@@ -160,7 +160,8 @@ def test_layouts_that_differ_are_named() -> None:
     with pytest.raises(StateFault) as caught:
         ours.load(captured(theirs))
     assert str(caught.value) == (
-        "state layout mismatch: a: image has <f4 [4], this model <f8 [3]; new: image has <f8 [2], this model none; "
+        "state layout mismatch: a: image has <f4 [4], this model <f8 [3]; new: image has <f8 [2], this "
+        "model none; "
         "gone: image has none, this model <f8 [1]"
     )
 

@@ -182,7 +182,8 @@ def test_a_frontend_that_is_to_end_waits_longer_than_its_successor_keeps_it() ->
 async def test_what_peers_could_not_be_sent_is_refused_before_it_reaches_the_core(
     port: GraphPort, shape: tuple[int, ...]
 ) -> None:
-    """Whatever the endpoint lets pass: an entry of a log that cannot be delivered would outlive every restart."""
+    """Whatever the endpoint lets pass: an entry of a log that cannot be delivered would outlive every
+    restart."""
     fed: list[Event] = []
     port.node.feed = fed.append
     unsendable = InferenceRequest((Tensor("x", "FP32", shape, b""),), {}, None, 1.0)

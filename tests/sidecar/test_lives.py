@@ -1,4 +1,5 @@
-"""One process, one instance after another (`hams_sidecar.lives`): who keeps a state goes on, also when it is to end."""
+"""One process, one instance after another (`hams_sidecar.lives`): who keeps a state goes on, also when it is
+to end."""
 
 import asyncio
 

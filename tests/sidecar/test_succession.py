@@ -1,4 +1,5 @@
-"""The parts of a succession in the data plane, one by one; all of them together: tests/operator/plan/test_succession_runs.py."""
+"""The parts of a succession in the data plane, one by one; all of them together:
+tests/operator/plan/test_succession_runs.py."""
 
 import asyncio
 import contextlib
@@ -139,7 +140,7 @@ def test_the_oldest_go_first_and_are_known_to_be_gone(spec: FrontendSpec) -> Non
     assert isinstance(table.find("c", "digest of c"), Reply)
 
 
-# -- verdicts --------------------------------------------------------------------------------------------------------------------------
+# -- verdicts ------------------------------------------------------------------------------------------------
 
 TOPOLOGY = Topology(3, (ReplicaSet("F/0", 2, "f1", ("f2",)), ReplicaSet("F/1", 1, "f2", ())))
 QUIET = {"f1": Quiet("new", True, (("F/0", 2, 5),)), "f2": Quiet("new", True, (("F/1", 1, 6), ("F/0", 1, 4)))}
@@ -182,7 +183,7 @@ def test_a_table_is_as_whole_as_those_that_it_was_taken_from() -> None:
     assert not table.whole
 
 
-# -- a frontend that has a successor -----------------------------------------------------------------------------------------------------
+# -- a frontend that has a successor -------------------------------------------------------------------------
 
 
 class Desk:
@@ -332,11 +333,12 @@ async def test_other_keys_and_nonsense_change_nothing() -> None:
     await desk.predecessor.close()
 
 
-# -- the replies, over two changes of shape in a row ---------------------------------------------------------------------------------------
+# -- the replies, over two changes of shape in a row ---------------------------------------------------------
 
 
 class Shape:
-    """One shape of a graph as its successor meets it: one frontend, which owns the only shard, and the replies that it has taken over."""
+    """One shape of a graph as its successor meets it: one frontend, which owns the only shard, and the
+    replies that it has taken over."""
 
     def __init__(self, table: Table | None) -> None:
         self.graph = Graph(replace(DIGITS, frontend=replace(DIGITS.frontend, shards=1)))

@@ -76,7 +76,8 @@ def test_the_case_of_a_row_does_not_matter():
 
 @pytest.mark.parametrize("word", WORDS)
 def test_every_known_word_means_histories_with_a_fault(word):
-    """Of F4, F24 and those scenes whose harm lies in requests, clocks or the graph there is none in the plan."""
+    """Of F4, F24 and those scenes whose harm lies in requests, clocks or the graph there is none in the
+    plan."""
     first = next(specs(parse(["--fault", word, "--histories", "1"])))
     assert first.fault == ("" if word == PLAIN else word)
     if word in SCENES or word in ("mixed", "plain"):

@@ -1,4 +1,5 @@
-"""What one request costs in messages, where nothing fails: three stateful operators in a row, a backup each, one client."""
+"""What one request costs in messages, where nothing fails: three stateful operators in a row, a backup each,
+one client."""
 
 from collections import Counter
 from random import Random
@@ -61,7 +62,8 @@ def test_a_version_costs_one_record_its_acknowledgements_and_notices_to_who_hold
     cost = messages_per_request(monkeypatch)
     assert cost[StateRecord] == 3
     assert cost[RecordAck] <= 5, (
-        "the first operator's backup waits for nothing; the others say first that they have it, then that it is applied"
+        "the first operator's backup waits for nothing; the others say first that they have it, then that "
+        "it is applied"
     )
     assert cost[Durable] <= 6, "the backups of c and b, the backup of c, and each time the owner of the shard"
     assert cost.get(AskDurable, 0) == 0

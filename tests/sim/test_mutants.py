@@ -1,4 +1,5 @@
-"""The mutants as a whole: the page that tells of them, and those that no transcript of `tests/protocol` kills."""
+"""The mutants as a whole: the page that tells of them, and those that no transcript of `tests/protocol`
+kills."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from hams_sim.workers import Worker
 ROOT = Path(__file__).parents[2]
 KILLERS = ROOT / "tests" / "protocol" / "test_mutants_killed.py"
 FIRST_SEED = 1
-"""Caught at once or a little later, always by the same history: at most two dozen of them for any of these."""
+"""Caught at once or a little later, always by the same history: at most two dozen of them for any of
+these."""
 
 
 def named(path: Path, row: str) -> list[str]:

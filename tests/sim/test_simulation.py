@@ -1,4 +1,5 @@
-"""The simulator: what once failed holds, one seed is one history, the checks can fail, and every scenario of the catalogue runs."""
+"""The simulator: what once failed holds, one seed is one history, the checks can fail, and every scenario of
+the catalogue runs."""
 
 import json
 from pathlib import Path

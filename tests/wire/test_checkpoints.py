@@ -75,7 +75,8 @@ def test_a_changed_file_is_skipped(folder, at):
 
 
 def test_whatever_single_byte_of_the_newest_file_is_wrong_the_next_older_one_is_taken(folder, caplog):
-    """Each byte takes each value that means something to a reader: it ends a text, is none, or nests; and the head's lengths become huge."""
+    """Each byte takes each value that means something to a reader: it ends a text, is none, or nests; and the
+    head's lengths become huge."""
     folder.write(copy(3), CODEC, "p-1", 3)
     path = folder.write(copy(5), CODEC, "p-1", 3)
     data = path.read_bytes()

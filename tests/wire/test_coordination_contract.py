@@ -65,7 +65,8 @@ class EtcdCluster:
 
 
 CALM = ("--heartbeat-interval=200", "--election-timeout=2000")
-"""No election because a machine is slow: a write of which one comes in between has an unknown outcome, and nothing here is about that."""
+"""No election because a machine is slow: a write of which one comes in between has an unknown outcome, and
+nothing here is about that."""
 ETCD = (pytest.mark.etcd, pytest.mark.process)
 
 

@@ -1,4 +1,5 @@
-"""What a watch knows: no transition is lost or made up, whatever is compacted, cut off or restored in between."""
+"""What a watch knows: no transition is lost or made up, whatever is compacted, cut off or restored in
+between."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,5 @@
-"""Users and roles in a real etcd that asks for certificates: who may do what, and what the others are refused."""
+"""Users and roles in a real etcd that asks for certificates: who may do what, and what the others are
+refused."""
 
 import asyncio
 import contextlib
@@ -43,7 +44,8 @@ class Locked:
         at: datetime.datetime | None = None,
         call_s: float = 20.0,
     ) -> EtcdCoordination:
-        """Under the common name `name`; None: without a certificate. `call_s`: short for who gets no answer at all."""
+        """Under the common name `name`; None: without a certificate. `call_s`: short for who gets no answer
+        at all."""
         if name is None:
             tls = Tls(self.folder / "ca.crt")
         else:
@@ -171,7 +173,8 @@ async def test_a_graph_that_is_forgotten_has_no_rights_any_more(locked: Locked) 
 
 
 async def test_graphs_that_come_and_go_disturb_no_other_ones_writes(locked: Locked) -> None:
-    """Each change of users makes etcd refuse what was sent just before; nothing of that was applied, and it is sent again."""
+    """Each change of users makes etcd refuse what was sent just before; nothing of that was applied, and it
+    is sent again."""
     root, ours = locked.client("root"), locked.client("ours")
     over = False
 

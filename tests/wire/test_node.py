@@ -281,7 +281,8 @@ async def test_a_proposal_of_a_graph_that_has_ended_is_no_news_that_calls_for_an
 async def test_what_is_no_topology_in_etcd_ends_nobody_and_the_next_one_counts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Somebody has written over it: what is known goes on to hold, a proposal is answered as of unknown outcome, and who mends it is heard."""
+    """Somebody has written over it: what is known goes on to hold, a proposal is answered as of unknown
+    outcome, and who mends it is heard."""
     store = MemoryStore()
     key = records.topology_key("uid")
     writer = store.client()

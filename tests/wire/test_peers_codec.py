@@ -272,7 +272,8 @@ DEFECTS: list[object] = [
 
 @pytest.mark.parametrize("tensors", DEFECTS, ids=repr)
 def test_F36_a_payload_that_cannot_be_read_is_one_tokens_business_and_no_bad_frame(tensors: object) -> None:
-    """Descriptors of one payload are wrong: the token arrives, says why it cannot be read, and is passed on as it came."""
+    """Descriptors of one payload are wrong: the token arrives, says why it cannot be read, and is passed on
+    as it came."""
     encoded = codec.encode(Deliver("rank", 3, token(heap(b"abc"))))
     _, body = msgspec.msgpack.decode(encoded.metadata)
     incoming = codec.begin(encoded.code, msgspec.msgpack.encode([[[3, tensors]], body]))
@@ -327,7 +328,8 @@ BOUNDARIES = (
 def test_whatever_a_payload_says_of_itself_can_be_delivered(
     shape: list[int], offset: int, nbytes: int
 ) -> None:
-    """A log may hold no entry that cannot be delivered: it leaves, and its receiver knows as well as its sender whether it can be read."""
+    """A log may hold no entry that cannot be delivered: it leaves, and its receiver knows as well as its
+    sender whether it can be read."""
     tensors = (TensorInfo("x", "UINT8", tuple(shape), offset, nbytes),)
     payload = HeapPayload(tensors, memoryview(b"abc"))
     found = through(LogAppend(0, 1, 1, (Admit(RequestId(0, 1), None, "d", Meta(), payload=payload),)))

@@ -677,11 +677,13 @@ async def test_closing_over_tls_waits_for_what_is_queued_too(
 
 
 STRANGERS = ("in the clear", "no certificate", "another authority", "another graph", "expired", "not yet")
-"""Who must not be a peer. Each may know everything else: the address, the graph's uid, the instance's name."""
+"""Who must not be a peer. Each may know everything else: the address, the graph's uid, the instance's
+name."""
 
 
 def stranger(kind: str, authority: Authority, folder: Path) -> Certificates | None:
-    """What somebody has who is none of the graph. What it trusts is right, so that it gets as far as it can."""
+    """What somebody has who is none of the graph. What it trusts is right, so that it gets as far as it
+    can."""
     day = datetime.timedelta(days=1)
     match kind:
         case "in the clear":
@@ -745,7 +747,8 @@ async def test_a_stranger_gets_nothing_said_and_nothing_heard(
 async def test_F38_handshakes_that_never_end_are_bounded_and_others_wait_their_turn(
     make: Make, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Strangers connect and say nothing: memory is held for a few of them, and who has a certificate comes in when they are gone."""
+    """Strangers connect and say nothing: memory is held for a few of them, and who has a certificate comes in
+    when they are gone."""
     monkeypatch.setattr(limits, "handshakes_max", 4)
     a = await make("a", tls=held(tmp_path / "a", authority))
     door = a.network._door
@@ -767,7 +770,8 @@ async def test_F38_handshakes_that_never_end_are_bounded_and_others_wait_their_t
 async def test_of_somebody_turned_away_not_even_the_greeting_is_read(
     make: Make, authority: Authority, tmp_path: Path
 ) -> None:
-    """Its greeting comes in the same packet as the end of its handshake; were it read, the stranger would be dialled back."""
+    """Its greeting comes in the same packet as the end of its handshake; were it read, the stranger would be
+    dialled back."""
     a = await make("a", tls=held(tmp_path / "a", authority))
     spy = held(tmp_path / "s", authority, shown="spiffe://hams/default/other")
     host, port = a.network.address.removeprefix("tcp:").rsplit(":", 1)
@@ -824,7 +828,8 @@ async def test_renewed_certificates_hold_for_the_next_connection(
 async def test_an_authority_is_replaced_while_every_step_reaches_the_instances_one_by_one(
     make: Make, authority: Authority, tmp_path: Path
 ) -> None:
-    """The steps of `certificates.rotated`; between any two of them some instances have the new files and others the old ones."""
+    """The steps of `certificates.rotated`; between any two of them some instances have the new files and
+    others the old ones."""
     fresh = certified.authority()
     steps = ((authority,), (authority, fresh), (fresh, authority), (fresh,))
     before = {name: held(tmp_path / name, authority) for name in ("a", "b")}
@@ -871,7 +876,8 @@ def test_without_an_identity_to_ask_for_nobody_is_talked_to(authority: Authority
 async def test_closing_ends_though_a_connection_is_just_being_made(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: str
 ) -> None:
-    """uvloop closes a transport whose dialling is cancelled without telling its protocol, though that has been told that it was made."""
+    """uvloop closes a transport whose dialling is cancelled without telling its protocol, though that has
+    been told that it was made."""
     one, other = [
         await make(name, listen=f"unix:{tmp_path / name}" if listen == "unix" else listen)
         for name in ("one", "other")

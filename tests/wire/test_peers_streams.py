@@ -1,4 +1,5 @@
-"""Outbox and inbox, back to back and without a socket: what overtakes what, what is whole, what is bounded."""
+"""Outbox and inbox, back to back and without a socket: what overtakes what, what is whole, what is
+bounded."""
 
 import random
 

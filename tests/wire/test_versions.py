@@ -1,7 +1,8 @@
-"""Two neighbouring versions side by side: what one adds, the other does without, in everything that is written for somebody else to read.
+"""Two neighbouring versions side by side: what one adds, the other does without, in everything that is
+written for somebody else to read.
 
-The rules are those of `peers/schema.py`: fields are added at the end, with a default. An older version is played by leaving out what has its
-default, a newer one by adding what nobody here knows, at every depth.
+The rules are those of `peers/schema.py`: fields are added at the end, with a default. An older version is
+played by leaving out what has its default, a newer one by adding what nobody here knows, at every depth.
 """
 
 import json
@@ -31,7 +32,8 @@ NEWS = {"of": "a newer version", "nested": [1, [2]]}
 
 
 def plain(value: object, older: bool) -> object:
-    """A message's body as arrays, as a neighbour would write it: without trailing defaults, or with fields that nobody here knows."""
+    """A message's body as arrays, as a neighbour would write it: without trailing defaults, or with fields
+    that nobody here knows."""
     if isinstance(value, msgspec.Struct):
         fields = list(value.__struct_fields__)
         defaults = value.__struct_defaults__
@@ -66,7 +68,8 @@ def as_neighbour(message: Message, older: bool) -> Message:
 @pytest.mark.parametrize("older", [True, False], ids=["older", "newer"])
 @pytest.mark.parametrize("cls", list(CODES), ids=lambda cls: cls.__name__)
 def test_a_message_of_a_neighbouring_version_is_read_at_every_depth(cls: type, older: bool) -> None:
-    """Log entries, records and copies are messages too, or parts of them. What is drawn has its defaults, which an older version does not send."""
+    """Log entries, records and copies are messages too, or parts of them. What is drawn has its defaults,
+    which an older version does not send."""
 
     @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.from_type(cls))

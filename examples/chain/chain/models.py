@@ -16,11 +16,13 @@ class Pass(hams_sdk.Model):
 
 
 class Count(hams_sdk.Model):
-    """Hands on what it got and counts rows. `stateBytes` of ballast are part of the state, `touchedBytes` of it change with every batch.
+    """Hands on what it got and counts rows. `stateBytes` of ballast are part of the state, `touchedBytes` of
+    it change with every batch.
 
-    `readOnly`: the state is only looked at, so nothing is captured or shipped. `waitS`: emulated device time, spent waiting, per batch.
-    `initializeS`: so long it takes to start, as a model that loads weights does.
-    `stamp`: the first element of each row becomes its count, so that the reply shows it wherever in a graph this model is.
+    `readOnly`: the state is only looked at, so nothing is captured or shipped. `waitS`: emulated device time,
+    spent waiting, per batch. `initializeS`: so long it takes to start, as a model that loads weights does.
+    `stamp`: the first element of each row becomes its count, so that the reply shows it wherever in a graph
+    this model is.
     """
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:

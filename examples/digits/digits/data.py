@@ -1,4 +1,5 @@
-"""The digits that scikit-learn ships: 1797 images of 8 x 8 pixels from the UCI repository, written by 43 people."""
+"""The digits that scikit-learn ships: 1797 images of 8 x 8 pixels from the UCI repository, written by 43
+people."""
 
 from collections.abc import Iterator
 
@@ -7,7 +8,8 @@ from sklearn.datasets import load_digits
 
 
 def stream(seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
-    """Labelled requests without end, one row each, shuffled anew in every round: pixels (1, 64) FP32 in 0..16, target (1,) INT64."""
+    """Labelled requests without end, one row each, shuffled anew in every round: pixels (1, 64) FP32 in
+    0..16, target (1,) INT64."""
     data = load_digits()
     pixels, target = data.data.astype(np.float32), data.target.astype(np.int64)
     random = np.random.default_rng(seed)

@@ -1,8 +1,9 @@
 """The three models of the digits graph.
 
-features -> learner -> monitor: an embedding without state, a network that learns from every labelled request, and a tally of how well
-it does. What the learner has learnt and what the monitor has counted must survive any failure: each labelled row counts exactly once.
-Only the learner needs torch, so the other processes start in a blink.
+features -> learner -> monitor: an embedding without state, a network that learns from every labelled request,
+and a tally of how well it does. What the learner has learnt and what the monitor has counted must survive any
+failure: each labelled row counts exactly once. Only the learner needs torch, so the other processes start in
+a blink.
 """
 
 from typing import Any
@@ -39,7 +40,8 @@ class Features(hams_sdk.Model):
 
 
 class Learner(hams_sdk.Model):
-    """A small network that takes one step of gradient descent per batch of labelled rows. It answers first and learns afterwards."""
+    """A small network that takes one step of gradient descent per batch of labelled rows. It answers first
+    and learns afterwards."""
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
         import torch  # noqa: PLC0415 - takes seconds and memory; only this model pays
@@ -52,7 +54,8 @@ class Learner(hams_sdk.Model):
             torch.nn.Linear(dim, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, CLASSES)
         )
         self.rate = float(config.get("rate", 0.01))
-        # Adam by hand: the first optimizer of torch.optim imports the whole compiler, a second and 150 MB in every process.
+        # Adam by hand: the first optimizer of torch.optim imports the whole compiler, a second and 150 MB in
+        # every process.
         self.steps = torch.zeros((), dtype=torch.int64)
         self.mean = {name: torch.zeros_like(weight) for name, weight in self.net.named_parameters()}
         self.square = {name: torch.zeros_like(weight) for name, weight in self.net.named_parameters()}
@@ -92,9 +95,11 @@ class Learner(hams_sdk.Model):
 
 
 class Monitor(hams_sdk.Model):
-    """How good the answers were: labelled rows so far, accuracy over the newest `WINDOW_ROWS` of them, and who is taken for whom.
+    """How good the answers were: labelled rows so far, accuracy over the newest `WINDOW_ROWS` of them, and
+    who is taken for whom.
 
-    Row by row, so the numbers do not depend on how requests were batched: row n of the stream always gets `seen` = n.
+    Row by row, so the numbers do not depend on how requests were batched: row n of the stream always gets
+    `seen` = n.
     """
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:

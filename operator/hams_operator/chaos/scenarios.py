@@ -1,6 +1,8 @@
-"""The scenarios, and their catalogue. Each is what is done to a graph while it is under load; who judges stands outside.
+"""The scenarios, and their catalogue. Each is what is done to a graph while it is under load; who judges
+stands outside.
 
-After each, except where the entry says `loses`, every request has one reply, states are what the requests made of them, and no request failed.
+After each, except where the entry says `loses`, every request has one reply, states are what the requests
+made of them, and no request failed.
 """
 
 import random
@@ -20,10 +22,11 @@ ETCD = "deletes a member of etcd, and a pod of the graph"
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What to hit, and how often. `operator` "": the first that keeps state, else the first; where every role is hit, the first without state as
-    well. `role` "": the scenario's own choice, or all of them.
+    """What to hit, and how often. `operator` "": the first that keeps state, else the first; where every role
+    is hit, the first without state as well. `role` "": the scenario's own choice, or all of them.
 
-    `duration_s`: of a scenario that goes on for a time, with a deletion every `every_s`; `image`: what a model is upgraded to.
+    `duration_s`: of a scenario that goes on for a time, with a deletion every `every_s`; `image`: what a
+    model is upgraded to.
     """
 
     operator: str = ""
@@ -37,7 +40,8 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A row of docs/faults.md, or a part of one. `loses`: it may lose a state, so it is for graphs that may."""
+    """A row of docs/faults.md, or a part of one. `loses`: it may lose a state, so it is for graphs that
+    may."""
 
     id: str
     name: str
@@ -59,7 +63,8 @@ def chosen(run: Run, aim: Aim) -> str:
 
 
 def modelled(run: Run, aim: Aim) -> str:
-    """The operator that is meant, which has to be one: frontends and managers have no model. Raises ValueError."""
+    """The operator that is meant, which has to be one: frontends and managers have no model. Raises
+    ValueError."""
     operator = chosen(run, aim)
     if operator not in run.operators:
         raise ValueError(
@@ -69,7 +74,8 @@ def modelled(run: Run, aim: Aim) -> str:
 
 
 def targets(run: Run, aim: Aim) -> Iterator[tuple[str, str]]:
-    """Operator and role of what is hit, one after another: each role that there is, unless an operator or a role is named."""
+    """Operator and role of what is hit, one after another: each role that there is, unless an operator or a
+    role is named."""
     operator = chosen(run, aim)
     found = _of(run, operator)
     if not aim.operator:
@@ -81,7 +87,8 @@ def targets(run: Run, aim: Aim) -> Iterator[tuple[str, str]]:
         found += [(FRONTEND, FRONTEND), (MANAGER, MANAGER)]
     if aim.role and aim.role not in [role for _, role in found]:
         raise ValueError(
-            f'{aim.operator or "the graph"} has no role "{aim.role}"; there are {", ".join(role for _, role in found)}'
+            f'{aim.operator or "the graph"} has no role "{aim.role}"; there are '
+            f"{', '.join(role for _, role in found)}"
         )
     yield from (target for target in found if aim.role in ("", target[1]))
 
@@ -106,7 +113,7 @@ def stateful(run: Run, aim: Aim) -> str:
     return operator
 
 
-# -- pods ------------------------------------------------------------------------------------------------------------------------------
+# -- pods ----------------------------------------------------------------------------------------------------
 
 
 def deleted(run: Run, aim: Aim, *, force: bool = False) -> None:
@@ -124,7 +131,8 @@ def forced(run: Run, aim: Aim) -> None:
 
 
 def all_replicas(run: Run, aim: Aim) -> None:
-    """F13: every pod of an operator with state, by force, at once: no replica is left. It ends when the graph is whole, or waits for a person."""
+    """F13: every pod of an operator with state, by force, at once: no replica is left. It ends when the graph
+    is whole, or waits for a person."""
     operator = stateful(run, aim)
     for pod in run.pods_of(operator):
         run.delete(pod, force=True)
@@ -133,7 +141,8 @@ def all_replicas(run: Run, aim: Aim) -> None:
 
 
 def at_random(run: Run, aim: Aim) -> None:
-    """F14: any pod every few seconds, seven in ten by force, never the last member in sync of a set; the graph need not be whole in between."""
+    """F14: any pod every few seconds, seven in ten by force, never the last member in sync of a set; the
+    graph need not be whole in between."""
     seeded = random.Random(aim.seed)
     end = time.monotonic() + aim.duration_s
     while (began := time.monotonic()) < end:
@@ -145,7 +154,8 @@ def at_random(run: Run, aim: Aim) -> None:
 
 
 def heir_dies(run: Run, aim: Aim) -> None:
-    """F33: a primary goes by force, and as soon as its backup has the role, that one as well, before a fresh one is in sync."""
+    """F33: a primary goes by force, and as soon as its backup has the role, that one as well, before a fresh
+    one is in sync."""
     operator = stateful(run, aim)
     epoch = run.epoch_of(operator)
     run.delete(run.pod_of(operator, PRIMARY), force=True)
@@ -155,7 +165,7 @@ def heir_dies(run: Run, aim: Aim) -> None:
     run.redundant()
 
 
-# -- nodes -----------------------------------------------------------------------------------------------------------------------------
+# -- nodes ---------------------------------------------------------------------------------------------------
 
 
 def drained(run: Run, aim: Aim) -> None:
@@ -169,7 +179,7 @@ def drained(run: Run, aim: Aim) -> None:
         run.undrain(node)
 
 
-# -- controllers -----------------------------------------------------------------------------------------------------------------------
+# -- controllers ---------------------------------------------------------------------------------------------
 
 
 def controllers_deleted(run: Run, aim: Aim) -> None:
@@ -180,7 +190,8 @@ def controllers_deleted(run: Run, aim: Aim) -> None:
 
 
 def without_controllers(run: Run, aim: Aim) -> None:
-    """F30: a primary goes by force while no controller runs: managers fail over, and Kubernetes makes the fresh pod."""
+    """F30: a primary goes by force while no controller runs: managers fail over, and Kubernetes makes the
+    fresh pod."""
     operator = stateful(run, aim)
     try:
         run.stop_controllers()
@@ -193,7 +204,8 @@ def without_controllers(run: Run, aim: Aim) -> None:
 
 
 def controllers_killed_in_a_change(run: Run, aim: Aim) -> None:
-    """F31: an operator's pods are replaced while controllers are killed again and again: the change is finished, once."""
+    """F31: an operator's pods are replaced while controllers are killed again and again: the change is
+    finished, once."""
     operator = modelled(run, aim)
     run.change_model(operator)
     for _ in range(2 * aim.times):
@@ -203,11 +215,12 @@ def controllers_killed_in_a_change(run: Run, aim: Aim) -> None:
     run.redundant()
 
 
-# -- etcd ------------------------------------------------------------------------------------------------------------------------------
+# -- etcd ----------------------------------------------------------------------------------------------------
 
 
 def etcd_member_lost(run: Run, aim: Aim) -> None:
-    """F27: a member of etcd and a primary go by force at once: the others serve on, and the one that is back finds its data again."""
+    """F27: a member of etcd and a primary go by force at once: the others serve on, and the one that is back
+    finds its data again."""
     primary = run.pod_of(
         stateful(run, aim), PRIMARY
     )  # asked before: who tells may be connected with the member that goes
@@ -218,11 +231,12 @@ def etcd_member_lost(run: Run, aim: Aim) -> None:
     run.etcd_whole()
 
 
-# -- upgrades --------------------------------------------------------------------------------------------------------------------------
+# -- upgrades ------------------------------------------------------------------------------------------------
 
 
 def model_upgraded(run: Run, aim: Aim) -> None:
-    """F34: an operator's image changes (without one, its pods are restarted): they are replaced one by one, roles are handed over."""
+    """F34: an operator's image changes (without one, its pods are restarted): they are replaced one by one,
+    roles are handed over."""
     for operator in (modelled(run, aim),) if aim.operator else tuple(run.operators):
         run.change_model(operator, aim.image)
         run.replaced(operator)
@@ -290,7 +304,8 @@ CATALOGUE = (
 
 
 def find(word: str) -> Scenario:
-    """By `F14`, `random` or `F14/random`; an id alone means its first. Raises ValueError with those that there are."""
+    """By `F14`, `random` or `F14/random`; an id alone means its first. Raises ValueError with those that
+    there are."""
     row, _, name = word.partition("/")
     for scenario in CATALOGUE:
         if (name and (scenario.id, scenario.name) == (row, name)) or (

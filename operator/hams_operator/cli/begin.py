@@ -32,7 +32,8 @@ def init(folder: Path, output: Output) -> int:
 
 
 def validate(file: Path, output: Output, on_kubernetes: bool = False) -> int:
-    """All errors (exit 1), or what the graph means. `on_kubernetes`: what only a cluster asks for is asked for, too."""
+    """All errors (exit 1), or what the graph means. `on_kubernetes`: what only a cluster asks for is asked
+    for, too."""
     try:
         description = describe(load(file, on_kubernetes=on_kubernetes))
     except InvalidGraph as error:
@@ -63,7 +64,8 @@ def meaning(found: Description) -> str:
         join = f", {op.join}" if len(op.upstream) > 1 else ""
         lanes = f", {op.lanes} lanes" if op.lanes > 1 else ""
         lines.append(
-            f"  {op.name:<{width}}  {op.kind}{join}{lanes}: {' + '.join(op.upstream)} -> {', '.join(op.successors)}; {roles}"
+            f"  {op.name:<{width}}  {op.kind}{join}{lanes}: {' + '.join(op.upstream)} -> "
+            f"{', '.join(op.successors)}; {roles}"
         )
     lines += ["", f"  {found.frontends} frontends with {found.shards} shards, {found.managers} managers"]
     lines.append(

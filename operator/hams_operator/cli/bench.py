@@ -1,4 +1,5 @@
-"""`hams bench NAME`: hands over to `benchmarks.NAME.main`, found in the repository this runs from, or in the current folder."""
+"""`hams bench NAME`: hands over to `benchmarks.NAME.main`, found in the repository this runs from, or in the
+current folder."""
 
 import ast
 import importlib

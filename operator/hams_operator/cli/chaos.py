@@ -1,4 +1,5 @@
-"""`hams chaos`: a scenario of the catalogue against a graph on a cluster, under load; what the load saw of it, and whether a request failed."""
+"""`hams chaos`: a scenario of the catalogue against a graph on a cluster, under load; what the load saw of
+it, and whether a request failed."""
 
 import asyncio
 import os
@@ -15,7 +16,7 @@ from hams_operator.chaos.scenarios import CATALOGUE, Aim, Scenario, find
 from hams_operator.cli.cluster import Cluster, Target, connect, forwarded
 from hams_operator.cli.inference import Client
 from hams_operator.cli.load import check_token, check_url, shape_judge
-from hams_operator.cli.output import Complaint, Output, complain, print_json
+from hams_operator.cli.output import CommandError, Output, complain, print_json
 from hams_operator.cli.samples import samples
 from hams_operator.cli.traffic import Tally, Traffic
 from hams_operator.controller.kube import KubeError
@@ -30,7 +31,8 @@ REQUESTS_MAX = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Where requests go (None: the ready frontends, through the API server), how many a second, what is in them, and the token that they bear."""
+    """Where requests go (None: the ready frontends, through the API server), how many a second, what is in
+    them, and the token that they bear."""
 
     url: str | None
     rate: float
@@ -89,7 +91,8 @@ def run(
         complain(str(unknown), 2)
     if scenario.loses and not allow_state_loss:
         complain(
-            f"{scenario.id}/{scenario.name} {scenario.does}: it may lose a state; say --allow-state-loss if this graph may",
+            f"{scenario.id}/{scenario.name} {scenario.does}: it may lose a state; say --allow-state-loss if "
+            "this graph may",
             2,
         )
     if not 0 < load.rate <= 10_000:
@@ -123,7 +126,7 @@ def _strike(scenario: Scenario, live: LiveRun, aim: Aim) -> str:
         live.stalled(chaos_settle_s)
         scenario.strike(live, aim)
         live.stalled(chaos_settle_s)
-    except (NotInTime, KubeError, Complaint, ValueError) as error:
+    except (NotInTime, KubeError, CommandError, ValueError) as error:
         return str(error)
     except KeyboardInterrupt:
         return "interrupted"
@@ -131,7 +134,7 @@ def _strike(scenario: Scenario, live: LiveRun, aim: Aim) -> str:
 
 
 async def _under_load(target: Target, name: str | None, load: Load, begun: "Future[Stage]") -> Tally:
-    """Load until told to stop. Raises Complaint."""
+    """Load until told to stop. Raises CommandError."""
     async with connect(target) as cluster, AsyncExitStack() as stack:
         item = (await cluster.find(name)).item
         try:

@@ -1,4 +1,5 @@
-"""`hams status`, `logs`, `kill` and `load` for graphs on a Kubernetes cluster: what the API server and the graph's status say, by the user's rights.
+"""`hams status`, `logs`, `kill` and `load` for graphs on a Kubernetes cluster: what the API server and the
+graph's status say, by the user's rights.
 
 Nothing here reaches a pod but through the API server, so that it works wherever kubectl does.
 """
@@ -55,16 +56,19 @@ for name, pid in list(hit.items()):
 if not hit:
     print("{}")
 """
-"""Runs in a pod, whose containers share their processes: finds them by their command lines, and signals. To kill both, the proxy is stopped first.
+"""Runs in a pod, whose containers share their processes: finds them by their command lines, and signals. To
+kill both, the proxy is stopped first.
 
-It says what it hits before the last one: that is its container's own process, which takes it along when it ends.
+It says what it hits before the last one: that is its container's own process, which takes it along when it
+ends.
 """
 _KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which cluster: a context of the kubeconfig and a namespace, each as given or None: then the kubeconfig's current one and the context's."""
+    """Which cluster: a context of the kubeconfig and a namespace, each as given or None: then the
+    kubeconfig's current one and the context's."""
 
     context: str | None = None
     namespace: str | None = None
@@ -96,7 +100,8 @@ class Cluster:
         return list(page["items"])
 
     async def find(self, graph: str | None) -> Found:
-        """The graph of that name; without a name the only one. Raises Complaint: exit 2 and the names if there are several."""
+        """The graph of that name; without a name the only one. Raises CommandError: exit 2 and the names if
+        there are several."""
         there = await self.graphs()
         names = [item["metadata"]["name"] for item in there]
         if graph is not None and graph not in names:
@@ -117,8 +122,8 @@ class Cluster:
         return Found(item, tuple(pod_seen(pod) for pod in page["items"]))
 
     async def run_in(self, pod: str, container: str, command: list[str], ends_with_it: bool = False) -> str:
-        """What a command in a container writes to stdout. Raises Complaint with its stderr if it fails. `ends_with_it`: it may have ended the
-        container, and so itself, after it has written."""
+        """What a command in a container writes to stdout. Raises CommandError with its stderr if it fails.
+        `ends_with_it`: it may have ended the container, and so itself, after it has written."""
         query = [
             ("container", container),
             ("stdout", "true"),
@@ -148,7 +153,7 @@ class Cluster:
 
 @asynccontextmanager
 async def connect(target: Target) -> AsyncIterator[Cluster]:
-    """Talk to a cluster. Raises Complaint where that does not work."""
+    """Talk to a cluster. Raises CommandError where that does not work."""
     check_namespace(target.namespace)
     try:
         kube = await client_of(target.context)
@@ -163,7 +168,8 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
 
 
 def status_of(found: Found) -> Status:
-    """As `hams status` shows a local run: the graph's status, one line per instance. Process ids of a pod mean nothing outside; there are none."""
+    """As `hams status` shows a local run: the graph's status, one line per instance. Process ids of a pod
+    mean nothing outside; there are none."""
     metadata, status = found.item["metadata"], found.item.get("status") or {}
     place = Place(metadata["name"], metadata["namespace"])
     failure = status.get("lastFailureInfo")
@@ -186,7 +192,8 @@ def status_of(found: Found) -> Status:
 
 
 def instances_of(found: Found) -> list[InstanceStatus]:
-    """Instances with a role by the status, and pods that have none there: frontends, managers, and those that are still starting."""
+    """Instances with a role by the status, and pods that have none there: frontends, managers, and those that
+    are still starting."""
     listed: list[InstanceStatus] = []
     living = {pod.name: pod for pod in found.pods if not pod.deleting}
     for op in (found.item.get("status") or {}).get("operators", []):
@@ -398,12 +405,13 @@ _LOOK_S = 0.5
 """How long what was seen of the frontends holds."""
 
 
-# -- a way to the graph's Service ------------------------------------------------------------------------------------------------------
+# -- a way to the graph's Service ----------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def forwarded(target: Target, graph: str, port: int) -> AsyncIterator[str]:
-    """A URL on this machine whose connections end in the graph's ready frontends, one after the other, through the API server."""
+    """A URL on this machine whose connections end in the graph's ready frontends, one after the other,
+    through the API server."""
     async with connect(target) as cluster:
         found = await cluster.find(graph)
         loop = asyncio.get_running_loop()

@@ -1,8 +1,10 @@
-"""`hams demo`: the digits graph on real data, a killed primary in the middle of the traffic, and what can be proven of it afterwards.
+"""`hams demo`: the digits graph on real data, a killed primary in the middle of the traffic, and what can be
+proven of it afterwards.
 
-Every number that is shown is recomputed from what clients were answered: nothing is taken from the graph on trust. Each finding is right, wrong,
-or open: a machine that is too slow leaves requests without an answer in time, and what those did cannot be told from here. They may have
-been counted or not, so what was counted is right anywhere between what was acknowledged and what was sent.
+Every number that is shown is recomputed from what clients were answered: nothing is taken from the graph on
+trust. Each finding is right, wrong, or open: a machine that is too slow leaves requests without an answer in
+time, and what those did cannot be told from here. They may have been counted or not, so what was counted is
+right anywhere between what was acknowledged and what was sent.
 """
 
 import asyncio
@@ -79,7 +81,8 @@ class Findings:
 
 @dataclass
 class Replies:
-    """What clients were answered: per labelled digit its truth, the answer, and what the graph said it had seen and how good it was."""
+    """What clients were answered: per labelled digit its truth, the answer, and what the graph said it had
+    seen and how good it was."""
 
     truth: list[int] = field(default_factory=list)
     label: list[int] = field(default_factory=list)
@@ -96,10 +99,11 @@ class Replies:
         self.quality.append(float(values["quality"][0]))
 
     def off(self, unanswered: int = 0) -> str:
-        """Where the counts or the accuracy that the graph reported differ from what follows from its answers; empty if nowhere.
+        """Where the counts or the accuracy that the graph reported differ from what follows from its answers;
+        empty if nowhere.
 
-        So many requests were sent without an answer: each may have been counted, so up to as many counts are missing. An accuracy is judged
-        where all the rows that it is of were answered.
+        So many requests were sent without an answer: each may have been counted, so up to as many counts are
+        missing. An accuracy is judged where all the rows that it is of were answered.
         """
         order = np.argsort(self.seen)
         counts = [self.seen[row] for row in order]
@@ -116,7 +120,10 @@ class Replies:
                 continue
             mean = np.array(window, np.float64).mean()
             if np.float32(mean) != np.float32(self.quality[row]):
-                return f"row {seen}: the replies give an accuracy of {mean:.4f}, the graph said {self.quality[row]:.4f}"
+                return (
+                    f"row {seen}: the replies give an accuracy of {mean:.4f}, the graph said "
+                    f"{self.quality[row]:.4f}"
+                )
         return ""
 
 
@@ -132,7 +139,8 @@ def demo(duration: str, rate: float, output: Output) -> int:
     os.environ["HAMS_HOME"] = str(folder / "home")
     graph = load(file)
     terminal.print(
-        "[bold]digits[/]: handwritten digits, learnt while they are answered (features -> learner -> monitor)\n"
+        "[bold]digits[/]: handwritten digits, learnt while they are answered (features -> learner -> "
+        "monitor)\n"
     )
     findings = Findings()
     began = time.monotonic()
@@ -176,7 +184,8 @@ def demo(duration: str, rate: float, output: Output) -> int:
         terminal.print("\n[bold green]Nothing was forgotten, nothing was counted twice.[/]")
     if verdict is Verdict.SLOW:
         terminal.print(
-            "\n[bold yellow]Nothing is wrong, but this machine is too slow or too busy to prove more.[/] Fewer other processes,"
+            "\n[bold yellow]Nothing is wrong, but this machine is too slow or too busy to prove more.[/] "
+            "Fewer other processes,"
             f" or a lower --rate, help. Logs and history: {folder}"
         )
     elif verdict is Verdict.WRONG:
@@ -228,7 +237,8 @@ async def _traffic(
     findings.add(
         "gap",
         Verdict.RIGHT if later else Verdict.SLOW,
-        f"longest pause between two replies {1000 * max(gaps, default=0):.0f} ms (median {1000 * percentile(gaps, 0.5):.0f} ms)"
+        f"longest pause between two replies {1000 * max(gaps, default=0):.0f} ms (median "
+        f"{1000 * percentile(gaps, 0.5):.0f} ms)"
         + ("" if later else "; but every reply had come before the kill"),
     )
     heir = next(
@@ -238,7 +248,8 @@ async def _traffic(
 
 
 def _recovered(after: Status, heir: InstanceStatus | None, victim: InstanceStatus) -> tuple[Verdict, str]:
-    """A state that is lost is wrong; a successor that is not there yet, or no backup, within `demo_settle_s` is slow."""
+    """A state that is lost is wrong; a successor that is not there yet, or no backup, within `demo_settle_s`
+    is slow."""
     ready = next(item for item in after.conditions if item.type == "Ready")
     if ready.reason == "StateLost":
         return Verdict.WRONG, ready.message
@@ -247,7 +258,8 @@ def _recovered(after: Status, heir: InstanceStatus | None, victim: InstanceStatu
     if not settled(after):
         return (
             Verdict.SLOW,
-            f"{heir.id} is primary in epoch {heir.epoch}, but not everything is redundant after {demo_settle_s:g} s",
+            f"{heir.id} is primary in epoch {heir.epoch}, but not everything is redundant after "
+            f"{demo_settle_s:g} s",
         )
     return Verdict.RIGHT, f"{heir.id} is primary in epoch {heir.epoch}, and a fresh backup is in sync again"
 
@@ -270,7 +282,8 @@ def _judge(findings: Findings, tally: Tally, replies: Replies, counted: int) -> 
         else Verdict.WRONG,
         "no answer"
         if counted < 0
-        else f"the state has counted {counted} labelled digits; {tally.ok} were acknowledged, {tally.sent} sent",
+        else f"the state has counted {counted} labelled digits; {tally.ok} were acknowledged, {tally.sent} "
+        "sent",
     )
     off = replies.off(unanswered)
     last = replies.quality[replies.seen.index(max(replies.seen))] if replies.seen else 0.0
@@ -278,7 +291,8 @@ def _judge(findings: Findings, tally: Tally, replies: Replies, counted: int) -> 
         "correct",
         Verdict.WRONG if off else Verdict.RIGHT if replies.seen else Verdict.SLOW,
         off
-        or f"every count and every accuracy follows from the replies before it; {100 * last:.0f} % right in the last {WINDOW_ROWS}",
+        or f"every count and every accuracy follows from the replies before it; {100 * last:.0f} % right "
+        f"in the last {WINDOW_ROWS}",
     )
 
 
@@ -293,7 +307,8 @@ async def _redundant_again(run: RunFile) -> Status:
 
 
 async def _count(traffic: Traffic) -> int:
-    """Ask the graph itself what it has seen, by a digit without a label, which it does not count. -1: no answer."""
+    """Ask the graph itself what it has seen, by a digit without a label, which it does not count. -1: no
+    answer."""
     image = Tensor("pixels", "FP32", (1, 64), np.zeros((1, 64), np.float32).tobytes())
     answer = await traffic.ask_once((image,))
     return int(answer.values()["seen"][0]) if answer.status == 200 else -1
@@ -334,9 +349,10 @@ def _example() -> Path:
 
 
 def _check_needs() -> None:
-    """Raises Complaint, before anything is started, if the example's models cannot be imported."""
+    """Raises CommandError, before anything is started, if the example's models cannot be imported."""
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         complain(
-            f"the demo's models need what is not installed ({', '.join(missing)}): install the extras local and examples of hams"
+            f"the demo's models need what is not installed ({', '.join(missing)}): install the extras local "
+            "and examples of hams"
         )

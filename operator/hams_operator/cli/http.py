@@ -1,7 +1,8 @@
-"""HTTP/1.1 with kept connections, for load: one request open on each, nothing repeated, nothing shared that costs more with more of them.
+"""HTTP/1.1 with kept connections, for load: one request open on each, nothing repeated, nothing shared that
+costs more with more of them.
 
-httpx looks through its whole pool at every request, so that under a standstill of the service the client itself becomes what is measured.
-The parser is uvicorn's, httptools; the rest is a pool.
+httpx looks through its whole pool at every request, so that under a standstill of the service the client
+itself becomes what is measured. The parser is uvicorn's, httptools; the rest is a pool.
 """
 
 import asyncio
@@ -14,7 +15,8 @@ from hams_operator.limits import load_connections_max
 
 
 class NoResponse(Exception):
-    """The connection could not be made, or broke, or nothing came in time: nobody knows what became of the request."""
+    """The connection could not be made, or broke, or nothing came in time: nobody knows what became of the
+    request."""
 
 
 class Response:
@@ -85,7 +87,8 @@ class _Connection(asyncio.Protocol):
 
 
 def endpoint(url: str) -> tuple[str, int, str]:
-    """Host, port and path of `http://HOST[:PORT][/PATH]`. Raises ValueError for any other URL; TLS is not spoken here."""
+    """Host, port and path of `http://HOST[:PORT][/PATH]`. Raises ValueError for any other URL; TLS is not
+    spoken here."""
     try:
         parts = urlsplit(url)
         port = 80 if parts.port is None else parts.port

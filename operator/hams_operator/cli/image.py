@@ -1,4 +1,5 @@
-"""`hams image build`: the builder of the project's own images, which lies in its repository, on a folder of the user's."""
+"""`hams image build`: the builder of the project's own images, which lies in its repository, on a folder of
+the user's."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""A client of the inference endpoint (Open Inference Protocol v2 over HTTP, binary tensor extension), for load and the demo.
+"""A client of the inference endpoint (Open Inference Protocol v2 over HTTP, binary tensor extension), for
+load and the demo.
 
 It never repeats a request by itself and tells what came of each attempt: an answer, or that no answer came.
 """
@@ -59,7 +60,8 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What came back: HTTP status, tensors of a 200, else the error. `status` 0: no answer came, `error` says why."""
+    """What came back: HTTP status, tensors of a 200, else the error. `status` 0: no answer came, `error` says
+    why."""
 
     status: int
     tensors: tuple[Tensor, ...] = ()
@@ -105,7 +107,8 @@ def digest(tensors: tuple[Tensor, ...]) -> str:
 
 
 class Client:
-    """Keeps connections to one graph's endpoint: `async with Client(url, graph) as client`. `token`: what it bears, if the graph asks for one."""
+    """Keeps connections to one graph's endpoint: `async with Client(url, graph) as client`. `token`: what it
+    bears, if the graph asks for one."""
 
     def __init__(self, url: str, graph: str, timeout_s: float, token: str = "") -> None:
         self._proof = {"authorization": f"Bearer {token}"} if token else {}

@@ -22,7 +22,8 @@ _FOLLOW_PAUSE_S = 0.2
 _OF_INSTANCE = r"-\d+-[0-9a-f]{4}(?:\.model)?\.log(?:\.1)?"
 _OF_ETCD = r"-\d+\.log(?:\.1)?"
 _OF_SUPERVISOR = r"\.log(?:\.1)?"
-"""What follows the operator's name in the names of log files; those of the run's own processes have no instance's id."""
+"""What follows the operator's name in the names of log files; those of the run's own processes have no
+instance's id."""
 
 
 def status(graph: str | None, every: bool, output: Output) -> int:
@@ -75,7 +76,8 @@ def down(graph: str | None, every: bool, output: Output) -> int:
 
 
 def end(run: RunFile) -> None:
-    """Ask a run to end and wait for it; one that does not is killed, and its processes die with it. Raises Complaint."""
+    """Ask a run to end and wait for it; one that does not is killed, and its processes die with it. Raises
+    CommandError."""
     try:
         ask(run, "down")
     except NoAnswer:
@@ -89,7 +91,8 @@ def end(run: RunFile) -> None:
 
 
 def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Output, earlier: int = 0) -> int:
-    """The last lines of an operator's processes in this run, or in the last one; with `follow` also what comes.
+    """The last lines of an operator's processes in this run, or in the last one; with `follow` also what
+    comes.
 
     `earlier`: so many runs before that one.
     """
@@ -122,7 +125,7 @@ def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Out
 
 
 def _earlier(logs: Path, earlier: int, follow: bool) -> Path:
-    """The folder with the logs of a run before. Raises Complaint."""
+    """The folder with the logs of a run before. Raises CommandError."""
     if earlier < 0 or follow:
         complain(
             "--earlier: expected a number of runs, without --follow: nothing comes of a run that is over", 2
@@ -169,9 +172,11 @@ def _last_lines(files: list[Path], lines: int) -> Iterator[tuple[str, str]]:
 
 
 def _follow(folder: Path, operator: str, output: Output) -> None:
-    """Until Ctrl-C. Files are looked at again and again: a log has no other event to offer, and new instances bring new files.
+    """Until Ctrl-C. Files are looked at again and again: a log has no other event to offer, and new instances
+    bring new files.
 
-    Ctrl-C is noted, and not raised: an exception may come up where it cannot go on, in the clean-up of an iterator, and be lost.
+    Ctrl-C is noted, and not raised: an exception may come up where it cannot go on, in the clean-up of an
+    iterator, and be lost.
     """
     at = {path: path.stat().st_size for path in folder.glob("*.log")}
     asked: list[int] = []

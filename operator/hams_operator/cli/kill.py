@@ -61,7 +61,7 @@ def kill(
 def pick(
     status: Status, target: str | None, role: str | None, leader: bool, instance: str | None
 ) -> InstanceStatus:
-    """The instance that is meant; of several one at random. Raises Complaint."""
+    """The instance that is meant; of several one at random. Raises CommandError."""
     if target in ("frontend", "manager"):
         found = [item for item in status.instances if item.operator is None and item.role == target]
         if role is not None:
@@ -77,7 +77,8 @@ def pick(
         named = [item for item in found if item.id == instance]
         if not named:
             complain(
-                f'no instance "{instance}"{f" of {target}" if target else ""} runs; these do: {", ".join(item.id for item in found)}'
+                f'no instance "{instance}"{f" of {target}" if target else ""} runs; these do: '
+                f"{', '.join(item.id for item in found)}"
             )
         return named[0]
     if leader:
@@ -88,7 +89,8 @@ def pick(
         found = [item for item in found if item.role in wanted]
         if not found:
             complain(
-                f"{target} has no {' or '.join(wanted)} now; it has: {', '.join(f'{item.id} ({item.role})' for item in living)}"
+                f"{target} has no {' or '.join(wanted)} now; it has: "
+                f"{', '.join(f'{item.id} ({item.role})' for item in living)}"
             )
     if not found:
         complain(f"no {'leader' if leader else target} runs now")
@@ -96,7 +98,8 @@ def pick(
 
 
 def strike(chosen: InstanceStatus, process: str, number: signal.Signals) -> dict[str, int]:
-    """Send it; which processes got it. To kill both at once the proxy is stopped first: else it may notice its model's end and leave in order."""
+    """Send it; which processes got it. To kill both at once the proxy is stopped first: else it may notice
+    its model's end and leave in order."""
     pids = {"model": chosen.model_pid, "proxy" if chosen.operator else "process": chosen.proxy_pid}
     if chosen.operator is not None and process != "both":
         pids = {process: pids[process]}

@@ -1,4 +1,5 @@
-"""`hams load`: open-loop load on a graph, and with --verify the proof that every request was answered once and right."""
+"""`hams load`: open-loop load on a graph, and with --verify the proof that every request was answered once
+and right."""
 
 import asyncio
 import json
@@ -38,7 +39,8 @@ def load(
     target: "Target | None" = None,
     token: str = "",
 ) -> int:
-    """Load it; 0 only if nothing is off. `target`: the cluster where it runs, if that is meant. `token`: borne by each request."""
+    """Load it; 0 only if nothing is off. `target`: the cluster where it runs, if that is meant. `token`:
+    borne by each request."""
     check_token(token)
     check_url(url)
     if not 0 < rate <= 100_000:
@@ -53,7 +55,8 @@ def load(
         run = GraphHome(graph.data.name).read()
         if run is None:
             complain(
-                f'graph "{graph.data.name}" does not run here; start it with: hams up {file}, or say where it is with --url'
+                f'graph "{graph.data.name}" does not run here; start it with: hams up {file}, or say where '
+                "it is with --url"
             )
         url = run.url
     source = samples(graph, file, data)
@@ -133,7 +136,7 @@ async def with_progress(
 
 
 def check_token(token: str) -> None:
-    """Raises Complaint for what no header can bear."""
+    """Raises CommandError for what no header can bear."""
     if any(char.isspace() or not char.isprintable() for char in token):
         complain("--token: expected one word, found blanks or control characters in it", 2)
     if not token.isascii():
@@ -141,7 +144,7 @@ def check_token(token: str) -> None:
 
 
 def check_url(url: str | None) -> None:
-    """Raises Complaint for what `Client` cannot ask."""
+    """Raises CommandError for what `Client` cannot ask."""
     try:
         if url is not None:
             endpoint(url)
@@ -150,7 +153,7 @@ def check_url(url: str | None) -> None:
 
 
 async def check_answers(url: str) -> None:
-    """Raises Complaint if nothing takes a connection there: load on nothing has no percentiles."""
+    """Raises CommandError if nothing takes a connection there: load on nothing has no percentiles."""
     host, port, _ = endpoint(url)
     try:
         async with asyncio.timeout(load_connect_s):
@@ -186,7 +189,10 @@ def shape_judge(graph: Graph) -> Judge:
             )
             if item.datatype != datatype or not fits or not rows_right:
                 wanted = ["rows" if lanes else request[0].shape[0], *shape]
-                return f"output {item.name}: expected {datatype} {wanted}, got {item.datatype} {list(item.shape)}"
+                return (
+                    f"output {item.name}: expected {datatype} {wanted}, got {item.datatype} "
+                    f"{list(item.shape)}"
+                )
         return None
 
     return judge
@@ -231,7 +237,8 @@ def as_text(tally: Tally, verify: bool) -> str:
         lines.append(f"replies   longest gap {longest} ms, median {median} ms")
     if verify:
         lines.append(
-            f"verified  {tally.resent} keys sent again, {tally.doubled} answered differently; {len(tally.wrong)} wrong replies"
+            f"verified  {tally.resent} keys sent again, {tally.doubled} answered differently; "
+            f"{len(tally.wrong)} wrong replies"
         )
     lines += [f"  {count} x {why}" for why, count in tally.failed.most_common(problems_shown_max)]
     lines += [f"  {problem}" for problem in tally.wrong[:problems_shown_max]]

@@ -1,7 +1,8 @@
-"""The `hams` command: what can be typed. Each command imports its work when it is called, so that `hams --help` is quick.
+"""The `hams` command: what can be typed. Each command imports its work when it is called, so that
+`hams --help` is quick.
 
-No stack trace reaches a user: what goes wrong in a way that is known is a `Complaint`, one line on stderr and an exit code; what the
-operating system refuses is one line too.
+No stack trace reaches a user: what goes wrong in a way that is known is a `CommandError`, one line on stderr
+and an exit code; what the operating system refuses is one line too.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from hams_operator.cli.output import Complaint, Output
+from hams_operator.cli.output import CommandError, Output
 from hams_operator.extras import extra_of, missing, sentence
 from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE
 
@@ -50,7 +51,8 @@ def _graphs(incomplete: str) -> list[str]:
 
 
 def _operators(incomplete: str) -> list[str]:
-    """What a shell offers for OPERATOR: those of the graphs that run here, and the two kinds that every graph has."""
+    """What a shell offers for OPERATOR: those of the graphs that run here, and the two kinds that every graph
+    has."""
     from hams_operator.graph import InvalidGraph, load  # noqa: PLC0415
     from hams_operator.local.home import running  # noqa: PLC0415
 
@@ -134,7 +136,7 @@ def demo(
     """Run a graph on real data, kill a primary, see what was kept."""
     lacking = missing("local") or tuple(name for name in missing("examples") if name in ("torch", "sklearn"))
     if lacking:
-        raise Complaint(sentence("hams demo", lacking, extra_of(lacking[0]) or "examples"))
+        raise CommandError(sentence("hams demo", lacking, extra_of(lacking[0]) or "examples"))
     from hams_operator.cli import demo as work  # noqa: PLC0415
 
     raise Code(work.demo(duration, rate, output))
@@ -428,7 +430,8 @@ def chaos_run(
     operator: Annotated[
         str,
         typer.Option(
-            help="Whom to hit; without it the first operator with state, the first without, frontends, managers."
+            help="Whom to hit; without it the first operator with state, the first without, frontends, "
+            "managers."
         ),
     ] = "",
     role: Annotated[
@@ -512,7 +515,7 @@ def bench(context: typer.Context) -> None:
 def _foreign(module: str, what: str, arguments: list[str]) -> int:
     """Hand the arguments to another part's own command."""
     if importlib.util.find_spec(module) is None:
-        raise Complaint(f"{what} is not in this installation (no module {module})")
+        raise CommandError(f"{what} is not in this installation (no module {module})")
     result = importlib.import_module(module).main(arguments)
     return result if isinstance(result, int) else 0
 
@@ -521,10 +524,10 @@ def main() -> None:
     """Entry point of the console script."""
     try:
         app()
-    except Complaint as error:
+    except CommandError as error:
         _told(str(error), error.code)
     except ExceptionGroup as group:
-        complaints, others = group.split(Complaint)
+        complaints, others = group.split(CommandError)
         if complaints is None or others is not None:
             raise
         first = _first(complaints)
@@ -549,7 +552,7 @@ def _told(message: str, code: int) -> NoReturn:
     raise SystemExit(code) from None
 
 
-def _first(group: "ExceptionGroup[Complaint]") -> Complaint:
+def _first(group: "ExceptionGroup[CommandError]") -> CommandError:
     found = group.exceptions[0]
     return _first(found) if isinstance(found, ExceptionGroup) else found
 

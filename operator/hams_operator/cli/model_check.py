@@ -1,6 +1,7 @@
 """`hams up --check`: every model is proved to fit its operator before anything is started.
 
-It is `hams-model check` for each operator, in processes of their own: the SDK and the models are no part of this one.
+It is `hams-model check` for each operator, in processes of their own: the SDK and the models are no part of
+this one.
 """
 
 import concurrent.futures
@@ -21,13 +22,16 @@ from hams_operator.local.home import GraphHome
 from hams_protocol.graph import Graph, Operator
 
 UNKNOWN = 3
-"""Exit status of `hams-model check` for a model that raised on made-up data: a warning, as real requests may be served."""
+"""Exit status of `hams-model check` for a model that raised on made-up data: a warning, as real requests may
+be served."""
 
 
 def check_models(graph: Graph, file: Path) -> None:
-    """Check each model of `graph`, which was read from `file`. Raises Complaint with the reports of those that do not fit.
+    """Check each model of `graph`, which was read from `file`. Raises CommandError with the reports of those
+    that do not fit.
 
-    Models that fit are checked again only when the graph, a Python file beside it or the interpreter has changed.
+    Models that fit are checked again only when the graph, a Python file beside it or the interpreter has
+    changed.
     """
     passed = GraphHome(graph.data.name).folder / "checked"
     subject = _subject(graph, file)

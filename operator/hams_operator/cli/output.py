@@ -20,7 +20,7 @@ class Output(StrEnum):
     JSON = "json"
 
 
-class Complaint(Exception):
+class CommandError(Exception):
     """What the user is told, and the exit code: 1 it did not work, 2 the call was wrong."""
 
     def __init__(self, message: str, code: int = 1) -> None:
@@ -30,7 +30,7 @@ class Complaint(Exception):
 
 def complain(message: str, code: int = 1) -> NoReturn:
     """End the command with one line."""
-    raise Complaint(message, code) from None
+    raise CommandError(message, code) from None
 
 
 def print_json(value: object) -> None:
@@ -49,19 +49,19 @@ def console(*, stderr: bool = False) -> "Console":
 
 
 def check_namespace(name: str | None) -> None:
-    """Raises Complaint for what no namespace of Kubernetes can be called."""
+    """Raises CommandError for what no namespace of Kubernetes can be called."""
     if name is not None and not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
         complain(f"--namespace: expected a name of lower-case letters, digits and dashes, found {name!r}", 2)
 
 
 def check_lines(lines: int) -> None:
-    """Raises Complaint for less than none."""
+    """Raises CommandError for less than none."""
     if lines < 0:
         complain(f"--lines: expected 0 or more, found {lines}", 2)
 
 
 def seconds(text: str) -> float:
-    """`60s`, `500ms`, `2m`, `1h` or plain seconds. Raises Complaint."""
+    """`60s`, `500ms`, `2m`, `1h` or plain seconds. Raises CommandError."""
     units = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
     number = text.strip().rstrip("hms")
     unit = text.strip()[len(number) :]

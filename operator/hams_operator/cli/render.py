@@ -1,4 +1,5 @@
-"""`hams render`: the Kubernetes objects of a graph, as the controller would apply them. Applied by hand they start the graph too."""
+"""`hams render`: the Kubernetes objects of a graph, as the controller would apply them. Applied by hand they
+start the graph too."""
 
 import sys
 from pathlib import Path

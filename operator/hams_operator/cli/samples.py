@@ -1,4 +1,5 @@
-"""Where requests come from: a .npz file, the `data.py` beside a graph's models, or random tensors of the declared shapes."""
+"""Where requests come from: a .npz file, the `data.py` beside a graph's models, or random tensors of the
+declared shapes."""
 
 import importlib
 import importlib.util
@@ -21,7 +22,8 @@ _VARIABLE_DIM = 4
 
 
 def samples(graph: Graph, file: Path, data: Path | None) -> Iterator[tuple[Tensor, ...]]:
-    """Requests without end, one after another. Raises Complaint: if already the first one cannot be had, now."""
+    """Requests without end, one after another. Raises CommandError: if already the first one cannot be had,
+    now."""
     arrays = from_npz(data) if data is not None else from_module(graph, file)
     found = _requests(graph, generated(graph) if arrays is None else arrays)
     return itertools.chain((next(found),), found)
@@ -54,8 +56,8 @@ def _arrays(found: object) -> Mapping[str, Array]:
 
 
 def as_request(graph: Graph, found: Mapping[str, Array]) -> tuple[Tensor, ...]:
-    """Arrays as the tensors of a request; names the graph does not know are an error, and so are missing ones, and shapes that are not the
-    declared ones behind their rows. Raises ValueError."""
+    """Arrays as the tensors of a request; names the graph does not know are an error, and so are missing
+    ones, and shapes that are not the declared ones behind their rows. Raises ValueError."""
     specs = {item.name: item for item in graph.data.inputs}
     strange = sorted(set(found) - set(specs))
     if strange:
@@ -97,7 +99,8 @@ def from_npz(path: Path) -> Iterator[dict[str, Array]]:
     rows = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(rows) != 1 or rows == {0}:
         complain(
-            f"--data {path}: expected arrays with one common number of rows above 0, found {sorted(rows) or 'no array'}"
+            f"--data {path}: expected arrays with one common number of rows above 0, found "
+            f"{sorted(rows) or 'no array'}"
         )
     return (
         {name: array[row : row + 1] for name, array in arrays.items()}
@@ -122,7 +125,8 @@ def from_module(graph: Graph, file: Path) -> Iterator[dict[str, Array]] | None:
         return None if stream is None else iter(stream())
     except Exception as error:  # noqa: BLE001 - data.py is the user's own code and may raise anything
         complain(
-            f"{name} in {folder} cannot be used: {type(error).__name__}: {error}; give requests with --data FILE.npz"
+            f"{name} in {folder} cannot be used: {type(error).__name__}: {error}; give requests with --data "
+            "FILE.npz"
         )
 
 

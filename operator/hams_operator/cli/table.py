@@ -50,7 +50,8 @@ def table(status: Status, *, hint: str = "") -> RenderableType:
         rest = f"; {' and '.join(loss.downstream)} may hold more of it" if loss.downstream else ""
         parts.append(
             Text(
-                f"\nthe state of {loss.operator} was lost: it began again in epoch {loss.epoch} from version {loss.version}{rest}",
+                f"\nthe state of {loss.operator} was lost: it began again in epoch {loss.epoch} from "
+                f"version {loss.version}{rest}",
                 style="bold yellow",
             )
         )

@@ -1,7 +1,9 @@
-"""Open-loop traffic: requests leave at their time whether answers come or not, each under a key of its own, and every answer is accounted for.
+"""Open-loop traffic: requests leave at their time whether answers come or not, each under a key of its own,
+and every answer is accounted for.
 
-Latency counts from the time a request was due, so that a service that stands still cannot hide behind requests that were not sent. A
-request is sent again, under its key, only while the endpoint says that nothing was kept under it, or nobody knows.
+Latency counts from the time a request was due, so that a service that stands still cannot hide behind
+requests that were not sent. A request is sent again, under its key, only while the endpoint says that nothing
+was kept under it, or nobody knows.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hams_operator.cli.inference import Answer, Client, Tensor, digest
-from hams_operator.cli.output import Complaint
+from hams_operator.cli.output import CommandError
 from hams_operator.limits import (
     load_in_flight_max,
     load_pause_max_s,
@@ -28,7 +30,8 @@ Judge = Callable[[tuple[Tensor, ...], Answer], str | None]
 
 @dataclass
 class Tally:
-    """What came of the traffic. Times are seconds of the event loop's clock; `latencies_s` and `replied_s` are of good answers."""
+    """What came of the traffic. Times are seconds of the event loop's clock; `latencies_s` and `replied_s`
+    are of good answers."""
 
     sent: int = 0
     ok: int = 0
@@ -58,7 +61,8 @@ def percentile(values: list[float], share: float) -> float:
 
 
 class Traffic:
-    """One stretch of load. `on_answer` sees each final answer of a request that was sent for the first time."""
+    """One stretch of load. `on_answer` sees each final answer of a request that was sent for the first
+    time."""
 
     def __init__(
         self,
@@ -85,10 +89,11 @@ class Traffic:
         self._open = 0
 
     async def run(self, stop: asyncio.Event | None = None) -> Tally:
-        """Send everything, or what is due until `stop` is set; wait for the last answer. Raises Complaint, of the source."""
+        """Send everything, or what is due until `stop` is set; wait for the last answer. Raises CommandError,
+        of the source."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        trouble: Complaint | None = None
+        trouble: CommandError | None = None
         async with asyncio.TaskGroup() as group:
             for number in range(self._count):
                 due = began + number / self._rate
@@ -98,7 +103,7 @@ class Traffic:
                     break
                 try:
                     tensors = next(self._source)
-                except Complaint as error:  # told alone, once every answer has come
+                except CommandError as error:  # told alone, once every answer has come
                     trouble = error
                     break
                 self.tally.sent += 1

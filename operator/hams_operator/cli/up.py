@@ -38,7 +38,8 @@ def up(
     output: Output,
     metrics_port: int | None = None,
 ) -> int:
-    """Run it. `check`: whether the models are checked first; None: if somebody sits at a terminal. Returns the exit code."""
+    """Run it. `check`: whether the models are checked first; None: if somebody sits at a terminal. Returns
+    the exit code."""
     if port is not None and not 1 <= port <= 65534:
         complain(f"--port: expected 1 to 65534 (gRPC takes the next one), found {port}", 2)
     if metrics_port is not None and not 1 <= metrics_port <= 65535:
@@ -56,7 +57,8 @@ def up(
     found = GraphHome(graph.data.name).read()
     if found is not None:
         complain(
-            f'graph "{found.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down --graph {found.graph}'
+            f'graph "{found.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down '
+            f"--graph {found.graph}"
         )
     if restore:
         _say_what_is_restored(graph, file)
@@ -79,7 +81,8 @@ def up(
 
 
 def patience_s(graph: Graph) -> float:
-    """`suspectAfter` for this machine as it is now, 0 if the graph's own will do. What there is to say of the machine's CPU is said on stderr."""
+    """`suspectAfter` for this machine as it is now, 0 if the graph's own will do. What there is to say of the
+    machine's CPU is said on stderr."""
     trouble = capacity.too_few_cores(graph, capacity.cores())
     if trouble is not None:
         sys.stderr.write(f"warning: {trouble}\n")
@@ -89,7 +92,8 @@ def patience_s(graph: Graph) -> float:
     if raised_s <= own_s:
         return 0.0
     sys.stderr.write(
-        f"this machine is busy, a process waited {delay_s:.2g} s for CPU: recovery.suspectAfter is {raised_s:.2g} s for this run, "
+        f"this machine is busy, a process waited {delay_s:.2g} s for CPU: recovery.suspectAfter is "
+        f"{raised_s:.2g} s for this run, "
         f"not {own_s:g} s\n"
     )
     return raised_s
@@ -102,7 +106,8 @@ def _load(file: Path) -> Graph:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")
         complain(
-            f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}; nothing was started"
+            f"{file}: {len(error.problems)} problem{'s' if len(error.problems) > 1 else ''}; nothing was "
+            "started"
         )
 
 
@@ -128,11 +133,13 @@ def _say_what_is_restored(graph: Graph, file: Path) -> None:
         )
     if not some:
         complain(
-            f"--restore: no stateful operator of {graph.data.name} has a checkpoint; a graph begins anew without it",
+            f"--restore: no stateful operator of {graph.data.name} has a checkpoint; a graph begins anew "
+            "without it",
             2,
         )
     lines.append(
-        "Each state is a durable one of its operator, but not all are of one moment: what one has of a request, another may lack."
+        "Each state is a durable one of its operator, but not all are of one moment: what one has of a "
+        "request, another may lack."
     )
     lines.append("Frontends begin anew: replies, keys and requests of the former run are forgotten.")
     sys.stderr.write("".join(f"{line}\n" for line in lines))
@@ -159,7 +166,8 @@ class Waiting:
 
 
 def start_detached(options: Options, look: "Live | None" = None, waiting: Waiting | None = None) -> Status:
-    """Start a detached run and wait until it is ready. Raises Complaint, with nothing left; so does Ctrl-C."""
+    """Start a detached run and wait until it is ready. Raises CommandError, with nothing left; so does
+    Ctrl-C."""
     from hams_operator.cli.table import table  # noqa: PLC0415 - rich, only where it is shown
 
     start = Start(options)

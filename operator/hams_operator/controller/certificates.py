@@ -1,9 +1,11 @@
-"""Certificates: authorities, what they sign, and when either is replaced. Pure: texts in, texts out, the clock is an argument.
+"""Certificates: authorities, what they sign, and when either is replaced. Pure: texts in, texts out, the
+clock is an argument.
 
-An authority signs for one purpose: the webhook, the clients and servers of etcd, its members among themselves, or the parts of one graph. Keys are
-on P-256 and exist as PEM texts in Secrets only. `rotated` replaces an authority in three steps, none of which needs a restart anywhere: a new one is
-trusted beside the old one for `authority_overlap_days` before it signs anything, so that everybody knows it by then; then it signs; and the old one
-is trusted until all that it has signed has ended.
+An authority signs for one purpose: the webhook, the clients and servers of etcd, its members among
+themselves, or the parts of one graph. Keys are on P-256 and exist as PEM texts in Secrets only. `rotated`
+replaces an authority in three steps, none of which needs a restart anywhere: a new one is trusted beside the
+old one for `authority_overlap_days` before it signs anything, so that everybody knows it by then; then it
+signs; and the old one is trusted until all that it has signed has ended.
 """
 
 import datetime
@@ -56,8 +58,8 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for: a common name ("" for none), host names, addresses and URIs; and whether it is shown by who listens, who dials, or
-    both."""
+    """Whom a certificate is for: a common name ("" for none), host names, addresses and URIs; and whether it
+    is shown by who listens, who dials, or both."""
 
     name: str = ""
     hosts: tuple[str, ...] = ()
@@ -66,7 +68,7 @@ class Subject:
     dials: bool = True
 
 
-# -- authorities -----------------------------------------------------------------------------------------------------------------------
+# -- authorities ---------------------------------------------------------------------------------------------
 
 
 def fresh_authority(name: str, now: datetime.datetime, days: int) -> Authority:
@@ -90,7 +92,8 @@ def fresh_authority(name: str, now: datetime.datetime, days: int) -> Authority:
 
 
 def rotated(held: tuple[Authority, ...], name: str, now: datetime.datetime) -> tuple[Authority, ...]:
-    """The authorities to trust from now on, oldest first: one, or two while one takes over from the other (see the module)."""
+    """The authorities to trust from now on, oldest first: one, or two while one takes over from the other
+    (see the module)."""
     living = tuple(item for item in held if item.ends > now)
     if not living or living[-1].ends - now < datetime.timedelta(days=limits.authority_renew_days):
         living = (*living, fresh_authority(name, now, limits.authority_days))
@@ -113,7 +116,8 @@ def bundle(held: Iterable[Authority]) -> bytes:
 
 
 def authorities(certificates: bytes, keys: bytes) -> tuple[Authority, ...]:
-    """As `bundle` and the keys in the same order were written. Raises ValueError if they do not fit each other."""
+    """As `bundle` and the keys in the same order were written. Raises ValueError if they do not fit each
+    other."""
     found = tuple(Authority(*pair) for pair in zip(blocks(certificates), blocks(keys), strict=True))
     for item in found:
         if (
@@ -136,7 +140,7 @@ def blocks(text: bytes) -> list[bytes]:
     return found
 
 
-# -- what they sign --------------------------------------------------------------------------------------------------------------------
+# -- what they sign ------------------------------------------------------------------------------------------
 
 
 def issue(authority: Authority, subject: Subject, now: datetime.datetime, days: int) -> tuple[bytes, bytes]:
@@ -178,7 +182,8 @@ def good(
     now: datetime.datetime,
     left_days: float,
 ) -> bool:
-    """Whether a certificate is by this authority, for this subject, and holds for longer than `left_days`. What cannot be read does not."""
+    """Whether a certificate is by this authority, for this subject, and holds for longer than `left_days`.
+    What cannot be read does not."""
     try:
         found = x509.load_pem_x509_certificate(certificate)
         if found.public_key() != serialization.load_pem_private_key(key, None).public_key():
@@ -190,7 +195,8 @@ def good(
 
 
 def fresh_pair(names: tuple[str, ...], now: datetime.datetime) -> Pair:
-    """The webhook's: a fresh authority that lives as long as the certificate, and a certificate by it for a server under these DNS names."""
+    """The webhook's: a fresh authority that lives as long as the certificate, and a certificate by it for a
+    server under these DNS names."""
     authority = fresh_authority("hams-webhook-ca", now, limits.certificate_days)
     return Pair(authority.certificate, *issue(authority, _webhook(names), now, limits.certificate_days))
 

@@ -1,10 +1,12 @@
 """Certificates around etcd: of its members, of the controller, and of each graph.
 
-One authority signs for who listens and who dials, another for the members among themselves: a graph's certificate lets nobody join the cluster. The
-controller is etcd's `root`, a graph the user that `user_of` names (`hams_wire.coordination.etcd_users` says what it may do). For an etcd of the
-user's own the Secret with its authorities is given (`ca.crt`, `client-ca.crt`, `client-ca.key`), and nothing is made for members.
+One authority signs for who listens and who dials, another for the members among themselves: a graph's
+certificate lets nobody join the cluster. The controller is etcd's `root`, a graph the user that `user_of`
+names (`hams_wire.coordination.etcd_users` says what it may do). For an etcd of the user's own the Secret with
+its authorities is given (`ca.crt`, `client-ca.crt`, `client-ca.key`), and nothing is made for members.
 
-The controller's own certificate lies in files, as the client reads it from there; they are in a folder that nobody else can read.
+The controller's own certificate lies in files, as the client reads it from there; they are in a folder that
+nobody else can read.
 """
 
 import asyncio
@@ -118,7 +120,10 @@ class EtcdKeys:
             (authority,) = authorities(held["client-ca.crt"], held["client-ca.key"])
             return authority, held["ca.crt"]
         except (KeyError, ValueError) as error:
-            wanted = "expected ca.crt (who signed for etcd), client-ca.crt and client-ca.key (who signs for its clients)"
+            wanted = (
+                "expected ca.crt (who signed for etcd), client-ca.crt and client-ca.key (who signs for its "
+                "clients)"
+            )
             raise NoEtcdKeys(f"Secret {name}: {wanted}: {error!r}") from None
 
     def _with_authorities(self, held: Data) -> Data:
@@ -139,7 +144,8 @@ class EtcdKeys:
         return held
 
     def _of_members(self, held: Data, peers: Authority) -> Data:
-        """etcd reads certificates and keys at every handshake: these are replaced under it. `client`: of the commands that look after a member."""
+        """etcd reads certificates and keys at every handshake: these are replaced under it. `client`: of the
+        commands that look after a member."""
         hosts = [urlsplit(item).hostname or "" for item in self._options.settings.etcd.split(",")]
         member, parts = (
             Subject(hosts=tuple(dict.fromkeys((*hosts, *_service(hosts[0]), "localhost")))),
@@ -180,7 +186,8 @@ class EtcdKeys:
 
 
 def _service(member: str) -> tuple[str, ...]:
-    """The Service in front of all members, from the name of one: `hams-etcd-0.hams-etcd-peers.NAMESPACE.svc` belongs to `hams-etcd`."""
+    """The Service in front of all members, from the name of one: `hams-etcd-0.hams-etcd-peers.NAMESPACE.svc`
+    belongs to `hams-etcd`."""
     pod, _, rest = member.partition(".")
     name, domain = pod.rpartition("-")[0], rest.partition(".")[2]
     return (f"{name}.{domain}",) if name and domain else ()

@@ -1,7 +1,9 @@
-"""Who the parts of a graph are: an authority of its own, a certificate by it that names the graph, and etcd's user for it.
+"""Who the parts of a graph are: an authority of its own, a certificate by it that names the graph, and etcd's
+user for it.
 
-The authority's key lies in the controller's namespace, in a Secret `graph-UID`; what pods mount lies beside the graph, in `NAME-hams-tls`, and
-belongs to it. Both are looked at once in `certificate_look_s` per graph, and mended. docs/security.md says who proves what with it.
+The authority's key lies in the controller's namespace, in a Secret `graph-UID`; what pods mount lies beside
+the graph, in `NAME-hams-tls`, and belongs to it. Both are looked at once in `certificate_look_s` per graph,
+and mended. docs/security.md says who proves what with it.
 """
 
 import asyncio
@@ -33,8 +35,8 @@ class Identities(Protocol):
     """What the reconciler asks for."""
 
     async def ensure(self, place: Place, *, fresh: bool = False) -> str:
-        """Have all that pods of this graph need to prove who they are; the token of their probes. `fresh`: most likely there is nothing of it yet.
-        Raises KubeError, Foreign, CoordinationError."""
+        """Have all that pods of this graph need to prove who they are; the token of their probes. `fresh`:
+        most likely there is nothing of it yet. Raises KubeError, Foreign, CoordinationError."""
         ...
 
     async def forget(self, owner_uid: str) -> None:
@@ -140,9 +142,11 @@ class IssuedIdentities:
         self._locked_until_s = 0.0
 
     async def _allow(self, place: Place, fresh: bool) -> bool:
-        """The user in etcd comes before the certificate that makes somebody that user; and before any user, etcd asks who one is.
+        """The user in etcd comes before the certificate that makes somebody that user; and before any user,
+        etcd asks who one is.
 
-        With etcd away, a graph that has its certificate goes on without: True then. Raises CoordinationError, KubeError.
+        With etcd away, a graph that has its certificate goes on without: True then. Raises CoordinationError,
+        KubeError.
         """
         if self._etcd is None or self._keys is None:
             return False
@@ -198,7 +202,8 @@ class IssuedIdentities:
 
 
 async def metrics_token(kube: Kube, namespace: str, secret: str) -> bytes:
-    """What Prometheus bears when it asks any part of any graph, or the controller. Raises KubeError, Foreign."""
+    """What Prometheus bears when it asks any part of any graph, or the controller. Raises KubeError,
+    Foreign."""
     return (
         await keep(kube, namespace, secret, lambda held: held if held.get("token") else {"token": _token()})
     )["token"]

@@ -1,7 +1,8 @@
 """When one shape of a graph may take the next step towards another one that keeps its states (ADR 0018).
 
-Pure: what etcd holds of both goes in, the next step comes out. The controller takes it by compare-and-swap, so whoever judges by what is old changes
-nothing. Nothing is asked of the predecessor before all of the successor is there and waits for it alone.
+Pure: what etcd holds of both goes in, the next step comes out. The controller takes it by compare-and-swap,
+so whoever judges by what is old changes nothing. Nothing is asked of the predecessor before all of the
+successor is there and waits for it alone.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,8 @@ from hams_wire.succession import Cut, Phase, Quiet, Succession, Taken, all_hold,
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One incarnation as etcd has it. `registered`, `waiting`: whose each instance is. `serves`: whether an instance serves its role."""
+    """One incarnation as etcd has it. `registered`, `waiting`: whose each instance is. `serves`: whether an
+    instance serves its role."""
 
     uid: str
     graph: Graph
@@ -30,7 +32,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`phase`: the one to be entered, None: not yet, `why`. Of a step back, `hopeless`: another attempt would end as this one."""
+    """`phase`: the one to be entered, None: not yet, `why`. Of a step back, `hopeless`: another attempt would
+    end as this one."""
 
     phase: Phase | None
     why: str = ""
@@ -96,7 +99,8 @@ def why_not_able(old: Shape, kept: tuple[str, ...]) -> str:
 
 
 def why_not_complete(new: Shape, kept: tuple[str, ...], cut: Cut) -> str:
-    """What of the successor is missing before it may take over: it holds everything, as often as it was asked for."""
+    """What of the successor is missing before it may take over: it holds everything, as often as it was asked
+    for."""
     wanted = {op.name: op.backups for op in new.graph.data.operators if op.stateful}
     wanted |= dict.fromkeys(new.graph.shard_names, new.graph.data.frontend.replicas - 1)
     for name, backups in wanted.items():

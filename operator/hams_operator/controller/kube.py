@@ -1,7 +1,9 @@
-"""The port through which the controller talks to Kubernetes, and its one real implementation, on the `kubernetes` client.
+"""The port through which the controller talks to Kubernetes, and its one real implementation, on the
+`kubernetes` client.
 
-Every failure is a `KubeError`: the API server's own word (`status` is its HTTP code), or `status` 0 where none came. Nothing is repeated here:
-the controller looks again at everything and decides anew, so an unknown outcome needs no case of its own.
+Every failure is a `KubeError`: the API server's own word (`status` is its HTTP code), or `status` 0 where
+none came. Nothing is repeated here: the controller looks again at everything and decides anew, so an unknown
+outcome needs no case of its own.
 """
 
 import os
@@ -78,7 +80,8 @@ OWNED = {
 
 
 Heard = Callable[[str, str, str, Callable[[], Json]], bool]
-"""Whether an object as it is now is no news: its namespace, name and version, and how to have the whole of it."""
+"""Whether an object as it is now is no news: its namespace, name and version, and how to have the whole of
+it."""
 
 
 class _Metadata(msgspec.Struct):
@@ -113,7 +116,8 @@ def _event(line: bytes, heard: Heard | None) -> Json:
 
 
 class KubeError(Exception):
-    """The API server's refusal (`status`: its HTTP code), or no answer (`status` 0: the outcome is not known)."""
+    """The API server's refusal (`status`: its HTTP code), or no answer (`status` 0: the outcome is not
+    known)."""
 
     def __init__(self, status: int, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -161,8 +165,9 @@ class Kube(Protocol):
         *,
         dependents_first: bool = False,
     ) -> None:
-        """Delete, if it is still the one with this `uid`. What is gone already, or another by now, is fine. Dependents go in the background, or
-        `dependents_first`: then it is there until they are gone, and makes no new ones."""
+        """Delete, if it is still the one with this `uid`. What is gone already, or another by now, is fine.
+        Dependents go in the background, or `dependents_first`: then it is there until they are gone, and
+        makes no new ones."""
         ...
 
     async def page(
@@ -174,12 +179,14 @@ class Kube(Protocol):
     def watch(
         self, resource: Resource, namespace: str, selector: str, version: str, heard: Heard | None = None
     ) -> AsyncIterator[Json]:
-        """Changes since `version`, bookmarks included, until the API server ends it. What `heard` says is no news comes as HEARD, metadata alone."""
+        """Changes since `version`, bookmarks included, until the API server ends it. What `heard` says is no
+        news comes as HEARD, metadata alone."""
         ...
 
 
 class KubeClient:
-    """`Kube` on the `kubernetes` client. `namespace`: where the user's kubeconfig looks if nothing else is said."""
+    """`Kube` on the `kubernetes` client. `namespace`: where the user's kubeconfig looks if nothing else is
+    said."""
 
     def __init__(self, client: ApiClient, namespace: str = "default") -> None:
         self._client = client
@@ -388,8 +395,9 @@ class KubeClient:
         body: Json | None,
         timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        """The client makes the session, with its certificates; then most requests go to it directly: the client's own JSON takes as long as the
-        rest of a request. Its ways around (proxies, another name in TLS) are left to it."""
+        """The client makes the session, with its certificates; then most requests go to it directly: the
+        client's own JSON takes as long as the rest of a request. Its ways around (proxies, another name in
+        TLS) are left to it."""
         rest = self._client.rest_client
         session: aiohttp.ClientSession | None = rest.pool_manager
         if session is None or rest.proxy or rest.configuration.tls_server_name:
@@ -407,8 +415,9 @@ class NoCluster(Exception):
 
 
 def configuration_of() -> Configuration:
-    """The client's, before it is told where its cluster is. A session that trusts the environment reads .netrc and looks for a proxy before each
-    request, both in threads: the former is nothing that Kubernetes knows, the latter does not change."""
+    """The client's, before it is told where its cluster is. A session that trusts the environment reads
+    .netrc and looks for a proxy before each request, both in threads: the former is nothing that Kubernetes
+    knows, the latter does not change."""
     configuration = Configuration()
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     return configuration
@@ -420,7 +429,8 @@ def _some_exists(files: str) -> bool:
 
 
 async def client_of(context: str | None = None) -> KubeClient:
-    """A client, from the pod's account or, outside a cluster, from the user's kubeconfig, whose context may name a namespace. Raises NoCluster."""
+    """A client, from the pod's account or, outside a cluster, from the user's kubeconfig, whose context may
+    name a namespace. Raises NoCluster."""
     configuration, loader = configuration_of(), None
     configuration.connection_pool_maxsize = limits.kube_connections_max
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"

@@ -1,4 +1,5 @@
-"""The election in a thread, a loop and a connection of its own: neither a thousand graphs nor one that is dear delay the renewal of the Lease.
+"""The election in a thread, a loop and a connection of its own: neither a thousand graphs nor one that is
+dear delay the renewal of the Lease.
 
 It decides nothing that `Election` does not; `won` belongs to the loop that calls `run`.
 """
@@ -14,7 +15,8 @@ from hams_operator.controller.kube import KubeClient
 
 
 class Leading:
-    """`run` returns when the Lease is lost, or after `resign`. `client` makes the connection, in the thread."""
+    """`run` returns when the Lease is lost, or after `resign`. `client` makes the connection, in the
+    thread."""
 
     def __init__(self, client: Callable[[], Awaitable[KubeClient]], namespace: str, identity: str) -> None:
         self.won = asyncio.Event()

@@ -1,4 +1,5 @@
-"""What etcd holds of all graphs, read once and then followed by one watch: topologies, registrations, compiled graphs.
+"""What etcd holds of all graphs, read once and then followed by one watch: topologies, registrations,
+compiled graphs.
 
 Nothing here is needed for a failover. While etcd is away, what was last known stands, and says so.
 """
@@ -33,8 +34,9 @@ ROOT = "/hams/v1/"
 
 @dataclass(slots=True)
 class Known:
-    """What etcd holds of one graph. `registered`: whose each instance is; `failovers`, `versions`: what was told of each set, for people;
-    `succession` and what follows it: of a change of its shape, or of its end (`hams_wire.succession`)."""
+    """What etcd holds of one graph. `registered`: whose each instance is; `failovers`, `versions`: what was
+    told of each set, for people; `succession` and what follows it: of a change of its shape, or of its end
+    (`hams_wire.succession`)."""
 
     topology: Topology = field(default_factory=Topology)
     topology_revision: int = ABSENT
@@ -122,8 +124,9 @@ class Mirror:
                 looking.cancel()
 
     async def _look_alive(self, watch: object) -> None:
-        """A watch outlives etcd's absence without a word; status must not. That a watch is not heard proves nothing: this process may be late itself,
-        when it begins with a thousand graphs, and to tell them all would make it later. So etcd is asked, and one question in vain is not enough."""
+        """A watch outlives etcd's absence without a word; status must not. That a watch is not heard proves
+        nothing: this process may be late itself, when it begins with a thousand graphs, and to tell them all
+        would make it later. So etcd is asked, and one question in vain is not enough."""
         vain = 0
         while True:
             await asyncio.sleep(limits.etcd_look_s)
@@ -145,7 +148,8 @@ class Mirror:
         self.away = why
 
     def _knows(self, entry: KeyValue) -> bool:
-        """Whether this is the graph that was written from here: no news, and no second look at a graph that has just begun."""
+        """Whether this is the graph that was written from here: no news, and no second look at a graph that
+        has just begun."""
         uid, _, name = entry.key.removeprefix(ROOT).partition("/")
         known = self._known.get(uid)
         return name == "spec" and known is not None and known.spec_revision == entry.mod_revision
@@ -213,7 +217,8 @@ class Mirror:
         return uid
 
     async def ensure_spec(self, graph_uid: str, compiled: bytes) -> None:
-        """Have etcd hold this compiled graph. Raises CoordinationError; after `Unknown` or `NotApplied` the watch tells, and it is tried anew."""
+        """Have etcd hold this compiled graph. Raises CoordinationError; after `Unknown` or `NotApplied` the
+        watch tells, and it is tried anew."""
         known = self.of(graph_uid)
         if known.spec == compiled:
             return
@@ -241,7 +246,8 @@ class Mirror:
             self._put(key, succession.encode(follows), revision)
 
     async def take_step(self, old_uid: str, record: Succession) -> None:
-        """Change the predecessor's record. Raises CoordinationError; `NotApplied` if somebody else has, and it is looked at anew."""
+        """Change the predecessor's record. Raises CoordinationError; `NotApplied` if somebody else has, and
+        it is looked at anew."""
         key, known = succession.key(old_uid, succession.SUCCESSION), self.of(old_uid)
         revision = await self._coordination.compare_and_swap(
             key, known.succession_revision, succession.encode(record)
@@ -249,8 +255,9 @@ class Mirror:
         self._put(key, succession.encode(record), revision)
 
     async def switch(self, old_uid: str, record: Succession) -> None:
-        """The point of no return: the successor serves, and the predecessor's roles are given to nobody any more. It counts only if both topologies
-        and the record are as they are known here, and were judged. Raises CoordinationError."""
+        """The point of no return: the successor serves, and the predecessor's roles are given to nobody any
+        more. It counts only if both topologies and the record are as they are known here, and were judged.
+        Raises CoordinationError."""
         old, new = self.of(old_uid), self.of(record.to)
         assert new.follows is not None, "a successor"
         compares = (
@@ -271,7 +278,8 @@ class Mirror:
             self._put(write.key, write.value, revision)
 
     async def allow_restart(self, graph_uid: str, name: str) -> None:
-        """Have a lost state begin again. Raises CoordinationError; `NotApplied` if the topology has changed just now, and it is looked at anew."""
+        """Have a lost state begin again. Raises CoordinationError; `NotApplied` if the topology has changed
+        just now, and it is looked at anew."""
         entry = await self._coordination.get(records.topology_key(graph_uid))
         changed = None if entry is None else allow_restart(records.decode_topology(entry.value), name)
         if entry is not None and changed is not None:
@@ -281,7 +289,8 @@ class Mirror:
             )
 
     async def end_all(self, owner_uid: str) -> None:
-        """Tell the processes of all incarnations that nobody will take anything over from them. Raises CoordinationError."""
+        """Tell the processes of all incarnations that nobody will take anything over from them. Raises
+        CoordinationError."""
         for uid in self.uids(owner_uid):
             if not self.of(uid).ended:
                 key = succession.key(uid, succession.ENDED)
@@ -296,7 +305,8 @@ class Mirror:
         await self._clear_below(records.prefix_of(graph_uid))
 
     async def clear_all(self, owner_uid: str) -> None:
-        """The same for all incarnations of a resource, as etcd itself has them: some may never have been seen here."""
+        """The same for all incarnations of a resource, as etcd itself has them: some may never have been seen
+        here."""
         await self._clear_below(records.prefix_of(owner_uid))
         await self._clear_below(records.prefix_of(f"{owner_uid}-r").rstrip("/"))
 

@@ -1,8 +1,10 @@
 """The objects of a graph in Kubernetes: made and changed, and never taken from somebody else.
 
-What is missing is made by POST, which fails where there is an object of that name already: however late it came, it does not become ours. What is
-there is changed by server-side apply. What a POST has made is ours as by an update, and an apply leaves in place what an update has set and the apply
-no longer names; so before an apply that ownership is turned into one of an apply, as kubectl does with what it has applied on the client's side.
+What is missing is made by POST, which fails where there is an object of that name already: however late it
+came, it does not become ours. What is there is changed by server-side apply. What a POST has made is ours as
+by an update, and an apply leaves in place what an update has set and the apply no longer names; so before an
+apply that ownership is turned into one of an apply, as kubectl does with what it has applied on the client's
+side.
 """
 
 import logging
@@ -24,7 +26,8 @@ class Objects:
         self._store = store
 
     async def strangers(self, place: Place, items: Iterable[Json]) -> list[str]:
-        """Kind and name of those that are there and are somebody else's. Objects that nobody has labelled are not followed, so each is asked for."""
+        """Kind and name of those that are there and are somebody else's. Objects that nobody has labelled are
+        not followed, so each is asked for."""
         found = []
         for kind, name in map(key_of, items):
             there = await self._kube.get(OWNED[kind], place.namespace, name)
@@ -33,10 +36,11 @@ class Objects:
         return found
 
     async def make(self, place: Place, items: Sequence[Json]) -> tuple[list[str], list[Json]]:
-        """Make those that are missing: Deployments last, as nothing shall run of what cannot be whole. Raises KubeError.
+        """Make those that are missing: Deployments last, as nothing shall run of what cannot be whole. Raises
+        KubeError.
 
-        Returns strangers (kind and name), and of `items` those that are ours and there: they have lost their labels, or were not seen yet. Where
-        there is a stranger, what was made here is taken back.
+        Returns strangers (kind and name), and of `items` those that are ours and there: they have lost their
+        labels, or were not seen yet. Where there is a stranger, what was made here is taken back.
         """
         made: list[Json] = []
         there_already = []
@@ -77,7 +81,8 @@ class Objects:
             )
 
     async def apply(self, place: Place, items: Iterable[Json]) -> None:
-        """Change those that are there and ours, and no other of that name: an apply would make it, or take it. Raises KubeError."""
+        """Change those that are there and ours, and no other of that name: an apply would make it, or take
+        it. Raises KubeError."""
         for item in items:
             kind, name = key_of(item)
             log.info("%s/%s: apply %s %s", place.namespace, place.name, kind, name)
@@ -99,7 +104,8 @@ class Objects:
 
 
 def as_applied(entries: Sequence[Json]) -> list[Json] | None:
-    """`metadata.managedFields` with what we own by an update owned by an apply; None where there is no such thing."""
+    """`metadata.managedFields` with what we own by an update owned by an apply; None where there is no such
+    thing."""
     updated = [entry for entry in entries if _is_ours(entry, "Update")]
     if not updated:
         return None

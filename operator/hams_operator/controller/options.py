@@ -12,8 +12,9 @@ from hams_wire.process import LOG_LEVELS
 class Options:
     """`namespaces`: those looked at, none means all. The webhook is off without a Service.
 
-    `etcd_secret`: the Secret with etcd's authorities, for endpoints that are https. `etcd_members_secret`: the one that members of etcd mount, if it
-    is the chart's. `metrics_secret`: the one with the token that Prometheus bears.
+    `etcd_secret`: the Secret with etcd's authorities, for endpoints that are https. `etcd_members_secret`:
+    the one that members of etcd mount, if it is the chart's. `metrics_secret`: the one with the token that
+    Prometheus bears.
     """
 
     settings: Settings

@@ -1,7 +1,8 @@
 """The controller as a process: `python -m hams_operator.controller`.
 
-Health and metrics serve from the start, the webhook as soon as it has a certificate that the API server trusts: on every replica. Who holds the
-Lease works; who loses it ends, and is started again. A replica is ready once its webhook listens; whether it leads is no matter of readiness.
+Health and metrics serve from the start, the webhook as soon as it has a certificate that the API server
+trusts: on every replica. Who holds the Lease works; who loses it ends, and is started again. A replica is
+ready once its webhook listens; whether it leads is no matter of readiness.
 """
 
 import asyncio
@@ -41,7 +42,8 @@ SELECTOR = f"app.kubernetes.io/managed-by=hams,{GRAPH}"
 
 
 class Controller:
-    """Everything that the leading replica does. `run` until cancelled, or until something of it ends that never should."""
+    """Everything that the leading replica does. `run` until cancelled, or until something of it ends that
+    never should."""
 
     def __init__(
         self,

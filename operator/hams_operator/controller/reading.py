@@ -1,6 +1,8 @@
-"""Graphs read in a thread of their own: whatever an object costs to validate, the loop that renews leases and follows watches goes on.
+"""Graphs read in a thread of their own: whatever an object costs to validate, the loop that renews leases and
+follows watches goes on.
 
-One at a time: validation is pure Python, so a second thread would make the first one later, and nothing sooner.
+One at a time: validation is pure Python, so a second thread would make the first one later, and nothing
+sooner.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """One look at one graph: what it should be, what is, the difference applied, the truth told.
 
-Nothing is remembered from one look to the next but what can be read again: a controller that dies at any await leaves nothing that the next
-one would double or forget. Kubernetes is written before status, and status says only what was read.
+Nothing is remembered from one look to the next but what can be read again: a controller that dies at any
+await leaves nothing that the next one would double or forget. Kubernetes is written before status, and status
+says only what was read.
 """
 
 import asyncio
@@ -68,8 +69,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A resource as it stands: where, and what it asks for; `problem` if it asks for something that cannot be, `unread` if what runs is not known.
-    `unborn`: incarnations that wait to take states over, and have served nobody; `given_up`: those that never will."""
+    """A resource as it stands: where, and what it asks for; `problem` if it asks for something that cannot
+    be, `unread` if what runs is not known. `unborn`: incarnations that wait to take states over, and have
+    served nobody; `given_up`: those that never will."""
 
     item: Json
     place: Place
@@ -85,8 +87,8 @@ class _Asked:
 
 
 class Reconciler:
-    """`look(key)` does what there is to do for one graph, and returns after how many seconds it is to be looked at though nothing happens, or None.
-    Raises `Again` where that could not be done now."""
+    """`look(key)` does what there is to do for one graph, and returns after how many seconds it is to be
+    looked at though nothing happens, or None. Raises `Again` where that could not be done now."""
 
     def __init__(
         self, kube: Kube, store: Store, mirror: Mirror, settings: Settings, identities: Identities
@@ -132,7 +134,7 @@ class Reconciler:
                 left.append(limits.pod_silent_s)
         return min(left, default=None)
 
-    # -- a graph that shall run ------------------------------------------------------------------------------------------------------
+    # -- a graph that shall run ------------------------------------------------------------------------------
 
     async def _tend(self, key: GraphKey, item: Json) -> None:
         if FINALIZER not in (item["metadata"].get("finalizers") or []):
@@ -222,7 +224,8 @@ class Reconciler:
             number for number in told if given_up(number, told, lambda uid: incarnation_of(uid, place))
         )
         begun = {number: graph for number, graph in known.graphs.items() if number not in over | gone}
-        # Where nothing of its predecessor is left, it has served, whatever an etcd restored from a backup says: its states are all there is.
+        # Where nothing of its predecessor is left, it has served, whatever an etcd restored from a backup
+        # says: its states are all there is.
         unborn = frozenset(
             number
             for number in begun
@@ -237,7 +240,8 @@ class Reconciler:
                 place,
                 None,
                 None,
-                "another shape has taken over, and neither its ConfigMap nor etcd holds its graph: nothing is changed",
+                "another shape has taken over, and neither its ConfigMap nor etcd holds its graph: nothing "
+                "is changed",
             )
         asked = self._decided(key, item, read, place, begun, known.whole, unborn)
         return replace(asked, unborn=unborn, given_up=gone)
@@ -290,7 +294,8 @@ class Reconciler:
         return _Asked(item, place, decision, None)
 
     def _used(self, key: GraphKey, place: Place) -> int:
-        """The newest incarnation that has run, though nothing may be left of it but keys in etcd: a new one with its number would find them."""
+        """The newest incarnation that has run, though nothing may be left of it but keys in etcd: a new one
+        with its number would find them."""
         told = {uid: self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)}
         run = [uid for uid, found in told.items() if found.has_run] + [
             found.succession.to for found in told.values() if found.succession is not None
@@ -307,7 +312,8 @@ class Reconciler:
         return answers(decision.graph, decision.place, self._world(key, decision, None, None))
 
     def _shown(self, key: GraphKey, decision: Decision) -> Decision:
-        """Which incarnation the status is about: as long as the one decided for does not answer, the newest that does, or the one before."""
+        """Which incarnation the status is about: as long as the one decided for does not answer, the newest
+        that does, or the one before."""
         if self._serves(key, decision):
             return decision
         place, graphs = decision.place, self._running(key, decision.place).graphs
@@ -329,7 +335,8 @@ class Reconciler:
         return running(place, self._store.objects(key), specs)
 
     async def _give_up_others(self, asked: _Asked, decision: Decision) -> bool:
-        """Before anything of a shape that was to take over is taken away, it is settled in etcd that it never will. Whether there was one."""
+        """Before anything of a shape that was to take over is taken away, it is settled in etcd that it never
+        will. Whether there was one."""
         others = [number for number in asked.unborn if number != decision.place.incarnation]
         for number in others:
             uid = replace(decision.place, incarnation=number).graph_uid()
@@ -364,10 +371,16 @@ class Reconciler:
                 if record is not None and record.tries
                 else ""
             )
-            return f"another shape of the graph comes up beside this one, and takes over {states} when it is there: {step.why}{before}"
+            return (
+                f"another shape of the graph comes up beside this one, and takes over {states} when it is "
+                f"there: {step.why}{before}"
+            )
         if record.phase is Phase.BACK:
             return f"another shape of the graph has not taken over {states}: {record.why}"
-        return f"another shape of the graph takes over {states}, requests wait meanwhile: {step.why or record.phase.value}"
+        return (
+            f"another shape of the graph takes over {states}, requests wait meanwhile: "
+            f"{step.why or record.phase.value}"
+        )
 
     async def _have(self, key: GraphKey, asked: _Asked, decision: Decision) -> Missing | None:
         """Have Kubernetes and etcd hold what the decision says; a problem that only a person can solve."""
@@ -472,7 +485,8 @@ class Reconciler:
         return found
 
     async def _warnings(self, key: GraphKey) -> dict[str, str]:
-        """What the newest Event warns of, of pods whose containers are not made: a missing Secret or volume is told nowhere else. A few will do."""
+        """What the newest Event warns of, of pods whose containers are not made: a missing Secret or volume
+        is told nowhere else. A few will do."""
         late = [
             pod
             for pod in sorted(self._store.pods(key), key=lambda pod: pod.name)
@@ -492,10 +506,12 @@ class Reconciler:
         return found
 
     async def _tend_pods(self, key: GraphKey, place: Place) -> None:
-        """Pods of which no kubelet says anything go: Kubernetes binds pods to a node that is away until it takes it for dead. Pods whose instances
-        are over go, others are labelled with their role; without etcd nobody knows.
+        """Pods of which no kubelet says anything go: Kubernetes binds pods to a node that is away until it
+        takes it for dead. Pods whose instances are over go, others are labelled with their role; without etcd
+        nobody knows.
 
-        A pod that is deleted on a node that is away is there until the node is back; its ReplicaSet makes another one beside it at once.
+        A pod that is deleted on a node that is away is there until the node is back; its ReplicaSet makes
+        another one beside it at once.
         """
         pods = self._store.pods(key)
         silent = {pod.node for pod in pods if pod.gone_by and _age_s(pod.gone_by) >= limits.pod_overdue_s}
@@ -521,7 +537,8 @@ class Reconciler:
             await self._tend_shape(key, known, mine)
 
     async def _tend_shape(self, key: GraphKey, known: Known, pods: tuple[Pod, ...]) -> None:
-        """`pods`: of one shape, `known`: of the same one. Two run at once while one takes over from the other, and no topology names pods of both."""
+        """`pods`: of one shape, `known`: of the same one. Two run at once while one takes over from the
+        other, and no topology names pods of both."""
         topology, registered = known.topology, known.registered
         silent_since, now_s = self._silent_since[key], asyncio.get_running_loop().time()
         for pod in pods:
@@ -551,8 +568,9 @@ class Reconciler:
                         raise
 
     def _silence_of(self, key: GraphKey, known: Known, pods: tuple[Pod, ...]) -> dict[str, float]:
-        """Since when pods of one shape have been silent, by uid. That is remembered from one look to the next; a controller that begins anew is
-        patient anew. One that has been taken over from ends as it is: its frontends need the others for what they pass on."""
+        """Since when pods of one shape have been silent, by uid. That is remembered from one look to the
+        next; a controller that begins anew is patient anew. One that has been taken over from ends as it is:
+        its frontends need the others for what they pass on."""
         if known.ended or not known.topology.generation:
             return {}
         now_s = asyncio.get_running_loop().time()
@@ -570,10 +588,11 @@ class Reconciler:
             )
             self._store.put_graph(held, ours=True)
 
-    # -- a graph that shall go -------------------------------------------------------------------------------------------------------
+    # -- a graph that shall go -------------------------------------------------------------------------------
 
     async def _end(self, key: GraphKey, item: Json) -> None:
-        """Objects and pods first, then the etcd keys, then the resource itself. Before that its processes are told, lest they wait for heirs."""
+        """Objects and pods first, then the etcd keys, then the resource itself. Before that its processes are
+        told, lest they wait for heirs."""
         metadata = item["metadata"]
         if FINALIZER not in (metadata.get("finalizers") or []):
             return
@@ -590,7 +609,9 @@ class Reconciler:
             if mine and not held["metadata"].get("deletionTimestamp"):
                 first = (
                     held["kind"] == "Deployment"
-                )  # else its ReplicaSet would go on to make pods, which would find no graph in etcd and bring it
+                    # else its ReplicaSet would go on to make pods, which would find no graph in etcd and
+                    # bring it
+                )
                 await self._kube.delete(
                     OWNED[held["kind"]],
                     place.namespace,
@@ -623,10 +644,11 @@ class Reconciler:
                 raise
         log.info("%s/%s has ended", *key)
 
-    # -- telling ---------------------------------------------------------------------------------------------------------------------
+    # -- telling ---------------------------------------------------------------------------------------------
 
     async def _tell(self, key: GraphKey, asked: _Asked, status: Json, graph: Graph | None) -> None:
-        """Write the status if it is another one, and first what a person wants to see of the change: an Event too many is better than one lost."""
+        """Write the status if it is another one, and first what a person wants to see of the change: an Event
+        too many is better than one lost."""
         before = asked.item.get("status") or {}
         if status == before:
             return

@@ -1,4 +1,5 @@
-"""kopf's part: it watches ServiceGraphs and tells the store. Handlers decide nothing, keep nothing, and never write to the resource."""
+"""kopf's part: it watches ServiceGraphs and tells the store. Handlers decide nothing, keep nothing, and never
+write to the resource."""
 
 import asyncio
 from collections.abc import Iterable
@@ -17,7 +18,8 @@ GROUP, VERSION = GRAPHS.api_version.split("/")
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
-    """Nothing is remembered of what was handled: kopf asks before each event, though only handlers of changes, of which there are none, are told."""
+    """Nothing is remembered of what was handled: kopf asks before each event, though only handlers of
+    changes, of which there are none, are told."""
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[object] | None = None) -> kopf.BodyEssence:
         """Nothing, instead of a copy of the resource."""
@@ -73,7 +75,8 @@ def settings_of() -> kopf.OperatorSettings:
 async def watch_graphs(
     store: Store, namespaces: tuple[str, ...], stop: asyncio.Event, ready: asyncio.Event
 ) -> None:
-    """Until `stop` is set. Raises WatchEnded if kopf gives up before: a controller that sees no graphs must not go on as if there were none."""
+    """Until `stop` is set. Raises WatchEnded if kopf gives up before: a controller that sees no graphs must
+    not go on as if there were none."""
     await kopf.operator(
         registry=registry_of(store),
         settings=settings_of(),

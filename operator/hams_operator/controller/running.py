@@ -1,7 +1,8 @@
-"""What of a graph has been begun: its compiled graphs by incarnation, each out of its ConfigMap, or out of etcd where somebody took that away.
+"""What of a graph has been begun: its compiled graphs by incarnation, each out of its ConfigMap, or out of
+etcd where somebody took that away.
 
-A state lives as long as its incarnation is known, so what is in doubt is never taken for a graph that was not begun: where processes run whose
-graph cannot be read, that is said, and nothing may be changed.
+A state lives as long as its incarnation is known, so what is in doubt is never taken for a graph that was not
+begun: where processes run whose graph cannot be read, that is said, and nothing may be changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,13 +14,14 @@ from hams_protocol.graph import Graph
 from hams_wire.spec import MalformedSpec, decode_spec
 
 Specs = Mapping[str, tuple[bytes, bool]]
-"""What etcd holds below each uid of a graph: the compiled graph (b"": none), and whether managers have written a topology there."""
+"""What etcd holds below each uid of a graph: the compiled graph (b"": none), and whether managers have
+written a topology there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """`graphs`: by incarnation. `whole`: those of which every Deployment is there, and is not going. `unread`: why the newest one that has run is
-    not among them, or ""."""
+    """`graphs`: by incarnation. `whole`: those of which every Deployment is there, and is not going.
+    `unread`: why the newest one that has run is not among them, or ""."""
 
     graphs: dict[int, Graph] = field(default_factory=dict)
     unread: str = ""
@@ -27,10 +29,11 @@ class Running:
 
 
 def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -> Running:
-    """`place`: of any incarnation. `objects`: all that carry the graph's label. `specs`: asked only where a ConfigMap is missing.
+    """`place`: of any incarnation. `objects`: all that carry the graph's label. `specs`: asked only where a
+    ConfigMap is missing.
 
-    A compiled graph is in etcd before anything runs by it. So one that is nowhere else counts only if its Deployments are there, or if nothing of
-    the graph is left in Kubernetes and it has run.
+    A compiled graph is in etcd before anything runs by it. So one that is nowhere else counts only if its
+    Deployments are there, or if nothing of the graph is left in Kubernetes and it has run.
     """
     mine = [item for item in objects if is_ours(item, place.owner_uid)]
     found: dict[int, Graph] = {}
@@ -56,7 +59,8 @@ def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -
     name = replace(place, incarnation=newest).config_map
     return Running(
         found,
-        f"what runs is not known, so nothing is changed: neither ConfigMap {name} nor etcd holds its graph as this version reads it ({why[newest]})",
+        f"what runs is not known, so nothing is changed: neither ConfigMap {name} nor etcd holds its graph "
+        f"as this version reads it ({why[newest]})",
     )
 
 

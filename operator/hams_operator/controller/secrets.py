@@ -1,6 +1,8 @@
-"""Secrets that the controller keeps: read, made or mended where they are not as they should be, and read again if somebody else was faster.
+"""Secrets that the controller keeps: read, made or mended where they are not as they should be, and read
+again if somebody else was faster.
 
-It asks for single Secrets by name and never for a list of them. A Secret of that name that belongs to somebody else is not touched.
+It asks for single Secrets by name and never for a list of them. A Secret of that name that belongs to
+somebody else is not touched.
 """
 
 import base64
@@ -28,10 +30,12 @@ async def keep(
     *,
     fresh: bool = False,
 ) -> Data:
-    """What the Secret holds once it holds what `mended` makes of what it held (nothing at first). `metadata`: of a new one, its owner above all.
-    `fresh`: most likely there is none yet, so the first try does without reading.
+    """What the Secret holds once it holds what `mended` makes of what it held (nothing at first). `metadata`:
+    of a new one, its owner above all. `fresh`: most likely there is none yet, so the first try does without
+    reading.
 
-    Raises KubeError, and Foreign. A conflict is an error after `secret_tries`: somebody else is not faster each time, so it is another one.
+    Raises KubeError, and Foreign. A conflict is an error after `secret_tries`: somebody else is not faster
+    each time, so it is another one.
     """
     metadata = (
         {"labels": {"app.kubernetes.io/name": "hams", _LABEL: MANAGED_BY}} if metadata is None else metadata

@@ -1,8 +1,8 @@
-"""What Kubernetes holds, as last heard: ServiceGraphs, their objects, their pods. Kept as compressed bytes without what nobody asks
-for: of a thousand graphs that is ten megabytes, of parsed objects some hundreds.
+"""What Kubernetes holds, as last heard: ServiceGraphs, their objects, their pods. Kept as compressed bytes
+without what nobody asks for: of a thousand graphs that is ten megabytes, of parsed objects some hundreds.
 
-Its rule: a change that matters is told to `changed`; one that does not (a status that others keep) is not. What we have just written comes back
-once more by the watch, and is not looked at again.
+Its rule: a change that matters is told to `changed`; one that does not (a status that others keep) is not.
+What we have just written comes back once more by the watch, and is not looked at again.
 """
 
 import zlib
@@ -61,7 +61,8 @@ class Store:
 
     @contextmanager
     def writing(self, kind: str, namespace: str, name: str) -> Iterator[None]:
-        """Around a write of ours, and the `put` of its answer: what the watch says of the object meanwhile waits, as most often it is that answer."""
+        """Around a write of ours, and the `put` of its answer: what the watch says of the object meanwhile
+        waits, as most often it is that answer."""
         key = kind, namespace, name
         self._waiting.setdefault(
             key, None
@@ -77,7 +78,9 @@ class Store:
         kind, namespace, name = key
         if (
             item is None
-        ):  # before our write, and then the watch has still to tell what that made; or after it, and then that was its last word
+            # before our write, and then the watch has still to tell what that made; or after it, and then
+            # that was its last word
+        ):
             (self.drop_graph((namespace, name)) if kind == GRAPH_KIND else self.drop(*key))
         elif self._written.get(key) == version:
             del self._written[key]
@@ -85,7 +88,8 @@ class Store:
             (self.put_graph if kind == GRAPH_KIND else self.put)(item())
 
     def heard(self, kind: str, namespace: str, name: str, version: str, item: Callable[[], Json]) -> bool:
-        """Whether this is to wait, or is what we have just written, coming back. Anything else that comes in between makes that news again."""
+        """Whether this is to wait, or is what we have just written, coming back. Anything else that comes in
+        between makes that news again."""
         key = kind, namespace, name
         if key in self._waiting:
             self._waiting[key] = version, item
@@ -114,7 +118,8 @@ class Store:
         return sum(1 for known in self._known.values() if known.graph)
 
     def conditions(self) -> Iterator[tuple[GraphKey, str, bool]]:
-        """Of every ServiceGraph that has a status: the type of each condition, and whether it is True. What is Unknown is not."""
+        """Of every ServiceGraph that has a status: the type of each condition, and whether it is True. What
+        is Unknown is not."""
         for key, known in self._known.items():
             for kind, holds in known.conditions:
                 yield key, kind, holds
@@ -133,8 +138,9 @@ class Store:
         return tuple(self._known[key].pods.values()) if key in self._known else ()
 
     def put_graph(self, item: Json, *, ours: bool = False) -> None:
-        """A ServiceGraph as it is now. Its status is ours: it is kept, and is no news; nor are finalizers where we have just written (`ours`). What
-        others have asked for meanwhile comes with the answer to our write, and is news: the watch, which tells of it later, finds it here already."""
+        """A ServiceGraph as it is now. Its status is ours: it is kept, and is no news; nor are finalizers
+        where we have just written (`ours`). What others have asked for meanwhile comes with the answer to our
+        write, and is news: the watch, which tells of it later, finds it here already."""
         if self._has_heard(item, ours):
             return
         key = item["metadata"]["namespace"], item["metadata"]["name"]
@@ -146,7 +152,8 @@ class Store:
             self._changed(key)
 
     def drop_graph(self, key: GraphKey, uid: str = "") -> None:
-        """A ServiceGraph is gone: the one with this uid, if that is known. There may be another of that name already."""
+        """A ServiceGraph is gone: the one with this uid, if that is known. There may be another of that name
+        already."""
         held = self.graph(key) if uid else None
         if held is not None and held["metadata"].get("uid") != uid:
             return
@@ -203,7 +210,8 @@ class Store:
 
 
 def _of_deployment(status: Json, item: Json) -> Json:
-    """Why the ReplicaSet of a Deployment makes no pods: quotas, policies and webhooks refuse pods, not Deployments. And whether pods are replaced."""
+    """Why the ReplicaSet of a Deployment makes no pods: quotas, policies and webhooks refuse pods, not
+    Deployments. And whether pods are replaced."""
     found = {}
     for condition in status.get("conditions") or []:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":

@@ -1,6 +1,8 @@
-"""The controller's part in a succession: it judges by what etcd holds of both shapes, and takes the next step by compare-and-swap (ADR 0018).
+"""The controller's part in a succession: it judges by what etcd holds of both shapes, and takes the next step
+by compare-and-swap (ADR 0018).
 
-It remembers nothing. Where it dies, another one goes on from the record; where none does, the predecessor's frontends take the succession back.
+It remembers nothing. Where it dies, another one goes on from the record; where none does, the predecessor's
+frontends take the succession back.
 """
 
 import logging
@@ -18,7 +20,8 @@ log = logging.getLogger("hams.controller")
 
 
 def shape(graph: Graph, known: Known, serves: Callable[[InstanceId], bool] | None = None) -> Shape:
-    """What is judged of one incarnation. `serves`: whether an instance serves its role, as far as Kubernetes knows; None: who is registered does."""
+    """What is judged of one incarnation. `serves`: whether an instance serves its role, as far as Kubernetes
+    knows; None: who is registered does."""
     uid, there = graph.data.uid, known.registered.__contains__ if serves is None else serves
     return Shape(uid, graph, known.topology, known.registered, known.quiet, known.waiting, known.taken, there)
 
@@ -30,7 +33,8 @@ async def advance(
     generation: int,
     serves: Callable[[InstanceId], bool] | None = None,
 ) -> Step:
-    """Take the next step, if there is one; what it was, or what is waited for. `generation`: of the resource that asks for `new`.
+    """Take the next step, if there is one; what it was, or what is waited for. `generation`: of the resource
+    that asks for `new`.
 
     Raises CoordinationError; after that everything is looked at anew.
     """
@@ -58,7 +62,8 @@ async def advance(
 
 
 async def give_up(mirror: Mirror, old_uid: str, new_uid: str, why: str) -> None:
-    """Have the record say that this successor shall never serve, before anything of it is taken away. Raises CoordinationError."""
+    """Have the record say that this successor shall never serve, before anything of it is taken away. Raises
+    CoordinationError."""
     record = mirror.of(old_uid).succession
     if record is not None and record.to == new_uid and record.phase is Phase.BACK:
         return
@@ -79,7 +84,8 @@ def refused(record: Succession | None, generation: int) -> str:
 
 
 def given_up(number: int, known: Mapping[int, Known], number_of: Callable[[str], int]) -> bool:
-    """Whether an incarnation follows another one and never will take over. `number_of`: the incarnation with a uid."""
+    """Whether an incarnation follows another one and never will take over. `number_of`: the incarnation with
+    a uid."""
     follows = known[number].follows
     if follows is None or follows.done:
         return False

@@ -1,6 +1,8 @@
-"""List, then watch, for as long as it takes: what an informer does, for kinds of which only the labelled objects matter.
+"""List, then watch, for as long as it takes: what an informer does, for kinds of which only the labelled
+objects matter.
 
-kopf watches ServiceGraphs; it filters labels on its own side, so watching pods through it would mean reading every pod of a cluster.
+kopf watches ServiceGraphs; it filters labels on its own side, so watching pods through it would mean reading
+every pod of a cluster.
 """
 
 import asyncio
@@ -17,8 +19,8 @@ log = logging.getLogger("hams.controller")
 class Follower:
     """Keeps somebody up to date about the labelled objects of one kind in one namespace ("": all).
 
-    `put(item)` for each that is there or has changed, and of which `heard` does not say that it is no news; `gone(namespace, name)` for each that no
-    longer is. `synced` is set after the first list.
+    `put(item)` for each that is there or has changed, and of which `heard` does not say that it is no news;
+    `gone(namespace, name)` for each that no longer is. `synced` is set after the first list.
     """
 
     def __init__(

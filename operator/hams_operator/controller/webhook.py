@@ -1,7 +1,9 @@
-"""The validating webhook: a wrong ServiceGraph is refused by `kubectl apply` with the words of `hams validate`.
+"""The validating webhook: a wrong ServiceGraph is refused by `kubectl apply` with the words of
+`hams validate`.
 
-Every replica answers, leading or not. The certificate lies in a Secret that they share; who finds it missing or near its end makes another
-one. The controller is safe without all this: what it cannot run it says in the status.
+Every replica answers, leading or not. The certificate lies in a Secret that they share; who finds it missing
+or near its end makes another one. The controller is safe without all this: what it cannot run it says in the
+status.
 """
 
 import asyncio
@@ -62,14 +64,17 @@ def refusals(request: Json, settings: Settings) -> list[str]:
     if not old or (metadata.get("annotations") or {}).get(ALLOW_STATE_LOSS) == "true":
         return []
     if any(item.get("reason") in UNSETTLED for item in (old.get("status") or {}).get("conditions") or []):
-        return []  # another graph may run than the old object asks for: the controller compares with that one, and this may be the way back
+        # another graph may run than the old object asks for: the controller compares with that one, and this
+        # may be the way back
+        return []
     try:
         before = load_object({name: value for name, value in old.items() if name != "status"})
     except InvalidGraph:
         return []
     lost = lost_states(before.data, asked.data)
     return [
-        f'spec: {what}; this would lose the state of {", ".join(lost)}: annotate the graph with {ALLOW_STATE_LOSS}: "true" if it may'
+        f"spec: {what}; this would lose the state of {', '.join(lost)}: annotate the graph with "
+        f'{ALLOW_STATE_LOSS}: "true" if it may'
         for what in differing(before.data, asked.data)
         if lost
     ]
@@ -121,7 +126,8 @@ class Webhook:
         log.info("the webhook listens on port %d", self._options.webhook_port)
 
     async def _validate(self, request: web.Request) -> web.Response:
-        """Whoever reaches the port may ask, the API server or not: the answer is made aside, and what waits for it is bounded."""
+        """Whoever reaches the port may ask, the API server or not: the answer is made aside, and what waits
+        for it is bounded."""
         body = await request.read()
         try:
             return web.json_response(await self._aside.run(_answer, body, self._options.settings))

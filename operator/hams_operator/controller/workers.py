@@ -1,7 +1,9 @@
-"""Level-triggered work: a key is enqueued by whatever happens, and worked on by one worker at a time, as often as something has changed.
+"""Level-triggered work: a key is enqueued by whatever happens, and worked on by one worker at a time, as
+often as something has changed.
 
-A key that is enqueued while it is worked on is worked on once more; ten events in between are one. A failure is tried again after a pause that
-doubles up to a bound, or when something happens to it, but not at once: a refusal that is itself an event makes no storm.
+A key that is enqueued while it is worked on is worked on once more; ten events in between are one. A failure
+is tried again after a pause that doubles up to a bound, or when something happens to it, but not at once: a
+refusal that is itself an event makes no storm.
 """
 
 import asyncio
@@ -26,10 +28,12 @@ class Again(Exception):
 
 
 class Workers(Generic[K]):
-    """`work(key)` returns after how many seconds it is to be done once more though nothing happens, or None. It may raise `Again`; any other
-    exception is a bug, is logged as one, and is tried again with the longest pause.
+    """`work(key)` returns after how many seconds it is to be done once more though nothing happens, or None.
+    It may raise `Again`; any other exception is a bug, is logged as one, and is tried again with the longest
+    pause.
 
-    A key rests for a multiple of the time that its work took (`work_share`): however much happens to one, the others get their turn.
+    A key rests for a multiple of the time that its work took (`work_share`): however much happens to one, the
+    others get their turn.
     """
 
     def __init__(self, work: Callable[[K], Awaitable[float | None]]) -> None:

@@ -1,11 +1,13 @@
-"""ServiceGraph as typed objects: parse, default, validate, compile. Pure but for `load`, which reads one file.
+"""ServiceGraph as typed objects: parse, default, validate, compile. Pure but for `load`, which reads one
+file.
 
     load("graph.yaml")          a file -> Graph, or InvalidGraph with every problem at once
     load_text(text)             the same for text
     load_object(object)         the same for an object as Kubernetes hands it out
     describe(graph)             what the graph means: operators, roles, processes, memory
 
-`hams_protocol.graph.Graph` is what comes out; it is right by construction, and nothing behind this package validates it again.
+`hams_protocol.graph.Graph` is what comes out; it is right by construction, and nothing behind this package
+validates it again.
 """
 
 from pathlib import Path
@@ -44,7 +46,8 @@ __all__ = [
 
 
 def load(path: str | Path, *, uid: str = "", on_kubernetes: bool = False) -> Graph:
-    """The graph in a file. Raises InvalidGraph (its `source` is the path), also if the file cannot be read."""
+    """The graph in a file. Raises InvalidGraph (its `source` is the path), also if the file cannot be
+    read."""
     text = _read(path)
     try:
         return load_text(text, uid=uid, on_kubernetes=on_kubernetes)
@@ -63,7 +66,8 @@ def load_object(found: dict[str, Plain], *, uid: str = "", on_kubernetes: bool =
 
 
 def read_place(path: str | Path) -> tuple[str, str, str]:
-    """Name, namespace and uid that a file gives its graph, "" where it gives none. Raises InvalidGraph, with every problem of the file."""
+    """Name, namespace and uid that a file gives its graph, "" where it gives none. Raises InvalidGraph, with
+    every problem of the file."""
     resource = _parse(read_text(_read(path), KIND), True)[0]
     return resource.name, resource.namespace, resource.uid
 
@@ -87,7 +91,8 @@ def parse_text(text: str) -> ServiceGraph:
 
 
 def parse_object(found: dict[str, Plain]) -> ServiceGraph:
-    """The resource with its defaults, from an object as Kubernetes hands it out, checked. Raises InvalidGraph."""
+    """The resource with its defaults, from an object as Kubernetes hands it out, checked. Raises
+    InvalidGraph."""
     return _parse(Document(found), True)[0]
 
 
@@ -114,7 +119,8 @@ def _in_order(notes: Notes) -> list[Problem]:
 
 
 def _check_size(document: Document) -> None:
-    """Before anything of the document is looked at: what it costs to find out must not grow with what somebody sends."""
+    """Before anything of the document is looked at: what it costs to find out must not grow with what
+    somebody sends."""
     root = document.root
     if isinstance(root, dict):
         asked = {name: value for name, value in root.items() if name not in ("metadata", "status")}

@@ -1,4 +1,5 @@
-"""A checked resource -> the graph that proxies and managers run. Adds nothing that the resource does not say, and decides no default."""
+"""A checked resource -> the graph that proxies and managers run. Adds nothing that the resource does not say,
+and decides no default."""
 
 import json
 
@@ -25,7 +26,8 @@ from hams_protocol.graph import (
 
 
 def compile_graph(wiring: Wiring, uid: str = "") -> Graph:
-    """The graph of a resource that `validate.check` found nothing wrong with. `uid` outweighs the resource's own; without any it is the name."""
+    """The graph of a resource that `validate.check` found nothing wrong with. `uid` outweighs the resource's
+    own; without any it is the name."""
     resource, spec = wiring.resource, wiring.resource.spec
     replying = {source for sources in wiring.replies for source, _ in sources}
     return Graph(

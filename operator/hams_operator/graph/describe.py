@@ -1,4 +1,5 @@
-"""What a graph means in processes and memory, and what its author may not have meant: the answer of `hams validate` to a file that is fine."""
+"""What a graph means in processes and memory, and what its author may not have meant: the answer of
+`hams validate` to a file that is fine."""
 
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ from hams_protocol.topology import ReplicaSet
 
 @dataclass(frozen=True, slots=True)
 class OperatorDescription:
-    """One operator: what runs for it. `roles` are (role, how many instances); an instance is two processes, model and proxy."""
+    """One operator: what runs for it. `roles` are (role, how many instances); an instance is two processes,
+    model and proxy."""
 
     name: str
     kind: str
@@ -26,10 +28,10 @@ class OperatorDescription:
 class Description:
     """A graph as its author should see it.
 
-    `processes` counts a local run: two per instance, frontends, managers, etcd, the supervisor, two warmed ones. `memory_bytes` is what the house
-    itself takes with small requests (models are not in it: nobody knows them here); `memory_bytes_max` adds what open requests and kept replies
-    may hold.
-    `notes` are things that are allowed and may surprise.
+    `processes` counts a local run: two per instance, frontends, managers, etcd, the supervisor, two warmed
+    ones. `memory_bytes` is what the house itself takes with small requests (models are not in it: nobody
+    knows them here); `memory_bytes_max` adds what open requests and kept replies may hold. `notes` are things
+    that are allowed and may surprise.
     """
 
     name: str
@@ -66,7 +68,8 @@ def not_asked_for(graph: Graph) -> str:
 
 
 def too_few_copies(name: str, found: ReplicaSet, wanted: int, noun: str = "backups") -> str:
-    """Why the set `name` has fewer copies in sync than `wanted`, and who keeps its state meanwhile; empty if it has enough."""
+    """Why the set `name` has fewer copies in sync than `wanted`, and who keeps its state meanwhile; empty if
+    it has enough."""
     if len(found.in_sync) >= wanted:
         return ""
     missing = f"{name} has {len(found.in_sync)} of {wanted} {noun} in sync"
@@ -145,7 +148,8 @@ def _notes(graph: Graph) -> list[str]:
             )
         if not op.stateful and op.slots == 1 and not op.hot_standbys:
             found.append(
-                f'"{op.name}" has one instance and no standby: after a failure its requests wait until a new one is loaded'
+                f'"{op.name}" has one instance and no standby: after a failure its requests wait until a '
+                "new one is loaded"
             )
         for edge in op.in_edges:
             if edge.source != FRONTEND:
@@ -154,7 +158,8 @@ def _notes(graph: Graph) -> list[str]:
             strict = [item.source for item in edge.inputs if item.source in optional and not item.optional]
             if strict and op.join is Join.COMBINE:
                 found.append(
-                    f'"{op.name}" is skipped for requests without {" or ".join(strict)}; "optional: true" on its input would run it'
+                    f'"{op.name}" is skipped for requests without {" or ".join(strict)}; "optional: true" '
+                    "on its input would run it"
                 )
         if op.feedback:
             used |= {target for target, _ in op.feedback.inputs}

@@ -1,9 +1,10 @@
 """YAML text -> plain values with the line of each, and nothing else.
 
-YAML as people read it (1.2): only `true` and `false` are booleans, `on`, `12:30` and dates are text. Anchors, aliases and merge keys
-work. Refused, with line: duplicate keys, keys that are not text, tags, a value that contains itself, a document that unfolds beyond the
-limits. Of several documents in one file the one ServiceGraph is taken, so a file for `kubectl apply` may hold other objects too.
-Never builds Python objects from tags and never reads files.
+YAML as people read it (1.2): only `true` and `false` are booleans, `on`, `12:30` and dates are text. Anchors,
+aliases and merge keys work. Refused, with line: duplicate keys, keys that are not text, tags, a value that
+contains itself, a document that unfolds beyond the limits. Of several documents in one file the one
+ServiceGraph is taken, so a file for `kubectl apply` may hold other objects too. Never builds Python objects
+from tags and never reads files.
 """
 
 import math
@@ -21,7 +22,8 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The plain values of one document and the line each path stands on (empty if it came from Kubernetes, not from text)."""
+    """The plain values of one document and the line each path stands on (empty if it came from Kubernetes,
+    not from text)."""
 
     root: Plain
     lines: dict[Path, int] = field(default_factory=dict)
@@ -53,13 +55,15 @@ for _tag, _pattern, _first in (
 
 
 def read_text(text: str, kind: str) -> Document:
-    """The one document of `kind` in `text`; raises InvalidGraph if there is none, more than one, or it is not plain YAML."""
+    """The one document of `kind` in `text`; raises InvalidGraph if there is none, more than one, or it is not
+    plain YAML."""
     if len(text.encode()) > limits.graph_file_bytes_max:
         raise InvalidGraph(
             [
                 Problem(
                     "document",
-                    f"larger than {limits.graph_file_bytes_max >> 10} KiB; large data does not belong into a graph",
+                    f"larger than {limits.graph_file_bytes_max >> 10} KiB; large data does not belong into "
+                    "a graph",
                 )
             ]
         )
@@ -84,7 +88,8 @@ def read_text(text: str, kind: str) -> Document:
             [
                 Problem(
                     "document",
-                    f"the file has {len(nodes)} documents, {len(chosen)} of them of kind {kind}; expected exactly one",
+                    f"the file has {len(nodes)} documents, {len(chosen)} of them of kind {kind}; expected "
+                    "exactly one",
                 )
             ]
         )
@@ -202,7 +207,8 @@ class _Unfolding:
 
 
 def out_of_bounds(root: Plain) -> tuple[Path, str] | None:
-    """A place that is nested too deep, or a whole number beyond 64 bits, which nothing else that reads a graph could hold. None if there is none."""
+    """A place that is nested too deep, or a whole number beyond 64 bits, which nothing else that reads a
+    graph could hold. None if there is none."""
     waiting: list[tuple[Path, Plain]] = [((), root)]
     while waiting:
         path, value = waiting.pop()
@@ -217,7 +223,8 @@ def out_of_bounds(root: Plain) -> tuple[Path, str] | None:
 
 
 def fits(value: Plain, most: int) -> bool:
-    """Whether `value` as compact JSON has about `most` characters or fewer. Looks no further than that, and no nesting is too deep for it."""
+    """Whether `value` as compact JSON has about `most` characters or fewer. Looks no further than that, and
+    no nesting is too deep for it."""
     left, waiting = most, [value]
     while waiting and left >= 0:
         found = waiting.pop()

@@ -1,9 +1,11 @@
-"""How one field of a graph file is read: its kind, its bounds, its default, and what is said when it is wrong.
+"""How one field of a graph file is read: its kind, its bounds, its default, and what is said when it is
+wrong.
 
-A field is declared once, beside its type: `replicas: int = field_of(Whole(1, 16), default=1, about="...")`. The reader turns plain
-values into objects of such classes and notes every problem on the way. It always returns a complete object: what could not be read
-is replaced by the default or by the rule's stand-in, so that later checks can go on and all errors appear at once. An object that was read with
-problems must never be used for more than finding further problems.
+A field is declared once, beside its type: `replicas: int = field_of(Whole(1, 16), default=1, about="...")`.
+The reader turns plain values into objects of such classes and notes every problem on the way. It always
+returns a complete object: what could not be read is replaced by the default or by the rule's stand-in, so
+that later checks can go on and all errors appear at once. An object that was read with problems must never be
+used for more than finding further problems.
 """
 
 import dataclasses
@@ -38,7 +40,8 @@ class Notes:
         self._above: set[Path] = set()
 
     def say(self, path: Path, message: str) -> None:
-        """Note a problem at `path`; the same words about the same place are noted once. Raises TooManyProblems with the last that is noted."""
+        """Note a problem at `path`; the same words about the same place are noted once. Raises
+        TooManyProblems with the last that is noted."""
         problem = Problem(spell(path), message, self.document.line(path))
         if problem in self._known:
             return
@@ -91,7 +94,8 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A time span with its unit: `2ms`, `30s`, `1m30s`, `1h`; seconds in the program. Plain 0 is allowed where `least_s` is 0."""
+    """A time span with its unit: `2ms`, `30s`, `1m30s`, `1h`; seconds in the program. Plain 0 is allowed
+    where `least_s` is 0."""
 
     least_s: float
     most_s: float
@@ -172,7 +176,8 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text that matches `pattern` as a whole; `what` says in words what that is. The stand-in for other text is the text itself."""
+    """Text that matches `pattern` as a whole; `what` says in words what that is. The stand-in for other text
+    is the text itself."""
 
     what: str
     pattern: str = r"[\s\S]*"
@@ -196,7 +201,8 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[E]):
-    """One of the values of an enumeration. `slips` names the right word for words from elsewhere (`float32` for `FP32`)."""
+    """One of the values of an enumeration. `slips` names the right word for words from elsewhere (`float32`
+    for `FP32`)."""
 
     options: type[E]
     slips: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -212,7 +218,8 @@ class Choice(Generic[E]):
         elif isinstance(value, str) and value.lower() in self.slips:
             notes.say(
                 path,
-                f'expected {listed(words)}, found {shown(value)}; did you mean "{self.slips[value.lower()]}"?',
+                f"expected {listed(words)}, found {shown(value)}; did you mean "
+                f'"{self.slips[value.lower()]}"?',
             )
         else:
             guess = did_you_mean(value, words) if isinstance(value, str) else ""
@@ -297,7 +304,8 @@ class Many(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[T]):
-    """A mapping that is an object of its own. `short` is the field that a bare text stands for, if that is allowed."""
+    """A mapping that is an object of its own. `short` is the field that a bare text stands for, if that is
+    allowed."""
 
     cls: type[T]
     short: str = ""
@@ -319,7 +327,8 @@ class Part(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """How a field is declared: the key in the file, its rule, and what it means (also its description in the CRD)."""
+    """How a field is declared: the key in the file, its rule, and what it means (also its description in the
+    CRD)."""
 
     key: str
     rule: Rule[object]
@@ -333,7 +342,8 @@ class _Required(enum.Enum):
 
 
 def field_of(rule: Rule[T], *, about: str, key: str = "", default: T | _Required = _Required.REQUIRED) -> T:
-    """Declares a field of a `part`. Without `default` the field must be given; `key` if it is not the camel-cased name."""
+    """Declares a field of a `part`. Without `default` the field must be given; `key` if it is not the
+    camel-cased name."""
     required = isinstance(default, _Required)
     metadata = {"given": Given(key, rule, about, required, None if required else default)}
     if required:
@@ -350,7 +360,8 @@ def part(cls: type[T]) -> type[T]:
 
 
 def given_fields(cls: type) -> dict[str, Given]:
-    """The declared fields of a `part` by attribute name, keys filled in: `request_timeout_s` is `requestTimeout` in the file."""
+    """The declared fields of a `part` by attribute name, keys filled in: `request_timeout_s` is
+    `requestTimeout` in the file."""
     found = {}
     for item in dataclasses.fields(cls):
         given: Given = item.metadata["given"]
@@ -364,7 +375,8 @@ def _camel(name: str) -> str:
 
 
 def _read_fields(cls: type[T], value: dict[str, Plain] | None, path: Path, notes: Notes) -> T:
-    """An object of `cls`. With `value` None nothing is said about missing fields: that the whole is missing has been said."""
+    """An object of `cls`. With `value` None nothing is said about missing fields: that the whole is missing
+    has been said."""
     declared = given_fields(cls)
     keys = {given.key for given in declared.values()}
     unknown = [key for key in value or {} if key not in keys]

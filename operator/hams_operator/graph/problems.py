@@ -1,7 +1,8 @@
 """What is wrong with a graph file, said so that its author can mend it.
 
-A `Problem` names the place (`spec.operators[1].inputs[0]`, and the line where there is one), what was found and what was expected.
-Validation collects all of them and raises once: nobody mends a file one error at a time.
+A `Problem` names the place (`spec.operators[1].inputs[0]`, and the line where there is one), what was found
+and what was expected. Validation collects all of them and raises once: nobody mends a file one error at a
+time.
 """
 
 import difflib
@@ -17,7 +18,8 @@ Path = tuple[str | int, ...]
 
 
 def spell(path: Path) -> str:
-    """`("spec", "operators", 1, "inputs")` -> `spec.operators[1].inputs`; the top of the document is `document`."""
+    """`("spec", "operators", 1, "inputs")` -> `spec.operators[1].inputs`; the top of the document is
+    `document`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -39,7 +41,8 @@ class Problem:
 
 
 class InvalidGraph(ValueError):
-    """The client's error: the document is not a graph that can run. `problems` has all that was found, in document order; never empty."""
+    """The client's error: the document is not a graph that can run. `problems` has all that was found, in
+    document order; never empty."""
 
     retryable = False
 
@@ -58,7 +61,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` is most likely a slip of, regardless of case; None if nothing is near.
 
-    Its cost is bounded whatever the words are: `ratio` takes the product of two lengths, so only the few with the most letters in common get there.
+    Its cost is bounded whatever the words are: `ratio` takes the product of two lengths, so only the few with
+    the most letters in common get there.
     """
     if len(word) > limits.guess_chars_max:
         return None

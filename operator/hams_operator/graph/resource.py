@@ -1,7 +1,8 @@
-"""The `ServiceGraph` resource, field by field (api.md, section 1): names, kinds, bounds, defaults and what each field means.
+"""The `ServiceGraph` resource, field by field (api.md, section 1): names, kinds, bounds, defaults and what
+each field means.
 
-This module is the typed twin of `crds/hams.dev_servicegraphs.yaml`; a test holds the two together. What the fields mean *together*
-(names that resolve, edges that fit) is `validate`'s business.
+This module is the typed twin of `crds/hams.dev_servicegraphs.yaml`; a test holds the two together. What the
+fields mean *together* (names that resolve, edges that fit) is `validate`'s business.
 """
 
 import enum
@@ -117,7 +118,8 @@ class Shape:
         if not isinstance(value, list):
             notes.say(
                 path,
-                f"expected the shape of one row as a list, such as [64] or [-1, 3] ([] for a single number), found {shown(value)}",
+                "expected the shape of one row as a list, such as [64] or [-1, 3] ([] for a single "
+                f"number), found {shown(value)}",
             )
             return UNKNOWN_SHAPE
         if len(value) > limits.shape_dims_max:
@@ -151,7 +153,8 @@ class Sources:
         if not isinstance(value, list) or not value:
             notes.say(
                 path,
-                f'expected "operator.tensor" or a list of such, found {"an empty list" if value == [] else shown(value)}',
+                'expected "operator.tensor" or a list of such, found '
+                f"{'an empty list' if value == [] else shown(value)}",
             )
             return ()
         if len(value) > limits.list_items_max:
@@ -230,7 +233,8 @@ class WarmUp:
     enabled: bool = field_of(
         Flag(),
         default=True,
-        about="whether the model runs one row before it is ready, so that wrong outputs are seen at the start",
+        about="whether the model runs one row before it is ready, so that wrong outputs are seen at the "
+        "start",
     )
     row: dict[str, Plain] = field_of(
         Json(),
@@ -390,7 +394,8 @@ class Frontend:
     token_secret: str = field_of(
         _SECRET_NAME,
         default="",
-        about="Kubernetes only: a Secret beside the graph; who bears one of its values may ask, without it anybody may",
+        about="Kubernetes only: a Secret beside the graph; who bears one of its values may ask, without it "
+        "anybody may",
     )
     hide_model_errors: bool = field_of(
         Flag(),
@@ -435,7 +440,8 @@ class Recovery:
     max_attempts: int = field_of(
         Whole(1, attempts_alone_max),
         default=2,
-        about="deaths of a model on a request that runs alone, after the one that made it suspect, until it is an error",
+        about="deaths of a model on a request that runs alone, after the one that made it suspect, until it "
+        "is an error",
     )
     when_unprotected: WhenUnprotected = field_of(
         Choice(WhenUnprotected),
@@ -448,12 +454,14 @@ class Recovery:
     evict_after_s: float = field_of(
         Duration(limits.evict_after_min_s, limits.evict_after_max_s),
         default=30.0,
-        about="Kubernetes only: how long pods stay on a node that is not ready or cannot be reached, once Kubernetes says so",
+        about="Kubernetes only: how long pods stay on a node that is not ready or cannot be reached, once "
+        "Kubernetes says so",
     )
     suspects: Suspects = field_of(
         Choice(Suspects),
         default=Suspects.WAIT,
-        about="whether a request of which one instance may have died waits where no other instance holds the state, or runs",
+        about="whether a request of which one instance may have died waits where no other instance holds the "
+        "state, or runs",
     )
 
 
@@ -508,7 +516,8 @@ _METADATA = (
 
 @part
 class ServiceGraph:
-    """The whole resource, defaults filled in. What only Kubernetes writes (status, other metadata) is not looked at."""
+    """The whole resource, defaults filled in. What only Kubernetes writes (status, other metadata) is not
+    looked at."""
 
     name: str = field_of(DNS_LABEL, about="name of the graph")
     namespace: str = field_of(DNS_LABEL, default="", about="namespace, if given")
@@ -517,7 +526,8 @@ class ServiceGraph:
 
 
 def read_resource(notes: Notes) -> ServiceGraph:
-    """The document as a resource; what is wrong is in `notes`, and then the object serves for further checks only."""
+    """The document as a resource; what is wrong is in `notes`, and then the object serves for further checks
+    only."""
     root = notes.document.root
     if not isinstance(root, dict):
         notes.say((), f"expected a {KIND}, found {shown(root)}")

@@ -1,7 +1,7 @@
 """What a graph's fields must mean together, beyond what each field allows alone.
 
-Every check notes all it finds; none assumes that another has passed. Bounds and kinds of single fields are checked while reading
-(`fields`, `resource`), names of inputs while wiring (`wiring`).
+Every check notes all it finds; none assumes that another has passed. Bounds and kinds of single fields are
+checked while reading (`fields`, `resource`), names of inputs while wiring (`wiring`).
 """
 
 import re
@@ -18,11 +18,13 @@ RESERVED = (REQUEST, "reply", "frontend", "manager")
 """Names with a meaning of their own in inputs, routes and `hams kill`."""
 
 _OF_A_SHAPE = re.compile(r".+-r[0-9]+")
-"""Operator `b` of a graph's second shape is the Deployment `NAME-b-r1`: an operator `b-r1` of its first would be the same one."""
+"""Operator `b` of a graph's second shape is the Deployment `NAME-b-r1`: an operator `b-r1` of its first would
+be the same one."""
 
 
 def check(resource: rs.ServiceGraph, notes: Notes, *, on_kubernetes: bool = False) -> Wiring:
-    """Notes every problem of `resource`; the wiring is right if there was none. Only on Kubernetes a model needs an image."""
+    """Notes every problem of `resource`; the wiring is right if there was none. Only on Kubernetes a model
+    needs an image."""
     _check_names(resource.spec, notes)
     wiring = wire(resource, notes)
     for position, op in enumerate(resource.spec.operators):
@@ -55,7 +57,8 @@ def _check_names(spec: rs.Spec, notes: Notes) -> None:
         elif _OF_A_SHAPE.fullmatch(op.name):
             notes.say(
                 (*operator_path(position), "name"),
-                f'"{op.name}" ends like the objects of another shape of a graph (-r and a number); choose another name',
+                f'"{op.name}" ends like the objects of another shape of a graph (-r and a number); choose '
+                "another name",
             )
 
 
@@ -88,12 +91,14 @@ def _check_inputs(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) 
             if (source_before, before.tensor) == (source, item.tensor):
                 notes.say(
                     (*path, item.position),
-                    f'takes "{called(source)}.{item.tensor}" a second time; the first is inputs[{before.position}]',
+                    f'takes "{called(source)}.{item.tensor}" a second time; the first is '
+                    f"inputs[{before.position}]",
                 )
             else:
                 notes.say(
                     (*path, item.position),
-                    f'the name "{item.name}" is already taken by "{called(source_before)}.{before.tensor}" (inputs[{before.position}]); '
+                    f'the name "{item.name}" is already taken by "{called(source_before)}.{before.tensor}" '
+                    f"(inputs[{before.position}]); "
                     f"give one of them another name: {{from: {called(source)}.{item.tensor}, as: ...}}",
                 )
     if op.join is not Join.COMBINE and len(edges) > 1:
@@ -101,7 +106,8 @@ def _check_inputs(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) 
 
 
 def _check_alike(wiring: Wiring, notes: Notes, path: Path, join: Join, edges: dict[str, list[Taken]]) -> None:
-    """Under Interleave and First a run sees one edge, whichever it is: all edges must look the same to the model."""
+    """Under Interleave and First a run sees one edge, whichever it is: all edges must look the same to the
+    model."""
     (first, wanted), *others = edges.items()
     names = {item.name: item for item in wanted}
     for source, items in others:
@@ -110,7 +116,8 @@ def _check_alike(wiring: Wiring, notes: Notes, path: Path, join: Join, edges: di
             notes.say(
                 (*path, items[0].position),
                 f"under {join.value} every edge must bring the same names, "
-                f'but "{called(first)}" brings {listed(names, last="and")} and "{called(source)}" brings {listed(found, last="and")}; "as" renames',
+                f'but "{called(first)}" brings {listed(names, last="and")} and "{called(source)}" brings '
+                f'{listed(found, last="and")}; "as" renames',
             )
             continue
         for name, item in names.items():
@@ -118,7 +125,8 @@ def _check_alike(wiring: Wiring, notes: Notes, path: Path, join: Join, edges: di
             if mine and other and mine != other:
                 notes.say(
                     (*path, found[name].position),
-                    f'under {join.value} every edge must bring the same tensors, but "{name}" is {mine} from "{called(first)}" '
+                    f'under {join.value} every edge must bring the same tensors, but "{name}" is {mine} '
+                    f'from "{called(first)}" '
                     f'and {other} from "{called(source)}"',
                 )
 
@@ -136,7 +144,8 @@ def _check_state(spec: rs.Spec, notes: Notes, position: int, op: rs.Operator) ->
     if op.stateful.backups == 0 and spec.recovery.when_unprotected is WhenUnprotected.BLOCK:
         notes.say(
             (*path, "stateful", "backups"),
-            f'is 0, and "recovery.whenUnprotected: Block" waits for a backup: "{op.name}" would never answer; give it a backup or use Continue',
+            f'is 0, and "recovery.whenUnprotected: Block" waits for a backup: "{op.name}" would never '
+            "answer; give it a backup or use Continue",
         )
 
 
@@ -203,7 +212,8 @@ def _check_replies(wiring: Wiring, notes: Notes) -> None:
                 first_source, first_tensor, first = types[0]
                 notes.say(
                     (*path, "from"),
-                    f'all sources of a reply tensor must be alike, but "{first_source}.{first_tensor}" is {first} and "{source}.{tensor}" is {found}',
+                    f'all sources of a reply tensor must be alike, but "{first_source}.{first_tensor}" is '
+                    f'{first} and "{source}.{tensor}" is {found}',
                 )
         laned = next(
             (source for source, _ in wiring.replies[number] if len(wiring.lanes.get(source, ((),))) > 1), None
@@ -211,7 +221,8 @@ def _check_replies(wiring: Wiring, notes: Notes) -> None:
         if laned is not None and reply.lanes is None:
             notes.say(
                 path,
-                f'"{laned}" runs {len(wiring.lanes[laned])} times for one request, as it is behind an Interleave; '
+                f'"{laned}" runs {len(wiring.lanes[laned])} times for one request, as it is behind an '
+                "Interleave; "
                 '"lanes: concat" gives the rows of all its runs',
             )
 
@@ -245,7 +256,8 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
     if frontend.max_request_bytes > frontend.max_in_flight_bytes:
         notes.say(
             ("spec", "frontend", "maxRequestBytes"),
-            f"{quantity(frontend.max_request_bytes)} is more than maxInFlightBytes ({quantity(frontend.max_in_flight_bytes)}): "
+            f"{quantity(frontend.max_request_bytes)} is more than maxInFlightBytes "
+            f"({quantity(frontend.max_in_flight_bytes)}): "
             "a request of that size would never be taken",
         )
     if frontend.replicas == 1 and spec.recovery.when_unprotected is WhenUnprotected.BLOCK:
@@ -257,13 +269,15 @@ def _check_bounds(wiring: Wiring, notes: Notes) -> None:
         if op.batch.max_delay_s >= frontend.request_timeout_s:
             notes.say(
                 (*operator_path(position), "batch", "maxDelay"),
-                f"{duration(op.batch.max_delay_s)} is not below frontend.requestTimeout ({duration(frontend.request_timeout_s)})",
+                f"{duration(op.batch.max_delay_s)} is not below frontend.requestTimeout "
+                f"({duration(frontend.request_timeout_s)})",
             )
         units = frontend.max_in_flight * frontend.shards * len(wiring.lanes.get(op.name, ((),)))
         if units > queue_units_max:
             notes.say(
                 ("spec", "frontend", "maxInFlight"),
-                f"{frontend.max_in_flight} requests on {frontend.shards} shards with {len(wiring.lanes[op.name])} lanes "
+                f"{frontend.max_in_flight} requests on {frontend.shards} shards with "
+                f"{len(wiring.lanes[op.name])} lanes "
                 f'are {units} units in "{op.name}"; a queue holds {queue_units_max}',
             )
             break

@@ -1,7 +1,8 @@
 """Who feeds whom: names of inputs resolved to operators and tensors, edges, order, lanes.
 
-Resolution notes what does not exist. To find further problems in the same pass, a misspelt operator is taken for the one it most likely
-means; where there is no such guess, `Wiring.certain` is False and checks that argue about the whole graph are left out.
+Resolution notes what does not exist. To find further problems in the same pass, a misspelt operator is taken
+for the one it most likely means; where there is no such guess, `Wiring.certain` is False and checks that
+argue about the whole graph are left out.
 """
 
 import graphlib
@@ -33,7 +34,8 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One tensor on an edge: the upstream calls it `tensor`, the model `name`. `position` is the input that asked for it."""
+    """One tensor on an edge: the upstream calls it `tensor`, the model `name`. `position` is the input that
+    asked for it."""
 
     tensor: str
     name: str
@@ -43,7 +45,8 @@ class Taken:
 
 @dataclass(slots=True)
 class Wiring:
-    """The graph as edges. Operators are known by their position in the file; `FRONTEND` stands for the request."""
+    """The graph as edges. Operators are known by their position in the file; `FRONTEND` stands for the
+    request."""
 
     resource: rs.ServiceGraph
     index: dict[str, int] = field(default_factory=dict)
@@ -186,7 +189,8 @@ def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, ite
         example = f"{called(source)}.{next(iter(known), 'x')}"
         notes.say(
             path,
-            f'"as" names one tensor, but "{called(source)}" has {listed(known, last="and")}; write for example {{from: {example}, as: {item.name}}}',
+            f'"as" names one tensor, but "{called(source)}" has {listed(known, last="and")}; write for '
+            f"example {{from: {example}, as: {item.name}}}",
         )
         edge += [Taken(name, name, item.optional, number) for name in known]
         return
@@ -257,7 +261,8 @@ def _order(wiring: Wiring, notes: Notes) -> None:
         chain = " -> ".join(f'"{name}"' for name in (*way, target))
         notes.say(
             (*operator_path(wiring.index[target]), "inputs", number),
-            f'cycle without feedback: {chain}; only "feedback" of "{source}" may lead back, and only to the request',
+            f'cycle without feedback: {chain}; only "feedback" of "{source}" may lead back, and only to the '
+            "request",
         )
         above[target].discard(source)
     left = list(names)
@@ -268,7 +273,8 @@ def _order(wiring: Wiring, notes: Notes) -> None:
 
 
 def _lanes(wiring: Wiring, notes: Notes) -> None:
-    """The executions of each operator for one request. Combine and First join the parts of one execution, so their edges must agree."""
+    """The executions of each operator for one request. Combine and First join the parts of one execution, so
+    their edges must agree."""
     wiring.lanes[FRONTEND] = ((),)
     for name in wiring.order:
         position = wiring.index[name]
@@ -284,14 +290,17 @@ def _lanes(wiring: Wiring, notes: Notes) -> None:
                     number = next((item.position for item in wiring.edges[position][source]), 0)
                     notes.say(
                         (*operator_path(position), "inputs", number),
-                        f'under {op.join.value} all edges must have the same lanes, but "{called(first)}" has {_spell_lanes(found)} '
-                        f'and "{called(source)}" has {_spell_lanes(lanes)}; use "join: Interleave" here, or join before the lanes part',
+                        f'under {op.join.value} all edges must have the same lanes, but "{called(first)}" '
+                        f"has {_spell_lanes(found)} "
+                        f'and "{called(source)}" has {_spell_lanes(lanes)}; use "join: Interleave" here, or '
+                        "join before the lanes part",
                     )
                     break
         if len(found) > limits.lanes_max:
             notes.say(
                 (*operator_path(position), "join"),
-                f'"{name}" would run {len(found)} times for one request (lanes multiply), at most {limits.lanes_max} are allowed',
+                f'"{name}" would run {len(found)} times for one request (lanes multiply), at most '
+                f"{limits.lanes_max} are allowed",
             )
             found = ((),)
         wiring.lanes[name] = found
@@ -300,4 +309,7 @@ def _lanes(wiring: Wiring, notes: Notes) -> None:
 def _spell_lanes(lanes: tuple[Lane, ...]) -> str:
     if lanes == ((),):
         return "none"
-    return f"{len(lanes)} ({', '.join('/'.join(map(called, lane)) for lane in lanes[:4])}{', ...' if len(lanes) > 4 else ''})"
+    return (
+        f"{len(lanes)} "
+        f"({', '.join('/'.join(map(called, lane)) for lane in lanes[:4])}{', ...' if len(lanes) > 4 else ''})"
+    )

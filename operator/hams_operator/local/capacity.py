@@ -1,7 +1,9 @@
-"""What CPU this machine has for a graph: its cores, the quota of the control groups that we run in, and how late a process is that wants to run now.
+"""What CPU this machine has for a graph: its cores, the quota of the control groups that we run in, and how
+late a process is that wants to run now.
 
-A graph with far too little of it is slow, and whoever starts it should know why. `recovery.suspectAfter` is raised by what is measured here:
-on a machine where everybody is late by a quarter of a second, silence of 150 ms says nothing.
+A graph with far too little of it is slow, and whoever starts it should know why. `recovery.suspectAfter` is
+raised by what is measured here: on a machine where everybody is late by a quarter of a second, silence of 150
+ms says nothing.
 """
 
 import os
@@ -17,7 +19,8 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def cores(proc: Path = Path("/proc/self/cgroup"), groups: Path = GROUPS) -> float:
-    """Cores that a process started here may use: those it may run on, or less by the CPU quota of a control group above it."""
+    """Cores that a process started here may use: those it may run on, or less by the CPU quota of a control
+    group above it."""
     available = float(len(os.sched_getaffinity(0)))
     return min([available, *_quotas(proc, groups)])
 
@@ -53,7 +56,8 @@ def _quota(folder: Path) -> Iterator[float]:
 
 
 def processes_of(graph: Graph) -> int:
-    """Processes of a local run: a proxy and a model per instance, frontends, managers, etcd, the supervisor and what it forks from."""
+    """Processes of a local run: a proxy and a model per instance, frontends, managers, etcd, the supervisor
+    and what it forks from."""
     instances = sum(instances_of(op) for op in graph.data.operators)
     return 2 * instances + graph.data.frontend.replicas + graph.data.managers + limits.run_processes_more
 
@@ -64,13 +68,16 @@ def too_few_cores(graph: Graph, available: float) -> str | None:
     if processes <= available * limits.processes_per_core_max:
         return None
     return (
-        f"{graph.data.name} is {processes} processes, and there {'is' if available == 1 else 'are'} {available:.3g} "
-        f"core{'' if available == 1 else 's'} for them, which is far too little: it will be slow, and may stand still for seconds"
+        f"{graph.data.name} is {processes} processes, and there {'is' if available == 1 else 'are'} "
+        f"{available:.3g} "
+        f"core{'' if available == 1 else 's'} for them, which is far too little: it will be slow, and may "
+        "stand still for seconds"
     )
 
 
 def worst_delay_s() -> float:
-    """How late a process of this machine is now that wants to run, at worst: seen in a fraction of a second, before anything is started.
+    """How late a process of this machine is now that wants to run, at worst: seen in a fraction of a second,
+    before anything is started.
 
     It works a little, too: a quota shows only to who spends it.
     """
@@ -84,6 +91,7 @@ def worst_delay_s() -> float:
 
 
 def raised(suspect_after_s: float, delay_s: float) -> float:
-    """`suspectAfter` for a machine where processes are late by so much: never less than the graph asks for, and not raised without end."""
+    """`suspectAfter` for a machine where processes are late by so much: never less than the graph asks for,
+    and not raised without end."""
     wanted = min(limits.suspect_after_per_delay * delay_s, limits.suspect_after_raised_max_s)
     return max(suspect_after_s, wanted)

@@ -1,9 +1,10 @@
 """The supervisor's ear: a Unix socket, one JSON object per line, by which other `hams` commands reach a run.
 
-Question `{"ask": "status"}`, answer `{"status": {...}}`; question `{"ask": "down"}`, answer `{"ending": true}`, and the process ends when
-everything is down; question `{"ask": "restart", "of": "learner"}`, answer `{"restarts": true}`.
-A question that cannot be answered is answered by `{"error": text}`. Only the user who started the run can connect:
-the socket lies in a folder of mode 700.
+Question `{"ask": "status"}`, answer `{"status": {...}}`; question `{"ask": "down"}`, answer
+`{"ending": true}`, and the process ends when everything is down; question
+`{"ask": "restart", "of": "learner"}`, answer `{"restarts": true}`. A question that cannot be answered is
+answered by `{"error": text}`. Only the user who started the run can connect: the socket lies in a folder of
+mode 700.
 """
 
 import asyncio
@@ -41,7 +42,8 @@ class NoAnswer(Exception):
 
 
 class Ear:
-    """The supervisor's end. `status` makes the answer, `down` is called when somebody asks for the end, `restart` says why it cannot be."""
+    """The supervisor's end. `status` makes the answer, `down` is called when somebody asks for the end,
+    `restart` says why it cannot be."""
 
     def __init__(
         self,

@@ -2,8 +2,9 @@
 
 With `Options.parent` it ends, as if by SIGTERM, with the process that started it, however that ends.
 
-It tells whoever started it how the start goes: JSON lines on a pipe, `{"status": ...}` per look, at the end `{"ready": true}` or
-`{"failed": reason}`; then the pipe is closed. If nobody listens any more before that, it goes on.
+It tells whoever started it how the start goes: JSON lines on a pipe, `{"status": ...}` per look, at the end
+`{"ready": true}` or `{"failed": reason}`; then the pipe is closed. If nobody listens any more before that, it
+goes on.
 """
 
 import asyncio
@@ -17,8 +18,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hams_operator.local.leash import die_with_parent
 from hams_operator.local.observe import Status
+from hams_operator.local.parent_death_signal import die_with_parent
 from hams_operator.local.run import Failed, Options, log_to, run, settled
 
 
@@ -62,12 +63,14 @@ class Start:
         for line in self._pipe:
             news = msgspec.json.decode(line, type=News)
             if news.failed is not None:
-                self._process.wait()  # before it is told: who hears of it may leave at once, and leaves nothing behind
+                # before it is told: who hears of it may leave at once, and leaves nothing behind
+                self._process.wait()
             yield news
             if news.ready or news.failed is not None:
                 return
         yield News(
-            failed=f"the supervisor ended with status {self._process.wait()} before the graph was ready; its log: supervisor.log"
+            failed=f"the supervisor ended with status {self._process.wait()} before the graph was ready; its "
+            "log: supervisor.log"
         )
 
     def abandon(self) -> None:

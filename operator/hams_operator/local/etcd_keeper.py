@@ -1,10 +1,12 @@
-"""A run's own etcd, started again whenever it ends: without it the graph serves, and no failure is made up for.
+"""A run's own etcd, started again whenever it ends: without it the graph serves, and no failure is made up
+for.
 
-It comes back on its ports and its data, so that every client finds it again and the topology is the old one. What it wrote is in the
-kernel's hands and survives its end, synced or not. But before 3.5.5 an etcd of one member may answer before it writes: killed in between,
-it comes back without its last answers. Processes of the graph refuse a topology older than the one they know, and their logs say that etcd's
-history went back; a new run is the way out. An etcd whose data are gone is not started: an empty one would tell the graph's processes that
-there is no graph.
+It comes back on its ports and its data, so that every client finds it again and the topology is the old one.
+What it wrote is in the kernel's hands and survives its end, synced or not. But before 3.5.5 an etcd of one
+member may answer before it writes: killed in between, it comes back without its last answers. Processes of
+the graph refuse a topology older than the one they know, and their logs say that etcd's history went back; a
+new run is the way out. An etcd whose data are gone is not started: an empty one would tell the graph's
+processes that there is no graph.
 """
 
 import asyncio
@@ -19,7 +21,8 @@ log = logging.getLogger("hams.local")
 
 
 async def keep(member: EtcdProcess) -> None:
-    """Start `member` again each time it ends, after a pause that grows up to `restart_pause_max_s` while it ends young; until cancelled.
+    """Start `member` again each time it ends, after a pause that grows up to `restart_pause_max_s` while it
+    ends young; until cancelled.
 
     Whoever else starts it meanwhile is left alone: there is one process at any time.
     """
@@ -47,7 +50,8 @@ async def _started(member: EtcdProcess) -> bool:
     try:
         if not member.has_data:
             log.error(
-                "etcd is not started again: its data below %s are gone. The graph serves on without failovers; end it with: hams down",
+                "etcd is not started again: its data below %s are gone. The graph serves on without "
+                "failovers; end it with: hams down",
                 member.data,
             )
             return False
@@ -64,7 +68,8 @@ async def _started(member: EtcdProcess) -> bool:
 
 
 def _reason(member: EtcdProcess, status: int) -> str:
-    """What it said, if it ended by itself: a taken port, a full disk. Where it went on saying more stands in its log."""
+    """What it said, if it ended by itself: a taken port, a full disk. Where it went on saying more stands in
+    its log."""
     if status < 0:
         return ""
     try:

@@ -1,12 +1,12 @@
 """Where local runs keep their things: `$HAMS_HOME` (default ~/.local/state/hams), one folder per graph name.
 
-    <home>/<graph>/run.json   who supervises it, where it answers: written when it starts, removed when it ends in order
-    <home>/<graph>/lock       locked as long as its supervisor lives
-    <home>/<graph>/checked    digest of the models that `hams up --check` found to fit
-    <home>/<graph>/killed.json  what run.json said of a run whose supervisor was killed; until the next one starts
-    <home>/<graph>/logs/      of the last run: one file per instance and process, one of etcd; old ones go
-    <home>/<graph>/earlier/   logs of the runs before it, one folder each, by when they were set aside
-    <home>/<graph>/etcd/      the data of the etcd it started
+    <home>/<graph>/run.json   who supervises it, where it answers: written when it starts, removed when it
+    ends in order <home>/<graph>/lock       locked as long as its supervisor lives <home>/<graph>/checked
+    digest of the models that `hams up --check` found to fit <home>/<graph>/killed.json  what run.json said of
+    a run whose supervisor was killed; until the next one starts <home>/<graph>/logs/      of the last run:
+    one file per instance and process, one of etcd; old ones go <home>/<graph>/earlier/   logs of the runs
+    before it, one folder each, by when they were set aside <home>/<graph>/etcd/      the data of the etcd it
+    started
 
 Sockets and shared memory lie in a folder of their own below /dev/shm, as paths of Unix sockets must be short.
 
@@ -32,8 +32,8 @@ class RunsAlready(Exception):
 
 
 class RunFile(msgspec.Struct, frozen=True):
-    """What `run.json` says. `birth` tells the supervisor's process from a later one of the same pid; `memory` is the folder of sockets
-    and shared memory."""
+    """What `run.json` says. `birth` tells the supervisor's process from a later one of the same pid; `memory`
+    is the folder of sockets and shared memory."""
 
     graph: str
     uid: str
@@ -113,7 +113,8 @@ class GraphHome:
             found = self.last()
             if found is not None and found.alive:
                 raise RunsAlready(
-                    f'graph "{self.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down --graph {self.graph}'
+                    f'graph "{self.graph}" runs already: {found.url}, process {found.pid}. End it with: '
+                    f"hams down --graph {self.graph}"
                 )
             if time.monotonic() > deadline:
                 raise RunsAlready(f'graph "{self.graph}" is being started by another process')
@@ -147,7 +148,8 @@ class GraphHome:
             old.unlink(missing_ok=True)
 
     def _set_logs_aside(self) -> None:
-        """Logs of the run before must not read like this one's. The supervisor has its own open: that one is copied."""
+        """Logs of the run before must not read like this one's. The supervisor has its own open: that one is
+        copied."""
         logs = [path for path in self.logs.iterdir() if path.stat().st_size]
         if not logs:
             return

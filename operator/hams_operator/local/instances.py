@@ -1,8 +1,9 @@
-"""The processes of a run: started in their places, started again when they end, replaced when they hang, ended at last.
+"""The processes of a run: started in their places, started again when they end, replaced when they hang,
+ended at last.
 
-An instance is what a pod is on Kubernetes: a proxy and a model under one id. A proxy that ends takes its model along, and a fresh instance
-under a fresh id takes its place; a model that ends is started again beside its proxy, which has told everybody. Roles, failover and state
-are no business of this module.
+An instance is what a pod is on Kubernetes: a proxy and a model under one id. A proxy that ends takes its
+model along, and a fresh instance under a fresh id takes its place; a model that ends is started again beside
+its proxy, which has told everybody. Roles, failover and state are no business of this module.
 """
 
 import asyncio
@@ -18,12 +19,12 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 
 from hams_operator import limits
+from hams_operator.local.fork_client import ForkClient, ForkServerLost
 from hams_operator.local.home import GraphHome
-from hams_operator.local.leash import environment_with, leashed
 from hams_operator.local.logfiles import cut, last_lines, shortened
 from hams_operator.local.metrics import path_of
-from hams_operator.local.nursery import Nursery, NurseryLost
 from hams_operator.local.observe import Cast, FailureInfo, Observer, current, said
+from hams_operator.local.parent_death_signal import ending_with_parent, environment_with
 from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod, Replacements, pause_after
 from hams_operator.local.processes import send
 from hams_operator.local.starvation import CpuWaits
@@ -73,7 +74,7 @@ class Instances:
         self._lateness = Lateness(limits.hung_late_s / judge_late_share)
         self._by_pid: dict[int, Place] = {}
         self._fresh: set[int] = set()
-        self._nurseries: dict[str, Nursery] = {}
+        self._fork_clients: dict[str, ForkClient] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reapers: set[asyncio.Task[None]] = set()
         self._counter = 0
@@ -107,33 +108,35 @@ class Instances:
             yield place.own_ends
             yield place.ends
 
-    # -- processes -----------------------------------------------------------------------------------------------------------------
+    # -- processes -------------------------------------------------------------------------------------------
 
     async def _warm(self, name: str, modules: tuple[str, ...]) -> None:
-        nursery = self._nurseries[name] = Nursery(self._exited)
-        await nursery.start(modules, self.home.logs / f"warm-{name}.log")
-        self._spawn_task(self._watch_nursery(name, nursery))
+        fork_client = self._fork_clients[name] = ForkClient(self._exited)
+        await fork_client.start(modules, self.home.logs / f"warm-{name}.log")
+        self._spawn_task(self._watch_fork_server(name, fork_client))
 
-    async def _watch_nursery(self, name: str, nursery: Nursery, ends: int = 0) -> None:
-        """All processes forked by a warmed process die with it; a new one takes over, and the exits are made up for.
+    async def _watch_fork_server(self, name: str, fork_client: ForkClient, ends: int = 0) -> None:
+        """All processes forked by a warmed process die with it; a new one takes over, and the exits are made
+        up for.
 
-        `ends`: how many in a row ended before they were warm. Such a one cannot import what it should, and no other can.
+        `ends`: how many in a row ended before they were warm. Such a one cannot import what it should, and no
+        other can.
         """
-        await nursery.lost.wait()
+        await fork_client.lost.wait()
         if self._stopping:
             return
         log.error("the warmed process %s has ended; all its children with it", name)
-        ends = 0 if nursery.warm else ends + 1
+        ends = 0 if fork_client.warm else ends + 1
         if ends >= limits.crash_loop_ends_min:
             path = self.home.logs / f"warm-{name}.log"
             words = FailureInfo("", "", 0, self._last_words(path)).last_line
             raise CannotWarm(f"the process that imports {name} modules ended {ends} times: {words} ({path})")
-        fresh = Nursery(self._exited)
-        self._nurseries[name] = fresh
+        fresh = ForkClient(self._exited)
+        self._fork_clients[name] = fresh
         await fresh.start(
             DATA_MODULES if name == "data" else self._model_modules(), self.home.logs / f"warm-{name}.log"
         )
-        self._spawn_task(self._watch_nursery(name, fresh, ends))
+        self._spawn_task(self._watch_fork_server(name, fresh, ends))
         for pid, place in list(self._by_pid.items()):
             pod = place.pod
             if (
@@ -193,10 +196,10 @@ class Instances:
             launch = Launch(instance, place.of, "hams_sidecar.proxy", [*common, *files], environment)
         launch = self.arrange(launch)
         try:
-            pid = await self._nurseries["data"].spawn(
+            pid = await self._fork_clients["data"].spawn(
                 launch.module, launch.arguments, launch.environment, self.home.folder, self._log(instance)
             )
-        except (NurseryLost, TimeoutError):
+        except (ForkServerLost, TimeoutError):
             self._spawn_task(self._fill_later(place))
             return
         pod.proxy_pid = pid
@@ -205,7 +208,8 @@ class Instances:
             await self._start_model(place, pod)
 
     def arrange(self, launch: Launch) -> Launch:
-        """The last word on how a process is started: fault tests put it on a host of its own, or behind a bad network."""
+        """The last word on how a process is started: fault tests put it on a host of its own, or behind a bad
+        network."""
         return launch
 
     async def _start_model(self, place: Place, pod: Pod) -> None:
@@ -223,10 +227,10 @@ class Instances:
             ):  # some are read when a process starts, or by imports that a warmed one has behind it
                 pid = await self._start_fresh([sys.executable, "-P"], arguments, environment, folder, output)
             else:
-                pid = await self._nurseries["model"].spawn(
+                pid = await self._fork_clients["model"].spawn(
                     "hams_sdk.serve", arguments, environment, folder, output
                 )
-        except (NurseryLost, TimeoutError):  # nobody will report an end of what never was
+        except (ForkServerLost, TimeoutError):  # nobody will report an end of what never was
             self._spawn_task(self._restart_model(place, pod))
             return
         except OSError as error:
@@ -251,7 +255,8 @@ class Instances:
         folder: Path,
         output: Path,
     ) -> int:
-        """A model under another interpreter, or with variables of its own, is started, not forked. `program`: an interpreter and its options.
+        """A model under another interpreter, or with variables of its own, is started, not forked. `program`:
+        an interpreter and its options.
 
         Raises FileNotFoundError if there is no such interpreter, OSError.
         """
@@ -263,7 +268,7 @@ class Instances:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), python)
         with output.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
-                *leashed(*program, "-m", "hams_sdk", "serve", *arguments),
+                *ending_with_parent(*program, "-m", "hams_sdk", "serve", *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
@@ -305,10 +310,11 @@ class Instances:
             self._note_own_end(place, pod, status)
             self._replace(place, pod)
 
-    # -- instances that hang ---------------------------------------------------------------------------------------------------------
+    # -- instances that hang ---------------------------------------------------------------------------------
 
     async def _watch_hung(self) -> None:
-        """An instance that the graph has given up and that does not end (stopped, stuck) gets a successor; after a while it is ended.
+        """An instance that the graph has given up and that does not end (stopped, stuck) gets a successor;
+        after a while it is ended.
 
         Until then it stays, as a node that is cut off would: should it wake up, its messages are refused.
         """
@@ -351,15 +357,16 @@ class Instances:
                     self._look_after_left(place, place.pod, cast)
 
     def _note_lateness(self, by_s: float, share: float) -> None:
-        """This process came so much too late to look after the others, and one of those waited for CPU for such a part of the time: if that is too
-        much, it says so, and has patience."""
+        """This process came so much too late to look after the others, and one of those waited for CPU for
+        such a part of the time: if that is too much, it says so, and has patience."""
         now = self._now()
         waits = share > limits.hung_wait_share
         self._lateness.late(max(by_s, share * limits.hung_look_s if waits else 0.0), now)
         if not self._lateness.may_judge(now) and now >= self._starved_said_s + limits.hung_calm_s:
             self._starved_said_s = now
             log.warning(
-                "the machine is busy: this process was late by %.2f s, and one of the graph's waited for CPU %d %% of the time. "
+                "the machine is busy: this process was late by %.2f s, and one of the graph's waited for "
+                "CPU %d %% of the time. "
                 "Nobody is replaced for hanging before %g s",
                 by_s,
                 round(100 * share),
@@ -371,8 +378,9 @@ class Instances:
         return bound_s if self._lateness.may_judge(self._now()) else max(bound_s, limits.hung_starved_s)
 
     def _look_after_left(self, place: Place, pod: Pod, cast: Cast) -> None:
-        """An instance that hangs is killed after a while, but not while its process may hold all that is left of a state: it may wake up. One that
-        is back may lead, and have a state that nobody else has: it goes on until somebody has, then is asked to end, and hands over."""
+        """An instance that hangs is killed after a while, but not while its process may hold all that is left
+        of a state: it may wake up. One that is back may lead, and have a state that nobody else has: it goes
+        on until somebody has, then is asked to end, and hands over."""
         now = self._now()
         goes_by = current(pod.instance, pod.proxy_pid, cast.registered, cast.revoked)
         if goes_by in cast.registered and goes_by not in cast.revoked and not pod.ending:
@@ -398,7 +406,8 @@ class Instances:
             return False
         self._replacements.replaced(now)
         log.warning(
-            "%s (pid %d) hangs: the graph has given it up and it does not end; a fresh instance takes its place",
+            "%s (pid %d) hangs: the graph has given it up and it does not end; a fresh instance takes its "
+            "place",
             pod.instance,
             pod.proxy_pid,
         )
@@ -452,7 +461,8 @@ class Instances:
             await self._start_model(place, pod)
 
     async def _end(self, places: list[Place], grace_s: float) -> None:
-        """The graph ends, so nothing is handed over: SIGINT to proxies (models follow them), SIGKILL to who has not ended after `grace_s`."""
+        """The graph ends, so nothing is handed over: SIGINT to proxies (models follow them), SIGKILL to who
+        has not ended after `grace_s`."""
         pods = [place.pod for place in places if place.pod is not None]
         for pod in pods:
             send(pod.proxy_pid, signal.SIGINT)
@@ -467,19 +477,21 @@ class Instances:
             send(pod.proxy_pid, signal.SIGKILL)
 
     async def _reaped(self) -> None:
-        """Hear of the end of every model that was not forked; they have been killed. What the kernel does not let go is left to it."""
+        """Hear of the end of every model that was not forked; they have been killed. What the kernel does not
+        let go is left to it."""
         if self._reapers:
             _, stuck = await asyncio.wait(self._reapers, timeout=limits.process_start_s)
             for task in stuck:
                 task.cancel()
 
-    # -- small things --------------------------------------------------------------------------------------------------------------
+    # -- small things ----------------------------------------------------------------------------------------
 
     def _socket(self, instance: InstanceId) -> Path:
         return self._memory / f"{instance}.sock"
 
     def _peer_socket(self, instance: InstanceId) -> Path:
-        """Where its peers connect: between processes of one machine a Unix socket costs a third of a TCP connection."""
+        """Where its peers connect: between processes of one machine a Unix socket costs a third of a TCP
+        connection."""
         return self._memory / f"{instance}.peers"
 
     def _log(self, name: str) -> Path:
@@ -507,7 +519,8 @@ class Instances:
         place.ends = place.ends.add(FailureInfo(place.of, pod.instance, status, words))
 
     def _note_own_end(self, place: Place, pod: Pod, status: int) -> None:
-        """Remember a proxy, frontend or manager that failed while young. One that the graph has given up ends by itself."""
+        """Remember a proxy, frontend or manager that failed while young. One that the graph has given up ends
+        by itself."""
         if status in (0, EXIT_STOPPED) or self._now() - pod.started_s >= limits.restart_young_s:
             place.own_ends = Ends()
             return
@@ -536,7 +549,8 @@ class Instances:
     def _spawn_task(
         self, work: Coroutine[object, object, None], among: set[asyncio.Task[None]] | None = None
     ) -> None:
-        """Run `work` beside the rest, held in `among` (if not given: what `stop` cancels). If it fails, so does the run."""
+        """Run `work` beside the rest, held in `among` (if not given: what `stop` cancels). If it fails, so
+        does the run."""
         held = self._tasks if among is None else among
         task = asyncio.get_running_loop().create_task(work)
         held.add(task)

@@ -1,7 +1,7 @@
 """Log files of a run's processes: their last lines, and the cut of one that has grown too long.
 
-A model may write without end and without newlines, so nothing here reads more of a file than it was told to. Processes hold their logs open
-for appending: a log is copied and cut, never renamed.
+A model may write without end and without newlines, so nothing here reads more of a file than it was told to.
+Processes hold their logs open for appending: a log is copied and cut, never renamed.
 """
 
 import os
@@ -9,7 +9,8 @@ from pathlib import Path
 
 
 def last_lines(path: Path, lines_max: int, bytes_max: int) -> list[str]:
-    """The last lines of a file, out of its last `bytes_max` bytes: the first of them may lack its beginning. Raises OSError."""
+    """The last lines of a file, out of its last `bytes_max` bytes: the first of them may lack its beginning.
+    Raises OSError."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - bytes_max))
@@ -18,8 +19,8 @@ def last_lines(path: Path, lines_max: int, bytes_max: int) -> list[str]:
 
 
 def new_lines(path: Path, start: int, size: int, bytes_max: int) -> tuple[int, list[str]]:
-    """Whole lines between `start` and `size`, and where the next ones begin. Of more than `bytes_max` bytes the end alone is read; and so much
-    without a newline is a line. Raises OSError."""
+    """Whole lines between `start` and `size`, and where the next ones begin. Of more than `bytes_max` bytes
+    the end alone is read; and so much without a newline is a line. Raises OSError."""
     start = max(start, size - bytes_max)
     with path.open("rb") as file:
         file.seek(start)
@@ -29,7 +30,8 @@ def new_lines(path: Path, start: int, size: int, bytes_max: int) -> tuple[int, l
 
 
 def cut(path: Path, bytes_max: int) -> None:
-    """Empty a log; its last `bytes_max` bytes become its `.1`. Who writes on does so at the beginning. Raises OSError, and then nothing is cut."""
+    """Empty a log; its last `bytes_max` bytes become its `.1`. Who writes on does so at the beginning. Raises
+    OSError, and then nothing is cut."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - bytes_max))

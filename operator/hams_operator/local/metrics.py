@@ -1,8 +1,9 @@
 """All metrics of a local run on one page: `GET /metrics` at a port of the supervisor's, for Prometheus.
 
-Frontends share a port, so a scrape there sees one of them; proxies and managers open no port at all on one machine. Each process
-answers at a Unix socket of its own instead; the page holds what all of them say, every series with `operator`, `instance` and
-`process` (proxy, frontend or manager). A process that does not answer in time is left out, and `hams_up` of it is 0.
+Frontends share a port, so a scrape there sees one of them; proxies and managers open no port at all on one
+machine. Each process answers at a Unix socket of its own instead; the page holds what all of them say, every
+series with `operator`, `instance` and `process` (proxy, frontend or manager). A process that does not answer
+in time is left out, and `hams_up` of it is 0.
 """
 
 import asyncio
@@ -35,8 +36,9 @@ class Source:
 
 
 def is_own(fields: Iterable[tuple[str, str]]) -> bool:
-    """Whether a request may be of somebody on this machine, by its header fields (lower case). A page from elsewhere, opened in a browser here, says
-    so in `Origin`; or its own name leads to this machine, and stands in `Host`.
+    """Whether a request may be of somebody on this machine, by its header fields (lower case). A page from
+    elsewhere, opened in a browser here, says so in `Origin`; or its own name leads to this machine, and
+    stands in `Host`.
     """
     named = [
         value if name == "origin" else f"//{value}" for name, value in fields if name in ("origin", "host")
@@ -86,7 +88,10 @@ class MetricsPage:
                     )
                 elif words[:2] == [b"GET", b"/metrics"]:
                     status, kind, body = "200 OK", CONTENT_TYPE, await self.page()
-                head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                head = (
+                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: "
+                    f"{len(body)}\r\nConnection: close\r\n\r\n"
+                )
                 writer.write(head.encode() + body)
                 await writer.drain()
         except (TimeoutError, ConnectionError, ValueError):  # ValueError: a line over the limit
@@ -120,7 +125,8 @@ async def _ask(socket: str) -> str | None:
 
 
 def merged(answers: Mapping[Source, str | None]) -> str:
-    """One page of several: the series of one name stand together, as the format asks, each with the labels of its source."""
+    """One page of several: the series of one name stand together, as the format asks, each with the labels of
+    its source."""
     about: dict[str, list[str]] = {}
     series: dict[str, list[str]] = {}
     for source, text in answers.items():

@@ -1,7 +1,9 @@
-"""What a run looks like from outside: the topology in etcd, and what each instance says of itself when probed.
+"""What a run looks like from outside: the topology in etcd, and what each instance says of itself when
+probed.
 
-Used for `hams status` and for readiness; the observer connects to instances as any peer does and has no part in the protocol.
-Truthful: `Ready` only while every state has a primary that serves it, every slot an owner with a warm model, and a frontend answers.
+Used for `hams status` and for readiness; the observer connects to instances as any peer does and has no part
+in the protocol. Truthful: `Ready` only while every state has a primary that serves it, every slot an owner
+with a warm model, and a frontend answers.
 """
 
 import asyncio
@@ -53,7 +55,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FailureInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """How a process in a crash loop ended last: exit code (negative: the signal) and the last lines of its log.
+    """How a process in a crash loop ended last: exit code (negative: the signal) and the last lines of its
+    log.
 
     `process` is model, proxy, frontend or manager; `operator` is empty for the last two.
     """
@@ -85,7 +88,8 @@ class FailureInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """A state that was lost and began again in `epoch` from `version`. The operators `downstream` may hold more of it; that is not undone."""
+    """A state that was lost and began again in `epoch` from `version`. The operators `downstream` may hold
+    more of it; that is not undone."""
 
     operator: str
     epoch: int
@@ -109,8 +113,9 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}, omit_defaults=True):
-    """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a process is in a crash loop, `losses` only if a state
-    was lost and began again, `warnings` only if the machine lacks something, such as room on a disk."""
+    """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a process is in
+    a crash loop, `losses` only if a state was lost and began again, `warnings` only if the machine lacks
+    something, such as room on a disk."""
 
     graph: str
     url: str
@@ -125,7 +130,8 @@ class Status(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}
 
 
 class Pids(msgspec.Struct, frozen=True):
-    """The processes of one instance, 0 where there is none: `proxy` is the process of a frontend or manager too."""
+    """The processes of one instance, 0 where there is none: `proxy` is the process of a frontend or manager
+    too."""
 
     of: str
     proxy: int
@@ -135,7 +141,8 @@ class Pids(msgspec.Struct, frozen=True):
 def current(
     name: InstanceId, pid: int, registered: Mapping[InstanceId, int], revoked: Collection[InstanceId]
 ) -> InstanceId:
-    """The id that a process goes by now: a revoked instance that kept its state goes on in the same process under a fresh one."""
+    """The id that a process goes by now: a revoked instance that kept its state goes on in the same process
+    under a fresh one."""
     if name in registered and name not in revoked:
         return name
     return next((other for other, of in registered.items() if of == pid and other not in revoked), name)
@@ -144,7 +151,8 @@ def current(
 def _alone(
     topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]
 ) -> frozenset[InstanceId]:
-    """Who has a state that nobody else has who is there: as a member of its set, as its keeper, or as one that has come back with it."""
+    """Who has a state that nobody else has who is there: as a member of its set, as its keeper, or as one
+    that has come back with it."""
     found: set[InstanceId] = set()
     for item in topology.sets:
         members = set(item.holders)
@@ -156,7 +164,8 @@ def _alone(
 
 
 def _last(topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]) -> frozenset[InstanceId]:
-    """Holders of states that nobody holds who is there: should one of them be hung only, its process holds all that is left of the state."""
+    """Holders of states that nobody holds who is there: should one of them be hung only, its process holds
+    all that is left of the state."""
     found: set[InstanceId] = set()
     for item in topology.sets:
         members = set(item.holders)
@@ -167,8 +176,8 @@ def _last(topology: Topology, registered: Mapping[InstanceId, records.MemberReco
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked` for ever; who has a state `alone`;
-    who may be the `last` to have one, though nobody has heard of it."""
+    """Who is `registered`, with the process it runs in; whose model is loading before it is; who is `revoked`
+    for ever; who has a state `alone`; who may be the `last` to have one, though nobody has heard of it."""
 
     registered: dict[InstanceId, int]
     warming: frozenset[InstanceId]
@@ -177,7 +186,8 @@ class Cast(msgspec.Struct, frozen=True):
     last: frozenset[InstanceId] = frozenset()
 
     def may_be_last(self, name: InstanceId) -> bool:
-        """Whether the process of this instance may hold all that is left of a state, under its own id or under one it came back with."""
+        """Whether the process of this instance may hold all that is left of a state, under its own id or
+        under one it came back with."""
         return any(item == name or item.startswith(f"{name}-") for item in self.last)
 
 
@@ -242,7 +252,8 @@ class Observer:
         )
 
     async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
-        """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises CoordinationError the first time."""
+        """One look at the living `processes`. Without etcd it looks with what it knew, and says so. Raises
+        CoordinationError the first time."""
         away = await self._read()
         topology, members = self._topology, self._members
         registered = {name: member.pid for name, member in members.items()}
@@ -268,7 +279,8 @@ class Observer:
         )
 
     async def allow_restart(self, name: str) -> str:
-        """A person has decided that a lost state shall begin again; why not, if it cannot. Raises CoordinationError."""
+        """A person has decided that a lost state shall begin again; why not, if it cannot. Raises
+        CoordinationError."""
         while True:
             entry = await self._coordination.get(records.topology_key(self._uid))
             topology = Topology() if entry is None else records.decode_topology(entry.value)
@@ -303,7 +315,7 @@ class Observer:
         self._read_once = True
         return ""
 
-    # -- probes ------------------------------------------------------------------------------------------------------------------
+    # -- probes ----------------------------------------------------------------------------------------------
 
     async def _probe(self, addresses: dict[InstanceId, str]) -> dict[InstanceId, ProbeAnswer]:
         """Ask everybody; who does not answer in time is not alive as far as status goes."""
@@ -342,7 +354,7 @@ class Observer:
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
-    # -- meaning -----------------------------------------------------------------------------------------------------------------
+    # -- meaning ---------------------------------------------------------------------------------------------
 
     def _conditions(
         self,

@@ -53,10 +53,11 @@ class Ends:
 
 @dataclass(slots=True)
 class Place:
-    """One instance wanted: who fills it now, and how often that ended young: `ends` of its model, `own_ends` of its
-    proxy, frontend or manager.
+    """One instance wanted: who fills it now, and how often that ended young: `ends` of its model, `own_ends`
+    of its proxy, frontend or manager.
 
-    `left`: its instance hangs, and another place has taken over. `missing_s`: since when that one is not registered, or asked to end.
+    `left`: its instance hangs, and another place has taken over. `missing_s`: since when that one is not
+    registered, or asked to end.
     """
 
     of: str
@@ -72,7 +73,8 @@ class Place:
 
 
 class Replacements:
-    """When a graph may replace one more instance that hangs: a hang is no death, and each successor is one more process that wants CPU."""
+    """When a graph may replace one more instance that hangs: a hang is no death, and each successor is one
+    more process that wants CPU."""
 
     def __init__(self) -> None:
         self._pause_s = 0.0
@@ -90,7 +92,8 @@ class Replacements:
 
 
 def pause_after(pause_s: float, young: bool, calm_s: float) -> float:
-    """The pause before the next start: `calm_s` after one that ran well, else twice the last one, which may have been none."""
+    """The pause before the next start: `calm_s` after one that ran well, else twice the last one, which may
+    have been none."""
     return min(max(2 * pause_s, limits.restart_pause_s), limits.restart_pause_max_s) if young else calm_s
 
 

@@ -1,10 +1,12 @@
 """Ports for a local run: drawn where nobody else draws, and claimed for as long as the run lives.
 
-The kernel hands out ports of its ephemeral range to every outgoing connection and to every listener that asks for none in particular; a port
-of that range that is free now may be taken a moment later. So ports are drawn from below it.
+The kernel hands out ports of its ephemeral range to every outgoing connection and to every listener that asks
+for none in particular; a port of that range that is free now may be taken a moment later. So ports are drawn
+from below it.
 
-Frontends share their ports (SO_REUSEPORT), and start long after the ports were chosen; the kernel would let another
-graph's frontends share them too. So the supervisor claims the ports first, and holds them until the run has ended.
+Frontends share their ports (SO_REUSEPORT), and start long after the ports were chosen; the kernel would let
+another graph's frontends share them too. So the supervisor claims the ports first, and holds them until the
+run has ended.
 """
 
 import contextlib
@@ -35,16 +37,19 @@ def free_ports(count: int) -> tuple[int, ...]:
                 continue
             found.append(port)
     raise OSError(
-        f"no {count} free ports between {limits.port_lowest} and {top} on {HOST}: {limits.port_tries_max} were tried"
+        f"no {count} free ports between {limits.port_lowest} and {top} on {HOST}: {limits.port_tries_max} "
+        "were tried"
     )
 
 
 def claim(port: int) -> socket.socket:
-    """Claim a port on the loopback interface: until the socket is closed, nobody else gets it but sockets of this user
-    that share it knowingly (SO_REUSEPORT). The socket takes no connection. Raises OSError if somebody has it.
+    """Claim a port on the loopback interface: until the socket is closed, nobody else gets it but sockets of
+    this user that share it knowingly (SO_REUSEPORT). The socket takes no connection. Raises OSError if
+    somebody has it.
 
-    Nothing short of listening is exclusive, where connections of an earlier listener still fade out (TIME_WAIT). So it
-    listens for a moment: of two who try at the same time one fails there. Then it listens no more, and stays bound.
+    Nothing short of listening is exclusive, where connections of an earlier listener still fade out
+    (TIME_WAIT). So it listens for a moment: of two who try at the same time one fails there. Then it listens
+    no more, and stays bound.
     """
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -76,7 +81,8 @@ def claim_free(count: int) -> list[socket.socket]:
 
 
 def _ephemeral_from() -> int:
-    """The first port of the kernel's ephemeral range, if there is room below it; else the end of all ports."""
+    """The first port of the kernel's ephemeral range, if there is room below it; else the end of all
+    ports."""
     try:
         first = int(_RANGE.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):

@@ -6,7 +6,8 @@ import signal
 
 
 def birth_of(pid: int) -> int:
-    """When a living process was started, in ticks since the machine was; with its pid this names it for ever. 0: there is none, or a zombie."""
+    """When a living process was started, in ticks since the machine was; with its pid this names it for ever.
+    0: there is none, or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
             fields = stat.read().rpartition(")")[2].split()

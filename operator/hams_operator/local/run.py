@@ -1,7 +1,8 @@
-"""One run from start to end: start the graph, listen on the control socket, watch until it is ready, end it when asked.
+"""One run from start to end: start the graph, listen on the control socket, watch until it is ready, end it
+when asked.
 
-The same for `hams up` in a terminal and for the detached process. Whatever happens, nothing but logs and the history is left when `run`
-returns.
+The same for `hams up` in a terminal and for the detached process. Whatever happens, nothing but logs and the
+history is left when `run` returns.
 """
 
 import asyncio
@@ -32,8 +33,8 @@ log = logging.getLogger("hams.local")
 class Options(msgspec.Struct, frozen=True):
     """What `hams up` was told. `timeout_s` None: it may take as long as it takes. Paths are absolute.
 
-    `suspect_after_s`: instead of the graph's own; 0: that one. `parent`: the process that starts a detached run and with which that run is
-    to end; 0: it outlives who started it.
+    `suspect_after_s`: instead of the graph's own; 0: that one. `parent`: the process that starts a detached
+    run and with which that run is to end; 0: it outlives who started it.
     """
 
     file: str
@@ -54,7 +55,8 @@ class Failed(Exception):
 async def run(
     graph: Graph, options: Options, report: Callable[[Status], None], *, keep_looking: bool
 ) -> None:
-    """Run a graph until SIGINT, SIGTERM, SIGHUP or `hams down`. `report` gets each look; with `keep_looking` also after it is ready.
+    """Run a graph until SIGINT, SIGTERM, SIGHUP or `hams down`. `report` gets each look; with `keep_looking`
+    also after it is ready.
 
     Raises Failed, with nothing left running.
     """

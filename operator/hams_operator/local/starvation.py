@@ -1,7 +1,9 @@
-"""Whether processes wait for CPU, by what the kernel counts: the second number of /proc/PID/schedstat is the time for which a process was ready to
-run and did not, be it for want of a core or because its control group had spent its quota.
+"""Whether processes wait for CPU, by what the kernel counts: the second number of /proc/PID/schedstat is the
+time for which a process was ready to run and did not, be it for want of a core or because its control group
+had spent its quota.
 
-A stopped or stuck process waits for no CPU, so this tells a hang from a busy machine. Where the kernel does not count, nothing is ever said to wait.
+A stopped or stuck process waits for no CPU, so this tells a hang from a busy machine. Where the kernel does
+not count, nothing is ever said to wait.
 """
 
 from collections.abc import Iterable
@@ -15,7 +17,8 @@ class CpuWaits:
         self._looked_s: float | None = None
 
     def share(self, pids: Iterable[int], now: float) -> float:
-        """The part of the time since the last look, 0 to 1, for which the one of these processes that waited longest waited for CPU."""
+        """The part of the time since the last look, 0 to 1, for which the one of these processes that waited
+        longest waited for CPU."""
         found = {pid: waited for pid in pids if (waited := waited_s(pid)) is not None}
         longest = max(
             (waited - self._waited_s.get(pid, waited) for pid, waited in found.items()), default=0.0
@@ -26,7 +29,8 @@ class CpuWaits:
 
 
 def waited_s(pid: int) -> float | None:
-    """Seconds for which the main thread of a process has waited for CPU in its life; None if it is gone, or the kernel does not count."""
+    """Seconds for which the main thread of a process has waited for CPU in its life; None if it is gone, or
+    the kernel does not count."""
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9

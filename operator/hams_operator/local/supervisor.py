@@ -1,7 +1,8 @@
-"""One graph on this machine: an etcd, managers, frontends, and a proxy with its model per instance, all supervised.
+"""One graph on this machine: an etcd, managers, frontends, and a proxy with its model per instance, all
+supervised.
 
-It decides what runs (`Instances` keeps it running), opens etcd, holds the name, and tells how the run is. Roles, failover and state are no
-business of its.
+It decides what runs (`Instances` keeps it running), opens etcd, holds the name, and tells how the run is.
+Roles, failover and state are no business of its.
 """
 
 import asyncio
@@ -77,7 +78,7 @@ class Supervisor(Instances):
         self._etcd: LocalEtcd | None = None
         self._coordination: EtcdCoordination | None = None
 
-    # -- life --------------------------------------------------------------------------------------------------------------------
+    # -- life ------------------------------------------------------------------------------------------------
 
     @property
     def etcd_endpoints(self) -> str:
@@ -100,7 +101,8 @@ class Supervisor(Instances):
         return f"127.0.0.1:{self._grpc_port}"
 
     async def start(self) -> None:
-        """Start everything. Raises CannotStart, RunsAlready, EtcdNotStarted, CoordinationError, OSError; what was started is then ended by `stop`."""
+        """Start everything. Raises CannotStart, RunsAlready, EtcdNotStarted, CoordinationError, OSError; what
+        was started is then ended by `stop`."""
         self.home.acquire()
         self._locked = True
         self._choose_ports()
@@ -108,7 +110,8 @@ class Supervisor(Instances):
             await self._metrics.open(HOST, self.metrics_port)
         except OSError as error:
             raise CannotStart(
-                f"{_holder_of(self.metrics_port, error)}. Choose another one with --metrics-port, or leave it out"
+                f"{_holder_of(self.metrics_port, error)}. Choose another one with --metrics-port, or leave "
+                "it out"
             ) from None
         self._begin_history()
         self._memory = Path(tempfile.mkdtemp(prefix="hams-", dir="/dev/shm"))
@@ -167,7 +170,8 @@ class Supervisor(Instances):
         return self._memory / "control.sock"
 
     async def stop(self) -> None:
-        """End everything, in order: managers (an end is no loss), frontends, which drain, the rest; by force if need be. Logs stay."""
+        """End everything, in order: managers (an end is no loss), frontends, which drain, the rest; by force
+        if need be. Logs stay."""
         self._stopping = True
         if not self._locked:
             return
@@ -179,8 +183,8 @@ class Supervisor(Instances):
         await self._end([place for place in self._places if place.of == FRONTEND], limits.stop_grace_s)
         await self._end([*self._places, *self._left], limits.stop_rest_s)
         await self._reaped()
-        for nursery in self._nurseries.values():
-            await nursery.close()
+        for fork_client in self._fork_clients.values():
+            await fork_client.close()
         if self._observer is not None:
             await self._observer.close()
         if self._coordination is not None:
@@ -261,7 +265,7 @@ class Supervisor(Instances):
             places.append(("the history", self._history))
         return tuple(filter(None, (_full(what, path) for what, path in places)))
 
-    # -- what is wanted ------------------------------------------------------------------------------------------------------------
+    # -- what is wanted --------------------------------------------------------------------------------------
 
     def _wanted(self) -> list[Place]:
         """Every instance that the graph asks for. Data plane first: it takes longest."""

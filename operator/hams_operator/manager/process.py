@@ -1,4 +1,5 @@
-"""One manager as a process. Three of them run per graph; any may die at any step, and another one finishes."""
+"""One manager as a process. Three of them run per graph; any may die at any step, and another one
+finishes."""
 
 import asyncio
 import logging
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hams_operator.limits import payload_bytes_max
-from hams_operator.manager.chronicle import Chronicle
+from hams_operator.manager.failover_log import FailoverLog
 from hams_protocol.effects import Effect
 from hams_protocol.recovery import ManagerMachine
 from hams_wire import limits, records, spec, succession
@@ -34,8 +35,8 @@ async def serve(
     compiled: bytes | None = None,
     probe_port: int | Path = 0,
 ) -> int:
-    """Run one manager until `asked` is set. Returns the exit code. A graph that etcd does not hold yet is `compiled`. One whose successor serves has
-    nothing left to be managed."""
+    """Run one manager until `asked` is set. Returns the exit code. A graph that etcd does not hold yet is
+    `compiled`. One whose successor serves has nothing left to be managed."""
     if compiled is not None:
         await bring_spec(access, graph_uid, compiled)
     certificates = access.certificates()
@@ -85,7 +86,7 @@ async def serve(
         raise AssertionError(f"not an effect of a manager: {effect}")
 
     node = Node(
-        Chronicle(machine, tell),
+        FailoverLog(machine, tell),
         instance,
         MANAGER,
         graph_uid,
@@ -129,7 +130,8 @@ async def first_of(node: Node, *events: asyncio.Event) -> None:
 
 
 async def told(node: Node, graph_uid: str, name: str, record: records.FailoverRecord) -> None:
-    """Write what people want to know of a failover. Tried once: nothing depends on it, and who finds it missing says nothing."""
+    """Write what people want to know of a failover. Tried once: nothing depends on it, and who finds it
+    missing says nothing."""
     log.info("%s: epoch %d took %d ms: %s", name, record.epoch, record.took_ms, record.reason)
     try:
         await node.tell(records.failover_key(graph_uid, name), records.encode_failover(record))
@@ -138,7 +140,8 @@ async def told(node: Node, graph_uid: str, name: str, record: records.FailoverRe
 
 
 async def bring_spec(access: Access, graph_uid: str, found: bytes) -> None:
-    """Write the compiled graph where nobody has yet: a graph starts without the controller, which alone changes it later. Raises WireError."""
+    """Write the compiled graph where nobody has yet: a graph starts without the controller, which alone
+    changes it later. Raises WireError."""
     spec.decode_spec(found)
     coordination = access.coordination()
     try:

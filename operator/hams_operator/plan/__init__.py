@@ -1,4 +1,5 @@
-"""From a compiled graph, its topology and what Kubernetes holds to what Kubernetes should hold. Pure: no clock, no input or output.
+"""From a compiled graph, its topology and what Kubernetes holds to what Kubernetes should hold. Pure: no
+clock, no input or output.
 
 desired(graph, place, settings)     the objects of a graph
 difference(wanted, held)            what to apply and what to delete

@@ -1,9 +1,10 @@
 """Whether a running graph can become another one as it runs.
 
-How models run, how many instances there are, and bounds may change: pods are replaced one by one and states are handed on. Another shape
-(operators, edges, tensors) is another graph: its processes cannot talk to those of the one before, so it starts beside it and takes over when it
-serves. Operators that keep state in both, under one name, begin with the states they had (ADR 0018). The state of an operator that is removed,
-renamed or made stateless is lost, so that is refused unless an annotation allows it.
+How models run, how many instances there are, and bounds may change: pods are replaced one by one and states
+are handed on. Another shape (operators, edges, tensors) is another graph: its processes cannot talk to those
+of the one before, so it starts beside it and takes over when it serves. Operators that keep state in both,
+under one name, begin with the states they had (ADR 0018). The state of an operator that is removed, renamed
+or made stateless is lost, so that is refused unless an annotation allows it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -16,8 +17,8 @@ from hams_protocol.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which graph shall run where. `refused`: why that is not the one asked for ("": it is). `kept`: of a new one, the operators that go on with the
-    states of the incarnation `follows`."""
+    """Which graph shall run where. `refused`: why that is not the one asked for ("": it is). `kept`: of a new
+    one, the operators that go on with the states of the incarnation `follows`."""
 
     graph: Graph
     place: Place
@@ -35,12 +36,13 @@ def decide(
     used: Callable[[], int] = int,
     unborn: Collection[int] = (),
 ) -> Decision:
-    """`asked` as compiled (its uid does not matter); `running`: the graphs that run now, by incarnation. `whole`: those of which every Deployment is
-    there; `used`: the newest incarnation that has ever run, if that is to be known; `unborn`: those that wait to take states over, and have served
-    nobody.
+    """`asked` as compiled (its uid does not matter); `running`: the graphs that run now, by incarnation.
+    `whole`: those of which every Deployment is there; `used`: the newest incarnation that has ever run, if
+    that is to be known; `unborn`: those that wait to take states over, and have served nobody.
 
-    While another shape comes up, the one before is whole, and asking for that one again is the way back to it and to its states. It gives up
-    those of the newer one, if that was whole too and may have served, so it takes the same annotation.
+    While another shape comes up, the one before is whole, and asking for that one again is the way back to it
+    and to its states. It gives up those of the newer one, if that was whole too and may have served, so it
+    takes the same annotation.
     """
     if not running:
         return Decision(_at(asked, place), place)
@@ -68,7 +70,8 @@ def decide(
         return Decision(
             old,
             old_place,
-            f"{'; '.join(differing(old.data, asked))}: this would lose the state of {', '.join(lost)}. Delete the graph and create it again, "
+            f"{'; '.join(differing(old.data, asked))}: this would lose the state of {', '.join(lost)}. "
+            "Delete the graph and create it again, "
             f'or annotate it with {ALLOW_STATE_LOSS}: "true". Until then it runs as before',
         )
     fresh = replace(place, incarnation=max(newest, used()) + 1)
@@ -78,7 +81,8 @@ def decide(
 
 
 def current(running: Mapping[int, Graph], whole: Collection[int]) -> int:
-    """The incarnation that goes on where nothing else is decided: the newest; not one that is half made, or half gone, beside a whole one."""
+    """The incarnation that goes on where nothing else is decided: the newest; not one that is half made, or
+    half gone, beside a whole one."""
     newest = max(running)
     return newest if newest in whole else max(set(running) & set(whole), default=newest)
 
@@ -88,7 +92,8 @@ def _states(graph: Graph) -> list[str]:
 
 
 def kept_states(old: GraphData, new: GraphData) -> tuple[str, ...]:
-    """Operators whose states another shape goes on with: those that keep one in both, under the same name. In bare-metal mode nobody has a copy."""
+    """Operators whose states another shape goes on with: those that keep one in both, under the same name. In
+    bare-metal mode nobody has a copy."""
     if Mode.NONE in (old.mode, new.mode):
         return ()
     after = {op.name for op in new.operators if op.stateful}

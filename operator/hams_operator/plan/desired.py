@@ -1,8 +1,9 @@
 """All objects of a graph: what `hams render` prints and what the controller applies.
 
-A ConfigMap with the compiled graph, a Service in front of the frontends, a Deployment per operator and one each for frontends and managers,
-a PodDisruptionBudget beside each, and two NetworkPolicies. Deployments replace pods one by one, a new one before an old one: a pod is ready
-when its role is served, so the next one waits until states are in sync.
+A ConfigMap with the compiled graph, a Service in front of the frontends, a Deployment per operator and one
+each for frontends and managers, a PodDisruptionBudget beside each, and two NetworkPolicies. Deployments
+replace pods one by one, a new one before an old one: a pod is ready when its role is served, so the next one
+waits until states are in sync.
 """
 
 import hashlib
@@ -36,8 +37,8 @@ from hams_protocol.graph import Graph, Operator
 def desired(
     graph: Graph, compiled: str, place: Place, settings: Settings, probe_token: str = ""
 ) -> tuple[Json, ...]:
-    """The objects of `graph`, in the order in which they are best applied. `compiled`: the graph as etcd holds it; it has the uid of `place`.
-    `probe_token`: what the kubelet's probes bear."""
+    """The objects of `graph`, in the order in which they are best applied. `compiled`: the graph as etcd
+    holds it; it has the uid of `place`. `probe_token`: what the kubelet's probes bear."""
     assert graph.data.uid == place.graph_uid(), "compiled for this place"
     objects = [_config_map(graph, compiled, place), *_network_policies(place), _service(place, graph)]
     managers, frontends = {ROLE: MANAGER_ROLE}, {ROLE: FRONTEND_ROLE}
@@ -150,8 +151,8 @@ def _deployment(place: Place, part: str, role: dict[str, str], replicas: int, te
 
 
 def _budget(place: Place, part: str, role: dict[str, str], unavailable: int) -> Json:
-    """At most one away at a time, counting who is not ready: a backup that still copies holds the eviction of its primary up. The only
-    replica of a state is never evicted."""
+    """At most one away at a time, counting who is not ready: a backup that still copies holds the eviction of
+    its primary up. The only replica of a state is never evicted."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -161,7 +162,8 @@ def _budget(place: Place, part: str, role: dict[str, str], unavailable: int) -> 
 
 
 def _network_policies(place: Place) -> list[Json]:
-    """Peers talk to peers of their own graph only; everybody may send requests to frontends, and scrape. The kubelet's probes are always let in."""
+    """Peers talk to peers of their own graph only; everybody may send requests to frontends, and scrape. The
+    kubelet's probes are always let in."""
     peers = {
         "podSelector": {"matchLabels": {GRAPH: place.name}},
         "policyTypes": ["Ingress"],

@@ -1,7 +1,7 @@
 """Wanted objects against held ones: what to apply, what to delete.
 
-An object is applied when it is missing, when it was last applied with another content, or when somebody has changed what we ask for. What
-others add (defaults, status, their own annotations) is left alone.
+An object is applied when it is missing, when it was last applied with another content, or when somebody has
+changed what we ask for. What others add (defaults, status, their own annotations) is left alone.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,7 +18,8 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What to do, in this order. `foreign`: objects of that name that belong to somebody else; they are not touched."""
+    """What to do, in this order. `foreign`: objects of that name that belong to somebody else; they are not
+    touched."""
 
     apply: tuple[Json, ...]
     delete: tuple[Json, ...]
@@ -38,9 +39,9 @@ def difference(
     replaceable: bool,
     given_up: Collection[int] = (),
 ) -> Difference:
-    """`held`: the objects in the namespace that carry the graph's label; one without it may have a wanted name all the same. `replaceable`: the
-    wanted incarnation serves, so objects of earlier ones may go; until then they stay and serve. Those of incarnations that were `given_up` go at
-    once."""
+    """`held`: the objects in the namespace that carry the graph's label; one without it may have a wanted
+    name all the same. `replaceable`: the wanted incarnation serves, so objects of earlier ones may go; until
+    then they stay and serve. Those of incarnations that were `given_up` go at once."""
     over = {str(number) for number in given_up}
     by_key = {key_of(item): item for item in held}
     wanted_keys = {key_of(item): item for item in wanted}
@@ -78,7 +79,8 @@ def _same(found: Json, wanted: Json) -> bool:
 
 
 def covers(found: object, wanted: object) -> bool:
-    """Whether everything in `wanted` is in `found`. Lists of mappings may have more fields in each item, not more items."""
+    """Whether everything in `wanted` is in `found`. Lists of mappings may have more fields in each item, not
+    more items."""
     if isinstance(wanted, dict):
         # The API server leaves out what is empty.
         asked = {key: value for key, value in wanted.items() if value not in ({}, [], "", None)}

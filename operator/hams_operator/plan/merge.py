@@ -1,7 +1,8 @@
 """Strategic merge of a user's podTemplate over the default pod, as `kubectl patch` does it.
 
-Mappings are merged key by key, `null` removes; lists of named things are merged by their key, other lists are replaced; `$patch: delete` and
-`$patch: replace` inside a mapping do what they do in kubectl. The rules per list are those of the Kubernetes API for pods
+Mappings are merged key by key, `null` removes; lists of named things are merged by their key, other lists are
+replaced; `$patch: delete` and `$patch: replace` inside a mapping do what they do in kubectl. The rules per
+list are those of the Kubernetes API for pods
 (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/, "patch strategy").
 """
 

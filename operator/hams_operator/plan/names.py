@@ -1,4 +1,5 @@
-"""Names, labels, ports and paths on which the objects of a graph agree; and where and with what a graph is to run."""
+"""Names, labels, ports and paths on which the objects of a graph agree; and where and with what a graph is to
+run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,15 @@ INCARNATION = "hams.dev/incarnation"
 CONTENT = "hams.dev/content"
 """Annotation: digest of the object as it was applied."""
 RUNS = "hams.dev/runs"
-"""Annotation of pods: digest of the part of the graph on which these processes depend; pods are replaced when it changes."""
+"""Annotation of pods: digest of the part of the graph on which these processes depend; pods are replaced when
+it changes."""
 GRAPH_UID = "hams.dev/graph-uid"
 """Annotation of the graph's ConfigMap: the prefix in etcd."""
 ALLOW_STATE_LOSS = "hams.dev/allow-state-loss"
 """Annotation of a ServiceGraph: a change may lose the states of its operators."""
 RESTART_LOST = "hams.dev/restart-lost"
-"""Annotation of a ServiceGraph: states, lost in the epoch named, that shall begin again: `learner@3`, several separated by commas. Said once, it
-holds for that loss only."""
+"""Annotation of a ServiceGraph: states, lost in the epoch named, that shall begin again: `learner@3`, several
+separated by commas. Said once, it holds for that loss only."""
 MANAGED_BY = "hams"
 FINALIZER = "hams.dev/etcd-keys"
 FIELD_MANAGER = "hams-controller"
@@ -62,15 +64,17 @@ FRONTEND_DRAIN_S = 20
 """How long it may then take to hand over and to be let go, after the requests that were open had the rest."""
 
 FRONTEND_SETTLE_S = 10
-"""A frontend has been ready for this long before the next one is replaced: by then the one before has handed over."""
+"""A frontend has been ready for this long before the next one is replaced: by then the one before has handed
+over."""
 
 LINK_BYTES = 4 << 30
-"""Memory that a proxy and its model share. A primary keeps `window` + 1 versions of its state there, and so does a backup: five of 500 MB, and
-tensors on their way. What does not fit waits."""
+"""Memory that a proxy and its model share. A primary keeps `window` + 1 versions of its state there, and so
+does a backup: five of 500 MB, and tensors on their way. What does not fit waits."""
 PROXY_MEMORY_BYTES = 256 << 20
 """Beyond what it shares with its model: 71 MiB resident after 100,000 requests (docs/performance.md)."""
 FRONTEND_MEMORY_BYTES = 1536 << 20
-"""100 MiB resident after 100,000 requests, 1 GiB of requests and replies in shared memory, and what is on its way to and from clients."""
+"""100 MiB resident after 100,000 requests, 1 GiB of requests and replies in shared memory, and what is on its
+way to and from clients."""
 MANAGER_MEMORY_BYTES = 256 << 20
 """67 MiB resident."""
 
@@ -107,8 +111,8 @@ POD_FIELDS = (
     "spec.volumes[].ephemeral",
     "spec.volumes[].persistentVolumeClaim",
 )
-"""What a podTemplate may set unless the chart says otherwise: placement, sizes and volumes, and nothing by which a pod gets rights, Secrets or its
-node's files."""
+"""What a podTemplate may set unless the chart says otherwise: placement, sizes and volumes, and nothing by
+which a pod gets rights, Secrets or its node's files."""
 SERVICE_FIELDS = (
     "metadata.labels",
     "metadata.annotations",
@@ -131,10 +135,11 @@ SERVICE_FIELDS = (
 class Settings:
     """What all graphs of one controller have in common.
 
-    `etcd`: endpoints, separated by commas. `image`: of proxies, frontends and managers. `history`: a folder of the node that every container
-    mounts and records its history into (tests only; "": none is recorded). `tls`: pods mount the Secret with which they prove who they are, and
-    which the controller makes. `log_format`: of every container of ours (`hams_wire.logs`).
-    `pod_fields`, `service_fields`: what templates may set (`plan.permitted`).
+    `etcd`: endpoints, separated by commas. `image`: of proxies, frontends and managers. `history`: a folder
+    of the node that every container mounts and records its history into (tests only; "": none is recorded).
+    `tls`: pods mount the Secret with which they prove who they are, and which the controller makes.
+    `log_format`: of every container of ours (`hams_wire.logs`). `pod_fields`, `service_fields`: what
+    templates may set (`plan.permitted`).
     """
 
     etcd: str = DEFAULT_ETCD
@@ -149,9 +154,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which graph: its name and namespace, and the uid of its ServiceGraph ("": rendered without one, so nothing owns the objects).
+    """Which graph: its name and namespace, and the uid of its ServiceGraph ("": rendered without one, so
+    nothing owns the objects).
 
-    `incarnation` counts the shapes a graph has had: 0 for the first. Each has processes, states and etcd keys of its own.
+    `incarnation` counts the shapes a graph has had: 0 for the first. Each has processes, states and etcd keys
+    of its own.
     """
 
     name: str
@@ -175,7 +182,8 @@ class Place:
 
     @property
     def secret(self) -> str:
-        """The name of the Secret with the certificates of the graph's parts. All incarnations have the same."""
+        """The name of the Secret with the certificates of the graph's parts. All incarnations have the
+        same."""
         return f"{self.name}-hams-tls"
 
     @property

@@ -1,4 +1,5 @@
-"""What a person wants to see as Kubernetes Events: told from two statuses, so that nothing is said twice and nothing needs to be remembered."""
+"""What a person wants to see as Kubernetes Events: told from two statuses, so that nothing is said twice and
+nothing needs to be remembered."""
 
 from dataclasses import dataclass
 
@@ -28,7 +29,10 @@ def news(graph: Graph, before: Json, now: Json) -> tuple[News, ...]:
     failure, known = now.get("lastFailureInfo"), before.get("lastFailureInfo")
     if failure and (not known or known.get("instance") != failure["instance"]):
         last = failure["log"].splitlines()[-1:] or ["it said nothing"]
-        text = f"the model of {failure['operator']} keeps ending ({failure['instance']}, exit code {failure['exitCode']}): {last[0]}"
+        text = (
+            f"the model of {failure['operator']} keeps ending ({failure['instance']}, exit code "
+            f"{failure['exitCode']}): {last[0]}"
+        )
         found.append(News("ModelCrashLoop", text, warning=True))
     return tuple(found)
 
@@ -56,7 +60,10 @@ def _of_operator(graph: Graph, old: Json, new: Json) -> list[News]:
             found.append(News("RolledBack", f"{name} begins epoch {new['epoch']}: {reason}"))
     loss = new.get("lastLoss")
     if loss is not None and loss != old.get("lastLoss"):
-        text = f"the state of {name} was lost and began again in epoch {loss['epoch']} from version {loss['version']}"
+        text = (
+            f"the state of {name} was lost and began again in epoch {loss['epoch']} from version "
+            f"{loss['version']}"
+        )
         found.append(News("StateRestarted", text, warning=True))
     held, holds = len(old.get("inSync", [])), len(new.get("inSync", []))
     if held < op.backups <= holds:

@@ -1,7 +1,9 @@
-"""Which fields the templates of a ServiceGraph may set. Who may write a ServiceGraph may not thereby run any pod: no token, no Secret, no folder of a
-node and no privilege comes by a template unless whoever installed the controller has allowed its field.
+"""Which fields the templates of a ServiceGraph may set. Who may write a ServiceGraph may not thereby run any
+pod: no token, no Secret, no folder of a node and no privilege comes by a template unless whoever installed
+the controller has allowed its field.
 
-A field is a path such as `spec.tolerations` or `spec.containers[].resources`, and allows all below it; `*` allows everything.
+A field is a path such as `spec.tolerations` or `spec.containers[].resources`, and allows all below it; `*`
+allows everything.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,7 +15,8 @@ EVERYTHING = "*"
 
 
 def read_permitted(item: Json, uid: str, settings: Settings) -> Graph:
-    """The graph of a resource as Kubernetes holds it. Raises InvalidGraph, also for templates with fields that are not allowed."""
+    """The graph of a resource as Kubernetes holds it. Raises InvalidGraph, also for templates with fields
+    that are not allowed."""
     graph = load_object({name: value for name, value in item.items() if name != "status"}, uid=uid)
     problems = list(_forbidden(item["spec"], settings))
     if problems:

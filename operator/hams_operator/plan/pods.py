@@ -1,10 +1,12 @@
 """The pods of a graph: what `hams up` starts as processes, as containers with the same command lines.
 
-An operator's pod has the containers `model` and `proxy`. The proxy is a native sidecar (an init container that goes on): up before the model,
-and stopped by the kubelet only after it. But the model serves on until its proxy lets go, so the proxy is told to leave by its preStop hook,
-which the kubelet runs at once, for all containers; it hands its role over and closes the link, the model ends, and then the proxy.
+An operator's pod has the containers `model` and `proxy`. The proxy is a native sidecar (an init container
+that goes on): up before the model, and stopped by the kubelet only after it. But the model serves on until
+its proxy lets go, so the proxy is told to leave by its preStop hook, which the kubelet runs at once, for all
+containers; it hands its role over and closes the link, the model ends, and then the proxy.
 
-Processes share the pod's process namespace: so none of them is process 1, which could neither be killed nor stopped from inside.
+Processes share the pod's process namespace: so none of them is process 1, which could neither be killed nor
+stopped from inside.
 """
 
 import hashlib
@@ -126,7 +128,8 @@ def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings, p
 
 
 def _limit_proxy(pod: Json) -> None:
-    """What a proxy writes into the memory that it shares with its model is charged to the proxy: its limit follows that volume's."""
+    """What a proxy writes into the memory that it shares with its model is charged to the proxy: its limit
+    follows that volume's."""
     link: Json = next((item for item in pod["spec"]["volumes"] if item.get("name") == "link"), {})
     shared = bytes_of(str((link.get("emptyDir") or {}).get("sizeLimit", "")))
     if shared is None:
@@ -312,7 +315,8 @@ def _pod(
 
 
 def _with_template(pod: Json, template: Json, graph: Graph) -> Json:
-    """The user's podTemplate over the default; what it says of `proxy` among the containers is meant for the sidecar."""
+    """The user's podTemplate over the default; what it says of `proxy` among the containers is meant for the
+    sidecar."""
     spec = dict(template.get("spec") or {})
     containers = spec.get("containers") or []
     for_proxy = [item for item in containers if isinstance(item, dict) and item.get("name") == PROXY]
@@ -327,8 +331,9 @@ def _with_template(pod: Json, template: Json, graph: Graph) -> Json:
 
 
 def _tolerations(given: list[Json], evict_after_s: float) -> list[Json]:
-    """What is asked for, and how long a pod stays on a node that is away; without this Kubernetes adds its own five minutes, during which a state
-    has one copy less. A list of tolerations replaces another one, so these are added behind it."""
+    """What is asked for, and how long a pod stays on a node that is away; without this Kubernetes adds its
+    own five minutes, during which a state has one copy less. A list of tolerations replaces another one, so
+    these are added behind it."""
     known = {item.get("key") for item in given if item.get("effect") in (None, "", "NoExecute")}
     return [
         *given,
@@ -345,7 +350,7 @@ def _tolerations(given: list[Json], evict_after_s: float) -> list[Json]:
     ]
 
 
-# -- what each kind of process depends on ----------------------------------------------------------------------------------------------
+# -- what each kind of process depends on --------------------------------------------------------------------
 
 
 def relevant_to_operator(graph: Graph, op: Operator) -> str:

@@ -16,7 +16,8 @@ RESIGNED = 75
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a container of a pod ended last, and how often it has: exit code (negative: the signal) and the last lines of its log."""
+    """How a container of a pod ended last, and how often it has: exit code (negative: the signal) and the
+    last lines of its log."""
 
     exit_code: int
     log: str
@@ -34,9 +35,10 @@ class Failure:
 class Pod:
     """One pod. `of`: its operator, "frontend" or "manager". `role`: as it is labelled.
 
-    `unschedulable`, `waiting`: why it does not start, or "". `bound_at`: since when it has a node whose kubelet has said
-    nothing of it yet, or "". `creating_since`: since when a kubelet makes its containers, or "": what keeps it from that
-    is in the pod's Events only. `gone_by`: when its kubelet should have ended it, or "": it was not asked to.
+    `unschedulable`, `waiting`: why it does not start, or "". `bound_at`: since when it has a node whose
+    kubelet has said nothing of it yet, or "". `creating_since`: since when a kubelet makes its containers, or
+    "": what keeps it from that is in the pod's Events only. `gone_by`: when its kubelet should have ended it,
+    or "": it was not asked to.
     """
 
     name: str
@@ -92,7 +94,8 @@ def pod_seen(item: Json) -> Pod:
 
 
 def _failure(containers: list[Json]) -> Failure | None:
-    """Of the model, or else of the container that has ended most often. One that was revoked ended rightly, and says so."""
+    """Of the model, or else of the container that has ended most often. One that was revoked ended rightly,
+    and says so."""
     in_order = sorted(containers, key=lambda item: (item["name"] != MODEL, -int(item.get("restartCount", 0))))
     for found in in_order:
         ended = (found.get("state") or {}).get("terminated") or (found.get("lastState") or {}).get(
@@ -112,12 +115,14 @@ def _failure(containers: list[Json]) -> Failure | None:
 
 
 def keeps_ending(pod: Pod) -> bool:
-    """Whether a container of a pod that is not ready has ended in vain so often that the kubelet backs off."""
+    """Whether a container of a pod that is not ready has ended in vain so often that the kubelet backs
+    off."""
     return not pod.ready and pod.failure is not None and pod.failure.restarts >= CRASH_LOOP_RESTARTS
 
 
 def pod_of(instance: InstanceId, pods: Collection[str]) -> str | None:
-    """The pod in which an instance runs, or ran: its id is the pod's name and what makes it fresh (`hams_wire.process.instance_in`)."""
+    """The pod in which an instance runs, or ran: its id is the pod's name and what makes it fresh
+    (`hams_wire.process.instance_in`)."""
     found = [pod for pod in pods if instance.startswith(f"{pod}-")]
     return max(found, key=len, default=None)
 
@@ -144,9 +149,11 @@ def named_in(topology: Topology) -> set[InstanceId]:
 
 
 def pods_over(topology: Topology, registered: Collection[InstanceId], pods: Iterable[Pod]) -> tuple[Pod, ...]:
-    """Pods to delete: all that ever lived in them was revoked. Not while the topology names one of their instances: its kept state may be the
-    last copy (protocol.md, sections 6 and 7). Nor while an instance lives there under a fresh id. Nor where a container keeps ending: a fresh pod
-    would end as well, at once and without the kubelet's back-off, which is what keeps a graph that cannot start from taking the nodes of others."""
+    """Pods to delete: all that ever lived in them was revoked. Not while the topology names one of their
+    instances: its kept state may be the last copy (protocol.md, sections 6 and 7). Nor while an instance
+    lives there under a fresh id. Nor where a container keeps ending: a fresh pod would end as well, at once
+    and without the kubelet's back-off, which is what keeps a graph that cannot start from taking the nodes of
+    others."""
     living = [pod for pod in pods if not pod.deleting and not keeps_ending(pod)]
     named = named_in(topology)
     revoked = set(topology.revoked)
@@ -164,15 +171,17 @@ def pods_over(topology: Topology, registered: Collection[InstanceId], pods: Iter
 def pods_silent(
     topology: Topology, registered: Collection[InstanceId], pods: Iterable[Pod]
 ) -> tuple[Pod, ...]:
-    """Pods that say Ready though no instance is registered there, nor named by the topology: a dead backup, standby or manager has no role that
-    anybody would revoke, and the kubelet that would say that it is dead is so, too."""
+    """Pods that say Ready though no instance is registered there, nor named by the topology: a dead backup,
+    standby or manager has no role that anybody would revoke, and the kubelet that would say that it is dead
+    is so, too."""
     living = [pod for pod in pods if pod.ready and not pod.deleting]
     homed = {pod.name for pod in homes(named_in(topology) | set(registered), living).values()}
     return tuple(pod for pod in living if pod.name not in homed)
 
 
 def roles_of(topology: Topology, registered: Mapping[InstanceId, str], pods: Iterable[Pod]) -> dict[str, str]:
-    """The role that each pod's label should name: primary, backup, joining, active, standby, frontend, manager. `registered`: whose each is."""
+    """The role that each pod's label should name: primary, backup, joining, active, standby, frontend,
+    manager. `registered`: whose each is."""
     places = homes(named_in(topology) | set(registered), pods)
     found: dict[str, str] = {}
     for instance, of in registered.items():

@@ -1,12 +1,14 @@
 """The status that is true now: conditions, operators, and what `kubectl get sg` shows.
 
-`Ready=True` only while the graph answers: every state has a primary and every slot an owner, registered and in a ready pod, a frontend is
-ready, and the Service that leads to it is there and the graph's own. `Redundant=True` only while every replica set has its backups in sync and
-standbys are warm. What is not known is said to be unknown.
+`Ready=True` only while the graph answers: every state has a primary and every slot an owner, registered and
+in a ready pod, a frontend is ready, and the Service that leads to it is there and the graph's own.
+`Redundant=True` only while every replica set has its backups in sync and standbys are warm. What is not known
+is said to be unknown.
 
-Tools that wait for objects (kubectl, Argo CD, Flux) follow the conventions of kstatus: `Reconciling=True` while something is under way,
-`Stalled=True` where nothing goes on until a person does something, and `observedGeneration` only of what was applied or refused. `Ready` and
-`Redundant` are about what runs: where that is not what is asked for, they name the generation that runs.
+Tools that wait for objects (kubectl, Argo CD, Flux) follow the conventions of kstatus: `Reconciling=True`
+while something is under way, `Stalled=True` where nothing goes on until a person does something, and
+`observedGeneration` only of what was applied or refused. `Ready` and `Redundant` are about what runs: where
+that is not what is asked for, they name the generation that runs.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +26,8 @@ CHANGE_REFUSED = "ChangeRefused"
 REPLACING = "Replacing"
 """Reason of Progressing=True while another shape comes up beside the one that serves."""
 REJECTED = "Rejected"
-"""Reason of Progressing=False, and of Ready=False where nothing serves, while the API server refuses something for good."""
+"""Reason of Progressing=False, and of Ready=False where nothing serves, while the API server refuses
+something for good."""
 NAME_TAKEN = "NameTaken"
 """As REJECTED, while an object of somebody else has the name of one of ours."""
 UNSETTLED = (CHANGE_REFUSED, REPLACING, REJECTED, NAME_TAKEN)
@@ -45,14 +48,15 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd cannot be read, or "": then
-    topology and registrations are what they last were. `refused`: why another graph runs than is asked for, or "". `replacing`: what is known of
-    another shape that comes up, or "". `problem`: what keeps Kubernetes from holding what it should; what serves serves on all the same.
-    `unapplied`: why what is asked for could not be applied just now, or "". `rolling`: whose pods Kubernetes is replacing.
-    `addressed`: whether the Service that `status.url` names is there, and of this graph; all incarnations have the same.
-    `refusals`: of operators, frontend or manager, why Kubernetes makes no more pods of them; `warnings`: of pods, by name, what their newest Event
-    warns of, where containers are not made.
-    `failovers`, `versions` (epoch, version): what managers and primaries have told, by operator."""
+    """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd
+    cannot be read, or "": then topology and registrations are what they last were. `refused`: why another
+    graph runs than is asked for, or "". `replacing`: what is known of another shape that comes up, or "".
+    `problem`: what keeps Kubernetes from holding what it should; what serves serves on all the same.
+    `unapplied`: why what is asked for could not be applied just now, or "". `rolling`: whose pods Kubernetes
+    is replacing. `addressed`: whether the Service that `status.url` names is there, and of this graph; all
+    incarnations have the same. `refusals`: of operators, frontend or manager, why Kubernetes makes no more
+    pods of them; `warnings`: of pods, by name, what their newest Event warns of, where containers are not
+    made. `failovers`, `versions` (epoch, version): what managers and primaries have told, by operator."""
 
     topology: Topology = field(default_factory=Topology)
     registered: Mapping[InstanceId, str] = field(default_factory=dict)
@@ -71,7 +75,8 @@ class World:
 
 
 def status_of(graph: Graph, place: Place, world: World, before: Json, generation: int, now: str) -> Json:
-    """The whole status. `before`: the one that stands there now; `generation`: metadata.generation; `now`: RFC 3339."""
+    """The whole status. `before`: the one that stands there now; `generation`: metadata.generation; `now`:
+    RFC 3339."""
     pods = tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
     seen = _Seen(graph, world, pods)
     ready, redundant = seen.why_not_ready(), seen.why_not_redundant()
@@ -111,7 +116,8 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
 
 
 def refusal(before: Json, problems: Missing, generation: int, now: str, ready: str = "False") -> Json:
-    """The status of a graph that cannot be run as it stands: nothing else about it is known to have changed. `ready`: "Unknown" if it may answer."""
+    """The status of a graph that cannot be run as it stands: nothing else about it is known to have changed.
+    `ready`: "Unknown" if it may answer."""
     conditions = [
         _condition("Ready", ready, *problems, before, generation, now),
         _condition("Redundant", "Unknown", *problems, before, generation, now),
@@ -157,8 +163,9 @@ def serving(graph: Graph, place: Place, world: World) -> Callable[[InstanceId], 
 
 
 def answers(graph: Graph, place: Place, world: World) -> bool:
-    """Whether what runs answers whoever reaches it. That nobody does, for want of a Service, says nothing against the pods: another shape may
-    take their place, or be told of in their stead, only if these do not serve."""
+    """Whether what runs answers whoever reaches it. That nobody does, for want of a Service, says nothing
+    against the pods: another shape may take their place, or be told of in their stead, only if these do not
+    serve."""
     return (
         _Seen(
             graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
@@ -178,7 +185,8 @@ class _Seen:
         self.homes = homes(set(world.registered) | named_in(world.topology), pods)
 
     def serves(self, instance: InstanceId) -> bool:
-        """Whether an instance is registered (if etcd can be asked) and its pod says that its role is served."""
+        """Whether an instance is registered (if etcd can be asked) and its pod says that its role is
+        served."""
         pod = self.homes.get(instance)
         return (
             pod is not None
@@ -187,7 +195,8 @@ class _Seen:
         )
 
     def why_not_ready(self) -> Missing | None:
-        """What keeps the graph from answering. A problem of objects keeps nothing from it that serves already, and that can be reached."""
+        """What keeps the graph from answering. A problem of objects keeps nothing from it that serves
+        already, and that can be reached."""
         found = self.why_unserved()
         if found is None:
             return None if self.world.addressed else self._no_service()
@@ -198,7 +207,8 @@ class _Seen:
         return self.why_not_started() or found
 
     def why_not_started(self) -> Missing | None:
-        """Why Kubernetes does not bring a pod up, in its own words or in those of the container that ended."""
+        """Why Kubernetes does not bring a pod up, in its own words or in those of the container that
+        ended."""
         loop = self._crash_loop()
         if loop is not None and loop.failure is not None:
             last = f"last with exit code {loop.failure.exit_code}: {loop.failure.last_line}"
@@ -254,7 +264,8 @@ class _Seen:
         return None
 
     def why_not_redundant(self) -> Missing | None:
-        """What is missing for the next failure to lose nothing, and why Kubernetes does not bring it, if it does not."""
+        """What is missing for the next failure to lose nothing, and why Kubernetes does not bring it, if it
+        does not."""
         missing = self._why_not_redundant()
         cause = self.why_not_started() if missing is not None and missing[0] == "Degraded" else None
         return missing if missing is None or cause is None else (missing[0], f"{missing[1]}; {cause[1]}")
@@ -298,7 +309,8 @@ class _Seen:
         return sorted(name for name in mine if role_of(self.topology, op, name) == "standby")
 
     def in_sync(self) -> str:
-        """Backups in sync of backups wanted, over all states. One too many, after a scale down, makes up for none that is missing."""
+        """Backups in sync of backups wanted, over all states. One too many, after a scale down, makes up for
+        none that is missing."""
         wanted = {op.name: op.backups for op in self.graph.data.operators if op.stateful}
         wanted |= dict.fromkeys(self.graph.shard_names, self.graph.data.frontend.replicas - 1)
         held = sum(min(len(self.topology.find(name).in_sync), most) for name, most in wanted.items())
@@ -335,7 +347,8 @@ class _Seen:
         return found
 
     def version(self, item: ReplicaSet) -> int | None:
-        """The newest durable version that was told: by the primary of this epoch, or by the commit that began the epoch."""
+        """The newest durable version that was told: by the primary of this epoch, or by the commit that began
+        the epoch."""
         told = self.world.versions.get(item.name)
         return told[1] if told is not None and told[0] == item.epoch else item.end_of(item.epoch - 1)
 
@@ -364,8 +377,9 @@ class _Seen:
 def _failover(
     item: ReplicaSet, earlier: Json, topology: Topology, told: Told | None, now: str
 ) -> Json | None:
-    """An epoch that began since the status before is a failover, or a handover. When, as far as it can be seen from here; how long it took, once
-    the manager that committed it has told. What ran again is known of a handover only: nothing."""
+    """An epoch that began since the status before is a failover, or a handover. When, as far as it can be
+    seen from here; how long it took, once the manager that committed it has told. What ran again is known of
+    a handover only: nothing."""
     known = earlier.get("epoch", 0)
     last: Json | None = earlier.get("lastFailover")
     if item.epoch > max(known, 1):

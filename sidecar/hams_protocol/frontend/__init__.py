@@ -1,4 +1,5 @@
-"""The frontend's part of the protocol (protocol.md, section 5): shard logs, admission, injection, sinks, replies, completion."""
+"""The frontend's part of the protocol (protocol.md, section 5): shard logs, admission, injection, sinks,
+replies, completion."""
 
 from hams_protocol.frontend.kept import KeptLogs
 from hams_protocol.frontend.machine import FrontendMachine

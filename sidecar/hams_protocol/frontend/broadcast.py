@@ -1,7 +1,8 @@
-"""Completion, told to everybody who retains anything (protocol.md, section 5): deltas soon, everything again now and then.
+"""Completion, told to everybody who retains anything (protocol.md, section 5): deltas soon, everything again
+now and then.
 
-A notice may be lost, so everything known of the shards owned here is repeated for as long as this instance lives; whoever sends a
-token of a complete request is told at once.
+A notice may be lost, so everything known of the shards owned here is repeated for as long as this instance
+lives; whoever sends a token of a complete request is told at once.
 """
 
 from collections.abc import Iterable

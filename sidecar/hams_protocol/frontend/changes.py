@@ -1,7 +1,8 @@
-"""The changes of the topology that a frontend proposes itself: of its own shards' sets, and their handoff when it drains.
+"""The changes of the topology that a frontend proposes itself: of its own shards' sets, and their handoff
+when it drains.
 
-One proposal at a time, not before the outcome of the last one is known or `propose_retry_s` has passed. It decides nothing about other
-instances' roles (protocol.md, section 2).
+One proposal at a time, not before the outcome of the last one is known or `propose_retry_s` has passed. It
+decides nothing about other instances' roles (protocol.md, section 2).
 """
 
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from hams_protocol.topology import Topology
 
 
 class Changes:
-    """`members` are the registered instances; `clients` says how many wait here, `stop` ends this instance."""
+    """`members` are the registered instances; `clients` says how many wait here, `stop` ends this
+    instance."""
 
     def __init__(
         self,
@@ -44,9 +46,11 @@ class Changes:
         self._propose_at = self._ctx.now + (limits.propose_retry_s if failed else 0.0)
 
     def propose(self) -> None:
-        """The owner's own compare-and-swap: hand a shard over, admit a joiner of the ack set, or drop a member that is dead or does not receive.
+        """The owner's own compare-and-swap: hand a shard over, admit a joiner of the ack set, or drop a
+        member that is dead or does not receive.
 
-        A handover in doubt whose heir is gone is ended by any other change from the same revision: only one of the two can be committed.
+        A handover in doubt whose heir is gone is ended by any other change from the same revision: only one
+        of the two can be committed.
         """
         ctx = self._ctx
         if self._proposing or ctx.knowledge.revision < 0 or ctx.now < self._propose_at:
@@ -64,7 +68,8 @@ class Changes:
                 self._propose(changed)
                 return
         if ctx.now >= ctx.thaw_at:
-            # Who froze a shard here has given up, or is gone: the next generation, with nothing changed, ends the attempt.
+            # Who froze a shard here has given up, or is gone: the next generation, with nothing changed, ends
+            # the attempt.
             self._propose(ctx.knowledge.topology.next())
 
     def _propose(self, changed: Topology) -> None:
@@ -73,8 +78,9 @@ class Changes:
         self._ctx.out.append(Propose(self._ctx.knowledge.revision, changed))
 
     def drain(self) -> None:
-        """Ask to be let go where this instance is in sync, and hand its own shards over once no client waits here any more. Without a shard, or
-        where nobody will ever come to take it, it is over then. Logs that it brought along may be the last: it stays until they are of no use."""
+        """Ask to be let go where this instance is in sync, and hand its own shards over once no client waits
+        here any more. Without a shard, or where nobody will ever come to take it, it is over then. Logs that
+        it brought along may be the last: it stays until they are of no use."""
         waiting = self._clients() > 0
         others = self._ctx.graph.data.frontend.replicas > 1 or any(
             member.of == FRONTEND and member.instance != self._ctx.instance

@@ -1,4 +1,5 @@
-"""What the parts of one frontend machine share: who they are, what they know, and the effects of the step they are in."""
+"""What the parts of one frontend machine share: who they are, what they know, and the effects of the step
+they are in."""
 
 from hams_protocol.effects import Effect, Send
 from hams_protocol.frontend.plan import Plan
@@ -13,11 +14,13 @@ FOREVER = float("inf")
 
 
 class Context:
-    """Shared by the parts of one machine. `out` collects the effects of the present step in their order; `now` is its time.
+    """Shared by the parts of one machine. `out` collects the effects of the present step in their order;
+    `now` is its time.
 
-    `down` are the peers whose connection is broken, since when; at the address of the `refused` ones nobody listens. `wishing`: a shard's set
-    may have to be changed by its owner. `lateness`: of this instance's own loop.
-    `draining`: this instance is to end. `thaw_at`: what a manager froze here and nobody has ended by then, this instance ends.
+    `down` are the peers whose connection is broken, since when; at the address of the `refused` ones nobody
+    listens. `wishing`: a shard's set may have to be changed by its owner. `lateness`: of this instance's own
+    loop. `draining`: this instance is to end. `thaw_at`: what a manager froze here and nobody has ended by
+    then, this instance ends.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
 """A holder of another instance's log: an in-sync follower, or a joiner that copies first.
 
-Invariants: entries are taken only of the epoch this follower is in, in order, without gaps, and never while frozen; what was
-acknowledged is kept until a topology of a higher generation tells which end the log has. It applies an entry only when its owner says
-that it is committed, so a tail can still be cut.
+Invariants: entries are taken only of the epoch this follower is in, in order, without gaps, and never while
+frozen; what was acknowledged is kept until a topology of a higher generation tells which end the log has. It
+applies an entry only when its owner says that it is committed, so a tail can still be cut.
 """
 
 from hams_protocol import limits, mutants
@@ -97,7 +97,8 @@ class ShardFollower:
             self._owed = None
 
     def leave(self) -> None:
-        """This instance is to end: it says so again and again, and is a follower like any other until the topology names it no more."""
+        """This instance is to end: it says so again and again, and is a follower like any other until the
+        topology names it no more."""
         if self._leave_at == FOREVER:
             self._ask_to_leave()
 

@@ -1,8 +1,9 @@
 """Clients of this frontend: which shard a request goes to, who answers it, and when its client stops waiting.
 
-Every request waits here under a counter until it is answered, its deadline passes or its client goes. It is handed to the owner of its
-shard, this instance or another; handing it over again is safe, as the owner knows it by its key or by (instance, counter). A deadline
-decides the client's 504 and nothing else: the request goes on.
+Every request waits here under a counter until it is answered, its deadline passes or its client goes. It is
+handed to the owner of its shard, this instance or another; handing it over again is safe, as the owner knows
+it by its key or by (instance, counter). A deadline decides the client's 504 and nothing else: the request
+goes on.
 """
 
 import zlib
@@ -20,7 +21,8 @@ from hams_protocol.messages import ClientForward, ClientForwardAnswer, ClientFor
 
 
 class Waiting:
-    """A request whose client waits at this frontend. `sent_to` is the owner, in which epoch, that was handed it last."""
+    """A request whose client waits at this frontend. `sent_to` is the owner, in which epoch, that was handed
+    it last."""
 
     __slots__ = ("arrived", "asked_at", "deadline", "event", "sent_to", "shard")
 
@@ -54,7 +56,7 @@ class Gateway:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    # -- the graph as a whole ----------------------------------------------------------------------------------------------
+    # -- the graph as a whole --------------------------------------------------------------------------------
 
     def topology_changed(self) -> None:
         """Whether the graph answers at all; whom waiting requests go to now."""
@@ -76,7 +78,7 @@ class Gateway:
                 return f"{op.name} has not started"
         return None
 
-    # -- clients -----------------------------------------------------------------------------------------------------------
+    # -- clients ---------------------------------------------------------------------------------------------
 
     def request(self, event: ClientRequest) -> None:
         """A client's request: hand it to the owner of its shard, or say at once why not."""
@@ -148,7 +150,7 @@ class Gateway:
                 return shard
         return other
 
-    # -- handing over ------------------------------------------------------------------------------------------------------
+    # -- handing over ----------------------------------------------------------------------------------------
 
     def resubmit(self) -> None:
         """Hand over again what the present owners of the shards were not handed."""
@@ -212,7 +214,7 @@ class Gateway:
         ):
             self._forward(message.counter, found, whole=True)
 
-    # -- answers -----------------------------------------------------------------------------------------------------------
+    # -- answers ---------------------------------------------------------------------------------------------
 
     def answered(self, counter: int, outcome: ReplyEntry | NotServed) -> None:
         """The owner here has an outcome."""
@@ -242,7 +244,7 @@ class Gateway:
         if self._handles.get(found.event.handle) == counter:
             del self._handles[found.event.handle]
 
-    # -- time --------------------------------------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Deadlines, and questions to owners that are silent."""

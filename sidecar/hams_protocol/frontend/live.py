@@ -1,5 +1,5 @@
-"""An open request at the owner of its shard: which sink tokens it has, who waits for it, how far it is. Volatile: a new owner makes it
-anew from the log and from the tokens that are sent again."""
+"""An open request at the owner of its shard: which sink tokens it has, who waits for it, how far it is.
+Volatile: a new owner makes it anew from the log and from the tokens that are sent again."""
 
 from hams_protocol.frontend.plan import Plan
 from hams_protocol.ids import InstanceId
@@ -9,9 +9,10 @@ from hams_protocol.messages import Admit, Token
 class Live:
     """One open request.
 
-    `tokens` and `durable` go by the number of the sink edge; `left` counts those without a durable token. `root` is the client's
-    request at the beginning of a feedback chain (itself, if it is one); `unresolved` counts the feedback edges of the whole chain that
-    have not said whether they go on, and is kept at the root; `overflow` names the operator whose feedback went too deep.
+    `tokens` and `durable` go by the number of the sink edge; `left` counts those without a durable token.
+    `root` is the client's request at the beginning of a feedback chain (itself, if it is one); `unresolved`
+    counts the feedback edges of the whole chain that have not said whether they go on, and is kept at the
+    root; `overflow` names the operator whose feedback went too deep.
     """
 
     __slots__ = (

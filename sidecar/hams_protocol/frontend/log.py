@@ -1,7 +1,9 @@
-"""A shard's log: entries by index, of which a prefix is committed and applied to the state, and a tail that may still be cut.
+"""A shard's log: entries by index, of which a prefix is committed and applied to the state, and a tail that
+may still be cut.
 
-Invariants: `committed <= last`; an entry is applied exactly when it is committed; a cut never reaches below `committed`. Memory is
-bounded: committed entries live on only in the state, but for those that a lagging follower of the owner still needs (`trim`).
+Invariants: `committed <= last`; an entry is applied exactly when it is committed; a cut never reaches below
+`committed`. Memory is bounded: committed entries live on only in the state, but for those that a lagging
+follower of the owner still needs (`trim`).
 """
 
 from collections import deque
@@ -68,7 +70,8 @@ class ShardLog:
         return tuple(islice(self._entries, start, start + limits.resend_log_entries_max))
 
     def cut(self, end: int) -> bool:
-        """Drop the entries above `end`; False if this log cannot have that end: it is too short, or has committed more."""
+        """Drop the entries above `end`; False if this log cannot have that end: it is too short, or has
+        committed more."""
         if not self.committed <= end <= self.last:
             return False
         while self.last > end:
@@ -150,7 +153,8 @@ def _feed(state: ShardState, token: Token) -> None:
 
 
 def empty_log(shard: int, epoch: int, index: int, spec: FrontendSpec, first_n: int = 0) -> ShardLog:
-    """A log without entries. With `first_n`, requests below it are complete: their log was lost and nobody waits for them."""
+    """A log without entries. With `first_n`, requests below it are complete: their log was lost and nobody
+    waits for them."""
     state = ShardState(shard, spec)
     if first_n:
         state.next_n = first_n

@@ -1,11 +1,14 @@
-"""The machine of one frontend instance: clients in front, shards of the log behind, operators around (protocol.md, section 5).
+"""The machine of one frontend instance: clients in front, shards of the log behind, operators around
+(protocol.md, section 5).
 
-`steps(events, now)` returns effects in the order in which they must be performed; `deadline()` says when it wants a Tick. No I/O, no
-clock, no randomness. Here events find the part that they concern: roles of shards (`roles`), clients (`gateway`), sink tokens (`sinks`),
-questions of others (`questions`), the topology's changes (`changes`).
+`steps(events, now)` returns effects in the order in which they must be performed; `deadline()` says when it
+wants a Tick. No I/O, no clock, no randomness. Here events find the part that they concern: roles of shards
+(`roles`), clients (`gateway`), sink tokens (`sinks`), questions of others (`questions`), the topology's
+changes (`changes`).
 
-Never: it decides nothing about other instances' roles (it changes its own shards' sets by compare-and-swap), it never guesses when its
-log does not fit the topology (it stops and says so), and it acts on nothing while frozen.
+Never: it decides nothing about other instances' roles (it changes its own shards' sets by compare-and-swap),
+it never guesses when its log does not fit the topology (it stops and says so), and it acts on nothing while
+frozen.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,8 +77,9 @@ from hams_protocol.stateful.keeper import Keeper
 class FrontendMachine:
     """`step(event, now) -> effects` of one frontend instance.
 
-    `kept` comes from the machine of this frontend's former id, after its `Stop` named a set to keep: those logs answer a Freeze, and
-    one may go on under this id, as long as the topology names the former one in that shard and epoch (protocol.md, section 6).
+    `kept` comes from the machine of this frontend's former id, after its `Stop` named a set to keep: those
+    logs answer a Freeze, and one may go on under this id, as long as the topology names the former one in
+    that shard and epoch (protocol.md, section 6).
     """
 
     def __init__(self, graph: Graph, instance: InstanceId, kept: KeptLogs | None = None) -> None:
@@ -97,14 +101,15 @@ class FrontendMachine:
         self._stopped = False
         self._handlers: dict[type, Callable[[InstanceId, Message], None]] = self._table()
 
-    # -- the machine -------------------------------------------------------------------------------------------------------
+    # -- the machine -----------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
         return self.steps((event,), now)
 
     def steps(self, events: Sequence[Event], now: float) -> list[Effect]:
-        """Events that have come together, in their order; entries for followers, acknowledgements and commitment follow once, after all of them."""
+        """Events that have come together, in their order; entries for followers, acknowledgements and
+        commitment follow once, after all of them."""
         ctx = self._ctx
         if self._stopped:
             return []
@@ -172,7 +177,8 @@ class FrontendMachine:
         return None if self._roles.kept is None else self._roles.kept.former
 
     def kept_logs(self) -> KeptLogs | None:
-        """After a `Stop` that names a set to keep: what a fresh machine should be given, of what the topology may need yet."""
+        """After a `Stop` that names a set to keep: what a fresh machine should be given, of what the topology
+        may need yet."""
         return self._roles.worth_keeping()
 
     @property
@@ -195,7 +201,7 @@ class FrontendMachine:
         """The shards in which this instance has a role."""
         return self._roles.statuses()
 
-    # -- dispatch ----------------------------------------------------------------------------------------------------------
+    # -- dispatch --------------------------------------------------------------------------------------------
 
     def _rare(self, event: Event) -> None:
         if isinstance(event, TopologyLearnt):
@@ -225,7 +231,8 @@ class FrontendMachine:
             self._ctx.out += self.keeper.leave(self._ctx.now)
 
     def _after(self, always: bool) -> None:
-        """What follows the events of a step: timers that are due, replication and commitment, proposals; then the invariants."""
+        """What follows the events of a step: timers that are due, replication and commitment, proposals; then
+        the invariants."""
         timers = always or self._ctx.now >= self._due
         if self.keeper.states:  # of a request that ended in a shard of this frontend no message tells
             self.keeper.requests_completed()
@@ -287,7 +294,7 @@ class FrontendMachine:
             Fence: self._on_fence,
         }
 
-    # -- tokens and notices ------------------------------------------------------------------------------------------------
+    # -- tokens and notices ----------------------------------------------------------------------------------
 
     def _on_deliver(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Deliver)
@@ -324,7 +331,7 @@ class FrontendMachine:
         assert isinstance(message, Completion)
         self.knowledge.completed.learn(message)
 
-    # -- the log -----------------------------------------------------------------------------------------------------------
+    # -- the log ---------------------------------------------------------------------------------------------
 
     def _on_append(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, LogAppend)
@@ -371,7 +378,7 @@ class FrontendMachine:
         if self.keeper.is_for(message):
             self._ctx.out += self.keeper.message(sender, message, self._ctx.now)
 
-    # -- forwarded clients -------------------------------------------------------------------------------------------------
+    # -- forwarded clients -----------------------------------------------------------------------------------
 
     def _on_forward(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, ClientForward)
@@ -396,7 +403,7 @@ class FrontendMachine:
         else:
             self._ctx.send(waiter, answer_message(counter, outcome))
 
-    # -- topology ----------------------------------------------------------------------------------------------------------
+    # -- topology --------------------------------------------------------------------------------------------
 
     def _on_heartbeat(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, Heartbeat)
@@ -449,7 +456,7 @@ class FrontendMachine:
         self._stopped = True
         self._ctx.out.append(Stop(reason, keep))
 
-    # -- members and connections -------------------------------------------------------------------------------------------
+    # -- members and connections -----------------------------------------------------------------------------
 
     def _members_changed(self, event: MembersChanged) -> None:
         members = self._changes.members = {member.instance: member for member in event.members}
@@ -481,7 +488,8 @@ class FrontendMachine:
         self._broadcast.listen(sorted(found.difference(topology.revoked)))
 
     def _late(self, by_s: float) -> None:
-        """This instance's own loop was late: what others said meanwhile is still unread, so they get that time back."""
+        """This instance's own loop was late: what others said meanwhile is still unread, so they get that
+        time back."""
         ctx = self._ctx
         ctx.lateness.late(by_s, ctx.now)
         for peer, since in ctx.down.items():
@@ -505,7 +513,7 @@ class FrontendMachine:
         if peer in self._broadcast.listeners and self._owners:
             self._broadcast.wanted(peer)
 
-    # -- questions ---------------------------------------------------------------------------------------------------------
+    # -- questions -------------------------------------------------------------------------------------------
 
     def _on_slot_query(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, SlotQuery)

@@ -1,10 +1,13 @@
-"""The owner of a shard: logs, replicates, injects, waits for sinks, replies, completes (protocol.md, section 5).
+"""The owner of a shard: logs, replicates, injects, waits for sinks, replies, completes (protocol.md, section
+5).
 
-The order that makes it safe, for every request: the entry is committed, THEN injected; all it shows is durable, THEN the reply is
-logged; the reply is committed, THEN released; every sink token is durable and the reply committed, THEN the request is complete.
-So an owner that was deposed can neither inject nor reply: its followers are frozen, nothing it appends is ever committed.
+The order that makes it safe, for every request: the entry is committed, THEN injected; all it shows is
+durable, THEN the reply is logged; the reply is committed, THEN released; every sink token is durable and the
+reply committed, THEN the request is complete. So an owner that was deposed can neither inject nor reply: its
+followers are frozen, nothing it appends is ever committed.
 
-Invariants, checked after every step: injected => committed; released => committed; the ack set contains the in-sync set.
+Invariants, checked after every step: injected => committed; released => committed; the ack set contains the
+in-sync set.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -84,10 +87,11 @@ class ShardOwner:
         self._answered = 0
         self._taking_over = False
 
-    # -- takeover ----------------------------------------------------------------------------------------------------------
+    # -- takeover --------------------------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """Everything in the log is committed (its end is in every in-sync log): inject again what is not complete."""
+        """Everything in the log is committed (its end is in every in-sync log): inject again what is not
+        complete."""
         ctx, state = self._ctx, self.log.state
         if mutants.on("key-table-not-derived"):
             state.keys.clear()
@@ -160,14 +164,15 @@ class ShardOwner:
             self.open_bytes += live.nbytes
         return live
 
-    # -- admission ---------------------------------------------------------------------------------------------------------
+    # -- admission -------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
         """Whether a further small request would be admitted."""
         return self.open_count < self._spec.max_in_flight and self.open_bytes < self._spec.max_in_flight_bytes
 
     def submit(self, sender: InstanceId, ask: ClientForward) -> bool | None:
-        """A request accepted by frontend `sender`. True: it is committed here; False: it was only asked for and is not here; None: wait."""
+        """A request accepted by frontend `sender`. True: it is committed here; False: it was only asked for
+        and is not here; None: wait."""
         n = self._find(sender, ask)
         if n is None:
             if ask.key is None and ask.counter < self.log.state.tickets.settled(sender):
@@ -241,10 +246,11 @@ class ShardOwner:
             self._inject(live)
         return live
 
-    # -- commitment --------------------------------------------------------------------------------------------------------
+    # -- commitment ------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send followers what is new, commit what the ack set holds, and do what commitment allows, until nothing moves."""
+        """Send followers what is new, commit what the ack set holds, and do what commitment allows, until
+        nothing moves."""
         if self.halted >= 0 or self.log.committed == self.log.last:
             return
         moved = False
@@ -316,7 +322,7 @@ class ShardOwner:
                 if owner is not None:
                     ctx.out.append(Send(owner, Deliver(entry.target, self.epoch, token)))
 
-    # -- sinks -------------------------------------------------------------------------------------------------------------
+    # -- sinks -----------------------------------------------------------------------------------------------
 
     def arrived(self, live: Live, number: int, token: Token) -> None:
         """A sink token, neither orphan nor unknown, for an edge that has none."""
@@ -324,7 +330,8 @@ class ShardOwner:
         self.settle(live, number, token)
 
     def settle(self, live: Live, number: int, token: Token) -> None:
-        """See whether a sink token is durable by now; if not, let it wait for its first pending dependency."""
+        """See whether a sink token is durable by now; if not, let it wait for its first pending
+        dependency."""
         if live.tokens[number] is not token or live.durable[number]:
             return
         pending = self._first_pending(token)
@@ -370,7 +377,8 @@ class ShardOwner:
                     self.settle(live, number, token)
 
     def _feedback(self, live: Live, token: Token) -> None:
-        """A durable token of a feedback edge: a value becomes an internal request, logged before its origin completes."""
+        """A durable token of a feedback edge: a value becomes an internal request, logged before its origin
+        completes."""
         plan, root = self._ctx.plan, live.root
         if root is not None:
             root.unresolved -= 1
@@ -441,7 +449,7 @@ class ShardOwner:
             self._note_reply(entry)
             self._release(live, entry)
 
-    # -- reply and completion ----------------------------------------------------------------------------------------------
+    # -- reply and completion --------------------------------------------------------------------------------
 
     def _reply_committed(self, entry: ReplyEntry) -> None:
         live = self.live.get(entry.request.n)
@@ -476,10 +484,11 @@ class ShardOwner:
         self._outbox.complete((request,))
         self._announce(request)
 
-    # -- what others ask ---------------------------------------------------------------------------------------------------
+    # -- what others ask -------------------------------------------------------------------------------------
 
     def held_from(self, source: str) -> list[Token]:
-        """Sink tokens of open requests that came from one operator; a First's close says nothing of its value or route."""
+        """Sink tokens of open requests that came from one operator; a First's close says nothing of its value
+        or route."""
         found: list[Token] = []
         for live in self.live.values():
             for (_, target, _), token in zip(self._ctx.plan.sinks, live.tokens, strict=True):
@@ -487,19 +496,22 @@ class ShardOwner:
                     found.append(token)
         return found
 
-    # -- planned handoff ---------------------------------------------------------------------------------------------------
+    # -- planned handoff -------------------------------------------------------------------------------------
 
     @property
     def in_doubt(self) -> bool:
-        """This owner has proposed to hand the shard over, in the newest generation it knows: that may be committed, or not."""
+        """This owner has proposed to hand the shard over, in the newest generation it knows: that may be
+        committed, or not."""
         return 0 <= self.halted == self._handed_at
 
     def hand_over(self, members: Mapping[InstanceId, Member]) -> Topology | None:
-        """The topology in which a follower that holds the whole log owns the shard; None while there is none, or entries are under way.
+        """The topology in which a follower that holds the whole log owns the shard; None while there is none,
+        or entries are under way.
 
-        While somebody could have it, nothing that other frontends forward is admitted: under load the log's tail would never be committed at once.
-        From the proposal on nothing is sent or committed until a higher generation is known: the end is what was this log's last entry. A proposal
-        that came to nothing is made again with the same end; what was appended meanwhile nobody else has seen.
+        While somebody could have it, nothing that other frontends forward is admitted: under load the log's
+        tail would never be committed at once. From the proposal on nothing is sent or committed until a
+        higher generation is known: the end is what was this log's last entry. A proposal that came to nothing
+        is made again with the same end; what was appended meanwhile nobody else has seen.
         """
         ctx, log, again = self._ctx, self.log, self.in_doubt
         if not again:
@@ -526,7 +538,7 @@ class ShardOwner:
             self._handed_end = end
         return changed
 
-    # -- time --------------------------------------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Resend; in a mode without retention, give up requests that can no longer complete."""
@@ -551,7 +563,8 @@ class ShardOwner:
         """The invariants of this owner."""
         if self._injected > self.log.committed or self._answered > self.log.committed:
             raise InvariantError(
-                f"shard {self.shard}: injected or released up to {max(self._injected, self._answered)}, committed {self.log.committed}"
+                f"shard {self.shard}: injected or released up to {max(self._injected, self._answered)}, "
+                f"committed {self.log.committed}"
             )
         self.replication.check()
 

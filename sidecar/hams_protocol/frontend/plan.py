@@ -1,4 +1,5 @@
-"""What a frontend looks up for every request, worked out once from the graph: entry edges, sink edges, how the reply is chosen."""
+"""What a frontend looks up for every request, worked out once from the graph: entry edges, sink edges, how
+the reply is chosen."""
 
 from hams_protocol import limits
 from hams_protocol.frozen import frozen
@@ -17,7 +18,8 @@ class Entry:
 
 @frozen
 class Choice:
-    """A reply tensor: per source in order of preference, the sink edges (one per lane) on which it may come."""
+    """A reply tensor: per source in order of preference, the sink edges (one per lane) on which it may
+    come."""
 
     name: str
     sources: tuple[tuple[int, ...], ...]
@@ -58,7 +60,8 @@ class Plan:
         self.renames = {op.name: op.feedback.inputs for op in graph.data.operators if op.feedback is not None}
 
     def routed(self, present: tuple[str, ...]) -> tuple[str, ...]:
-        """The entry edges that get a value: some tensor of theirs is present, and none that they need is absent."""
+        """The entry edges that get a value: some tensor of theirs is present, and none that they need is
+        absent."""
         found = self._routes.get(present)
         if found is None:
             have = frozenset(present)

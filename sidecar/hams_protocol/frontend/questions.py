@@ -1,7 +1,9 @@
-"""What managers and operators' new owners ask a frontend: is it alive, how far goes its log, what has it received from a slot.
+"""What managers and operators' new owners ask a frontend: is it alive, how far goes its log, what has it
+received from a slot.
 
-Answers commit to nothing but what protocol.md says: who has answered a Freeze takes and commits nothing more of that epoch until it
-learns a higher generation; who has answered a SlotQuery refuses the slot's former owner for ever.
+Answers commit to nothing but what protocol.md says: who has answered a Freeze takes and commits nothing more
+of that epoch until it learns a higher generation; who has answered a SlotQuery refuses the slot's former
+owner for ever.
 """
 
 from hams_protocol import limits, mutants
@@ -51,7 +53,8 @@ class Questions:
         self._ctx.send(sender, ProbeAnswer(message.nonce, Health.HEALTHY, self._ctx.generation, reports))
 
     def freeze(self, sender: InstanceId, message: Freeze) -> None:
-        """Take and commit nothing more of this epoch, until a higher generation is learnt; say how far the log goes."""
+        """Take and commit nothing more of this epoch, until a higher generation is learnt; say how far the
+        log goes."""
         ctx, roles = self._ctx, self._roles
         shard = roles.numbers.get(message.name)
         if (
@@ -91,9 +94,11 @@ class Questions:
         )
 
     def slot_query(self, sender: InstanceId, message: SlotQuery) -> None:
-        """Fence the slot's former owner, then say for each shard of this instance which of its tokens are here for open requests.
+        """Fence the slot's former owner, then say for each shard of this instance which of its tokens are
+        here for open requests.
 
-        For shards that it follows it says nothing: their owner may have received a value, and logged it, and not have sent that here yet.
+        For shards that it follows it says nothing: their owner may have received a value, and logged it, and
+        not have sent that here yet.
         """
         ctx, roles = self._ctx, self._roles
         if not mutants.on("query-without-fence"):

@@ -1,8 +1,10 @@
-"""Who holds the owner's log: its followers, the ack set, and the changes of the in-sync set that the owner proposes.
+"""Who holds the owner's log: its followers, the ack set, and the changes of the in-sync set that the owner
+proposes.
 
-Invariant: the ack set contains the topology's in-sync set at every moment. A joiner enters it before the compare-and-swap that
-admits it; a member leaves it only when a topology without it is known. An entry is committed when all of the ack set hold it.
-It never decides for a manager: it changes its own set only, as the living owner (protocol.md, section 2).
+Invariant: the ack set contains the topology's in-sync set at every moment. A joiner enters it before the
+compare-and-swap that admits it; a member leaves it only when a topology without it is known. An entry is
+committed when all of the ack set hold it. It never decides for a manager: it changes its own set only, as the
+living owner (protocol.md, section 2).
 """
 
 from collections.abc import Mapping
@@ -22,10 +24,11 @@ COPYING = -1
 
 
 class Follower:
-    """What the owner knows of one holder of its log. `acked`: it holds everything up to there; `told`: the commit index it was told.
+    """What the owner knows of one holder of its log. `acked`: it holds everything up to there; `told`: the
+    commit index it was told.
 
-    `leaves_at`: it has asked to be let go, and this is how long it is kept for. `silent_since`: like `stalled_since`, but short delays of the
-    owner itself do not move it.
+    `leaves_at`: it has asked to be let go, and this is how long it is kept for. `silent_since`: like
+    `stalled_since`, but short delays of the owner itself do not move it.
     """
 
     __slots__ = (
@@ -82,7 +85,7 @@ class Replication:
         for instance in roles.in_sync:
             self._followers[instance] = Follower(instance, log.last, True)
 
-    # -- the set -----------------------------------------------------------------------------------------------------------
+    # -- the set ---------------------------------------------------------------------------------------------
 
     @property
     def ack_set(self) -> frozenset[InstanceId]:
@@ -90,7 +93,8 @@ class Replication:
         return frozenset(item.instance for item in self._followers.values() if item.counted)
 
     def roles_changed(self, roles: ReplicaSet) -> None:
-        """A newer topology of the same epoch: who has left the set leaves the ack set, now that it is known."""
+        """A newer topology of the same epoch: who has left the set leaves the ack set, now that it is
+        known."""
         self._ctx.wishing = True
         self._roles = roles
         self._in_sync = frozenset(roles.in_sync)
@@ -107,8 +111,9 @@ class Replication:
             raise InvariantError(f"{instance} became in sync in shard {self._shard} without its owner")
 
     def _name(self, joining: frozenset[InstanceId]) -> None:
-        """Since which generation joiners have been joining. One is missing in what is known here: any of them may have been dropped and named
-        again in it, and have begun anew. Who has a log says so again; nobody is proposed before."""
+        """Since which generation joiners have been joining. One is missing in what is known here: any of them
+        may have been dropped and named again in it, and have begun anew. Who has a log says so again; nobody
+        is proposed before."""
         missed, self._generation = self._ctx.generation > self._generation + 1, self._ctx.generation
         self._named = {
             item: self._generation if missed else self._named.get(item, self._generation) for item in joining
@@ -130,7 +135,8 @@ class Replication:
     def committable(self) -> int:
         """The index up to which the ack set holds the log.
 
-        Under Block nothing is committed that only the owner holds, and whom it proposes to drop may be out of the set before that is known here.
+        Under Block nothing is committed that only the owner holds, and whom it proposes to drop may be out of
+        the set before that is known here.
         """
         counted = self._in_sync if mutants.on("block-counts-dropped") else self._in_sync - self._dropping
         if self._needs_backup and not counted:
@@ -141,7 +147,7 @@ class Replication:
                 index = follower.acked
         return index
 
-    # -- sending -----------------------------------------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------------------
 
     def feed(self) -> None:
         """Send every follower what it was not sent yet."""
@@ -169,7 +175,8 @@ class Replication:
             follower.resend_at = now + limits.resend_after_s
 
     def acknowledged(self, sender: InstanceId, last: int, generation: int) -> None:
-        """A follower holds everything up to `last`, and knows `generation` (0: it is of a version that does not say)."""
+        """A follower holds everything up to `last`, and knows `generation` (0: it is of a version that does
+        not say)."""
         follower = self._followers.get(sender)
         if follower is None or (not follower.in_sync and 0 < generation < self._named.get(sender, 0)):
             return
@@ -192,13 +199,15 @@ class Replication:
         self._count(follower)
 
     def _count(self, follower: Follower) -> None:
-        """A joiner that has taken its copy is taken into the ack set (ADR 0016), and may be admitted once it holds everything committed."""
+        """A joiner that has taken its copy is taken into the ack set (ADR 0016), and may be admitted once it
+        holds everything committed."""
         if not follower.counted and not mutants.on("admit-before-ack-set"):
             follower.counted = True
         self._ctx.wishing = self._ctx.wishing or self._may_be_admitted(follower)
 
     def _may_be_admitted(self, follower: Follower) -> bool:
-        """What the log held when this epoch began is committed, though an owner alone may not call it so yet (Block)."""
+        """What the log held when this epoch began is committed, though an owner alone may not call it so yet
+        (Block)."""
         return (
             not follower.in_sync
             and follower.counted
@@ -213,7 +222,8 @@ class Replication:
         )
 
     def copy_wanted(self, joiner: InstanceId, known: int, generation: int) -> None:
-        """A joiner of this epoch, which knows `generation`, asks for the log; one that has `known` entries of it already follows on from there."""
+        """A joiner of this epoch, which knows `generation`, asks for the log; one that has `known` entries of
+        it already follows on from there."""
         if joiner not in self._roles.joining:
             return
         follower = self._followers.get(joiner)
@@ -243,7 +253,7 @@ class Replication:
                 needed = floor
         self._log.trim(needed)
 
-    # -- time and connections ----------------------------------------------------------------------------------------------
+    # -- time and connections --------------------------------------------------------------------------------
 
     def peer_up(self, peer: InstanceId) -> None:
         """The connection to a peer stands again: what it has not acknowledged may be lost."""
@@ -307,7 +317,7 @@ class Replication:
                 due = max(wish_at, propose_at)
         return due
 
-    # -- the owner's own compare-and-swap ----------------------------------------------------------------------------------
+    # -- the owner's own compare-and-swap --------------------------------------------------------------------
 
     def leave_asked(self, sender: InstanceId) -> None:
         """A follower is to end, and asks to be let go."""
@@ -338,7 +348,8 @@ class Replication:
     def _replace(
         self, topology: Topology, leavers: list[Follower], members: Mapping[InstanceId, Member]
     ) -> Topology | None:
-        """Who is to end is replaced first, within limits, and then let go; an owner that is to end itself lets nobody go (`stateful.leaving`)."""
+        """Who is to end is replaced first, within limits, and then let go; an owner that is to end itself
+        lets nobody go (`stateful.leaving`)."""
         name, owner, epoch = self._roles.name, self._ctx.instance, self._log.epoch
         wanted = self._ctx.graph.data.frontend.replicas - 1 if self._ctx.mode.replicates else 0
         draining = self._ctx.draining
@@ -367,7 +378,8 @@ class Replication:
         return None
 
     def heir(self, members: Mapping[InstanceId, Member], end: int) -> InstanceId | None:
-        """An in-sync follower that is there to stay and holds the log up to `end`; who is to end as well says so soon after an epoch has begun."""
+        """An in-sync follower that is there to stay and holds the log up to `end`; who is to end as well says
+        so soon after an epoch has begun."""
         if self._roles.epoch > 1 and self._ctx.now < self._began_at + 2 * limits.resend_after_s:
             return None
         return next(
@@ -384,7 +396,8 @@ class Replication:
         return here and follower.in_sync and follower.leaves_at == FOREVER
 
     def _is_lost(self, instance: InstanceId) -> bool:
-        """Whether a member of the ack set is dead, or does not receive. Joiners outside it hold nobody up: managers look after them."""
+        """Whether a member of the ack set is dead, or does not receive. Joiners outside it hold nobody up:
+        managers look after them."""
         follower = self._followers.get(instance)
         if follower is None or not follower.counted:
             return False

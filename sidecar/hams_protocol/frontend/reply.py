@@ -1,4 +1,5 @@
-"""How the reply is chosen out of the sink tokens of a request (api.md, Replies). Deterministic in the tokens; looks at durable ones only."""
+"""How the reply is chosen out of the sink tokens of a request (api.md, Replies). Deterministic in the tokens;
+looks at durable ones only."""
 
 from hams_protocol.frontend.live import Live
 from hams_protocol.frontend.plan import Plan
@@ -12,10 +13,14 @@ Reply = tuple[tuple[Token, ...], ModelError | None]
 def decide(plan: Plan, live: Live) -> Reply | None:
     """The reply, or None while a token that it may hang on is missing or not durable.
 
-    Per reply tensor the sources are asked in order: the first with a value is taken; an error there is the reply.
+    Per reply tensor the sources are asked in order: the first with a value is taken; an error there is the
+    reply.
     """
     if live.overflow is not None:
-        message = f"feedback of {live.overflow} went on for more than maxHops={plan.max_hops[live.overflow]} internal requests"
+        message = (
+            f"feedback of {live.overflow} went on for more than maxHops={plan.max_hops[live.overflow]} "
+            "internal requests"
+        )
         return (), ModelError(live.overflow, message)
     outputs = live.admit.outputs
     used: dict[int, Token] = {}
@@ -44,6 +49,7 @@ def decide(plan: Plan, live: Live) -> Reply | None:
     if (op := torn(token.fan for token in tokens)) is not None:
         return (), ModelError(
             op,
-            f"two executions of {op} reached the reply: its instance died together with every receiver of the first",
+            f"two executions of {op} reached the reply: its instance died together with every receiver of "
+            "the first",
         )
     return tokens, None

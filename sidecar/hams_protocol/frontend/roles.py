@@ -1,9 +1,10 @@
-"""The roles of one frontend instance: which shards it owns, which it follows or copies, and which log it has for each.
+"""The roles of one frontend instance: which shards it owns, which it follows or copies, and which log it has
+for each.
 
 Roles belong to shards, not to the instance. It takes what the newest topology gives it and nothing else.
 
-Invariant: a shard is owned or followed, never both, and only with a log that fits the topology's epoch. Where none fits it says so by
-`Misfit`: the machine stops and guesses nothing.
+Invariant: a shard is owned or followed, never both, and only with a log that fits the topology's epoch. Where
+none fits it says so by `Misfit`: the machine stops and guesses nothing.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,8 @@ class Misfit(Exception):
 
 
 class ShardRoles:
-    """Owned and followed shards, by number. `released` hands an outcome to who waits; `completed` is told of complete requests."""
+    """Owned and followed shards, by number. `released` hands an outcome to who waits; `completed` is told of
+    complete requests."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class ShardRoles:
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.outbox = Outbox(ctx.knowledge, self._sending_epoch)
 
-    # -- taking roles ------------------------------------------------------------------------------------------------------
+    # -- taking roles ----------------------------------------------------------------------------------------
 
     def take(self, knowledge: Knowledge) -> None:
         """The roles that the newest topology gives this instance. Raises Misfit."""
@@ -113,7 +115,8 @@ class ShardRoles:
         )
 
     def _log_for(self, shard: int, roles: ReplicaSet) -> ShardLog | None:
-        """The log this instance has for an epoch: the one it held, cut at the end of the epoch before; None if it does not fit."""
+        """The log this instance has for an epoch: the one it held, cut at the end of the epoch before; None
+        if it does not fit."""
         held: ShardOwner | ShardFollower | None = self.owners.get(shard) or self.followers.get(shard)
         log = None if held is None else held.log
         if held is None and self.kept is not None:
@@ -145,10 +148,11 @@ class ShardRoles:
         owner = self.owners.get(request.shard)
         return None if owner is None or owner.halted >= 0 else owner.epoch
 
-    # -- logs that outlive an id -------------------------------------------------------------------------------------------
+    # -- logs that outlive an id -----------------------------------------------------------------------------
 
     def log_of(self, shard: int) -> ShardLog | None:
-        """The log that counts in a takeover: of an owner, of a follower that is not copying, or brought along."""
+        """The log that counts in a takeover: of an owner, of a follower that is not copying, or brought
+        along."""
         owner, follower = self.owners.get(shard), self.followers.get(shard)
         log: ShardLog | None = None
         if owner is not None:
@@ -160,14 +164,16 @@ class ShardRoles:
         return log
 
     def worth_keeping(self) -> KeptLogs | None:
-        """What a fresh machine should be given after this instance was revoked, of what the topology may need yet."""
+        """What a fresh machine should be given after this instance was revoked, of what the topology may need
+        yet."""
         held = {shard: owner.log for shard, owner in self.owners.items()}
         held.update({shard: item.log for shard, item in self.followers.items() if item.log is not None})
         logs = {shard: log for shard, log in held.items() if self._is_named(shard, log, self._ctx.instance)}
         return KeptLogs(self._ctx.instance, logs) if logs else self.kept
 
     def drop_kept(self) -> bool:
-        """Kept logs are of no use once the topology does not name the former id in their epoch. True if nothing is left to be here for."""
+        """Kept logs are of no use once the topology does not name the former id in their epoch. True if
+        nothing is left to be here for."""
         if self.kept is None:
             return False
         for shard, log in list(self.kept.logs.items()):
@@ -182,7 +188,7 @@ class ShardRoles:
         roles = self._ctx.knowledge.set_of(self.names[shard])
         return roles.epoch == log.epoch and holder in roles.members
 
-    # -- what they are -----------------------------------------------------------------------------------------------------
+    # -- what they are ---------------------------------------------------------------------------------------
 
     def logs(self) -> list[ShardLog]:
         """All logs held in a role."""

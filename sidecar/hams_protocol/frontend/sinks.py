@@ -1,8 +1,10 @@
-"""Tokens that arrive at the frontend: which are taken, which are refused, which must wait for a topology (protocol.md, sections 1, 3, 4).
+"""Tokens that arrive at the frontend: which are taken, which are refused, which must wait for a topology
+(protocol.md, sections 1, 3, 4).
 
-Intake law (I3, I5): a sink token is taken only from an epoch not below the highest known for its source, only if its dependencies are
-all known and none is orphan, and only once per (source, target, request, lane) among tokens that are not orphan. What cannot be judged
-yet is stashed, bounded, and judged again on the next topology; it is not acknowledged before.
+Intake law (I3, I5): a sink token is taken only from an epoch not below the highest known for its source, only
+if its dependencies are all known and none is orphan, and only once per (source, target, request, lane) among
+tokens that are not orphan. What cannot be judged yet is held, bounded, and judged again on the next topology;
+it is not acknowledged before.
 """
 
 from collections import deque
@@ -24,14 +26,14 @@ class SinkDesk:
         self._ctx = ctx
         self._owners = owners
         self._broadcast = broadcast
-        self._stash: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.stash_messages_max)
+        self._undecided: deque[tuple[InstanceId, Deliver]] = deque(maxlen=limits.undecided_messages_max)
         self._owed: dict[InstanceId, list[tuple[str, str, RequestId, Lane, ValueId, int]]] = {}
         self._acks_at = FOREVER
 
     @property
-    def stashed(self) -> int:
+    def undecided(self) -> int:
         """Tokens that wait for a topology."""
-        return len(self._stash)
+        return len(self._undecided)
 
     def deliver(self, sender: InstanceId, message: Deliver, again: bool = False) -> None:
         """Judge one token."""
@@ -43,7 +45,7 @@ class SinkDesk:
         owner = self._owners.get(token.request.shard)
         number = ctx.plan.index.get((token.source, message.target, token.lane))
         if owner is None and not again and number is not None:
-            self._stash.append((sender, message))  # its sender may know before us that the shard is ours
+            self._undecided.append((sender, message))  # its sender may know before us that the shard is ours
             return
         if owner is None or owner.halted >= 0 or number is None:
             return
@@ -75,14 +77,14 @@ class SinkDesk:
         self._acknowledge(sender, message, held.value_id, owner.epoch)
 
     def _hold(self, sender: InstanceId, message: Deliver) -> None:
-        self._stash.append((sender, message))
+        self._undecided.append((sender, message))
         self._ctx.send(sender, AskTopology(self._ctx.generation))
 
     def judge_again(self) -> None:
         """A newer topology is known."""
-        stashed = list(self._stash)
-        self._stash.clear()
-        for sender, message in stashed:
+        held = list(self._undecided)
+        self._undecided.clear()
+        for sender, message in held:
             self.deliver(sender, message, again=True)
 
     def _acknowledge(self, sender: InstanceId, message: Deliver, value_id: ValueId, epoch: int) -> None:

@@ -1,8 +1,10 @@
-"""What the committed part of a shard's log amounts to: open requests, the key table, kept replies, completions.
+"""What the committed part of a shard's log amounts to: open requests, the key table, kept replies,
+completions.
 
-Purpose: every holder of the log derives the same answers from it, so a key gets its one reply from any owner, before or after a
-failover. Invariant: the state depends on the committed entries alone, in their order; it never looks at a clock, a member list or an
-owner's volatile records, but for `drop_instance`, which forgets what nobody will ask for again.
+Purpose: every holder of the log derives the same answers from it, so a key gets its one reply from any owner,
+before or after a failover. Invariant: the state depends on the committed entries alone, in their order; it
+never looks at a clock, a member list or an owner's volatile records, but for `drop_instance`, which forgets
+what nobody will ask for again.
 """
 
 import hashlib
@@ -21,7 +23,8 @@ NO_META = Meta()
 
 
 class OpenRequest:
-    """A request that is logged and not complete. `fed` are the feedback tokens that were logged as internal requests, by (lane, operator)."""
+    """A request that is logged and not complete. `fed` are the feedback tokens that were logged as internal
+    requests, by (lane, operator)."""
 
     __slots__ = ("admit", "fed", "reply")
 
@@ -34,9 +37,10 @@ class OpenRequest:
 class KeptReply:
     """The reply of a complete request that may still be asked for.
 
-    There are many of them, so each keeps what an answer, a key or a joiner needs and nothing twice; the entries are made anew when asked
-    for. Nearly all replies are one value on no lane: that one lies here by itself, everything else in `_rest`. `names`: operators' names
-    by themselves, so that all replies share them.
+    There are many of them, so each keeps what an answer, a key or a joiner needs and nothing twice; the
+    entries are made anew when asked for. Nearly all replies are one value on no lane: that one lies here by
+    itself, everything else in `_rest`. `names`: operators' names by themselves, so that all replies share
+    them.
     """
 
     __slots__ = ("_digest", "_payload", "_rest", "_source", "_value_id", "key", "n", "ticket")
@@ -145,8 +149,8 @@ class ReplyPool:
 class ExpiredKeys:
     """Hashes of keys whose replies are no longer kept, bounded, newest first to stay.
 
-    There may be many for each shard, so they lie in arrays, in a third of what Python integers in a set and a queue take: `_ring`, in their order,
-    the oldest at `_oldest` once it is full, and `_buckets`, to find one.
+    There may be many for each shard, so they lie in arrays, in a third of what Python integers in a set and a
+    queue take: `_ring`, in their order, the oldest at `_oldest` once it is full, and `_buckets`, to find one.
     """
 
     def __init__(self) -> None:
@@ -192,7 +196,8 @@ def key_hash(key: str) -> int:
 
 
 class TicketTable:
-    """Requests without a key, by the frontend that accepted them and its counter, until their client has its answer."""
+    """Requests without a key, by the frontend that accepted them and its counter, until their client has its
+    answer."""
 
     def __init__(self) -> None:
         self._tickets: dict[InstanceId, dict[int, int]] = {}

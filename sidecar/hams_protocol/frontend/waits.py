@@ -1,6 +1,8 @@
-"""Sink tokens that wait for a version to become durable, by operator; who waits too long asks the primary (protocol.md, section 2).
+"""Sink tokens that wait for a version to become durable, by operator; who waits too long asks the primary
+(protocol.md, section 2).
 
-A token waits for one of its pending dependencies at a time, so a notice costs what it settles and nothing more.
+A token waits for one of its pending dependencies at a time, so a notice costs what it settles and nothing
+more.
 """
 
 from heapq import heappop, heappush

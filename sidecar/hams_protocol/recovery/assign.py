@@ -1,4 +1,5 @@
-"""Who gets a role that is free: first roles, joiners for sets that lack backups, owners for slots. Pure functions on topologies.
+"""Who gets a role that is free: first roles, joiners for sets that lack backups, owners for slots. Pure
+functions on topologies.
 
 None of them takes a role away from anybody but a revoked instance, so none of them can lose a state.
 """
@@ -31,7 +32,8 @@ def candidates(members: Members, of: str, topology: Topology) -> list[InstanceId
 
 
 def unburdened(members: Members, of: str, found: ReplicaSet, topology: Topology) -> list[InstanceId]:
-    """Candidates for a set that have no other role in the way: an operator's instance has one role, a frontend has one in every shard.
+    """Candidates for a set that have no other role in the way: an operator's instance has one role, a
+    frontend has one in every shard.
 
     Those that lead the fewest sets come first.
     """
@@ -61,14 +63,16 @@ def rescuers(members: Members, found: ReplicaSet) -> list[InstanceId]:
 
 
 def fresh_primary(members: Members, of: str, found: ReplicaSet, topology: Topology) -> InstanceId | None:
-    """Who may begin an epoch with a keeper's state: one that was joining knows much of it already, else any that is free."""
+    """Who may begin an epoch with a keeper's state: one that was joining knows much of it already, else any
+    that is free."""
     joining = [item for item in found.joining if item in members and item not in topology.revoked]
     free = unburdened(members, of, found, topology)
     return next((item for item in (*joining, *free) if members[item].keeps), None)
 
 
 def first_roles(graph: Graph, topology: Topology, members: Members, patient: bool) -> Topology:
-    """Primaries for sets that never had one: a set begins with its primary alone. `patient`: shards wait for all frontends to come."""
+    """Primaries for sets that never had one: a set begins with its primary alone. `patient`: shards wait for
+    all frontends to come."""
     for op in graph.data.operators:
         found = topology.find(op.name)
         if op.stateful and found.epoch == 0 and (free := candidates(members, op.name, topology)):
@@ -87,7 +91,8 @@ def first_roles(graph: Graph, topology: Topology, members: Members, patient: boo
 def joiners(
     graph: Graph, topology: Topology, members: Members, suspects: Collection[InstanceId] = ()
 ) -> Topology:
-    """Fill every set up to its number of backups; forget joiners that are gone. Who keeps a state that the set may yet need does not join.
+    """Fill every set up to its number of backups; forget joiners that are gone. Who keeps a state that the
+    set may yet need does not join.
 
     `suspects` get no new place, but keep the one they have: a suspicion is no verdict.
     """
@@ -124,7 +129,8 @@ def wanted_backups(graph: Graph) -> Iterable[tuple[str, str, int]]:
 
 
 def slots(graph: Graph, topology: Topology, members: Members, dead: Iterable[InstanceId]) -> Topology:
-    """An owner for every slot that has none, or a dead one: a standby first, else the active instance with the fewest slots."""
+    """An owner for every slot that has none, or a dead one: a standby first, else the active instance with
+    the fewest slots."""
     gone = set(dead) | set(topology.revoked)
     for op in graph.data.operators:
         if op.stateful:
@@ -150,10 +156,11 @@ def slots(graph: Graph, topology: Topology, members: Members, dead: Iterable[Ins
 
 
 def _spread(table: list[Slot], free: list[InstanceId], gone: set[InstanceId], elsewhere: bool) -> None:
-    """An idle instance becomes the heir of a slot whose owner has several. An heir that is gone is struck out.
+    """An idle instance becomes the heir of a slot whose owner has several. An heir that is gone is struck
+    out.
 
-    One move at a time in a whole graph (`elsewhere`: another operator has one): a slot on the move holds fresh requests back until those it
-    has executed are complete, so two of them could wait for each other.
+    One move at a time in a whole graph (`elsewhere`: another operator has one): a slot on the move holds
+    fresh requests back until those it has executed are complete, so two of them could wait for each other.
     """
     for number, slot in enumerate(table):
         if slot.heir is not None and slot.heir not in free:
@@ -210,7 +217,8 @@ def moved(
 
 
 def forget_ends(topology: Topology, heard: Topology) -> Topology:
-    """Drop the ends that `heard`, which every instance knows, had too, but for the newest ones and the one before a loss."""
+    """Drop the ends that `heard`, which every instance knows, had too, but for the newest ones and the one
+    before a loss."""
     for item in topology.sets:
         below = item.epoch if mutants.on("ends-dropped-unheard") else heard.find(item.name).epoch
         newest = item.epoch - limits.ends_kept

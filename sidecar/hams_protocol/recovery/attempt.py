@@ -1,10 +1,12 @@
-"""One attempt at a recovery: steps 2 to 4 of protocol.md, section 7, as a transaction that only asks and holds.
+"""One attempt at a recovery: steps 2 to 4 of protocol.md, section 7, as a transaction that only asks and
+holds.
 
-An attempt belongs to one generation. It freezes the backups of sets without primary, fences every stateful operator downstream, lets
-those that hold an orphan fail over (or roll back) as well, until nothing new is found; its result is the next topology. Nothing is
-purged, promoted or taken as durable before that is committed: if it cannot be, the attempt is forgotten and another begins.
-Keepers, and kept states of former members, are frozen only where no in-sync member answers. A set for which nobody answers, though somebody may yet
-come, is put off (`put_off`): the others go on without it.
+An attempt belongs to one generation. It freezes the backups of sets without primary, fences every stateful
+operator downstream, lets those that hold an orphan fail over (or roll back) as well, until nothing new is
+found; its result is the next topology. Nothing is purged, promoted or taken as durable before that is
+committed: if it cannot be, the attempt is forgotten and another begins. Keepers, and kept states of former
+members, are frozen only where no in-sync member answers. A set for which nobody answers, though somebody may
+yet come, is put off (`put_off`): the others go on without it.
 """
 
 from collections.abc import Iterable
@@ -95,14 +97,16 @@ class Attempt:
         now: float,
         patient: Iterable[str] = (),
     ) -> None:
-        """`topology` is the `known` one of that generation and revision, with those revoked whom this attempt's commit will revoke (`condemned`).
+        """`topology` is the `known` one of that generation and revision, with those revoked whom this
+        attempt's commit will revoke (`to_replace`).
 
-        `patient` are the sets that are not given up as lost yet: a revoked member may come back with its state.
+        `patient` are the sets that are not given up as lost yet: a revoked member may come back with its
+        state.
         """
         self._graph = graph
         self.topology = topology
         self.known = known
-        self.condemned: frozenset[InstanceId] = frozenset()
+        self.to_replace: frozenset[InstanceId] = frozenset()
         self.revision = revision
         self._members = members
         self._question = number * QUESTIONS_PER_ATTEMPT
@@ -116,7 +120,7 @@ class Attempt:
         self._patient = frozenset(patient)
         self.hopeless = False
 
-    # -- questions -------------------------------------------------------------------------------------------------------------
+    # -- questions -------------------------------------------------------------------------------------------
 
     def begin(
         self, orphaned: Iterable[str], rollbacks: Iterable[str], silent: Iterable[InstanceId], now: float
@@ -148,7 +152,8 @@ class Attempt:
         return effects if move.asked else [*effects, *self._decide(move)]
 
     def _freeze_kept(self, move: Move) -> list[Effect]:
-        """No in-sync member answers: keepers, and the states that former members brought along, if the topology still names those."""
+        """No in-sync member answers: keepers, and the states that former members brought along, if the
+        topology still names those."""
         move.asked_kept = True
         if mutants.on("kept-never-asked"):
             return []
@@ -173,7 +178,8 @@ class Attempt:
     def _fence_downstream(self) -> list[Effect]:
         """Every stateful operator downstream of an end hears of it; of new ends again.
 
-        Who is revoked, or lost until it is back, need not: whatever its set goes on with has only durable dependencies, and no end lies below those.
+        Who is revoked, or lost until it is back, need not: whatever its set goes on with has only durable
+        dependencies, and no end lies below those.
         """
         if mutants.on("no-fence"):
             return []
@@ -203,7 +209,7 @@ class Attempt:
         question.ends, question.number, question.clean = ends, self._question, False
         return [Send(question.primary, Fence(self._question, self.topology.generation, name, ends))]
 
-    # -- answers ---------------------------------------------------------------------------------------------------------------
+    # -- answers ---------------------------------------------------------------------------------------------
 
     def freeze_answer(self, sender: InstanceId, answer: FreezeAnswer) -> list[Effect]:
         """One more backup has frozen."""
@@ -292,7 +298,7 @@ class Attempt:
                     )
         return effects
 
-    # -- decisions -------------------------------------------------------------------------------------------------------------
+    # -- decisions -------------------------------------------------------------------------------------------
 
     def _decide(self, move: Move) -> list[Effect]:
         """The **lowest** applied version becomes the end: everything durable is in it."""
@@ -353,7 +359,8 @@ class Attempt:
         return self._fence_downstream()
 
     def _roll_back(self, answer: FenceAnswer) -> list[Effect]:
-        """No backup to go to: the primary goes back to its newest retained record **with only durable deps**."""
+        """No backup to go to: the primary goes back to its newest retained record **with only durable
+        deps**."""
         self._rollbacks.pop(answer.name, None)
         self._fences.pop(answer.name, None)
         move = self._moves[answer.name] = Move(self.topology.find(answer.name))
@@ -367,7 +374,8 @@ class Attempt:
         return [*self._freeze_keepers(move), *self._fence_downstream()]
 
     def _freeze_keepers(self, move: Move) -> list[Effect]:
-        """A keeper that holds the end stays: the primary may die before the commit, or before it has called another one."""
+        """A keeper that holds the end stays: the primary may die before the commit, or before it has called
+        another one."""
         if mutants.on("rollback-drops-keeper"):
             return []
         effects: list[Effect] = []
@@ -401,7 +409,7 @@ class Attempt:
         """Whether everything it was about is put off."""
         return not (self._moves or self._fences or self._rollbacks)
 
-    # -- result ----------------------------------------------------------------------------------------------------------------
+    # -- result ----------------------------------------------------------------------------------------------
 
     def result(self) -> Topology | None:
         """The topology to commit, once every question is answered."""

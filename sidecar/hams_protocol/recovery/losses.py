@@ -1,6 +1,8 @@
-"""States of which no replica is left: said to be lost, found again, or begun again where policy or a person says so (protocol.md, 7.2).
+"""States of which no replica is left: said to be lost, found again, or begun again where policy or a person
+says so (protocol.md, 7.2).
 
-Nothing here revokes anybody who may yet come back with a state, but for the members of a set that begins again without them.
+Nothing here revokes anybody who may yet come back with a state, but for the members of a set that begins
+again without them.
 """
 
 from dataclasses import replace
@@ -21,10 +23,11 @@ FOREVER = float("inf")
 
 
 class Logs:
-    """Whether any request was ever logged in this graph: if not, every state is as its model made it (version 0).
+    """Whether any request was ever logged in this graph: if not, every state is as its model made it (version
+    0).
 
-    The owners of all shards are asked by a Freeze, which holds for one generation: until a commit makes the next one, none of them admits a
-    request, so what they answer is still true when that commit is made.
+    The owners of all shards are asked by a Freeze, which holds for one generation: until a commit makes the
+    next one, none of them admits a request, so what they answer is still true when that commit is made.
     """
 
     def __init__(self, machine: "ManagerMachine") -> None:
@@ -47,7 +50,8 @@ class Logs:
         self._asked_in, self.again_at = -1, FOREVER
 
     def ask(self, topology: Topology, now: float) -> list[Effect]:
-        """Freeze the owners, once in a generation, and again if answers do not come. A log that was lost may have held something."""
+        """Freeze the owners, once in a generation, and again if answers do not come. A log that was lost may
+        have held something."""
         if self._touched or not self._m.from_scratch:
             return []
         if topology.generation == self._asked_in and now < self.again_at:
@@ -79,7 +83,8 @@ class Logs:
 
 
 class Losses:
-    """What one manager knows of lost states, and of the checkpoints that instances have read for them. `ask_at`: when it asks for those again."""
+    """What one manager knows of lost states, and of the checkpoints that instances have read for them.
+    `ask_at`: when it asks for those again."""
 
     def __init__(self, machine: "ManagerMachine") -> None:
         self._m = machine
@@ -94,7 +99,8 @@ class Losses:
         self._saved[sender, report.name] = (report.epoch, max(report.version, 0))
 
     def lost_and_found(self, topology: Topology) -> tuple[Topology, list[Effect]]:
-        """A set whose every member has lost its lease and fails its probe is lost, until one of them is back. None of them is revoked."""
+        """A set whose every member has lost its lease and fails its probe is lost, until one of them is back.
+        None of them is revoked."""
         notes: list[Effect] = []
         for item in topology.sets:
             holders = [member for member in item.holders if member not in topology.revoked]
@@ -116,7 +122,8 @@ class Losses:
         return topology, notes
 
     def restart(self, topology: Topology, now: float) -> tuple[Topology, list[Effect]]:
-        """`Restart`: a lost state begins again, from its newest checkpoint if there is one, and says so; `Stop` leaves it to a person."""
+        """`Restart`: a lost state begins again, from its newest checkpoint if there is one, and says so;
+        `Stop` leaves it to a person."""
         notes: list[Effect] = []
         restarts = self._m.graph.data.recovery.when_lost is WhenLost.RESTART
         self._note_losses(now)
@@ -152,7 +159,8 @@ class Losses:
         self._lost_since = {name: self._lost_since.get(name, now) for name in lost}
 
     def _may_wake_up(self, item: ReplicaSet, now: float) -> bool:
-        """A hang is no death: of a member whose address refuses connections nothing is left, a silent one may come back with its state."""
+        """A hang is no death: of a member whose address refuses connections nothing is left, a silent one may
+        come back with its state."""
         holders = [member for member in item.holders if member not in self._m.knowledge.topology.revoked]
         if all(self._m.is_refused(member) for member in holders) or mutants.on("hung-is-dead"):
             return False
@@ -163,10 +171,11 @@ class Losses:
         """When those who hang have been waited for long enough, and owners of shards are asked again."""
         return [*(since + limits.hung_wait_s for since in self._lost_since.values()), self._logs.again_at]
 
-    # -- states that no request has touched ------------------------------------------------------------------------------------
+    # -- states that no request has touched ------------------------------------------------------------------
 
     def _is_untouched(self, item: ReplicaSet, now: float) -> bool:
-        """Whether an operator's lost state is still as its model made it: then nothing is lost, and it begins again without a person."""
+        """Whether an operator's lost state is still as its model made it: then nothing is lost, and it begins
+        again without a person."""
         if item.name not in self._m.graph.operators or self._may_wake_up(item, now):
             return False
         return self._logs.are_empty or mutants.on("begins-again-unasked")
@@ -192,7 +201,8 @@ class Losses:
         return self._logs.answered(answer)
 
     def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId], now: float) -> bool:
-        """Instances read theirs once they learn that the state is lost; each tells a probe what it has found."""
+        """Instances read theirs once they learn that the state is lost; each tells a probe what it has
+        found."""
         operator = self._m.graph.operators.get(item.name)
         if operator is None or operator.checkpoint is None:
             return False

@@ -1,9 +1,10 @@
-"""One manager: suspicion, confirmation, revocation, recovery, and keeping every set complete (protocol.md, sections 6 and 7).
+"""One manager: suspicion, confirmation, revocation, recovery, and keeping every set complete (protocol.md,
+sections 6 and 7).
 
-Laws: an instance is acted against only after a direct probe has failed, and after the topology lists it as revoked; a primary is revoked
-only when another in-sync member of its set (or the kept state of a member) has just answered, so never the last replica of a state; every
-change is one compare-and-swap against the topology it was made from. Any manager may do any of this at any time: ranks only avoid doing
-it twice.
+Laws: an instance is acted against only after a direct probe has failed, and after the topology lists it as
+revoked; a primary is revoked only when another in-sync member of its set (or the kept state of a member) has
+just answered, so never the last replica of a state; every change is one compare-and-swap against the topology
+it was made from. Any manager may do any of this at any time: ranks only avoid doing it twice.
 """
 
 from hams_protocol import limits, mutants
@@ -51,8 +52,9 @@ from hams_protocol.topology import ReplicaSet, Topology
 FOREVER = float("inf")
 
 
-class Inquest:
-    """One suspect: the probe on its way, and what came of it. `rollbacks` are the sets, with their epochs, that must go back with it."""
+class Suspicion:
+    """One suspect: the probe on its way, and what came of it. `rollbacks` are the sets, with their epochs,
+    that must go back with it."""
 
     __slots__ = (
         "again_at",
@@ -78,7 +80,8 @@ class Inquest:
 
 
 class ManagerMachine:
-    """`step(event, now) -> effects` of one manager. `from_scratch`: whether states began as their models made them, not from those of another run."""
+    """`step(event, now) -> effects` of one manager. `from_scratch`: whether states began as their models made
+    them, not from those of another run."""
 
     def __init__(self, graph: Graph, instance: InstanceId, from_scratch: bool = False) -> None:
         self.graph = graph
@@ -92,7 +95,7 @@ class ManagerMachine:
         self._patience = Patience()
         self.lateness = Lateness(graph.data.recovery.suspect_after_s)
         self._answered_at: dict[InstanceId, float] = {}
-        self._inquests: dict[InstanceId, Inquest] = {}
+        self._suspicions: dict[InstanceId, Suspicion] = {}
         self._nonces = 0
         self._attempts = 0
         self._attempt: Attempt | None = None
@@ -112,7 +115,7 @@ class ManagerMachine:
         self._heard_of: dict[InstanceId, int] = {}
         self._known_to_all = self._waited_for = Topology()
 
-    # -- the machine -----------------------------------------------------------------------------------------------------------
+    # -- the machine -----------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
@@ -136,9 +139,9 @@ class ManagerMachine:
             self._began_at + limits.first_roles_wait_s,
         ]
         dues += [*self.retry_at.values(), self._losses.ask_at, *self._losses.wake_ats]
-        for inquest in self._inquests.values():
-            dues.append(inquest.again_at)
-            dues += [self._judged_at(inquest), inquest.confirmed_at + delay]
+        for suspicion in self._suspicions.values():
+            dues.append(suspicion.again_at)
+            dues += [self._judged_at(suspicion), suspicion.confirmed_at + delay]
         if self._attempt is not None:
             dues.append(self._attempt.asked_at + self._probe_timeout_s)
         due = min((due for due in dues if due > self._ticked_at), default=FOREVER)
@@ -147,7 +150,8 @@ class ManagerMachine:
 
     @property
     def _probe_timeout_s(self) -> float:
-        """How long an answer may take: longer where this manager itself waits for CPU, for so may others. A refused connection needs no time."""
+        """How long an answer may take: longer where this manager itself waits for CPU, for so may others. A
+        refused connection needs no time."""
         least = max(self.graph.data.recovery.suspect_after_s, limits.probe_timeout_min_s)
         return self._patience.timeout_s(least, self._ticked_at) + limits.starved_allowance * self._starved_s
 
@@ -157,18 +161,19 @@ class ManagerMachine:
         if by_s <= limits.starved_s or mutants.on("starved-judge-judges"):
             return
         self._starved_s = min(max(self._starved_s, by_s), limits.starved_max_s)
-        for inquest in self._inquests.values():
-            inquest.began_at = min(inquest.began_at + pause_s(by_s), now)
-            if inquest.confirmed_at == FOREVER:
-                inquest.asked_at = min(inquest.asked_at + by_s, now)
-                inquest.again_at += by_s
+        for suspicion in self._suspicions.values():
+            suspicion.began_at = min(suspicion.began_at + pause_s(by_s), now)
+            if suspicion.confirmed_at == FOREVER:
+                suspicion.asked_at = min(suspicion.asked_at + by_s, now)
+                suspicion.again_at += by_s
         if self._attempt is not None:
             self._attempt.asked_at = min(self._attempt.asked_at + by_s, now)
 
-    def _judged_at(self, inquest: Inquest) -> float:
-        """When silence is an answer: not while this manager's own loop is late, but for a silence that no starvation explains."""
-        due = inquest.asked_at + self._probe_timeout_s
-        silent_since = max(inquest.began_at, self._answered_at.get(inquest.instance, -FOREVER))
+    def _judged_at(self, suspicion: Suspicion) -> float:
+        """When silence is an answer: not while this manager's own loop is late, but for a silence that no
+        starvation explains."""
+        due = suspicion.asked_at + self._probe_timeout_s
+        silent_since = max(suspicion.began_at, self._answered_at.get(suspicion.instance, -FOREVER))
         return min(max(due, self.lateness.judges_at), silent_since + limits.silence_max_s)
 
     @property
@@ -179,7 +184,7 @@ class ManagerMachine:
     @property
     def suspects(self) -> dict[InstanceId, str]:
         """Who is suspected now, and of what: for who tells people."""
-        return {name: item.reason for name, item in self._inquests.items()}
+        return {name: item.reason for name, item in self._suspicions.items()}
 
     def _rank(self) -> int:
         """Position among the managers that can act; broken or revoked ones do not count."""
@@ -196,7 +201,7 @@ class ManagerMachine:
     def _delay(self) -> float:
         return self._rank() * limits.manager_rank_delay_s
 
-    # -- events ----------------------------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, Received):
@@ -229,9 +234,9 @@ class ManagerMachine:
             self._attempt = None
             self._needed_since = FOREVER
             roles = assign.involved(topology)
-            self._inquests = {
+            self._suspicions = {
                 name: item
-                for name, item in self._inquests.items()
+                for name, item in self._suspicions.items()
                 if name in roles and name not in topology.revoked
             }
             return self._suspect_missing(now)
@@ -260,7 +265,8 @@ class ManagerMachine:
         return effects
 
     def _peer_down(self, event: PeerDown, now: float) -> list[Effect]:
-        """A refused connection proves that nobody is there, but for a joiner that was never met and is registered: it may be starting."""
+        """A refused connection proves that nobody is there, but for a joiner that was never met and is
+        registered: it may be starting."""
         starting = (
             event.peer in self.members
             and event.peer not in self._met
@@ -269,19 +275,19 @@ class ManagerMachine:
         refused = event.refused and not starting
         self._down[event.peer] = refused or self._down.get(event.peer, False)
         effects = self._suspect(event.peer, "its connection broke", now)
-        inquest = self._inquests.get(event.peer)
-        if refused and inquest is not None:
-            effects += self._confirm(inquest, None, now)
+        suspicion = self._suspicions.get(event.peer)
+        if refused and suspicion is not None:
+            effects += self._confirm(suspicion, None, now)
         return effects
 
     def _message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         self._met.add(sender)
         if isinstance(message, Suspect):
             effects = self._suspect(message.suspect, message.reason, now)
-            inquest = self._inquests.get(sender)
-            if sender == message.suspect and inquest is not None and inquest.confirmed_at == FOREVER:
+            suspicion = self._suspicions.get(sender)
+            if sender == message.suspect and suspicion is not None and suspicion.confirmed_at == FOREVER:
                 effects += self._confirm(
-                    inquest, Health.MODEL_DEAD, now
+                    suspicion, Health.MODEL_DEAD, now
                 )  # it says so itself: as good as the answer to a probe
             return effects
         if isinstance(message, Probe):
@@ -317,34 +323,34 @@ class ManagerMachine:
             return self._attempt.refused(sender, message, self.knowledge.revision)
         return []
 
-    # -- confirmation ------------------------------------------------------------------------------------------------------------
+    # -- confirmation ----------------------------------------------------------------------------------------
 
     def _suspect(self, instance: InstanceId, reason: str, now: float) -> list[Effect]:
         """Probe whoever is suspected and has a role; and, if it is a primary, those who could take over."""
         topology = self.knowledge.topology
         if (
-            instance in self._inquests
+            instance in self._suspicions
             or instance in topology.revoked
             or instance not in assign.involved(topology)
         ):
             return []
         self._nonces += 1
-        inquest = self._inquests[instance] = Inquest(instance, reason, self._nonces, now)
-        effects = self._probes(inquest, now)
+        suspicion = self._suspicions[instance] = Suspicion(instance, reason, self._nonces, now)
+        effects = self._probes(suspicion, now)
         if self._down.get(instance):
-            effects += self._confirm(inquest, None, now)
+            effects += self._confirm(suspicion, None, now)
         return effects
 
-    def _probes(self, inquest: Inquest, now: float) -> list[Effect]:
+    def _probes(self, suspicion: Suspicion, now: float) -> list[Effect]:
         """Ask the suspect itself, and who could take over."""
-        sets = [item for item in self.knowledge.topology.sets if self._is_needed(inquest.instance, item)]
+        sets = [item for item in self.knowledge.topology.sets if self._is_needed(suspicion.instance, item)]
         revoked = self.knowledge.topology.revoked
         heirs = [item.primary for item in sets if item.primary is not None and item.primary not in revoked]
         heirs += [peer for item in sets for peer in (*item.in_sync, *assign.rescuers(self.members, item))]
-        asked = list(dict.fromkeys([inquest.instance, *heirs]))
+        asked = list(dict.fromkeys([suspicion.instance, *heirs]))
         for peer in asked:
             self._patience.asked(peer, now)
-        return [Send(peer, Probe(inquest.nonce)) for peer in asked]
+        return [Send(peer, Probe(suspicion.nonce)) for peer in asked]
 
     def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> list[Effect]:
         self._answered_at[sender] = now
@@ -354,38 +360,41 @@ class ManagerMachine:
                 self._losses.saved(sender, report)
             if report.role in (KEPT, LEADS):
                 self._held_at[sender, report.name, report.epoch] = now
-        inquest = self._inquests.get(sender)
-        if inquest is None or inquest.nonce != answer.nonce:
+        suspicion = self._suspicions.get(sender)
+        if suspicion is None or suspicion.nonce != answer.nonce:
             return []
         if answer.health is Health.HEALTHY:
-            del self._inquests[sender]
+            del self._suspicions[sender]
             return []
         if answer.health is Health.NEEDS_ROLLBACK:
-            inquest.rollbacks = {report.name: report.epoch for report in answer.roles}
-        return self._confirm(inquest, answer.health, now)
+            suspicion.rollbacks = {report.name: report.epoch for report in answer.roles}
+        return self._confirm(suspicion, answer.health, now)
 
-    def _confirm(self, inquest: Inquest, health: Health | None, now: float) -> list[Effect]:
-        """The probe failed, or was answered by a proxy whose model is dead. Later answers may tell more, and silence ends them."""
-        if inquest.confirmed_at == FOREVER:
-            inquest.confirmed_at = now
-        inquest.health = health
-        return self._attempt.silent(inquest.instance) if self._attempt is not None and health is None else []
+    def _confirm(self, suspicion: Suspicion, health: Health | None, now: float) -> list[Effect]:
+        """The probe failed, or was answered by a proxy whose model is dead. Later answers may tell more, and
+        silence ends them."""
+        if suspicion.confirmed_at == FOREVER:
+            suspicion.confirmed_at = now
+        suspicion.health = health
+        return (
+            self._attempt.silent(suspicion.instance) if self._attempt is not None and health is None else []
+        )
 
     def _expire(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for inquest in list(self._inquests.values()):
-            unheard = self._answered_at.get(inquest.instance, -FOREVER) < inquest.asked_at
-            unsettled = inquest.confirmed_at == FOREVER or (inquest.health is not None and unheard)
-            if unsettled and now >= self._judged_at(inquest):
-                effects += self._confirm(inquest, None, now)
-            elif now >= inquest.again_at:
+        for suspicion in list(self._suspicions.values()):
+            unheard = self._answered_at.get(suspicion.instance, -FOREVER) < suspicion.asked_at
+            unsettled = suspicion.confirmed_at == FOREVER or (suspicion.health is not None and unheard)
+            if unsettled and now >= self._judged_at(suspicion):
+                effects += self._confirm(suspicion, None, now)
+            elif now >= suspicion.again_at:
                 judges = self.lateness.may_judge(now)
-                inquest.again_at = now + (
+                suspicion.again_at = now + (
                     limits.probe_again_after_s if judges else limits.probe_again_starved_s
                 )
                 if not unsettled:  # else the first probe counts, or it would never have waited long enough
-                    inquest.asked_at = now
-                effects += self._probes(inquest, now)
+                    suspicion.asked_at = now
+                effects += self._probes(suspicion, now)
         attempt = self._attempt
         if attempt is not None and now >= attempt.asked_at + self._probe_timeout_s:
             attempt.asked_at = now
@@ -394,7 +403,7 @@ class ManagerMachine:
                 effects += self._suspect(instance, "it does not answer a manager's question", now)
         return effects
 
-    # -- acting ------------------------------------------------------------------------------------------------------------------
+    # -- acting ----------------------------------------------------------------------------------------------
 
     def _proceed(self, now: float) -> list[Effect]:
         """Whatever can be done now: revoke, recover, assign. One proposal at a time."""
@@ -403,12 +412,12 @@ class ManagerMachine:
         effects = self._expire(now) + self._losses.ask_saved(now) + self._losses.ask_logs(now)
         if self._proposing or now < self._held_until:
             return effects
-        condemned = self._condemned(now)
-        revoked = self._to_revoke(now) - condemned
+        to_replace = self._to_replace(now)
+        revoked = self._to_revoke(now) - to_replace
         if revoked:
             self._attempt = None
             return effects + self._propose(assign.revoke(self.knowledge.topology, revoked).next())
-        effects += self._recover(condemned, now)
+        effects += self._recover(to_replace, now)
         if not self._is_busy():
             return effects + self._assign(now)
         changed, notes = self._losses.lost_and_found(self.knowledge.topology)
@@ -419,37 +428,37 @@ class ManagerMachine:
     def _is_busy(self) -> bool:
         return self._proposing or self._attempt is not None
 
-    def _confirmed(self, now: float) -> list[Inquest]:
-        """Inquests whose suspects have failed their probes, as far as it is this manager's turn."""
+    def _confirmed(self, now: float) -> list[Suspicion]:
+        """Suspicions whose suspects have failed their probes, as far as it is this manager's turn."""
         delay = self._delay()
         return [
-            inquest
-            for inquest in self._inquests.values()
-            if inquest.confirmed_at != FOREVER and now >= inquest.confirmed_at + delay
+            suspicion
+            for suspicion in self._suspicions.values()
+            if suspicion.confirmed_at != FOREVER and now >= suspicion.confirmed_at + delay
         ]
 
-    def _condemned(self, now: float) -> set[InstanceId]:
-        """Confirmed suspects to be revoked by the very commit that replaces them: slot owners, and primaries whose sets have an in-sync member
-        to freeze, whose answer is the proof that another replica lives.
+    def _to_replace(self, now: float) -> set[InstanceId]:
+        """Confirmed suspects to be revoked by the very commit that replaces them: slot owners, and primaries
+        whose sets have an in-sync member to freeze, whose answer is the proof that another replica lives.
 
-        Asking binds nobody, so it need not wait for the revocation. Whom an attempt has begun to replace it goes on replacing: his backups
-        have frozen, and only another topology thaws them.
+        Asking binds nobody, so it need not wait for the revocation. Whom an attempt has begun to replace it
+        goes on replacing: his backups have frozen, and only another topology thaws them.
         """
-        found: set[InstanceId] = set() if self._attempt is None else set(self._attempt.condemned)
+        found: set[InstanceId] = set() if self._attempt is None else set(self._attempt.to_replace)
         topology = self.knowledge.topology
         if mutants.on("revoke-last-replica"):
             return found
-        out = {*self._inquests, *topology.revoked}
-        for inquest in self._confirmed(now):
-            needed = [item for item in topology.sets if self._is_needed(inquest.instance, item)]
-            if any(item.primary == inquest.instance for item in topology.sets):
+        out = {*self._suspicions, *topology.revoked}
+        for suspicion in self._confirmed(now):
+            needed = [item for item in topology.sets if self._is_needed(suspicion.instance, item)]
+            if any(item.primary == suspicion.instance for item in topology.sets):
                 joint = all(
-                    item.primary == inquest.instance and self._may_freeze(item, out, now) for item in needed
+                    item.primary == suspicion.instance and self._may_freeze(item, out, now) for item in needed
                 )
             else:
-                joint = not needed and self._owns_slot(inquest.instance) and self._has_substitute(inquest)
+                joint = not needed and self._owns_slot(suspicion.instance) and self._has_substitute(suspicion)
             if joint:
-                found.add(inquest.instance)
+                found.add(suspicion.instance)
         return found
 
     def _may_freeze(self, item: ReplicaSet, out: set[InstanceId], now: float) -> bool:
@@ -464,27 +473,29 @@ class ManagerMachine:
         )
 
     def _to_revoke(self, now: float) -> set[InstanceId]:
-        """Confirmed suspects that somebody can stand in for; a primary only if an in-sync member has just answered."""
+        """Confirmed suspects that somebody can stand in for; a primary only if an in-sync member has just
+        answered."""
         topology = self.knowledge.topology
         found: set[InstanceId] = set()
-        for inquest in self._confirmed(now):
-            if any(item.primary == inquest.instance for item in topology.sets):
+        for suspicion in self._confirmed(now):
+            if any(item.primary == suspicion.instance for item in topology.sets):
                 replaced = all(
-                    self._has_heir(item, inquest)
+                    self._has_heir(item, suspicion)
                     for item in topology.sets
-                    if self._is_needed(inquest.instance, item)
+                    if self._is_needed(suspicion.instance, item)
                 )
             else:
-                needed = any(self._is_needed(inquest.instance, item) for item in topology.sets)
-                owns = self._owns_slot(inquest.instance)
-                replaced = not needed and owns and self._has_substitute(inquest)
+                needed = any(self._is_needed(suspicion.instance, item) for item in topology.sets)
+                owns = self._owns_slot(suspicion.instance)
+                replaced = not needed and owns and self._has_substitute(suspicion)
             if replaced:
-                found.add(inquest.instance)
+                found.add(suspicion.instance)
         return found
 
     def _is_needed(self, instance: InstanceId, item: ReplicaSet) -> bool:
-        """Whether the set needs another replica before this one may go: it leads the set, or backs one that has lost its primary, or keeps one
-        whose primary has not just said that it has the state: that may be dead, or waiting for the keeper's copy."""
+        """Whether the set needs another replica before this one may go: it leads the set, or backs one that
+        has lost its primary, or keeps one whose primary has not just said that it has the state: that may be
+        dead, or waiting for the keeper's copy."""
         if mutants.on("revoke-last-replica"):
             return False
         revoked = self.knowledge.topology.revoked
@@ -492,79 +503,84 @@ class ManagerMachine:
         return item.primary == instance or keeps or (instance in item.in_sync and item.primary in revoked)
 
     def _has_just_led(self, item: ReplicaSet, suspect: InstanceId) -> bool:
-        """Whether the set's primary has answered as such since the suspect was asked, and nothing bad is known of it.
+        """Whether the set's primary has answered as such since the suspect was asked, and nothing bad is
+        known of it.
 
-        What it said before it was suspected itself does not count: a request may take its model first, then its proxy.
+        What it said before it was suspected itself does not count: a request may take its model first, then
+        its proxy.
         """
-        inquest, primary = self._inquests.get(suspect), item.primary
-        if inquest is None or primary is None or primary in self.knowledge.topology.revoked:
+        suspicion, primary = self._suspicions.get(suspect), item.primary
+        if suspicion is None or primary is None or primary in self.knowledge.topology.revoked:
             return False
         if mutants.on("keeper-let-go"):
             return True
-        if (primary in self._inquests or primary in self._down) and not mutants.on("word-of-a-suspect"):
+        if (primary in self._suspicions or primary in self._down) and not mutants.on("word-of-a-suspect"):
             return False
-        return self._held_at.get((primary, item.name, item.epoch), -FOREVER) >= inquest.asked_at
+        return self._held_at.get((primary, item.name, item.epoch), -FOREVER) >= suspicion.asked_at
 
-    def _has_heir(self, item: ReplicaSet, inquest: Inquest) -> bool:
+    def _has_heir(self, item: ReplicaSet, suspicion: Suspicion) -> bool:
         """A revoked one may still answer, but it will never act again; the state that one has kept may."""
         topology = self.knowledge.topology
-        out = {*self._inquests, *topology.revoked}
+        out = {*self._suspicions, *topology.revoked}
         if any(
-            self._answered_at.get(peer, -FOREVER) >= inquest.asked_at and peer not in out
+            self._answered_at.get(peer, -FOREVER) >= suspicion.asked_at and peer not in out
             for peer in item.in_sync
         ):
             return True
         rescuers = [peer for peer in assign.returned(self.members, item) if peer not in out]
-        if inquest.health is None and assign.fresh_primary(self._living(), item.name, item, topology):
-            # Not if the primary's proxy lives: it has a fresh model sooner. Of a keeper only the proxy counts, whatever its own model does.
+        if suspicion.health is None and assign.fresh_primary(self._living(), item.name, item, topology):
+            # Not if the primary's proxy lives: it has a fresh model sooner. Of a keeper only the proxy
+            # counts, whatever its own model does.
             rescuers += [
                 peer for peer in item.keepers if peer not in topology.revoked and not self._is_silent(peer)
             ]
         return any(
-            self._held_at.get((peer, item.name, item.epoch), -FOREVER) >= inquest.asked_at
+            self._held_at.get((peer, item.name, item.epoch), -FOREVER) >= suspicion.asked_at
             for peer in rescuers
         )
 
-    def _has_substitute(self, inquest: Inquest) -> bool:
-        """A dead slot owner is revoked at once; one whose proxy lives only if another instance can take its slots."""
-        if inquest.health is None:
+    def _has_substitute(self, suspicion: Suspicion) -> bool:
+        """A dead slot owner is revoked at once; one whose proxy lives only if another instance can take its
+        slots."""
+        if suspicion.health is None:
             return True
         topology = self.knowledge.topology
         ops = [
             table.op
             for table in topology.tables
-            if any(slot.instance == inquest.instance for slot in table.slots)
+            if any(slot.instance == suspicion.instance for slot in table.slots)
         ]
         return all(
-            any(item != inquest.instance for item in assign.candidates(self.members, op, topology))
+            any(item != suspicion.instance for item in assign.candidates(self.members, op, topology))
             for op in ops
         )
 
-    def _recover(self, condemned: set[InstanceId], now: float) -> list[Effect]:
-        """Go on with the attempt, or begin one. It works on the present topology with the condemned revoked, which its commit will say."""
+    def _recover(self, to_replace: set[InstanceId], now: float) -> list[Effect]:
+        """Go on with the attempt, or begin one. It works on the present topology with those to be replaced
+        revoked, which its commit will say."""
         known = self.knowledge.topology
-        topology = assign.revoke(known, condemned) if condemned else known
+        topology = assign.revoke(known, to_replace) if to_replace else known
         orphaned = [item.name for item in topology.sets if self._is_orphaned(item, topology, now)]
         spared = {
-            item.primary for item in topology.sets if item.primary in condemned and item.name not in orphaned
+            item.primary for item in topology.sets if item.primary in to_replace and item.name not in orphaned
         }
         if spared:  # nobody can stand in for these after all
-            return self._recover({item for item in condemned if item not in spared}, now)
+            return self._recover({item for item in to_replace if item not in spared}, now)
         rollbacks = [name for name in self._to_roll_back() if name not in orphaned]
         if not orphaned and not rollbacks:
             self._needed_since = FOREVER
             self._attempt = None
-            if not condemned:
+            if not to_replace:
                 return []
             return self._propose(assign.slots(self.graph, topology, self._living(), ()).next())
         self._needed_since = min(self._needed_since, now)
-        if now < self._needed_since + (0.0 if condemned else self._delay()):
+        if now < self._needed_since + (0.0 if to_replace else self._delay()):
             return []
         effects: list[Effect] = []
         about = {(name, *assign.rescuers(self.members, topology.find(name))) for name in orphaned}
         attempt = self._attempt
         if attempt is not None and (
-            attempt.hopeless or not about <= self._about or attempt.condemned != condemned
+            attempt.hopeless or not about <= self._about or attempt.to_replace != to_replace
         ):
             attempt = None
         if attempt is None:
@@ -572,31 +588,31 @@ class ManagerMachine:
             members = {
                 name: item
                 for name, item in self.members.items()
-                if name not in self._inquests and name not in condemned
+                if name not in self._suspicions and name not in to_replace
             }
             patient = [
                 name for name, since in self._orphaned_since.items() if now < since + limits.kept_wait_s
             ]
-            patient += [item.name for item in known.sets if item.primary in condemned]
+            patient += [item.name for item in known.sets if item.primary in to_replace]
             attempt = Attempt(
                 self.graph, topology, known, members, self._attempts, self.knowledge.revision, now, patient
             )
-            attempt.condemned = frozenset(condemned)
+            attempt.to_replace = frozenset(to_replace)
             silent = [
                 item.instance
-                for item in self._inquests.values()
+                for item in self._suspicions.values()
                 if item.confirmed_at != FOREVER and item.health is None
             ]
             self._about = about
             effects = attempt.begin(orphaned, rollbacks, silent, now)
         self._attempt = attempt
-        vain = any(known.find(name).primary in condemned for name in attempt.put_off)
+        vain = any(known.find(name).primary in to_replace for name in attempt.put_off)
         for name in attempt.put_off:
             self.retry_at[name] = now + self._probe_timeout_s
         attempt.put_off.clear()
         if (
             attempt.is_empty or vain
-        ):  # in vain: nobody can stand in for one of the condemned, so none of them is revoked
+        ):  # in vain: nobody can stand in for one of those to be replaced, so none of them is revoked
             self._attempt = None
             return effects
         result = attempt.result()
@@ -606,10 +622,11 @@ class ManagerMachine:
         return [*effects, *notes, *self._propose(result)]
 
     def _is_orphaned(self, item: ReplicaSet, topology: Topology, now: float) -> bool:
-        """Whether the set has lost its primary for good in this topology, and somebody who holds its state may answer now."""
+        """Whether the set has lost its primary for good in this topology, and somebody who holds its state
+        may answer now."""
         if item.primary is None or item.primary not in topology.revoked:
             self._orphaned_since.pop(item.name, None)
-            if item.primary not in self._inquests:
+            if item.primary not in self._suspicions:
                 self.retry_at.pop(item.name, None)
             return False
         self._orphaned_since.setdefault(item.name, now)
@@ -618,25 +635,27 @@ class ManagerMachine:
         return not (item.lost and not assign.rescuers(self.members, item)) and not self._must_wait(item)
 
     def _to_roll_back(self) -> list[str]:
-        """Sets whose primary, still in the epoch of which it said so, lives without its state, and has no backup to stand in for it."""
+        """Sets whose primary, still in the epoch of which it said so, lives without its state, and has no
+        backup to stand in for it."""
         found: set[str] = set()
-        for inquest in self._inquests.values():
-            for name, epoch in inquest.rollbacks.items():
+        for suspicion in self._suspicions.values():
+            for name, epoch in suspicion.rollbacks.items():
                 item = self.knowledge.topology.find(name)
-                if (item.primary, item.epoch) == (inquest.instance, epoch) and not item.in_sync:
+                if (item.primary, item.epoch) == (suspicion.instance, epoch) and not item.in_sync:
                     found.add(name)
         return sorted(found)
 
     def _must_wait(self, item: ReplicaSet) -> bool:
-        """All who could take over fail their probes: the state is not lost, it waits until one of them answers."""
+        """All who could take over fail their probes: the state is not lost, it waits until one of them
+        answers."""
         revoked = self.knowledge.topology.revoked
         heirs = [peer for peer in (*item.in_sync, *item.keepers) if peer not in revoked]
         returned = assign.returned(self.members, item)
         return bool(heirs) and all(self._is_silent(peer) for peer in (*heirs, *returned))
 
     def _is_silent(self, instance: InstanceId) -> bool:
-        inquest = self._inquests.get(instance)
-        return inquest is not None and inquest.confirmed_at != FOREVER and inquest.health is None
+        suspicion = self._suspicions.get(instance)
+        return suspicion is not None and suspicion.confirmed_at != FOREVER and suspicion.health is None
 
     def _said_lost(self, attempt: Attempt) -> list[Effect]:
         return [
@@ -655,7 +674,7 @@ class ManagerMachine:
         changed = assign.slots(self.graph, changed, living, ())
         suspects = {
             name
-            for name, item in self._inquests.items()
+            for name, item in self._suspicions.items()
             if item.confirmed_at == FOREVER and name in self.members
         }
         changed = assign.joiners(self.graph, changed, living, suspects)
@@ -676,7 +695,7 @@ class ManagerMachine:
         return {
             name: item
             for name, item in self.members.items()
-            if name not in self._inquests and not self._down.get(name)
+            if name not in self._suspicions and not self._down.get(name)
         }
 
     def is_gone(self, instance: InstanceId) -> bool:
@@ -693,7 +712,8 @@ class ManagerMachine:
         return [Propose(self.knowledge.revision, self._without_old_ends(topology))]
 
     def _without_old_ends(self, topology: Topology) -> Topology:
-        """An end that everybody has heard of goes. Under Block what it ended need not be durable yet, and who comes later may have to judge it."""
+        """An end that everybody has heard of goes. Under Block what it ended need not be durable yet, and who
+        comes later may have to judge it."""
         known = self.knowledge.topology
         here = {*self.members, *assign.involved(known)}.difference(known.revoked, (self.instance,))
         if all(self._heard_of.get(item, 0) >= self._waited_for.generation for item in here):

@@ -1,8 +1,9 @@
 """How long a manager waits for an answer: as long as answers have lately taken, within bounds.
 
-After the retransmission timer of RFC 6298: mean and mean deviation of answer times, an answer that came too late included. So on a network or a
-machine where everything takes long, silence is not taken for death again and again, each failover making it worse. What was learnt fades:
-half of it is gone after `patience_half_life_s`. A refused connection needs no patience, and safety none of this.
+After the retransmission timer of RFC 6298: mean and mean deviation of answer times, an answer that came too
+late included. So on a network or a machine where everything takes long, silence is not taken for death again
+and again, each failover making it worse. What was learnt fades: half of it is gone after
+`patience_half_life_s`. A refused connection needs no patience, and safety none of this.
 """
 
 from collections.abc import Collection

@@ -1,14 +1,15 @@
-"""A backup, in sync or still joining: receives records, holds them, applies them in order (protocol.md, section 2).
+"""A backup, in sync or still joining: receives records, holds them, applies them in order (protocol.md,
+section 2).
 
-Invariant (I3): an applied version has only durable dependencies on other operators. Records are acknowledged twice: their receipt, and
-their apply; only the second makes a version durable.
+Invariant (I3): an applied version has only durable dependencies on other operators. Records are acknowledged
+twice: their receipt, and their apply; only the second makes a version durable.
 """
 
 from collections import deque
 from typing import Protocol
 
 from hams_protocol import limits, mutants
-from hams_protocol.effects import Effect, NoteApply, Propose, Rehearse, Send
+from hams_protocol.effects import Effect, NoteApply, PreloadState, Propose, Send
 from hams_protocol.graph import Operator
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge, Status
@@ -73,17 +74,18 @@ class Backup:
         self._waiting_since = FOREVER
         self._asked_copy_at = FOREVER
         self._leave_due = FOREVER
-        self._rehearsed = False
+        self._preloaded = False
 
     @property
     def received(self) -> int:
         """The newest version received in order."""
         return self._held[-1].version if self._held else self.applied
 
-    # -- joining ---------------------------------------------------------------------------------------------------------------
+    # -- joining ---------------------------------------------------------------------------------------------
 
     def ask_copy(self, now: float) -> list[Effect]:
-        """A joiner asks for the newest durable version, or, once it holds one, says again how far it has come."""
+        """A joiner asks for the newest durable version, or, once it holds one, says again how far it has
+        come."""
         self._asked_copy_at = now
         assert self._primary is not None, "a joiner has somebody to copy from"
         known = self.received if self.applied >= 0 else -1
@@ -112,26 +114,27 @@ class Backup:
         note = NoteApply(
             copy.op, m.knowledge.topology.generation, self._epoch, copy.version, copy.chain, snapshot=True
         )
-        self._rehearsed = self._rehearsed or m.warm
-        return [note, *self.rehearse(), *self._adopt_early(now), *self._acknowledge(now)]
+        self._preloaded = self._preloaded or m.warm
+        return [note, *self.preload(), *self._adopt_early(now), *self._acknowledge(now)]
 
-    def rehearse(self) -> list[Effect]:
-        """Warm the model, which until a failover is not asked for anything. Until it is, this joiner says what it has received, and not that it
-        has applied anything: so it is not in sync before its model can take over. Once for each start of the model: whatever it took over then,
-        and a second one, still under way when the first is done, would keep it from taking over.
+    def preload(self) -> list[Effect]:
+        """Warm the model, which until a failover is not asked for anything. Until it is, this joiner says
+        what it has received, and not that it has applied anything: so it is not in sync before its model can
+        take over. Once for each start of the model: whatever it took over then, and a second one, still under
+        way when the first is done, would keep it from taking over.
         """
         m, newest = self._m, self._m.store.newest
         if newest is None or newest.state is None or not m.model_ready or m.warm or m.warming:
             return []
         m.warming = True
-        return [Rehearse(newest.state)]
+        return [PreloadState(newest.state)]
 
-    def rehearsed(self, now: float) -> list[Effect]:
+    def preloaded(self, now: float) -> list[Effect]:
         """The model has taken a state over."""
-        self._rehearsed = True
+        self._preloaded = True
         return self._acknowledge(now) if self.applied >= 0 else []
 
-    # -- records -----------------------------------------------------------------------------------------------------------------
+    # -- records ---------------------------------------------------------------------------------------------
 
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         """Records and copies, of this epoch only."""
@@ -151,7 +154,8 @@ class Backup:
         if self._frozen_in >= 0 and not mutants.on("frozen-takes-records"):
             return []
         if record.state is not None and record.state.defect:
-            return []  # what it holds so far is worth more than an end: its primary drops a backup that does not receive
+            # what it holds so far is worth more than an end: its primary drops a backup that does not receive
+            return []
         if self.applied < 0 or (record.previous > self.received and not mutants.on("apply-with-gap")):
             if len(self._early) < limits.window_versions_max:
                 self._early[record.previous] = record
@@ -202,13 +206,13 @@ class Backup:
         return [*effects, *self._acknowledge(now)]
 
     def _acknowledge(self, now: float, again: bool = False) -> list[Effect]:
-        said = (self.received, self.applied if self.in_sync or self._rehearsed else -1)
+        said = (self.received, self.applied if self.in_sync or self._preloaded else -1)
         if self._primary is None or self.applied < 0 or (said == self._said and not again):
             return []
         self._said = said
         return [Send(self._primary, RecordAck(self._m.operator.name, self._epoch, *said))]
 
-    # -- epochs ------------------------------------------------------------------------------------------------------------------
+    # -- epochs ----------------------------------------------------------------------------------------------
 
     def resumed(self, end: int, now: float) -> list[Effect]:
         """Back at the record of the end, in sync in the new epoch: say so."""
@@ -232,13 +236,14 @@ class Backup:
             self._thaw_at = FOREVER
 
     def leave(self, now: float) -> list[Effect]:
-        """This instance is to end: it says so again and again, and is a backup like any other until the topology names it no more."""
+        """This instance is to end: it says so again and again, and is a backup like any other until the
+        topology names it no more."""
         self._leave_due = now + limits.resend_after_s
         return (
             [] if self._primary is None else [Send(self._primary, Leave(self._m.operator.name, self._epoch))]
         )
 
-    # -- time ----------------------------------------------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------------
 
     def peer_up(self, peer: InstanceId, now: float) -> list[Effect]:
         """The connection to the primary stands again."""
@@ -247,7 +252,8 @@ class Backup:
         return self._acknowledge(now, again=True) if self.applied >= 0 else self.ask_copy(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Ask again for a copy (a joiner that hears nothing may have been dropped and named again), or for notices that may be lost."""
+        """Ask again for a copy (a joiner that hears nothing may have been dropped and named again), or for
+        notices that may be lost."""
         effects: list[Effect] = self.leave(now) if now >= self._leave_due else []
         if not self.in_sync and now >= self._asked_copy_at + limits.copy_again_after_s:
             effects += self.ask_copy(now)
@@ -263,7 +269,8 @@ class Backup:
                 ):
                     effects.append(Send(owner, AskDurable(dep.op)))
         if now >= self._thaw_at and not self._m.proposing:
-            # Whoever froze this set has given up, or is gone, and its primary may live: the next generation, with nothing changed, ends the attempt.
+            # Whoever froze this set has given up, or is gone, and its primary may live: the next generation,
+            # with nothing changed, ends the attempt.
             self._m.proposing = True
             self._thaw_at = now + limits.frozen_max_s
             effects.append(Propose(self._m.knowledge.revision, self._m.knowledge.topology.next()))

@@ -1,7 +1,9 @@
-"""When a checkpoint is written, and of what: a durable version with all that protocol.md, 7.7 lists (api.md, "State lost").
+"""When a checkpoint is written, and of what: a durable version with all that protocol.md, 7.7 lists (api.md,
+"State lost").
 
-The first backup in sync writes, the primary only while it is alone. A backup asks its primary how far the durable watermark is first:
-what it has applied itself need not be durable. Nothing waits for a checkpoint, and no decision of the protocol rests on one.
+The first backup in sync writes, the primary only while it is alone. A backup asks its primary how far the
+durable watermark is first: what it has applied itself need not be durable. Nothing waits for a checkpoint,
+and no decision of the protocol rests on one.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +20,8 @@ FOREVER = float("inf")
 
 
 class Checkpoints:
-    """The checkpoints of one instance. `every` seconds lie between two, and none is written of a version that has one."""
+    """The checkpoints of one instance. `every` seconds lie between two, and none is written of a version that
+    has one."""
 
     def __init__(self, machine: "StatefulMachine") -> None:
         self._m = machine
@@ -40,7 +43,8 @@ class Checkpoints:
             self._due = now + self._every_s
 
     def look(self) -> list[Effect]:
-        """The state is lost and shall begin again: what is on disk? Asked once per epoch, by instances without a role."""
+        """The state is lost and shall begin again: what is on disk? Asked once per epoch, by instances
+        without a role."""
         m = self._m
         found = m.knowledge.set_of(m.operator.name)
         restarts = self._every_s != FOREVER and (

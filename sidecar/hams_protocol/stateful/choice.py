@@ -1,7 +1,9 @@
-"""A primary's search for a keeper: an instance of another operator that holds the state while no backup does (protocol.md, section 2).
+"""A primary's search for a keeper: an instance of another operator that holds the state while no backup does
+(protocol.md, section 2).
 
-Invariant: a keeper that is named, or may yet be by a proposal whose outcome is not known, is in the ack set. An instance that was called
-once in an epoch is never called again in it: what it acknowledged the first time must not count for another copy.
+Invariant: a keeper that is named, or may yet be by a proposal whose outcome is not known, is in the ack set.
+An instance that was called once in an epoch is never called again in it: what it acknowledged the first time
+must not count for another copy.
 """
 
 from typing import TYPE_CHECKING
@@ -35,7 +37,8 @@ class KeeperChoice:
         return None if self._followers.called is None else self._followers.all[self._followers.called]
 
     def named(self) -> None:
-        """A newer topology: a keeper that it names is one from now on, and one that it names no more is done with."""
+        """A newer topology: a keeper that it names is one from now on, and one that it names no more is done
+        with."""
         found = self._m.knowledge.set_of(self._m.operator.name)
         self._had_backup = self._had_backup or bool(found.in_sync)
         for keeper in found.keepers:
@@ -44,7 +47,8 @@ class KeeperChoice:
             self._followers.called = None
 
     def _done_with(self, keeper: InstanceId) -> None:
-        """Not called again in this epoch, not even after its lease was away for a while: it keeps its id. The oldest one away is forgotten."""
+        """Not called again in this epoch, not even after its lease was away for a while: it keeps its id. The
+        oldest one away is forgotten."""
         self._done[keeper] = None
         if len(self._done) > limits.keepers_done_max:
             away = next((item for item in self._done if item not in self._m.members), None)
@@ -52,7 +56,8 @@ class KeeperChoice:
                 del self._done[away]
 
     def is_wanted(self) -> bool:
-        """Whether the state has one holder only: it has lost its last backup, and neither another one nor a keeper is in sync.
+        """Whether the state has one holder only: it has lost its last backup, and neither another one nor a
+        keeper is in sync.
 
         A set that begins has nothing yet that only a keeper could save; its first backups copy it at once.
         """
@@ -78,14 +83,16 @@ class KeeperChoice:
         return self._m.knowledge.topology.generation > self._proposed_in
 
     def is_vain(self, follower: Follower, patience_s: float, now: float) -> bool:
-        """Whether the one that was called is of no use: it is not wanted any more, is gone, is to end, or does not answer."""
+        """Whether the one that was called is of no use: it is not wanted any more, is gone, is to end, or
+        does not answer."""
         gone = follower.down_since != FOREVER or follower.instance not in self._m.members
         revoked = follower.instance in self._m.knowledge.topology.revoked
         late = follower.applied < 0 and now >= self._called_at + patience_s
         return not self.is_wanted() or gone or revoked or late or follower.leaves_at != FOREVER
 
     def call(self, now: float) -> Follower | None:
-        """The next one, if there is any: on another host than this one where that is known, a frontend last, and where few states are kept."""
+        """The next one, if there is any: on another host than this one where that is known, a frontend last,
+        and where few states are kept."""
         m = self._m
         topology = m.knowledge.topology
         mine = m.members.get(m.instance)

@@ -1,8 +1,10 @@
-"""When a version is durable, and who helps to make it so: records, followers, the window, the watermark (protocol.md, sections 2 and 7.7).
+"""When a version is durable, and who helps to make it so: records, followers, the window, the watermark
+(protocol.md, sections 2 and 7.7).
 
-Laws it keeps: a version is durable only when the whole ack set has applied it (alone: once its dependencies on other operators are durable);
-a joiner copies only what is durable, and is counted on before it is declared in sync, and follows the records from then on only (ADR 0016); a set
-is shrunk by this primary's own compare-and-swap alone, and a member counts until the topology without it is known.
+Laws it keeps: a version is durable only when the whole ack set has applied it (alone: once its dependencies
+on other operators are durable); a joiner copies only what is durable, and is counted on before it is declared
+in sync, and follows the records from then on only (ADR 0016); a set is shrunk by this primary's own
+compare-and-swap alone, and a member counts until the topology without it is known.
 """
 
 from dataclasses import replace
@@ -91,7 +93,8 @@ class Durability:
 
     @property
     def is_protected(self) -> bool:
-        """Whether a backup in sync, or a keeper, is within reach: somebody else holds everything durable, whatever becomes of what is proposed."""
+        """Whether a backup in sync, or a keeper, is within reach: somebody else holds everything durable,
+        whatever becomes of what is proposed."""
         found = self._m.knowledge.set_of(self._m.operator.name)
         return self._is_held(found) and (self._proposed_set is None or self._is_held(self._proposed_set))
 
@@ -102,7 +105,8 @@ class Durability:
 
     @property
     def window_open(self) -> bool:
-        """Whether one more version may be executed; where states are large the window shrinks, to 1 at least."""
+        """Whether one more version may be executed; where states are large the window shrinks, to 1 at
+        least."""
         if not self._m.mode.replicates:
             return True
         pending = self.undurable
@@ -112,7 +116,7 @@ class Durability:
             return False
         return pending < self._m.operator.window or mutants.on("no-window")
 
-    # -- shipping ----------------------------------------------------------------------------------------------------------------------
+    # -- shipping --------------------------------------------------------------------------------------------
 
     def ship(self, now: float) -> list[Effect]:
         """Stream every record that is ready, in order, to the ack set."""
@@ -161,7 +165,8 @@ class Durability:
         return nbytes + (follower.copied_nbytes if follower.received < follower.copied else 0)
 
     def _lag_max_s(self, follower: Follower) -> float:
-        """A follower that has received nothing for so long, although something is on its way and was sent again, is dropped."""
+        """A follower that has received nothing for so long, although something is on its way and was sent
+        again, is dropped."""
         return limits.backup_lag_max_s + 2 * self._flying(follower) // limits.stream_floor_bytes_s
 
     def _patience_s(self, follower: Follower) -> float:
@@ -174,7 +179,8 @@ class Durability:
         return replace(record, deps=knowledge.prune(record.deps), units=bare(record.units, knowledge))
 
     def _resend(self, follower: Follower, now: float) -> list[Effect]:
-        """Once more, from what it has received. That is no progress: a follower that receives nothing is dropped all the same."""
+        """Once more, from what it has received. That is no progress: a follower that receives nothing is
+        dropped all the same."""
         if follower.copying or follower.received >= follower.sent or follower.down_since != FOREVER:
             return []
         if now < max(follower.progress_at, follower.sent_at) + self._patience_s(follower):
@@ -190,7 +196,8 @@ class Durability:
         return effects
 
     def _catch_up(self, follower: Follower, now: float) -> list[Effect]:
-        """What it lacks: the records behind what it has received if they are retained, else, for a joiner, another copy."""
+        """What it lacks: the records behind what it has received if they are retained, else, for a joiner,
+        another copy."""
         if self._is_joining(follower.instance) and self._m.store.find(follower.received) is None:
             return self._copy(follower, now)
         follower.sent = follower.received
@@ -219,10 +226,11 @@ class Durability:
         self._followers.down(peer, refused, now)
         return self.drop_gone(now)
 
-    # -- the watermark -----------------------------------------------------------------------------------------------------------------
+    # -- the watermark ---------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> list[Effect]:
-        """Move the durable watermark as far as the ack set (or, alone, the dependencies) allow, and announce it."""
+        """Move the durable watermark as far as the ack set (or, alone, the dependencies) allow, and announce
+        it."""
         m = self._m
         if not m.mode.replicates:
             return []
@@ -258,7 +266,8 @@ class Durability:
         return effects
 
     def _settled(self) -> int:
-        """Alone: the newest version that is captured and, with all before it, has only durable dependencies on other operators."""
+        """Alone: the newest version that is captured and, with all before it, has only durable dependencies
+        on other operators."""
         found = self.durable
         knowledge, name = self._m.knowledge, self._m.operator.name
         for version in self._m.store.versions:
@@ -272,8 +281,8 @@ class Durability:
         return found
 
     def _who_waits(self) -> tuple[tuple[InstanceId, ...], tuple[InstanceId | None, ...]]:
-        """Who holds records back for downstream operators: their backups, or a primary that is alone and its keeper. And the owners of the
-        shards, by number."""
+        """Who holds records back for downstream operators: their backups, or a primary that is alone and its
+        keeper. And the owners of the shards, by number."""
         m = self._m
         peers: dict[InstanceId, None] = {}
         for name in m.graph.stateful_downstream[m.operator.name]:
@@ -283,7 +292,8 @@ class Durability:
         return tuple(peers), tuple(m.knowledge.set_of(name).primary for name in m.graph.shard_names)
 
     def executed(self, units: tuple[Consumed, ...], now: float) -> None:
-        """Requests of these shards have passed: their owners hold replies back that depend on what comes after."""
+        """Requests of these shards have passed: their owners hold replies back that depend on what comes
+        after."""
         for consumed in units:
             self._active[consumed.unit.request.shard] = now
 
@@ -333,7 +343,7 @@ class Durability:
                 effects.append(Send(owner, AskDurable(dep.op)))
         return effects
 
-    # -- members -----------------------------------------------------------------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------------------------
 
     def members_named(self, found: ReplicaSet, now: float) -> list[Effect]:
         """A newer topology in the same epoch."""
@@ -433,10 +443,12 @@ class Durability:
         return [Send(follower.instance, copy), *self._ship_to(follower, self._ready_up_to(), now)]
 
     def _admit(self, follower: Follower, now: float) -> list[Effect]:
-        """A joiner whose model has taken a copy over enters the ack set; once it has applied everything durable it is proposed for the set.
+        """A joiner whose model has taken a copy over enters the ack set; once it has applied everything
+        durable it is proposed for the set.
 
-        What has become durable since that copy was made is sent to it then, and nothing more becomes durable until it has it: a joiner that ran
-        after a primary that is alone, and need not wait, would be one version behind for ever.
+        What has become durable since that copy was made is sent to it then, and nothing more becomes durable
+        until it has it: a joiner that ran after a primary that is alone, and need not wait, would be one
+        version behind for ever.
         """
         m = self._m
         if not self._is_joining(follower.instance) or follower.copying or follower.applied < 0:
@@ -460,8 +472,9 @@ class Durability:
     def _propose(self, changed: Topology, now: float) -> list[Effect]:
         """Propose a change of this set.
 
-        Under Block nothing is durable in this primary alone, and whom a proposal drops may be out of the set before that is known here: from
-        now on its word is still needed, but does not protect any more. What is dropped once is dropped for good, whatever becomes of the proposal.
+        Under Block nothing is durable in this primary alone, and whom a proposal drops may be out of the set
+        before that is known here: from now on its word is still needed, but does not protect any more. What
+        is dropped once is dropped for good, whatever becomes of the proposal.
         """
         m = self._m
         if self._blocked:
@@ -479,17 +492,19 @@ class Durability:
         return [Propose(self._m.knowledge.revision, changed)]
 
     def _may_propose(self, now: float) -> bool:
-        """One proposal at a time: not before the outcome of the last one is known, and not at once if that was unknown."""
+        """One proposal at a time: not before the outcome of the last one is known, and not at once if that
+        was unknown."""
         return now >= self._may_propose_at
 
     @property
     def _may_propose_at(self) -> float:
         return FOREVER if self._m.proposing else self._proposed_at + limits.propose_retry_s
 
-    # -- keepers -----------------------------------------------------------------------------------------------------------------------
+    # -- keepers ---------------------------------------------------------------------------------------------
 
     def find_keeper(self, now: float) -> list[Effect]:
-        """While the state has one holder only: call an instance of another operator, copy to it, and another one if that is of no use."""
+        """While the state has one holder only: call an instance of another operator, copy to it, and another
+        one if that is of no use."""
         choice, effects = self._choice, list[Effect]()
         called = choice.called
         if called is not None:
@@ -521,7 +536,8 @@ class Durability:
         return self._copy(called, now) if lost else []
 
     def drop_gone(self, now: float) -> list[Effect]:
-        """A set is shrunk only by its living primary's own compare-and-swap; until it is known, the member stays in the ack set."""
+        """A set is shrunk only by its living primary's own compare-and-swap; until it is known, the member
+        stays in the ack set."""
         m = self._m
         if not self._may_propose(now):
             return []
@@ -545,7 +561,8 @@ class Durability:
         return []
 
     def arrange(self, draining: bool, risky: bool, now: float) -> list[Effect]:
-        """Somebody in the set is to end: the next step. While a suspect runs (`risky`) nobody goes who alone could save the state."""
+        """Somebody in the set is to end: the next step. While a suspect runs (`risky`) nobody goes who alone
+        could save the state."""
         changed = None if not self._may_propose(now) else self.leaving.change(draining, now)
         if changed is None:
             return []
@@ -556,19 +573,23 @@ class Durability:
 
     @property
     def is_handed_over(self) -> bool:
-        """Whether a handover that was proposed may yet be committed: what is executed from then on would be lost."""
+        """Whether a handover that was proposed may yet be committed: what is executed from then on would be
+        lost."""
         return self._m.knowledge.topology.generation <= self._handed_in and not mutants.on(
             "goes-on-after-hand-over"
         )
 
     def settle(self, now: float) -> list[Effect]:
-        """A handover without an heir any more: the next generation, with nothing changed, ends it if it has not been committed."""
+        """A handover without an heir any more: the next generation, with nothing changed, ends it if it has
+        not been committed."""
         return [] if not self._may_propose(now) else self._propose(self._m.knowledge.topology.next(), now)
 
     def hand_over(self, now: float) -> list[Effect]:
-        """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the last version, a backup takes over.
+        """Planned handoff: the queue is stopped and the window flushed; once the whole set has applied the
+        last version, a backup takes over.
 
-        From its proposal on nothing is executed until a later generation is known: another commit, or this one, has ended it then.
+        From its proposal on nothing is executed until a later generation is known: another commit, or this
+        one, has ended it then.
         """
         m = self._m
         unflushed = self._seq > self.durable and not mutants.on("hand-over-unflushed")
@@ -592,7 +613,8 @@ class Durability:
         return self._proposed(changed, now)
 
     def proposal_settled(self, event: CasDone | CasFailed, now: float) -> list[Effect]:
-        """Committed, or overtaken by another change: the topology that follows says what is to be done next."""
+        """Committed, or overtaken by another change: the topology that follows says what is to be done
+        next."""
         self._proposed_at = -FOREVER
         self._proposed_set = None
         self._reconsider_at = now
@@ -604,7 +626,7 @@ class Durability:
         self._reconsider_at = now + limits.propose_retry_s
         return []
 
-    # -- time --------------------------------------------------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------------
 
     def tick(self, deps: Deps, now: float) -> list[Effect]:
         """Resend, shrink, ask again; `deps` are those of the newest state."""

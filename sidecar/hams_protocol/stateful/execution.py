@@ -1,7 +1,7 @@
 """From executed units to a version: seqs, outputs, the record, the capture (protocol.md, 2.4 and 2.5).
 
-Invariant: notes stand before the outputs they report, every unit takes the next seq, and `deps` is the union of everything that went into
-the state, so that one comparison tells whether it is tainted.
+Invariant: notes stand before the outputs they report, every unit takes the next seq, and `deps` is the union
+of everything that went into the state, so that one comparison tells whether it is tainted.
 """
 
 from typing import TYPE_CHECKING
@@ -80,7 +80,8 @@ class Execution:
         return [*notes, *sends, *self._new_version(tuple(consumed), after, updated, now)]
 
     def record_forward(self, unit: Unit, forward: Forward, now: float) -> list[Effect]:
-        """A unit of skips (or of an error): no model call, no capture, but a seq and a record, for what it forwards depends on it."""
+        """A unit of skips (or of an error): no model call, no capture, but a seq and a record, for what it
+        forwards depends on it."""
         m = self._m
         version = self.seq + 1
         inputs = () if mutants.on("skip-without-deps") and forward.kind is Kind.SKIP else m.joins.deps(unit)

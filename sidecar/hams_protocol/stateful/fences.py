@@ -1,8 +1,9 @@
 """A primary's answers to managers who ask before they act (protocol.md, 7.3).
 
-Invariant: while a fence of the present generation stands, no dependency above any of its ends enters the state; and once it has answered that its
-state holds one, or that versions have died with its model, nothing more of it becomes durable: where it has no backup it will go back to what it told
-of, and what is durable is for ever. It only holds and tells: nothing is purged or rolled back before a topology is committed.
+Invariant: while a fence of the present generation stands, no dependency above any of its ends enters the
+state; and once it has answered that its state holds one, or that versions have died with its model, nothing
+more of it becomes durable: where it has no backup it will go back to what it told of, and what is durable is
+for ever. It only holds and tells: nothing is purged or rolled back before a topology is committed.
 """
 
 from typing import TYPE_CHECKING
@@ -39,11 +40,13 @@ class Fences:
         return any(above(deps, fence) for fence in self._held)
 
     def raise_fence(self, fence: Fence, deps: Deps, settled: int, must_go_back: bool) -> FenceAnswer:
-        """Let in no dependency above these ends; say whether the state, with these `deps`, holds one, and what it could go back to.
+        """Let in no dependency above these ends; say whether the state, with these `deps`, holds one, and
+        what it could go back to.
 
-        Every fence of this generation stays in force: managers may ask at once, a question may come late, and any of their attempts may yet
-        commit. What is `settled`, durable, or was when this epoch began, is told without dependencies: durable is for ever, though a notice was lost.
-        `must_go_back`: its newest versions died with its model, whatever the answer is.
+        Every fence of this generation stays in force: managers may ask at once, a question may come late, and
+        any of their attempts may yet commit. What is `settled`, durable, or was when this epoch began, is
+        told without dependencies: durable is for ever, though a notice was lost. `must_go_back`: its newest
+        versions died with its model, whatever the answer is.
         """
         m = self._m
         kept = tuple(other for other in self._held if other.ends != fence.ends)

@@ -1,7 +1,8 @@
 """A fresh primary that gets its state from a keeper before its epoch begins (protocol.md, section 7.2).
 
-Invariant: it executes nothing and calls nothing durable before it holds the record of the end. A keeper that is gone meanwhile cannot
-give it any more: the instance stops, so that managers see that the state may be lost, instead of a primary that has none.
+Invariant: it executes nothing and calls nothing durable before it holds the record of the end. A keeper that
+is gone meanwhile cannot give it any more: the instance stops, so that managers see that the state may be
+lost, instead of a primary that has none.
 """
 
 from typing import TYPE_CHECKING
@@ -31,7 +32,8 @@ class Fetching:
         """What managers have asked meanwhile: they hold for the epoch that begins as well."""
 
     def fenced(self, fence: Fence) -> FenceAnswer:
-        """Nothing above these ends is here: what a keeper holds has only durable dependencies, and nothing else has come in yet."""
+        """Nothing above these ends is here: what a keeper holds has only durable dependencies, and nothing
+        else has come in yet."""
         kept = tuple(other for other in self.fences if other.ends != fence.ends)
         self.fences = (*kept, fence)[-limits.fences_kept_max :]
         return FenceAnswer(fence.attempt, fence.generation, fence.name, self.epoch, False, ())

@@ -1,7 +1,8 @@
 """Who receives a primary's records, and what they have said (protocol.md, section 2).
 
-Invariant: **the ack set contains the topology's in-sync set and its keepers at every moment**. A joiner enters it before the
-compare-and-swap that declares it in sync; a member leaves it after the topology without it is known.
+Invariant: **the ack set contains the topology's in-sync set and its keepers at every moment**. A joiner
+enters it before the compare-and-swap that declares it in sync; a member leaves it after the topology without
+it is known.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,13 +16,16 @@ FOREVER = float("inf")
 
 
 class Follower:
-    """One backup or joiner. `sent`, `received`, `applied` are versions, -1 for none; `copying` until it was sent a copy to follow from.
+    """One backup or joiner. `sent`, `received`, `applied` are versions, -1 for none; `copying` until it was
+    sent a copy to follow from.
 
-    `heard`: it has said something in this epoch. A joiner that has not may be starting still: it cannot be told from a dead one by a refused
-    connection, only by its lease, or by its taking too long. `leaves_at`: it has asked to be let go, and this is how long it is kept for.
-    `copied`: the version of the copy that it was sent last, of `copied_nbytes`, which may be on its way until `copied_by`. `named_in`: the generation
-    that named it; what it said before is of no use. `keeper`: an instance of another operator, which the primary has called by itself.
-    `silent_since`: like `progress_at`, but short delays of the primary itself do not move it.
+    `heard`: it has said something in this epoch. A joiner that has not may be starting still: it cannot be
+    told from a dead one by a refused connection, only by its lease, or by its taking too long. `leaves_at`:
+    it has asked to be let go, and this is how long it is kept for. `copied`: the version of the copy that it
+    was sent last, of `copied_nbytes`, which may be on its way until `copied_by`. `named_in`: the generation
+    that named it; what it said before is of no use. `keeper`: an instance of another operator, which the
+    primary has called by itself. `silent_since`: like `progress_at`, but short delays of the primary itself
+    do not move it.
     """
 
     __slots__ = (
@@ -86,9 +90,11 @@ class Followers:
         self.called: InstanceId | None = None
 
     def sync(self, found: ReplicaSet, base: int, generation: int, now: float) -> None:
-        """Take over the topology's in-sync and joining members and its keepers. Those in sync from the start of the epoch hold `base`.
+        """Take over the topology's in-sync and joining members and its keepers. Those in sync from the start
+        of the epoch hold `base`.
 
-        A keeper that is called, but not named yet, stays: whether its naming has been committed may not be known here.
+        A keeper that is called, but not named yet, stays: whether its naming has been committed may not be
+        known here.
         """
         named = (*found.in_sync, *found.joining, *found.keepers)
         stays = {*named, self.called}
@@ -140,7 +146,8 @@ class Followers:
         return min(applied) if applied else None
 
     def acknowledge(self, instance: InstanceId, received: int, applied: int, now: float) -> Follower | None:
-        """Note how far a follower has come; None if it is no follower, or one that is yet to ask for its copy: that was said before it was named."""
+        """Note how far a follower has come; None if it is no follower, or one that is yet to ask for its
+        copy: that was said before it was named."""
         follower = self.all.get(instance)
         if follower is None:
             return None
@@ -165,7 +172,8 @@ class Followers:
             follower.refused = follower.refused or refused
 
     def up(self, instance: InstanceId, now: float) -> Follower | None:
-        """The connection stands again: what it has not acknowledged may be lost. While it was broken nothing could be received."""
+        """The connection stands again: what it has not acknowledged may be lost. While it was broken nothing
+        could be received."""
         follower = self.all.get(instance)
         if follower is not None:
             if follower.down_since != FOREVER:
@@ -177,7 +185,8 @@ class Followers:
         return follower
 
     def late(self, by_s: float, now: float) -> None:
-        """Their primary was stopped or starved for so long: what they said is still unread, so they get that time back."""
+        """Their primary was stopped or starved for so long: what they said is still unread, so they get that
+        time back."""
         for follower in self.all.values():
             follower.progress_at = min(follower.progress_at + by_s, now)
             follower.silent_since = min(follower.silent_since + pause_s(by_s), now)
@@ -192,9 +201,11 @@ class Followers:
         now: float,
         judges_at: float = -FOREVER,
     ) -> list[InstanceId]:
-        """Followers that are dead, or have not received what was sent for too long (`lag_max_s`): their primary drops them from its set.
+        """Followers that are dead, or have not received what was sent for too long (`lag_max_s`): their
+        primary drops them from its set.
 
-        Before `judges_at` silence is no reason: the primary's own loop is late. One of `silence_max_s` is, however late that runs.
+        Before `judges_at` silence is no reason: the primary's own loop is late. One of `silence_max_s` is,
+        however late that runs.
         """
         living = set(living)
         return [

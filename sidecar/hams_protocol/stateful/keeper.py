@@ -1,8 +1,10 @@
-"""States that an instance holds for primaries of other operators while those have no backup in sync (protocol.md, sections 2 and 7.2).
+"""States that an instance holds for primaries of other operators while those have no backup in sync
+(protocol.md, sections 2 and 7.2).
 
-A keeper receives, holds, applies and acknowledges records like a backup, but has no model for them: it is never promoted. It answers
-managers' questions, gives the state to a fresh primary that they have named, and forgets it once the topology names it no more.
-Invariant: what a named keeper has acknowledged stays until a topology without it is known.
+A keeper receives, holds, applies and acknowledges records like a backup, but has no model for them: it is
+never promoted. It answers managers' questions, gives the state to a fresh primary that they have named, and
+forgets it once the topology names it no more. Invariant: what a named keeper has acknowledged stays until a
+topology without it is known.
 """
 
 from hams_protocol import limits, mutants
@@ -46,7 +48,8 @@ class HeldState:
         """There is no model to be warmed, so nothing to wait for."""
         self.warming = False
         self.proposing = True
-        """It proposes nothing: whoever froze it has revoked the primary before, or has that go back, and other managers go on."""
+        """It proposes nothing: whoever froze it has revoked the primary before, or has that go back, and
+        other managers go on."""
         self.epoch = found.epoch
         self.copied_by = -FOREVER
         self.backup = Backup(self, found, in_sync=False, now=now)
@@ -103,7 +106,7 @@ class Keeper:
         """Whether the topology names this instance as a keeper."""
         return any(self._instance in self._knowledge.set_of(op).keepers for op in self.states)
 
-    # -- messages ----------------------------------------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------
 
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         """A primary's copy and records, a fresh primary's question, a manager's Freeze."""
@@ -137,7 +140,8 @@ class Keeper:
         return len(self.states) < limits.keeper_sets_max and held + nbytes <= limits.keeper_state_bytes_max
 
     def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
-        """A fresh primary, which has no state yet: it goes on from the end, which is the newest version here then."""
+        """A fresh primary, which has no state yet: it goes on from the end, which is the newest version here
+        then."""
         found = self._knowledge.set_of(ask.op)
         if ask.epoch > found.epoch:
             return [Send(sender, AskTopology(self._knowledge.topology.generation))]
@@ -191,7 +195,7 @@ class Keeper:
         found = self._knowledge.set_of(op)
         return found.epoch == held.epoch and self._instance in found.keepers
 
-    # -- what others want to know ------------------------------------------------------------------------------------------------------
+    # -- what others want to know ----------------------------------------------------------------------------
 
     def reports(self) -> tuple[RoleReport, ...]:
         """What managers may count on."""
@@ -201,7 +205,7 @@ class Keeper:
             if self._is_named(op, held)
         )
 
-    # -- changes -----------------------------------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------
 
     def topology_changed(self, now: float) -> list[Effect]:
         """Go on as a keeper of the same epoch or of the next one, or forget the state."""

@@ -1,7 +1,8 @@
 """The state that a revoked instance brings along under its fresh id (protocol.md, sections 6 and 7.2).
 
-It answers a Freeze in the former id's place and may go on as a replica under the fresh one, as long as the topology names the former
-id in that epoch: until then nothing is durable without it. It never changes: nothing is applied to it, and nothing is trimmed.
+It answers a Freeze in the former id's place and may go on as a replica under the fresh one, as long as the
+topology names the former id in that epoch: until then nothing is durable without it. It never changes:
+nothing is applied to it, and nothing is trimmed.
 """
 
 from hams_protocol import mutants
@@ -17,8 +18,9 @@ from hams_protocol.versions import Version, VersionStore
 class KeptState:
     """Versions and consumed units of one former instance in `epoch`.
 
-    `settled` is the newest version that was certainly durable or applied: a former backup reports it; a former primary (`led`) may have
-    newer ones. `marks` are the durable watermarks it knew: what is durable is so for ever.
+    `settled` is the newest version that was certainly durable or applied: a former backup reports it; a
+    former primary (`led`) may have newer ones. `marks` are the durable watermarks it knew: what is durable is
+    so for ever.
     """
 
     __slots__ = (
@@ -70,7 +72,8 @@ class KeptState:
         return found.epoch == self.epoch + 1 and end is not None and self.store.find(end) is not None
 
     def newest(self, knowledge: Knowledge) -> Version | None:
-        """What a Freeze is told: a former backup's newest applied version, a former primary's newest one with only durable deps."""
+        """What a Freeze is told: a former backup's newest applied version, a former primary's newest one with
+        only durable deps."""
         for version in reversed(self.store.versions):
             if version.state is None:
                 continue

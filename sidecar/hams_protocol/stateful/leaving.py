@@ -1,7 +1,8 @@
 """Planned ends within one replica set: who is replaced, and then let go (protocol.md, section 7, at the end).
 
-Invariant: nobody who is in sync ends before the topology has let it go. A backup that is to end stays a backup like any other, and may be
-promoted; a primary that is to end serves on until a backup that stays can take over. Both are replaced first, within limits.
+Invariant: nobody who is in sync ends before the topology has let it go. A backup that is to end stays a
+backup like any other, and may be promoted; a primary that is to end serves on until a backup that stays can
+take over. Both are replaced first, within limits.
 """
 
 from typing import TYPE_CHECKING
@@ -40,7 +41,8 @@ class Leaving:
             self.some = True
 
     def heir(self, now: float) -> InstanceId | None:
-        """A backup in sync that is there to stay. One that is to end as well says so soon after an epoch has begun: nothing is handed over before."""
+        """A backup in sync that is there to stay. One that is to end as well says so soon after an epoch has
+        begun: nothing is handed over before."""
         return None if now < self._asks_from else next(iter(self._staying()), None)
 
     def _staying(self) -> list[InstanceId]:
@@ -55,7 +57,8 @@ class Leaving:
     def change(self, draining: bool, now: float) -> Topology | None:
         """The next step: a substitute joins, then a backup is let go.
 
-        A primary that is to end itself (`draining`) lets no backup go: nobody knows who of the two ends first.
+        A primary that is to end itself (`draining`) lets no backup go: nobody knows who of the two ends
+        first.
         """
         m = self._m
         self.due = min(
@@ -83,7 +86,8 @@ class Leaving:
         )
 
     def _free(self) -> InstanceId | None:
-        """A registered instance of this operator without a role. Whoever was named before and is not any more was dropped, by who knows why."""
+        """A registered instance of this operator without a role. Whoever was named before and is not any more
+        was dropped, by who knows why."""
         m = self._m
         found, revoked = m.knowledge.set_of(m.operator.name), m.knowledge.topology.revoked
         taken = {*found.members, *self._called, *revoked}

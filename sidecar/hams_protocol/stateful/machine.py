@@ -1,9 +1,11 @@
-"""One instance of a stateful operator: idle, joining, backup or primary, as the topology says (protocol.md, sections 2, 6 and 7).
+"""One instance of a stateful operator: idle, joining, backup or primary, as the topology says (protocol.md,
+sections 2, 6 and 7).
 
-This module changes roles; what a role does lies in `primary` and `backup`. Invariant: a role is taken only from a topology that names
-this very instance, and a state is carried into a new epoch only if it is the record of the ended epoch's end. Whoever is deposed,
-tainted or lacks that record stops: it never guesses. A state kept from a former id is no role: it answers managers, and it becomes a
-role's state only by a topology that gives this instance one.
+This module changes roles; what a role does lies in `primary` and `backup`. Invariant: a role is taken only
+from a topology that names this very instance, and a state is carried into a new epoch only if it is the
+record of the ended epoch's end. Whoever is deposed, tainted or lacks that record stops: it never guesses. A
+state kept from a former id is no role: it answers managers, and it becomes a role's state only by a topology
+that gives this instance one.
 """
 
 from hams_protocol import limits, mutants
@@ -64,8 +66,9 @@ from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
 class StatefulMachine(Vertex):
     """`step(event, now) -> effects` of one instance of a stateful operator.
 
-    `kept` comes from the machine of this instance's former id, after its `Stop` named a set to keep. `restored` is a checkpoint of another
-    run: if this instance is its set's very first primary, version 0 is that state; nothing else of that run counts.
+    `kept` comes from the machine of this instance's former id, after its `Stop` named a set to keep.
+    `restored` is a checkpoint of another run: if this instance is its set's very first primary, version 0 is
+    that state; nothing else of that run counts.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class StatefulMachine(Vertex):
         self._early_asks: dict[InstanceId, AskCopy] = {}
         self._reported: dict[str, int] = {}
 
-    # -- the machine -------------------------------------------------------------------------------------------------------
+    # -- the machine -----------------------------------------------------------------------------------------
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """One event; the effects in the order in which they must be performed."""
@@ -178,7 +181,7 @@ class StatefulMachine(Vertex):
         newest = self.store.newest
         return newest.number if newest is not None else -1
 
-    # -- kept states ---------------------------------------------------------------------------------------------------------
+    # -- kept states -----------------------------------------------------------------------------------------
 
     @property
     def kept_of(self) -> InstanceId | None:
@@ -225,7 +228,8 @@ class StatefulMachine(Vertex):
         return True
 
     def _drop_kept(self) -> list[Effect]:
-        """A kept state is of no use once the topology does not name the former id in its epoch; nor is who came back for its sake alone."""
+        """A kept state is of no use once the topology does not name the former id in its epoch; nor is who
+        came back for its sake alone."""
         if self.kept is None or self.kept.is_named(self.knowledge.set_of(self.operator.name)):
             return []
         self.kept = None
@@ -235,7 +239,7 @@ class StatefulMachine(Vertex):
             else []
         )
 
-    # -- what the common part asks -------------------------------------------------------------------------------------------
+    # -- what the common part asks ---------------------------------------------------------------------------
 
     def sending_epoch(self, request: RequestId) -> int | None:
         """See `Vertex`."""
@@ -266,7 +270,8 @@ class StatefulMachine(Vertex):
         self.lineage.complete(self.knowledge.completed)
 
     def slot_answer(self, query: SlotQuery) -> SlotAnswer | None:
-        """With the fan-out inputs of consumed units. A backup says nothing: it may yet get the record of what its primary made of a value."""
+        """With the fan-out inputs of consumed units. A backup says nothing: it may yet get the record of what
+        its primary made of a value."""
         if self.primary is None and not (self.backup is not None and mutants.on("follower-answers")):
             return None
         consumed = [token for unit in self.lineage.units() for token in unit.fan_inputs]
@@ -291,7 +296,7 @@ class StatefulMachine(Vertex):
         """See `Vertex`."""
         return self.primary.drop_gone(now) if self.primary is not None else []
 
-    # -- events of the model and of etcd --------------------------------------------------------------------------------------
+    # -- events of the model and of etcd ---------------------------------------------------------------------
 
     def _own_event(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, ModelReady):
@@ -327,7 +332,7 @@ class StatefulMachine(Vertex):
         if isinstance(event, Loaded):
             self.warm, self.warming = True, False
             if self.backup is not None:
-                return self.backup.rehearsed(now)
+                return self.backup.preloaded(now)
         if self.primary is None:
             return [AbandonBatch(event.batch)] if isinstance(event, UpdateWanted) else []
         if isinstance(event, UpdateWanted):
@@ -343,7 +348,8 @@ class StatefulMachine(Vertex):
         return []
 
     def _drain(self, now: float) -> list[Effect]:
-        """A primary hands its set over, a backup in sync and a keeper ask to be let go; whose state is needed by nobody ends at once."""
+        """A primary hands its set over, a backup in sync and a keeper ask to be let go; whose state is needed
+        by nobody ends at once."""
         self._draining = True
         effects = self.keeper.leave(now)
         if self.primary is not None:
@@ -365,10 +371,10 @@ class StatefulMachine(Vertex):
             return self.refuse_layout(self.layout)
         if self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance:
             return self.primary.model_ready(event, now)
-        effects = self.backup.rehearse() if self.backup is not None else []
+        effects = self.backup.preload() if self.backup is not None else []
         effects += self._take_role(now)
         self.checkpoints.roles_changed(now)
-        return [*effects, *self.judge_stash(now)]
+        return [*effects, *self.judge_undecided(now)]
 
     def fits(self, layout: str) -> bool:
         """Whether this instance's model can take over a state of that layout, as far as both are known."""
@@ -378,14 +384,16 @@ class StatefulMachine(Vertex):
         """To hold a state that the model cannot load would look like a backup and be none."""
         name = self.operator.name
         return self._stop(
-            f"state layout mismatch: the state of {name} has the layout {layout}, this instance's model {self.model_layout}"
+            f"state layout mismatch: the state of {name} has the layout {layout}, this instance's model "
+            f"{self.model_layout}"
         )
 
     def refuse_state(self, defect: str) -> list[Effect]:
-        """Who cannot read the state that it asked for holds nothing yet, and would ask for copy after copy."""
+        """Who cannot read the state that it asked for holds nothing yet, and would ask for copy after
+        copy."""
         return self._stop(f"the state of {self.operator.name} cannot be read here: {defect}")
 
-    # -- roles ---------------------------------------------------------------------------------------------------------------
+    # -- roles -----------------------------------------------------------------------------------------------
 
     def topology_changed(self, now: float) -> list[Effect]:
         """Take, keep or lose a role; then purge what has become orphan."""
@@ -411,7 +419,8 @@ class StatefulMachine(Vertex):
         return effects if self._stopped else [*effects, *self._adopt_early_asks(now)]
 
     def _report_beyond(self) -> list[Effect]:
-        """Upstream a state was lost and began again from less than this one may stem from: that is not undone, but said."""
+        """Upstream a state was lost and began again from less than this one may stem from: that is not
+        undone, but said."""
         assert self.primary is not None
         effects: list[Effect] = []
         for name in self.graph.stateful_upstream[self.operator.name]:
@@ -420,7 +429,10 @@ class StatefulMachine(Vertex):
                 continue
             self._reported[name] = found.restarted_in
             if self.primary.holds_more_than(found):
-                why = f"it stems from more of {name} than version {found.end_of(found.restarted_in - 1) or 0}, from which that began again"
+                why = (
+                    f"it stems from more of {name} than version "
+                    f"{found.end_of(found.restarted_in - 1) or 0}, from which that began again"
+                )
                 effects.append(NoteLost(Loss.STEMS, self.operator.name, self.epoch, self.version, why))
         return effects
 
@@ -445,7 +457,8 @@ class StatefulMachine(Vertex):
         return self._stop("deposed: the topology gives this instance no role any more", keep=True)
 
     def _stay_as_keeper(self, now: float) -> list[Effect]:
-        """It has no role in its own set any more, and ends; but not before it is let go where it keeps the state of another operator."""
+        """It has no role in its own set any more, and ends; but not before it is let go where it keeps the
+        state of another operator."""
         effects = [] if self.primary is None else self.primary.retire()
         self.primary = self.backup = None
         self.store.clear()
@@ -486,7 +499,8 @@ class StatefulMachine(Vertex):
         return self.epoch + 1 == found.epoch and version is not None and version.state is not None
 
     def _fetch(self, found: ReplicaSet, now: float) -> list[Effect]:
-        """Named primary of a state that only a keeper holds: this instance gets it from there, and begins the epoch then."""
+        """Named primary of a state that only a keeper holds: this instance gets it from there, and begins the
+        epoch then."""
         end = found.end_of(found.epoch - 1)
         if end is None:
             return self._stop(f"cannot know the end of epoch {found.epoch - 1}")
@@ -500,7 +514,8 @@ class StatefulMachine(Vertex):
         return [*retired, *self.fetching.ask(now)]
 
     def fetched(self, copy: StateCopy, now: float) -> list[Effect]:
-        """A keeper has given the state: the epoch begins, with the fences that managers have put up meanwhile."""
+        """A keeper has given the state: the epoch begins, with the fences that managers have put up
+        meanwhile."""
         assert self.fetching is not None, "it was asked for"
         found = self.knowledge.set_of(copy.op)
         if not self.fits(copy.layout):
@@ -514,10 +529,11 @@ class StatefulMachine(Vertex):
             if fence.generation == self.knowledge.topology.generation:
                 self.primary.fenced(fence)
         effects += [*self._adopt_early_acks(now), *self._adopt_early_asks(now)]
-        return [*effects, *self.judge_stash(now)]
+        return [*effects, *self.judge_undecided(now)]
 
     def stop_without_state(self, why: str) -> list[Effect]:
-        """Of a primary that never had its state: it ends, and whoever still has the state may give it to another one."""
+        """Of a primary that never had its state: it ends, and whoever still has the state may give it to
+        another one."""
         return self._stop(why)
 
     def _adopt_early_acks(self, now: float) -> list[Effect]:
@@ -527,7 +543,8 @@ class StatefulMachine(Vertex):
         return [effect for sender, ack in early.items() for effect in self.primary.message(sender, ack, now)]
 
     def _adopt_early_asks(self, now: float) -> list[Effect]:
-        """Joiners may learn that they are named before the primary does: they would ask again seconds later only."""
+        """Joiners may learn that they are named before the primary does: they would ask again seconds later
+        only."""
         if self.fetching is not None or not self._early_asks:
             return []
         known = self.knowledge.topology.generation
@@ -539,7 +556,8 @@ class StatefulMachine(Vertex):
         return [effect for sender, ask in early.items() for effect in self.primary.message(sender, ask, now)]
 
     def _is_early(self, sender: InstanceId, ask: AskCopy) -> bool:
-        """Whether the question for a copy cannot be answered yet, but perhaps once a later topology is known, or the state is here."""
+        """Whether the question for a copy cannot be answered yet, but perhaps once a later topology is known,
+        or the state is here."""
         if self.fetching is not None:
             return True
         if ask.generation <= self.knowledge.topology.generation or mutants.on("early-ask-ignored"):
@@ -548,7 +566,8 @@ class StatefulMachine(Vertex):
         return self.primary is None or ask.epoch != self.epoch or sender not in joining
 
     def _as_first_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
-        """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins again at the reported end."""
+        """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins
+        again at the reported end."""
         end = found.end_of(found.epoch - 1)
         if end:
             return self._from_checkpoint(found, end, now)
@@ -583,7 +602,8 @@ class StatefulMachine(Vertex):
         return self._begin_with(saved, found, now)
 
     def _begin_with(self, copy: StateCopy, found: ReplicaSet, now: float) -> list[Effect]:
-        """The epoch begins with a state that came whole, from a checkpoint or from a keeper: its version is the end."""
+        """The epoch begins with a state that came whole, from a checkpoint or from a keeper: its version is
+        the end."""
         self.knowledge.completed.learn(copy.complete)
         self._begin_epoch(found.epoch, now)
         self.layout = copy.layout
@@ -624,7 +644,8 @@ class StatefulMachine(Vertex):
             if self.keeper.is_needed:
                 return self._stay_as_keeper(now)
             return self._stop(
-                "left out of the set in the meantime: what it once acknowledged must not count for its next copy"
+                "left out of the set in the meantime: what it once acknowledged must not count for its next "
+                "copy"
             )
         self.store.clear()
         self.lineage.clear()
@@ -645,7 +666,8 @@ class StatefulMachine(Vertex):
         return True
 
     def _begin_epoch(self, epoch: int, now: float) -> None:
-        """All other tokens are dropped: in a new epoch nothing is acknowledged, so what is retained upstream flows again."""
+        """All other tokens are dropped: in a new epoch nothing is acknowledged, so what is retained upstream
+        flows again."""
         assert epoch > self.epoch, "epochs rise"
         self.epoch = epoch
         self.joins.clear()
@@ -663,7 +685,7 @@ class StatefulMachine(Vertex):
         named = kept is not None and kept.is_named(self.knowledge.set_of(self.operator.name))
         return [Stop(reason, self.operator.name if named else None)]
 
-    # -- messages --------------------------------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------
 
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         """Managers' questions, and what only a role understands."""

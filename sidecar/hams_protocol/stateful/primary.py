@@ -1,8 +1,9 @@
-"""A primary in one epoch: forms batches, runs them, undoes them; versions become durable beside (protocol.md, section 2).
+"""A primary in one epoch: forms batches, runs them, undoes them; versions become durable beside (protocol.md,
+section 2).
 
-Laws it keeps: the update stage is entered only when the previous version is captured and fewer than `window` versions are not yet durable;
-a unit is executed once in the surviving history; nothing orphan is executed. What becomes of an executed batch lies in `execution` and
-`durability`, what managers ask in `fences`.
+Laws it keeps: the update stage is entered only when the previous version is captured and fewer than `window`
+versions are not yet durable; a unit is executed once in the surviving history; nothing orphan is executed.
+What becomes of an executed batch lies in `execution` and `durability`, what managers ask in `fences`.
 """
 
 from typing import TYPE_CHECKING
@@ -94,8 +95,9 @@ class Primary:
         return self._execution.deps
 
     def holds_more_than(self, restarted: ReplicaSet) -> bool:
-        """Whether the state may stem from versions that another operator has lost and not got back. What was durable is no entry any more,
-        so the announced watermark tells; who took the state over has heard of none, and cannot exclude it.
+        """Whether the state may stem from versions that another operator has lost and not got back. What was
+        durable is no entry any more, so the announced watermark tells; who took the state over has heard of
+        none, and cannot exclude it.
         """
         end = restarted.end_of(restarted.restarted_in - 1) or 0
         mark = self._m.knowledge.watermark(restarted.name)
@@ -112,7 +114,8 @@ class Primary:
         return self.advance(now)
 
     def promoted(self, now: float) -> list[Effect]:
-        """From backup to primary, or rolled back: load the record of the end, send saved outputs again, announce first of all."""
+        """From backup to primary, or rolled back: load the record of the end, send saved outputs again,
+        announce first of all."""
         m = self._m
         effects: list[Effect] = [] if mutants.on("no-reload") else self.load_newest()
         for consumed in () if mutants.on("outputs-not-resent") else m.lineage.units():
@@ -139,7 +142,8 @@ class Primary:
         return []
 
     def model_ready(self, event: ModelReady, now: float) -> list[Effect]:
-        """A fresh model process takes over the newest version; if that died with the old one before its capture, the set must roll back."""
+        """A fresh model process takes over the newest version; if that died with the old one before its
+        capture, the set must roll back."""
         return [] if self.needs_rollback else self.load_newest()
 
     @property
@@ -157,7 +161,7 @@ class Primary:
         """The newest version that is durable, or was when this epoch began."""
         return max(self._durability.base, self.durable)
 
-    # -- forming batches ---------------------------------------------------------------------------------------------------------------
+    # -- forming batches -------------------------------------------------------------------------------------
 
     def unit_ready(self, unit: Unit, now: float) -> list[Effect]:
         """A unit's join rule is met."""
@@ -224,7 +228,8 @@ class Primary:
         return effects if self._m.attempts.holds else effects + self._durability.hand_over(now)
 
     def _passed_on(self, unit: Unit, batch: list[Unit]) -> Forward | None:
-        """What a unit makes without the model, if anything. Lanes of one request, in `batch` or in the state, must not mix executions either."""
+        """What a unit makes without the model, if anything. Lanes of one request, in `batch` or in the state,
+        must not mix executions either."""
         m = self._m
         if unit.attempts and m.attempts.is_poison(unit):
             return Forward(Kind.ERROR, m.attempts.error(unit))
@@ -238,7 +243,8 @@ class Primary:
         return None if op is None else m.joins.torn_by(op)
 
     def _may_run_alone(self, unit: Unit) -> bool:
-        """Whether a suspect's death could not lose the state: a backup or a keeper has it, or this proxy, which came through before, on record."""
+        """Whether a suspect's death could not lose the state: a backup or a keeper has it, or this proxy,
+        which came through before, on record."""
         m = self._m
         if (
             self._durability.is_protected
@@ -257,7 +263,8 @@ class Primary:
         unit.reset()
 
     def after_purge(self, now: float) -> list[Effect]:
-        """A newer topology ended any fence: units set aside are judged again, and what was applied meanwhile may be durable."""
+        """A newer topology ended any fence: units set aside are judged again, and what was applied meanwhile
+        may be durable."""
         self._fences.clear()
         effects = self.advance(now)
         for unit in self._m.joins.units():
@@ -266,8 +273,8 @@ class Primary:
         return effects
 
     def _start(self, units: list[Unit]) -> list[Effect]:
-        """Where nothing stands against the update by now, the model need not ask: nothing that comes later could stand against it but an orphan
-        or a fence, and those undo the batch."""
+        """Where nothing stands against the update by now, the model need not ask: nothing that comes later
+        could stand against it but an orphan or a fence, and those undo the batch."""
         m = self._m
         self._batch += 1
         self._running = units
@@ -314,7 +321,7 @@ class Primary:
             and unit.id.request not in self._m.knowledge.completed
         )
 
-    # -- finishing batches -------------------------------------------------------------------------------------------------------------
+    # -- finishing batches -----------------------------------------------------------------------------------
 
     def batch_done(self, event: BatchDone, now: float) -> list[Effect]:
         """Number the units, release the outputs, capture the state."""
@@ -350,12 +357,14 @@ class Primary:
         return effects + self._execution.execute(kept, m.knowledge.prune(deps), event.updated, now)
 
     def _undo(self, now: float) -> list[Effect]:
-        """An input became orphan or fenced during the update: reload the version captured before; the others run again."""
+        """An input became orphan or fenced during the update: reload the version captured before; the others
+        run again."""
         self._run_again(now)
         return self._reload()
 
     def _reload(self) -> list[Effect]:
-        """The newest version again; a mode that captures none leaves the model what it has, for anything else would be older."""
+        """The newest version again; a mode that captures none leaves the model what it has, for anything else
+        would be older."""
         return self.load_newest() if self._m.mode.replicates else []
 
     def _run_again(self, now: float) -> None:
@@ -367,7 +376,8 @@ class Primary:
         self._running = []
 
     def batch_failed(self, event: BatchFailed, now: float) -> list[Effect]:
-        """Told to abandon: the rest runs again. The model raised: the units run one per batch, and one that fails alone gets the error."""
+        """Told to abandon: the rest runs again. The model raised: the units run one per batch, and one that
+        fails alone gets the error."""
         if event.batch != self._batch_id() or not self._running:
             return []
         alone = len(self._running) == 1 and not self._abandoning
@@ -408,7 +418,7 @@ class Primary:
     def _suspect_itself(self, reason: str) -> list[Effect]:
         return [Send(manager, Suspect(self._m.instance, reason)) for manager in managers_of(self._m.members)]
 
-    # -- messages and managers ---------------------------------------------------------------------------------------------------------
+    # -- messages and managers -------------------------------------------------------------------------------
 
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
         """What followers, waiting proxies and owners downstream say."""
@@ -425,14 +435,15 @@ class Primary:
 
     @property
     def may_go_back(self) -> bool:
-        """Whether a manager has been told what the state could go back to, because it must: that may be about to commit it."""
+        """Whether a manager has been told what the state could go back to, because it must: that may be about
+        to commit it."""
         return self._fences.may_go_back
 
     def fenced(self, fence: Fence) -> FenceAnswer:
         """A manager's fence goes up; its answer."""
         return self._fences.raise_fence(fence, self._execution.deps, self.settled, self.needs_rollback)
 
-    # -- time --------------------------------------------------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Effect]:
         """Resend, shrink, ask again; say again that it cannot go on."""

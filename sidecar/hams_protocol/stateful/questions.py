@@ -1,7 +1,9 @@
-"""What managers ask an instance of a stateful operator: is it alive, how far goes its state, does that hold what is to end (protocol.md, 7).
+"""What managers ask an instance of a stateful operator: is it alive, how far goes its state, does that hold
+what is to end (protocol.md, 7).
 
-Answers commit to nothing but what protocol.md says: who has answered a Freeze takes no record of that epoch until it learns a higher generation,
-who has answered a Fence lets in nothing above its ends. Who knows a newer topology than the question's, or an older one, refuses.
+Answers commit to nothing but what protocol.md says: who has answered a Freeze takes no record of that epoch
+until it learns a higher generation, who has answered a Fence lets in nothing above its ends. Who knows a
+newer topology than the question's, or an older one, refuses.
 """
 
 from typing import TYPE_CHECKING

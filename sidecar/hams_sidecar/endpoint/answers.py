@@ -48,7 +48,8 @@ INTERNAL_ERROR = Refusal(500, "internal error of the endpoint; its log says more
 
 LEFT = Refusal(
     504,
-    "this frontend shuts down and has waited long enough; the request may still take effect, and its idempotency key then returns the reply",
+    "this frontend shuts down and has waited long enough; the request may still take effect, and its "
+    "idempotency key then returns the reply",
 )
 
 
@@ -72,7 +73,8 @@ def answer(outcome: InferenceOutcome) -> Reply | Refusal:
         case TimedOut():
             return Refusal(
                 504,
-                "no reply within the time given; the request may still take effect, and its idempotency key then returns the reply",
+                "no reply within the time given; the request may still take effect, and its idempotency key "
+                "then returns the reply",
             )
 
 

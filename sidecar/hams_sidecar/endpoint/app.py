@@ -1,7 +1,7 @@
 """The HTTP application: FastAPI for everything but the hot path, which never comes here (`rest.py`).
 
-Health, metadata and metrics are small and rare; they are ordinary FastAPI routes with typed replies. `/docs` documents the infer route as well,
-with the graph's own tensors (`openapi.py`).
+Health, metadata and metrics are small and rare; they are ordinary FastAPI routes with typed replies. `/docs`
+documents the infer route as well, with the graph's own tensors (`openapi.py`).
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -171,7 +171,8 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        """Swagger UI from our own port; the links are relative, so that it works behind any host name, scheme and path prefix."""
+        """Swagger UI from our own port; the links are relative, so that it works behind any host name, scheme
+        and path prefix."""
         page = get_swagger_ui_html(
             openapi_url="openapi.json",
             title=app.title,

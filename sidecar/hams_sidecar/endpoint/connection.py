@@ -1,10 +1,12 @@
 """One HTTP connection: uvicorn's httptools protocol with bounds on everything a client can do.
 
-uvicorn parses, keeps connections alive and pipelines; what is added here: infer requests go past ASGI, a body that is too large is refused before it
-is read, heads and trailers are bounded in size and time, clients that neither read nor write are cut off, bodies of infer requests are collected
-without copies, a request whose client went away is cancelled, and errors that never reach the application have the same form as all others.
+uvicorn parses, keeps connections alive and pipelines; what is added here: infer requests go past ASGI, a body
+that is too large is refused before it is read, heads and trailers are bounded in size and time, clients that
+neither read nor write are cut off, bodies of infer requests are collected without copies, a request whose
+client went away is cancelled, and errors that never reach the application have the same form as all others.
 
-It never answers out of turn: while an earlier request of the connection runs, a refusal waits for that one's answer.
+It never answers out of turn: while an earlier request of the connection runs, a refusal waits for that one's
+answer.
 """
 
 import asyncio
@@ -33,7 +35,8 @@ FOREIGN_PAGE = (
 
 
 def _of_foreign_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a browser sends this for a page that is not of this machine. It says so with each POST, and with whatever crosses origins."""
+    """Whether a browser sends this for a page that is not of this machine. It says so with each POST, and
+    with whatever crosses origins."""
     return any(
         name == b"origin" and not origin_is_loopback(value.decode("latin-1")) for name, value in headers
     )
@@ -73,7 +76,8 @@ class Door(Protocol):
         ...
 
     def serve(self, upload: Upload) -> Coroutine[None, None, None] | None:
-        """Serve a request whose turn it is. Returns None if that is under way, else what a task has to do (its body may still be coming)."""
+        """Serve a request whose turn it is. Returns None if that is under way, else what a task has to do
+        (its body may still be coming)."""
         ...
 
 
@@ -142,7 +146,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.gate.replies.taken(self)
 
     def shutdown(self) -> None:
-        """The server leaves. Who has just connected and not sent anything yet is still served once; idle connections close."""
+        """The server leaves. Who has just connected and not sent anything yet is still served once; idle
+        connections close."""
         served: RequestResponseCycle | None = (
             self.cycle
         )  # None before the first request, whatever uvicorn's types say
@@ -222,7 +227,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.tasks.add(task)
 
     def _receive_in_place(self, upload: Upload) -> None:
-        """Let the rest of a large body flow straight to where it is used, past the parser, which then begins anew."""
+        """Let the rest of a large body flow straight to where it is used, past the parser, which then begins
+        anew."""
         room = self.gate.held_bytes + self._length - upload.size <= self.gate.held_bytes_max
         if (
             room
@@ -274,7 +280,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(431, f"expected at most {limits.headers_max} headers and trailers")
             return
         if not self._in_head:
-            return  # RFC 9110, 6.5.1: a trailer is not merged into the headers unless its field says how; none here does
+            # RFC 9110, 6.5.1: a trailer is not merged into the headers unless its field says how; none here
+            # does
+            return
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
@@ -303,13 +311,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= limits.pipelined_max:
             self._refuse(
                 429,
-                f"expected at most {limits.pipelined_max} requests ahead of their turn; this one was not begun",
+                f"expected at most {limits.pipelined_max} requests ahead of their turn; this one was not "
+                "begun",
             )
             return
         if self._length > self.gate.request_bytes_max:
             self._refuse(
                 413,
-                f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length {self._length}",
+                f"expected a body of at most {self.gate.request_bytes_max} bytes, got Content-Length "
+                f"{self._length}",
             )
             return
         if self.parser.get_method() == b"POST" and (
@@ -402,7 +412,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             )
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that has been idle for long. One timer sees many requests come and go, instead of being moved by each."""
+        """Close a connection that has been idle for long. One timer sees many requests come and go, instead
+        of being moved by each."""
         self.timeout_keep_alive_task = None
         if self.transport.is_closing():
             return
@@ -481,7 +492,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._say(words)
 
     def _say(self, words: bytes) -> None:
-        """Send the last answer. What the client still sends is thrown away for a while: a close with unread data would reset the answer away."""
+        """Send the last answer. What the client still sends is thrown away for a while: a close with unread
+        data would reset the answer away."""
         self._unset_keepalive_if_required()
         self.transport.write(words)
         self.transport.write_eof()
@@ -491,7 +503,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _ignore_upgrade(self, rest: bytes) -> None:
         """RFC 9110, 7.8: a server may ignore an upgrade (Java's client offers HTTP/2 with its first request).
 
-        The request is answered over HTTP/1.1, as the last one of its connection. The parser has stopped behind its head, so its body is counted here.
+        The request is answered over HTTP/1.1, as the last one of its connection. The parser has stopped
+        behind its head, so its body is counted here.
         """
         if not self._runs():
             self.transport.close()

@@ -1,8 +1,9 @@
-"""Who gives way when clients together want more memory than there is: whoever is slowest, so that one who stalls hurts nobody else.
+"""Who gives way when clients together want more memory than there is: whoever is slowest, so that one who
+stalls hurts nobody else.
 
-Two kinds of bytes wait for clients: bodies that are not complete (a client writes slowly, or never ends) and replies that are not taken (a
-client reads slowly, or never). Both are bounded over all connections. At the bound a client that moves its bytes is served, and one that does
-not is cut off.
+Two kinds of bytes wait for clients: bodies that are not complete (a client writes slowly, or never ends) and
+replies that are not taken (a client reads slowly, or never). Both are bounded over all connections. At the
+bound a client that moves its bytes is served, and one that does not is cut off.
 """
 
 from typing import Protocol
@@ -11,7 +12,8 @@ from hams_sidecar.endpoint import limits
 
 
 class Incoming(Protocol):
-    """A body that is arriving. `size`: bytes that are counted for it; `arrived_bytes`: those that are known to have come."""
+    """A body that is arriving. `size`: bytes that are counted for it; `arrived_bytes`: those that are known
+    to have come."""
 
     began_s: float
     size: int
@@ -78,7 +80,8 @@ class Replies:
         self.nbytes = 0
 
     def wait(self, reader: Reader, nbytes: int) -> None:
-        """So many bytes more wait for this client. Who has stalled for longest is cut off if that is too much for all together."""
+        """So many bytes more wait for this client. Who has stalled for longest is cut off if that is too much
+        for all together."""
         self._waiting[reader] = self._waiting.get(reader, 0) + nbytes
         self.nbytes += nbytes
         while self.nbytes > self._bytes_max and len(self._waiting) > 1:

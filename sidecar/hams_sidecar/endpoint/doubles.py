@@ -1,4 +1,5 @@
-"""A graph and a port to test the endpoint against: outcomes are chosen by the test, requests are kept for it to look at."""
+"""A graph and a port to test the endpoint against: outcomes are chosen by the test, requests are kept for it
+to look at."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -75,7 +76,8 @@ def always(outcome: InferenceOutcome) -> Answer:
 
 
 class FakePort:
-    """A port whose answers a test decides. `requests` are those that came, `cancelled` counts those whose client went away."""
+    """A port whose answers a test decides. `requests` are those that came, `cancelled` counts those whose
+    client went away."""
 
     def __init__(self, answer: Answer = echo) -> None:
         self.answer = answer

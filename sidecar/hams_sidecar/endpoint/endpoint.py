@@ -1,10 +1,10 @@
 """The inference endpoint of one frontend: HTTP and gRPC on two ports that all frontends of a graph share.
 
-`start` binds and serves, `drain` is what SIGTERM asks for, `stop` cuts everything off. It runs in the event loop of the frontend's process and
-installs no signal handlers: who owns the process decides.
+`start` binds and serves, `drain` is what SIGTERM asks for, `stop` cuts everything off. It runs in the event
+loop of the frontend's process and installs no signal handlers: who owns the process decides.
 
-Draining keeps clients whole: readiness is refused first, requests are served on until load balancers have noticed (HTTP answers say
-`Connection: close` meanwhile), only then the ports close and open requests finish.
+Draining keeps clients whole: readiness is refused first, requests are served on until load balancers have
+noticed (HTTP answers say `Connection: close` meanwhile), only then the ports close and open requests finish.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ class Address:
 
 
 class Endpoint:
-    """HTTP and gRPC for one graph. `always_digest`: histories are recorded, so every request carries the digest of its payload. `tokens`: who may
-    ask; None: anybody."""
+    """HTTP and gRPC for one graph. `always_digest`: histories are recorded, so every request carries the
+    digest of its payload. `tokens`: who may ask; None: anybody."""
 
     def __init__(
         self,
@@ -99,7 +99,8 @@ class Endpoint:
     async def drain(
         self, propagation_s: float = limits.propagation_s, drain_s: float = limits.drain_s_max
     ) -> None:
-        """Leave in peace: refuse readiness, serve on for `propagation_s`, then close the ports and let open requests finish within `drain_s`."""
+        """Leave in peace: refuse readiness, serve on for `propagation_s`, then close the ports and let open
+        requests finish within `drain_s`."""
         self._serving.draining = True
         self._health.tell()
         await asyncio.sleep(propagation_s)
@@ -164,7 +165,8 @@ class _HttpServer(uvicorn.Server):
         self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let open requests finish within the time given; then those without a task of their own are given up as tasks are."""
+        """Let open requests finish within the time given; then those without a task of their own are given up
+        as tasks are."""
         await super().shutdown(sockets)
         for connection in tuple(self.server_state.connections):
             if isinstance(connection, BoundedHttpProtocol) and connection.serving is not None:
@@ -178,7 +180,8 @@ class _HttpServer(uvicorn.Server):
     async def leave(self, drain_s: float) -> None:
         """Close the listener and idle connections; open requests have `drain_s`.
 
-        Connections that wait to be accepted are accepted first: the kernel does not give them to the other frontends of this port, it resets them.
+        Connections that wait to be accepted are accepted first: the kernel does not give them to the other
+        frontends of this port, it resets them.
         """
         waiting: list[socket.socket] = []
         with contextlib.suppress(BlockingIOError):

@@ -4,7 +4,8 @@
     ├── RequestRefused      the client's request, with an HTTP status; nothing was begun
     └── StartFailed         the operator's: a port is taken, a host is unknown
 
-Invariant: the message is for the client and names what was expected and what was found; it never shows the inside of the process.
+Invariant: the message is for the client and names what was expected and what was found; it never shows the
+inside of the process.
 """
 
 from hams_sidecar.endpoint.limits import shown_chars_max
@@ -34,7 +35,8 @@ class StartFailed(EndpointError, OSError):
 
 
 def shown(found: object) -> str:
-    """What a client sent, as an error shows it: bounded, as is the work to show it (an integer of thousands of digits is not printed)."""
+    """What a client sent, as an error shows it: bounded, as is the work to show it (an integer of thousands
+    of digits is not printed)."""
     if isinstance(found, (list, tuple)):
         ends = len(found) > _items_shown_max
         text = "[" + ", ".join(map(shown, found[:_items_shown_max])) + (", ...]" if ends else "]")

@@ -1,9 +1,11 @@
-"""Calls over gRPC, bounded from their headers on: how many there are, how long a message may take to arrive, how long a reply may wait to be taken.
+"""Calls over gRPC, bounded from their headers on: how many there are, how long a message may take to arrive,
+how long a reply may wait to be taken.
 
-grpc would read a whole message before it says that there is a call, for as long as the client likes. So messages come as a stream, which looks the
-same on the wire: a handler begins with the headers and takes the one message itself. How much of a message has arrived cannot be
-seen, so one that is not there after a moment is counted as if it were as large as it may be; where there is no room for that, or there are too
-many calls, whoever has been sending for longest gives way (`crowd`).
+grpc would read a whole message before it says that there is a call, for as long as the client likes. So
+messages come as a stream, which looks the same on the wire: a handler begins with the headers and takes the
+one message itself. How much of a message has arrived cannot be seen, so one that is not there after a moment
+is counted as if it were as large as it may be; where there is no room for that, or there are too many calls,
+whoever has been sending for longest gives way (`crowd`).
 
 Invariant: no exception reaches grpc, which would show its text to the client.
 """
@@ -41,7 +43,8 @@ NOT_READ = Refusal(504, "the reply was not read in time")
 
 
 class Call:
-    """One call. While its message is on its way it is one of the gate's bodies, and gives way to faster ones."""
+    """One call. While its message is on its way it is one of the gate's bodies, and gives way to faster
+    ones."""
 
     def __init__(self, serving: Serving, context: Context, task: "asyncio.Task[object]") -> None:
         self.context = context
@@ -141,7 +144,9 @@ class Calls:
                     found = await call.message(self._serving.timeout_s)
                     if isinstance(found, bytes):
                         found = await method(found, context)
-                except Exception:  # the boundary: whatever breaks inside is one INTERNAL for one call, its trace in the log and not in the answer
+                # the boundary: whatever breaks inside is one INTERNAL for one call, its trace in the log and
+                # not in the answer
+                except Exception:
                     log.exception("a call over gRPC failed")
                     found = INTERNAL_ERROR
             if not isinstance(found, bytes):
@@ -171,7 +176,8 @@ class Calls:
         return grpc.stream_stream_rpc_method_handler(handle)
 
     def _begin(self, context: Context) -> Call | None:
-        """A call, if there is room for another one. It ends with its task: when the last of its reply has left, too."""
+        """A call, if there is room for another one. It ends with its task: when the last of its reply has
+        left, too."""
         if not self._has_room():
             return None
         task = asyncio.current_task()
@@ -192,7 +198,8 @@ class Calls:
 
 
 def shut_down(peer: str) -> None:
-    """Shut down this process's connection to `peer`, as grpc names it. A copy of its descriptor is looked at: that cannot become another's."""
+    """Shut down this process's connection to `peer`, as grpc names it. A copy of its descriptor is looked at:
+    that cannot become another's."""
     wanted = _address(peer)
     for name in os.listdir("/proc/self/fd"):
         try:

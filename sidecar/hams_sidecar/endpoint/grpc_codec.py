@@ -1,9 +1,11 @@
 """Requests and replies of the gRPC service: messages to checked tensors and back.
 
-A request carries its tensors raw or typed, never both, and gets its reply in the same form (FP16 and BF16 exist only raw). Typed contents are as
-strict as raw ones: only the field of the tensor's datatype may be filled.
+A request carries its tensors raw or typed, never both, and gets its reply in the same form (FP16 and BF16
+exist only raw). Typed contents are as strict as raw ones: only the field of the tensor's datatype may be
+filled.
 
-The raw tensors of a reply are appended to the serialised message: fields of one message may stand in any order, and a tensor is copied once that way.
+The raw tensors of a reply are appended to the serialised message: fields of one message may stand in any
+order, and a tensor is copied once that way.
 """
 
 import array

@@ -1,7 +1,8 @@
 """The gRPC side of the endpoint: GRPCInferenceService, the standard health service, and reflection.
 
-Messages are parsed here and not by generated stubs, so that bytes that are no message get INVALID_ARGUMENT. Codes come from `answers`, the table
-that HTTP uses too. How many calls there are, and how long they take, is bounded in `grpc_calls`.
+Messages are parsed here and not by generated stubs, so that bytes that are no message get INVALID_ARGUMENT.
+Codes come from `answers`, the table that HTTP uses too. How many calls there are, and how long they take, is
+bounded in `grpc_calls`.
 """
 
 import asyncio
@@ -300,7 +301,8 @@ def make_server(serving: Serving, service: InferenceService, health_service: Hea
             ("grpc.http2.min_ping_interval_without_data_ms", 5000),
         ),
     )
-    # All that is left to grpc are clients that have gone, with a stack trace for each; what breaks here is logged by `grpc_calls`.
+    # All that is left to grpc are clients that have gone, with a stack trace for each; what breaks here is
+    # logged by `grpc_calls`.
     logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
     calls = Calls(serving)
     handlers = (service.handler(calls), health_service.handler(calls), Reflection(serving).handler(calls))
@@ -309,7 +311,8 @@ def make_server(serving: Serving, service: InferenceService, health_service: Hea
 
 
 def _pool() -> DescriptorPool:
-    """The descriptors of all services in one pool: ours live apart from the process-wide one (see `generate_open_inference.sh`)."""
+    """The descriptors of all services in one pool: ours live apart from the process-wide one (see
+    `generate_open_inference.sh`)."""
     pool = DescriptorPool()
     for file in (pb.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
         pool.AddSerializedFile(file.serialized_pb)  # type: ignore[no-untyped-call]  # missing in types-protobuf

@@ -1,7 +1,8 @@
 """What RFC 9110 and 9112 ask of a request's head beyond what the parser checks: pure, no I/O.
 
-The parser refuses malformed lines and lengths that contradict each other. It lets pass what makes a server and a proxy in front of it read one
-request differently: fields that may stand once and stand twice, codings that nobody here takes off, versions that are none.
+The parser refuses malformed lines and lengths that contradict each other. It lets pass what makes a server
+and a proxy in front of it read one request differently: fields that may stand once and stand twice, codings
+that nobody here takes off, versions that are none.
 """
 
 import re
@@ -27,7 +28,8 @@ _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 
 @frozen
 class Head:
-    """What the fields say of the body; or the `status` and `message` of a refusal (`status` 0: the head is in order)."""
+    """What the fields say of the body; or the `status` and `message` of a refusal (`status` 0: the head is in
+    order)."""
 
     length: int = 0
     status: int = 0

@@ -1,10 +1,12 @@
 """Tensor data in JSON: `[1, 2, 3]`, flat or nested as the shape, to and from the bytes of a tensor.
 
-No cast: an integer datatype takes integers in its range, BOOL takes true and false, BYTES takes strings (UTF-8). FP16, BF16, FP32 and FP64 take
-numbers, rounded to the datatype as JSON's decimals must be, but never to infinity. JSON has no NaN: "NaN", "Infinity" and "-Infinity" stand for
-themselves, as in the JSON mapping of Protocol Buffers.
+No cast: an integer datatype takes integers in its range, BOOL takes true and false, BYTES takes strings
+(UTF-8). FP16, BF16, FP32 and FP64 take numbers, rounded to the datatype as JSON's decimals must be, but never
+to infinity. JSON has no NaN: "NaN", "Infinity" and "-Infinity" stand for themselves, as in the JSON mapping
+of Protocol Buffers.
 
-Both directions are generators that stop after each slice, so that large tensors do not hold the event loop (`run`). Nothing recurses with the input.
+Both directions are generators that stop after each slice, so that large tensors do not hold the event loop
+(`run`). Nothing recurses with the input.
 """
 
 import array
@@ -50,7 +52,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def run(steps: Steps[T]) -> T:
-    """Do the work, and let the event loop run at each pause. However many do, one slice is worked on between two turns of the loop."""
+    """Do the work, and let the event loop run at each pause. However many do, one slice is worked on between
+    two turns of the loop."""
     turn = _turn_of(asyncio.get_running_loop())
     while True:
         async with turn:
@@ -101,7 +104,8 @@ def read(name: str, datatype: str, shape: Sequence[int], text: memoryview) -> St
 
 
 def write(datatype: str, shape: Sequence[int], data: Buffer) -> Steps[list[bytes]]:
-    """JSON array, flat and row-major, of a tensor's values, in pieces to send. Raises UnicodeDecodeError for BYTES that are not UTF-8."""
+    """JSON array, flat and row-major, of a tensor's values, in pieces to send. Raises UnicodeDecodeError for
+    BYTES that are not UTF-8."""
     if datatype == "BYTES":
         return [
             _encode([str(element, "utf-8") for element in decode_bytes(memoryview(data), math.prod(shape))])
@@ -135,7 +139,8 @@ def _name(value: float) -> str:
 
 
 def _values(name: str, shape: Sequence[int], text: memoryview) -> Steps[list[bytes]]:
-    """The values of a flat or nested array with commas between, in slices. Raises ValueError, RequestRefused."""
+    """The values of a flat or nested array with commas between, in slices. Raises ValueError,
+    RequestRefused."""
     elements = Elements(text)
     values: list[bytes] = []
     while (found := elements.next()) is not None:
@@ -182,7 +187,8 @@ def _nested_otherwise(name: str, shape: Sequence[int]) -> RequestRefused:
 
 
 def _arrays(values: list[bytes]) -> Generator[bytes, None, None]:
-    """Slices of `1,2,3`, cut anywhere, as arrays of about a slice each, cut at commas. Raises OverflowError for a value as long as a slice."""
+    """Slices of `1,2,3`, cut anywhere, as arrays of about a slice each, cut at commas. Raises OverflowError
+    for a value as long as a slice."""
     rest = b""
     for part in values:
         part = rest + part

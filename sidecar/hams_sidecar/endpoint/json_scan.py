@@ -1,7 +1,9 @@
-"""JSON in slices: where the large arrays of a body lie, and whether an array's brackets and commas stand where they may.
+"""JSON in slices: where the large arrays of a body lie, and whether an array's brackets and commas stand
+where they may.
 
-A decoder in C holds the event loop for as long as its input is large: half a second for a body of 64 MiB that holds nothing but brackets. So a large
-body is looked at in slices, by operations on whole slices that cost the same whatever they hold. What remains to be decoded at once is small.
+A decoder in C holds the event loop for as long as its input is large: half a second for a body of 64 MiB that
+holds nothing but brackets. So a large body is looked at in slices, by operations on whole slices that cost
+the same whatever they hold. What remains to be decoded at once is small.
 
 Never: decides what a value means; recurses with the input; looks at a slice twice.
 """
@@ -42,7 +44,8 @@ _DEPTHS[[ord("]"), ord("}")]] = -1
 
 @frozen
 class Outline:
-    """A JSON body without the large arrays of its tensors' data: in `head` the n-th of them stands as the string `mark` + n."""
+    """A JSON body without the large arrays of its tensors' data: in `head` the n-th of them stands as the
+    string `mark` + n."""
 
     head: bytes
     mark: bytes
@@ -69,7 +72,8 @@ class Slices:
         return bool(self._in_string)
 
     def next(self) -> tuple[int, bytes, npt.NDArray[np.bool_] | None]:
-        """Where the next slice begins, its bytes, and which of them lie within strings (None: there are no strings). Empty at the end."""
+        """Where the next slice begins, its bytes, and which of them lie within strings (None: there are no
+        strings). Empty at the end."""
         start = self._at
         part = bytes(self._text[start : start + json_slice_bytes])
         trailing = len(part) - len(part.rstrip(b"\\"))
@@ -122,7 +126,8 @@ def outline(body: memoryview, mark: bytes) -> Steps[Outline]:
         yield
     if len(body) - cut_bytes > json_head_bytes_max:
         raise RequestRefused(
-            f"expected at most {json_head_bytes_max} bytes of JSON besides the data of tensors, got {len(body) - cut_bytes}"
+            f"expected at most {json_head_bytes_max} bytes of JSON besides the data of tensors, got "
+            f"{len(body) - cut_bytes}"
         )
     parts: list[bytes | memoryview] = []
     at = 0
@@ -134,7 +139,8 @@ def outline(body: memoryview, mark: bytes) -> Steps[Outline]:
 
 
 class Elements:
-    """An array of values, flat or nested: what of each slice are values, what is nesting, and whether they stand where they may."""
+    """An array of values, flat or nested: what of each slice are values, what is nesting, and whether they
+    stand where they may."""
 
     def __init__(self, text: memoryview) -> None:
         self._slices = Slices(text)
@@ -145,8 +151,8 @@ class Elements:
         self.has_values = False
 
     def next(self) -> tuple[bytes, int] | None:
-        """The values of the next slice with the commas between, and where behind the last of these commas is (0: none). None at the end, or
-        where something stands that may not."""
+        """The values of the next slice with the commas between, and where behind the last of these commas is
+        (0: none). None at the end, or where something stands that may not."""
         _, part, within = self._slices.next()
         if not part:
             return None
@@ -168,7 +174,8 @@ class Elements:
         return values, cut
 
     def _is_in_order(self, kinds: npt.NDArray[np.uint8], within: npt.NDArray[np.bool_] | None) -> bool:
-        """No two values without a comma between, no comma without values on both sides, no value beside the outside of a bracket."""
+        """No two values without a comma between, no comma without values on both sides, no value beside the
+        outside of a bracket."""
         places = np.flatnonzero(kinds != _SPACE)
         if not len(places):
             self._spaced = True

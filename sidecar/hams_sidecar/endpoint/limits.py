@@ -1,7 +1,9 @@
-"""Every bound of the inference endpoint, by name; the unit is the last word. What a graph may change comes from its `frontend` section."""
+"""Every bound of the inference endpoint, by name; the unit is the last word. What a graph may change comes
+from its `frontend` section."""
 
 json_slice_bytes = 64 << 10
-"""Tensors in JSON are read and written in slices of this size, and the event loop runs in between: at most a few milliseconds at a time."""
+"""Tensors in JSON are read and written in slices of this size, and the event loop runs in between: at most a
+few milliseconds at a time."""
 
 json_head_bytes_max = 256 << 10
 """JSON besides the data of tensors: names, shapes, parameters. It is decoded at once, so it is small."""
@@ -10,14 +12,17 @@ json_cut_bytes_min = 1024
 """Data of a tensor from this size on is not part of that."""
 
 direct_body_bytes_min = 128 << 10
-"""If more than this is missing of a body when its head is read, the rest is received in place: worth a change of protocol, saves two copies."""
+"""If more than this is missing of a body when its head is read, the rest is received in place: worth a change
+of protocol, saves two copies."""
 
 dimension_max = (1 << 31) - 1
-"""Any dimension of a tensor: what every numpy, every model and the peers' codec can express, and more than a request can fill."""
+"""Any dimension of a tensor: what every numpy, every model and the peers' codec can express, and more than a
+request can fill."""
 
 rows_without_data_max = 65_536
-"""Rows of a request that brings fewer bytes than rows (a variable dimension of 0): as many as the largest batch that a graph may ask for. Other
-requests are bounded by their bytes. What a model makes of each row costs memory, so rows may not come for nothing."""
+"""Rows of a request that brings fewer bytes than rows (a variable dimension of 0): as many as the largest
+batch that a graph may ask for. Other requests are bounded by their bytes. What a model makes of each row
+costs memory, so rows may not come for nothing."""
 
 shown_chars_max = 120
 """Of what a client sent, shown to it in an error: a mistake of megabytes is not sent back."""
@@ -50,23 +55,26 @@ headers_max = 128
 """Header and trailer fields of one HTTP request."""
 
 head_bytes_max = 64 << 10
-"""Request line and headers of one HTTP request, as far as they came in pieces; and what comes between two pieces of a body, or behind the last
-(extensions of chunks, trailers)."""
+"""Request line and headers of one HTTP request, as far as they came in pieces; and what comes between two
+pieces of a body, or behind the last (extensions of chunks, trailers)."""
 
 head_s_max = 20.0
 """A connection has this long to send its first request, and the rest of any head it has begun."""
 
 idle_s_max = 75.0
-"""A connection without a request is kept this long: longer than load balancers do, so that they close it and not we."""
+"""A connection without a request is kept this long: longer than load balancers do, so that they close it and
+not we."""
 
 write_stall_s_max = 20.0
 """A client that takes none of the bytes waiting for it for this long is cut off."""
 
 body_unhurried_s = 1.0
-"""Where bodies together have no room left, the slowest of those that have been arriving for longer than this gives way (429)."""
+"""Where bodies together have no room left, the slowest of those that have been arriving for longer than this
+gives way (429)."""
 
 linger_s_max = 2.0
-"""After a refusal the rest of the request is thrown away for this long, so that the client sees the refusal and not a reset connection."""
+"""After a refusal the rest of the request is thrown away for this long, so that the client sees the refusal
+and not a reset connection."""
 
 linger_bytes_max = 16 << 20
 """At most this much is thrown away after a refusal."""
@@ -81,10 +89,12 @@ retry_after_s = 1.0
 """`Retry-After` where the endpoint itself has no room."""
 
 propagation_s = 5.0
-"""After SIGTERM readiness is refused, and requests are served on for this long: load balancers need it to notice."""
+"""After SIGTERM readiness is refused, and requests are served on for this long: load balancers need it to
+notice."""
 
 last_request_s_max = 1.0
-"""A connection that was opened in the last moment before the port closed has this long to send its request."""
+"""A connection that was opened in the last moment before the port closed has this long to send its
+request."""
 
 drain_s_max = 30.0
 """Then open requests get this long to finish."""
@@ -93,7 +103,8 @@ grpc_connections_max = 4096
 """Open gRPC connections of one frontend."""
 
 grpc_calls_max = 4096
-"""Concurrent gRPC calls of one frontend; above it the slowest that is still sending gives way, or the new one gets RESOURCE_EXHAUSTED."""
+"""Concurrent gRPC calls of one frontend; above it the slowest that is still sending gives way, or the new one
+gets RESOURCE_EXHAUSTED."""
 
 grpc_streams_max = 1024
 """Concurrent calls of one gRPC connection; a client's further ones wait at the client."""
@@ -105,8 +116,9 @@ grpc_reflections_max = 1000
 """Questions in one call of reflection, which lasts a request's time at most."""
 
 grpc_message_unhurried_s = 0.1
-"""A gRPC message that is not there after this long is counted in the bytes held, as if it were as large as it may be: how much of it has arrived
-cannot be seen. So what is held uncounted is what a network brings in this time."""
+"""A gRPC message that is not there after this long is counted in the bytes held, as if it were as large as it
+may be: how much of it has arrived cannot be seen. So what is held uncounted is what a network brings in this
+time."""
 
 grpc_reply_rate_min = 1 << 20
 """Bytes per second at which a client has to take a reply over gRPC, after the first `write_stall_s_max`."""

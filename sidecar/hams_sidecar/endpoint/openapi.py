@@ -1,6 +1,8 @@
-"""The infer route in the OpenAPI document, with the graph's own tensors: what `/docs` shows and lets a reader try.
+"""The infer route in the OpenAPI document, with the graph's own tensors: what `/docs` shows and lets a reader
+try.
 
-The route is not one of FastAPI's (its hot path knows no routing), so its entry is written here. It documents; it never decides what is accepted.
+The route is not one of FastAPI's (its hot path knows no routing), so its entry is written here. It documents;
+it never decides what is accepted.
 """
 
 from hams_protocol.graph import GraphData

@@ -1,7 +1,8 @@
-"""What both transports check of a request besides its tensors: parameters, id, idempotency key, trace context, model and version.
+"""What both transports check of a request besides its tensors: parameters, id, idempotency key, trace
+context, model and version.
 
-Invariant: `split` is the only place where transport parameters leave the payload, so that the same request has the same digest over JSON, binary
-and gRPC.
+Invariant: `split` is the only place where transport parameters leave the payload, so that the same request
+has the same digest over JSON, binary and gRPC.
 """
 
 import asyncio
@@ -81,7 +82,8 @@ def check_key(key: str) -> str:
     """An idempotency key: 1 to 256 printable ASCII characters. Raises RequestRefused."""
     if not key or len(key) > idempotency_key_bytes_max or not key.isascii() or not key.isprintable():
         raise RequestRefused(
-            f"idempotency key: expected 1 to {idempotency_key_bytes_max} printable ASCII characters, got {key[:40]!r} ({len(key)})"
+            f"idempotency key: expected 1 to {idempotency_key_bytes_max} printable ASCII characters, got "
+            f"{key[:40]!r} ({len(key)})"
         )
     return key
 
@@ -105,7 +107,8 @@ def check_model(graph: str, name: str, version: str) -> None:
 
 
 def trace_context(traceparent: str | None, tracestate: str | None) -> TraceContext | None:
-    """The W3C trace context of a request, or None. It is not worth refusing a request for: what does not fit is left out."""
+    """The W3C trace context of a request, or None. It is not worth refusing a request for: what does not fit
+    is left out."""
     if (
         not traceparent
         or len(traceparent) > trace_bytes_max
@@ -133,7 +136,8 @@ async def build(
     *,
     always_digest: bool,
 ) -> InferenceRequest:
-    """Put a checked request together. The digest is made only if a key is given or histories are recorded: hashing is not free."""
+    """Put a checked request together. The digest is made only if a key is given or histories are recorded:
+    hashing is not free."""
     digest: str | None = None
     if key is not None or always_digest:
         digest = await digest_of(tensors, parameters.payload, outputs)

@@ -1,10 +1,11 @@
 """`POST .../infer`: the hot path of HTTP, without ASGI.
 
-No routing, no request object, no model validation: the body as collected by the connection, decoded straight into tensors that are views into it, one
-call of the port, and the buffers of the reply.
+No routing, no request object, no model validation: the body as collected by the connection, decoded straight
+into tensors that are views into it, one call of the port, and the buffers of the reply.
 
-A small request that has arrived whole is served without a task: it is decoded and handed to the port in the turn of the loop in which it came, and
-its answer is written when the outcome comes. A large one, or one whose body is still on its way, gets a task, which pauses now and then.
+A small request that has arrived whole is served without a task: it is decoded and handed to the port in the
+turn of the loop in which it came, and its answer is written when the outcome comes. A large one, or one whose
+body is still on its way, gets a task, which pauses now and then.
 
 Invariant: exactly one answer per request, unless the client went away.
 """
@@ -118,7 +119,9 @@ class InferRoute:
                 )
         except RequestRefused as error:
             written = _error(refused(error))
-        except Exception:  # the boundary: whatever breaks inside is one 500 for one request, its trace in the log and not in the answer
+        # the boundary: whatever breaks inside is one 500 for one request, its trace in the log and not in the
+        # answer
+        except Exception:
             log.exception(_FAILED)
             written = _error(INTERNAL_ERROR)
         finally:

@@ -1,7 +1,9 @@
-"""The JSON and binary form of requests and replies (Open Inference Protocol v2 REST, binary tensor data extension).
+"""The JSON and binary form of requests and replies (Open Inference Protocol v2 REST, binary tensor data
+extension).
 
-A body is a JSON object, and behind it, if `Inference-Header-Content-Length` says where it ends, the binary tensors one after another. Binary tensors
-are views into the body: nothing is copied. Replies are lists of buffers, for the same reason.
+A body is a JSON object, and behind it, if `Inference-Header-Content-Length` says where it ends, the binary
+tensors one after another. Binary tensors are views into the body: nothing is copied. Replies are lists of
+buffers, for the same reason.
 
 Invariant: a request that passes is right by `Signature`; a body is used up to its last byte.
 """
@@ -30,7 +32,8 @@ _NO_DATA = msgspec.Raw(b"")
 
 
 class _InputParameters(msgspec.Struct, gc=False):
-    """Parameters of one tensor. Others than these are allowed, and nothing to us (codecs of other servers use them)."""
+    """Parameters of one tensor. Others than these are allowed, and nothing to us (codecs of other servers use
+    them)."""
 
     binary_data_size: int | None = None
     shared_memory_region: msgspec.Raw = _NO_DATA
@@ -71,7 +74,8 @@ _MARK = secrets.token_hex(16).encode()
 
 @frozen
 class ReplyForm:
-    """How the client wants its reply: which outputs (None: all), and which of them binary; `binary` holds for those it said nothing of."""
+    """How the client wants its reply: which outputs (None: all), and which of them binary; `binary` holds for
+    those it said nothing of."""
 
     id: str | None
     outputs: tuple[str, ...] | None
@@ -96,7 +100,8 @@ class RestRequest:
 
 
 class _Head(NamedTuple):
-    """What a head says: the length of the whole body, where each tensor lies in it, and the rest of the request."""
+    """What a head says: the length of the whole body, where each tensor lies in it, and the rest of the
+    request."""
 
     size: int
     tensors: tuple[tuple[str, str, tuple[int, ...], int, int], ...]
@@ -105,9 +110,11 @@ class _Head(NamedTuple):
 
 
 class KnownHeads:
-    """JSON heads of requests with binary tensors that have passed, by their bytes: mostly the next request differs in its tensors alone.
+    """JSON heads of requests with binary tensors that have passed, by their bytes: mostly the next request
+    differs in its tensors alone.
 
-    Bounded in number and size. Not kept is what must be looked at again (BYTES) and what belongs to one request (id, key).
+    Bounded in number and size. Not kept is what must be looked at again (BYTES) and what belongs to one
+    request (id, key).
     """
 
     def __init__(self) -> None:
@@ -149,7 +156,8 @@ class KnownHeads:
 def decode_request(
     body: Buffer, header_length: str | None, signature: Signature, known: KnownHeads
 ) -> Steps[RestRequest]:
-    """Read and check a request body; `header_length` is the `Inference-Header-Content-Length` header. Raises RequestRefused."""
+    """Read and check a request body; `header_length` is the `Inference-Header-Content-Length` header. Raises
+    RequestRefused."""
     end = len(body) if header_length is None else _json_length(header_length, len(body))
     head: bytes | None = None
     if header_length is not None and end <= head_known_bytes_max:
@@ -199,11 +207,13 @@ def decode_request(
                 )
             if header_length is None:
                 raise RequestRefused(
-                    f"tensor {given.name!r}: binary data needs the header Inference-Header-Content-Length, which is missing"
+                    f"tensor {given.name!r}: binary data needs the header Inference-Header-Content-Length, "
+                    "which is missing"
                 )
             if not 0 <= size <= len(body) - at:
                 raise RequestRefused(
-                    f"tensor {given.name!r}: binary_data_size is {shown(size)}, but {len(body) - at} bytes of the body are left"
+                    f"tensor {given.name!r}: binary_data_size is {shown(size)}, but {len(body) - at} bytes "
+                    "of the body are left"
                 )
             data = rest[at : at + size]
             check_size(given.name, shape, expected, data)
@@ -226,9 +236,11 @@ def decode_request(
 def encode_reply(
     model: str, form: ReplyForm, tensors: Sequence[Tensor]
 ) -> Steps[tuple[int | None, list[Buffer]]]:
-    """The body of a reply: buffers to send one after another, and the length of its JSON part if binary tensors follow. Raises RequestRefused.
+    """The body of a reply: buffers to send one after another, and the length of its JSON part if binary
+    tensors follow. Raises RequestRefused.
 
-    The frame around the tensors is put together here, so that data in JSON, which may be large, is not copied into it.
+    The frame around the tensors is put together here, so that data in JSON, which may be large, is not copied
+    into it.
     """
     about: dict[str, object] = {"model_name": model, "model_version": MODEL_VERSION}
     if form.id is not None:
@@ -252,7 +264,8 @@ def encode_reply(
             data = yield from write(tensor.datatype, tensor.shape, tensor.data)
         except UnicodeDecodeError:
             raise RequestRefused(
-                f"output {tensor.name!r} holds bytes that are not UTF-8, which JSON cannot carry: ask for it with the parameter binary_data"
+                f"output {tensor.name!r} holds bytes that are not UTF-8, which JSON cannot carry: ask for "
+                "it with the parameter binary_data"
             ) from None
         head += (_encode(described)[:-1], b',"data":', *data, b"}")
     head.append(b"]}")
@@ -265,7 +278,8 @@ def encode_error(message: str) -> bytes:
 
 
 def choose(tensors: Iterable[Tensor], outputs: tuple[str, ...] | None) -> list[Tensor]:
-    """The tensors of a reply that were asked for, in the order they were asked for. Skipped ones are left out."""
+    """The tensors of a reply that were asked for, in the order they were asked for. Skipped ones are left
+    out."""
     if outputs is None:
         return list(tensors)
     found = {tensor.name: tensor for tensor in tensors}
@@ -280,7 +294,8 @@ def _parameters(text: msgspec.Raw) -> dict[str, object]:
     """Parameters as they were given. Raises RequestRefused, msgspec.DecodeError."""
     if len(bytes(text)) > parameters_json_bytes_max:
         raise RequestRefused(
-            f"expected parameters of at most {parameters_json_bytes_max} bytes of JSON, got {len(bytes(text))}"
+            f"expected parameters of at most {parameters_json_bytes_max} bytes of JSON, got "
+            f"{len(bytes(text))}"
         )
     found: dict[str, object] = _decode_parameters(text)
     return found
@@ -305,7 +320,8 @@ def _reply_form(found: _Request, binary: bool, signature: Signature) -> ReplyFor
 def _json_length(header: str, size: int) -> int:
     if not (header.isascii() and header.isdigit() and len(header) < 20) or not 0 < int(header) <= size:
         raise RequestRefused(
-            f"header Inference-Header-Content-Length: expected 1 to {size}, the size of the body, got {header[:40]!r}"
+            f"header Inference-Header-Content-Length: expected 1 to {size}, the size of the body, got "
+            f"{header[:40]!r}"
         )
     return int(header)
 

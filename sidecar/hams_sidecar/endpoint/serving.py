@@ -29,8 +29,9 @@ class Waiting(Protocol):
 
 
 class Serving:
-    """One graph being served. `always_digest`: histories are recorded, so every request needs its digest. `tokens`: who may ask; None: anybody.
-    `own_pages_only`: of web pages only those of this machine may ask, because the endpoint is within reach of this machine alone."""
+    """One graph being served. `always_digest`: histories are recorded, so every request needs its digest.
+    `tokens`: who may ask; None: anybody. `own_pages_only`: of web pages only those of this machine may ask,
+    because the endpoint is within reach of this machine alone."""
 
     def __init__(
         self,
@@ -127,7 +128,8 @@ class Serving:
         task.add_done_callback(self._tasks.discard)
 
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        """All wait equally long, so the first is due first; the timer is moved once in a while, not for each."""
+        """All wait equally long, so the first is due first; the timer is moved once in a while, not for
+        each."""
         self._timer = None
         for waiting, at in list(self._waiting.items()):
             if at > loop.time():

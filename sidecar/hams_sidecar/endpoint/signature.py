@@ -1,10 +1,11 @@
 """What a graph takes and gives, and the check of a request against it.
 
-Compiled once per graph, so that a request in order costs a dictionary look-up and a few comparisons for each tensor. Both transports use it, so the
-same mistake gets the same words over HTTP and gRPC.
+Compiled once per graph, so that a request in order costs a dictionary look-up and a few comparisons for each
+tensor. Both transports use it, so the same mistake gets the same words over HTTP and gRPC.
 
-Invariant: tensors that pass have declared names, equal datatypes, fitting shapes, exactly the bytes of their shapes, and one number of rows, which
-is bounded by the bytes that came (`rows_without_data_max`). No dimension is negative or above `dimension_max`, whatever the graph declares.
+Invariant: tensors that pass have declared names, equal datatypes, fitting shapes, exactly the bytes of their
+shapes, and one number of rows, which is bounded by the bytes that came (`rows_without_data_max`). No
+dimension is negative or above `dimension_max`, whatever the graph declares.
 """
 
 import math
@@ -48,7 +49,8 @@ class Signature:
         self._required = tuple(spec.name for spec in graph.inputs if not spec.optional)
 
     def expect(self, name: str, datatype: str, shape: Sequence[int]) -> int | None:
-        """Check what a request says of one tensor. Returns the bytes its data must have, None for BYTES. Raises RequestRefused."""
+        """Check what a request says of one tensor. Returns the bytes its data must have, None for BYTES.
+        Raises RequestRefused."""
         declared = self.inputs.get(name)
         if declared is None:
             raise RequestRefused(f"unknown tensor {shown(name)}: expected {_names(self.inputs)}")
@@ -58,7 +60,8 @@ class Signature:
             )
         if not shape:
             raise RequestRefused(
-                f"tensor {name!r}: expected shape {declared.shape} (-1: any), got []: the first dimension is the rows"
+                f"tensor {name!r}: expected shape {declared.shape} (-1: any), got []: the first dimension "
+                "is the rows"
             )
         # What is declared without variable dimensions cannot hold a negative one: equal is enough.
         if tuple(shape[1:]) != declared.row_shape if not declared.variable else not _fits(shape, declared):
@@ -70,7 +73,8 @@ class Signature:
         return None if declared.element_bytes is None else math.prod(shape) * declared.element_bytes
 
     def arrange(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Check the tensors of one request together, and put them in the order of the graph's inputs. Raises RequestRefused."""
+        """Check the tensors of one request together, and put them in the order of the graph's inputs. Raises
+        RequestRefused."""
         found: dict[str, Tensor] = {}
         for tensor in tensors:
             if tensor.name in found:
@@ -79,7 +83,8 @@ class Signature:
         for name in self._required:
             if name not in found:
                 raise RequestRefused(
-                    f"missing tensor {name!r}: expected {_names(self._required)}, got {_names(found) if found else 'no tensor'}"
+                    f"missing tensor {name!r}: expected {_names(self._required)}, got "
+                    f"{_names(found) if found else 'no tensor'}"
                 )
         if not found:
             raise RequestRefused(
@@ -89,12 +94,14 @@ class Signature:
         for tensor in tensors:
             if tensor.shape[0] != first.shape[0]:
                 raise RequestRefused(
-                    f"tensor {tensor.name!r}: expected {first.shape[0]} rows as in {first.name!r}, got {tensor.shape[0]}: a request has one row count"
+                    f"tensor {tensor.name!r}: expected {first.shape[0]} rows as in {first.name!r}, got "
+                    f"{tensor.shape[0]}: a request has one row count"
                 )
         rows = first.shape[0]
         if rows > rows_without_data_max and rows > sum([len(tensor.data) for tensor in tensors]):
             raise RequestRefused(
-                f"expected at most {rows_without_data_max} rows where there are fewer bytes than rows, got {rows}"
+                f"expected at most {rows_without_data_max} rows where there are fewer bytes than rows, got "
+                f"{rows}"
             )
         return tuple(found[name] for name in self.inputs if name in found)
 
@@ -127,13 +134,15 @@ def _check_bytes(name: str, count: int, data: Buffer) -> None:
     for index in range(count):
         if at + 4 > end:
             raise RequestRefused(
-                f"tensor {name!r}: expected {count} BYTES elements, got {index}: no length at byte {at} of {end}"
+                f"tensor {name!r}: expected {count} BYTES elements, got {index}: no length at byte {at} of "
+                f"{end}"
             )
         length = int.from_bytes(data[at : at + 4], "little")
         at += 4 + length
         if at > end:
             raise RequestRefused(
-                f"tensor {name!r}: BYTES element {index} says it has {length} bytes, got {length - (at - end)}"
+                f"tensor {name!r}: BYTES element {index} says it has {length} bytes, got "
+                f"{length - (at - end)}"
             )
     if at != end:
         raise RequestRefused(
@@ -142,7 +151,8 @@ def _check_bytes(name: str, count: int, data: Buffer) -> None:
 
 
 def _fits(shape: Sequence[int], declared: Declared) -> bool:
-    """Whether a shape is one of a declared one with variable dimensions. A client's -1 is a mistake, not a declaration."""
+    """Whether a shape is one of a declared one with variable dimensions. A client's -1 is a mistake, not a
+    declaration."""
     return len(shape) == len(declared.row_shape) + 1 and all(
         0 <= got <= dimension_max and want in (got, -1)
         for want, got in zip(declared.row_shape, shape[1:], strict=True)

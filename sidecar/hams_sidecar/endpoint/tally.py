@@ -1,4 +1,5 @@
-"""Counts of the requests served, kept as plain numbers and made into metrics when somebody scrapes: counting is on the way of every request."""
+"""Counts of the requests served, kept as plain numbers and made into metrics when somebody scrapes: counting
+is on the way of every request."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -10,7 +11,8 @@ from hams_sidecar.metrics import LATENCY_BUCKETS_S, Metrics
 
 
 class _Protocol:
-    """What has been served over one protocol. `buckets` count by latency, the last one what is above all bounds."""
+    """What has been served over one protocol. `buckets` count by latency, the last one what is above all
+    bounds."""
 
     __slots__ = ("buckets", "received", "seconds", "sent")
 

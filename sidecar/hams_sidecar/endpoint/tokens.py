@@ -1,10 +1,12 @@
-"""Who may ask: bearers of one of the tokens in a folder, if the graph asks for tokens at all (`frontend.tokenSecret`).
+"""Who may ask: bearers of one of the tokens in a folder, if the graph asks for tokens at all
+(`frontend.tokenSecret`).
 
-Each file is one token, as Kubernetes mounts a Secret: so each client can have its own, and lose it without the others. The folder is looked at
-again when a second has passed: a token that is added or taken away needs no restart. Connections that were let in stay open; their next request
-is asked again.
+Each file is one token, as Kubernetes mounts a Secret: so each client can have its own, and lose it without
+the others. The folder is looked at again when a second has passed: a token that is added or taken away needs
+no restart. Connections that were let in stay open; their next request is asked again.
 
-Never: lets anybody in because the folder cannot be read, or is empty; tells by its timing how much of a token was right.
+Never: lets anybody in because the folder cannot be read, or is empty; tells by its timing how much of a token
+was right.
 """
 
 import asyncio
@@ -36,7 +38,8 @@ _SCHEME = b"bearer "
 
 
 def scope_of(authorization: bytes) -> str:
-    """A token's scope of idempotency keys (`hams_protocol.keys`): the beginning of a digest, which does not give the token away."""
+    """A token's scope of idempotency keys (`hams_protocol.keys`): the beginning of a digest, which does not
+    give the token away."""
     return digest_of(authorization[len(_SCHEME) :].strip()).hex()[: limits.key_scope_chars]
 
 

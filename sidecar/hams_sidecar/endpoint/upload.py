@@ -1,9 +1,10 @@
 """One infer request on its connection: its body as it arrives, and the way for its answer.
 
-It takes the place of uvicorn's request-response cycle, without a scope, a task or events: small requests are served in the turn of the loop in
-which their last byte arrives.
+It takes the place of uvicorn's request-response cycle, without a scope, a task or events: small requests are
+served in the turn of the loop in which their last byte arrives.
 
-Invariant: the body is held once, and counted in the gate from its first byte until `release`. One answer at most, and in turn.
+Invariant: the body is held once, and counted in the gate from its first byte until `release`. One answer at
+most, and in turn.
 """
 
 import asyncio
@@ -22,7 +23,8 @@ _joined_bytes_max = 64 << 10
 """Answers up to this size are joined: a copy is cheaper than a vector of buffers."""
 
 _NOBODY_WAITS = asyncio.Event()
-"""uvicorn's connection tells its cycle by an event that more has come; this one takes the body as it comes."""
+"""uvicorn's connection tells its cycle by an event that more has come; this one takes the body as it
+comes."""
 
 
 class Server(Protocol):
@@ -34,7 +36,8 @@ class Server(Protocol):
 
 
 class Upload(RequestResponseCycle):
-    """An infer request. `headers`: names in small letters; `size`: bytes of the body that have arrived; `complete`: all of it has."""
+    """An infer request. `headers`: names in small letters; `size`: bytes of the body that have arrived;
+    `complete`: all of it has."""
 
     def __init__(
         self,
@@ -130,9 +133,11 @@ class Upload(RequestResponseCycle):
         self.write(status, headers, content)
 
     def write(self, status: int, headers: bytes, content: Sequence[Buffer]) -> None:
-        """Send the whole answer in one go. `headers`: lines that end in CRLF, without Content-Length. Nothing happens if the client went away.
+        """Send the whole answer in one go. `headers`: lines that end in CRLF, without Content-Length. Nothing
+        happens if the client went away.
 
-        uvicorn's own `send` would write the head and each buffer on their own: a system call each, which is a third of a small request's time.
+        uvicorn's own `send` would write the head and each buffer on their own: a system call each, which is a
+        third of a small request's time.
         """
         if self.disconnected:
             return
@@ -162,7 +167,8 @@ class Upload(RequestResponseCycle):
     # ---- who serves it
 
     def begin(self, server: Server) -> bool:
-        """`server` serves this request, and is cancelled if the client goes away. False if it went already."""
+        """`server` serves this request, and is cancelled if the client goes away. False if it went
+        already."""
         self._server = self._connection.serving = server
         return not self._connection.lost
 

@@ -1,7 +1,8 @@
 """The connections of model processes: cut into frames, matched into sessions, handed to the link.
 
-A session is one model process: a `run` connection, which opens it, and the `capture` and `health` connections that name it. A
-connection that sends anything else is closed without harm to the session; a session that loses one of its connections is over.
+A session is one model process: a `run` connection, which opens it, and the `capture` and `health` connections
+that name it. A connection that sends anything else is closed without harm to the session; a session that
+loses one of its connections is over.
 """
 
 import asyncio
@@ -19,7 +20,8 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Channel(asyncio.Protocol):
-    """One connection. `on_hello` decides what it is for; after that, frames go to `on_frame` and its end to `on_lost`."""
+    """One connection. `on_hello` decides what it is for; after that, frames go to `on_frame` and its end to
+    `on_lost`."""
 
     def __init__(
         self, on_hello: Callable[["Channel", Hello], None], on_gone: Callable[["Channel"], None]

@@ -1,8 +1,8 @@
 """What an operator declares, as its model process is told, and how units of a batch become its inputs.
 
-The core knows payloads per in-edge; the model knows tensors by input name. This is where the names of upstream tensors become the
-names of inputs (for the request's own tensors through the renaming of a feedback edge), and targets of the graph the successors a model may
-route to.
+The core knows payloads per in-edge; the model knows tensors by input name. This is where the names of
+upstream tensors become the names of inputs (for the request's own tensors through the renaming of a feedback
+edge), and targets of the graph the successors a model may route to.
 """
 
 import json
@@ -19,7 +19,8 @@ REQUEST = "request"
 
 
 class UnitInputs(NamedTuple):
-    """One unit as the model gets it: per declared input the tensor and the payload it lies in, None if absent."""
+    """One unit as the model gets it: per declared input the tensor and the payload it lies in, None if
+    absent."""
 
     id: str
     rows: int
@@ -61,7 +62,8 @@ class Declared:
                 continue
             if not isinstance(payload, Payload):
                 raise TypeError(
-                    f"payload of {source}: expected hams_sidecar.payload.Payload, got {type(payload).__name__}"
+                    f"payload of {source}: expected hams_sidecar.payload.Payload, got "
+                    f"{type(payload).__name__}"
                 )
             rows = max(rows, payload.rows)
             renamed = dict(unit.renamed) if source == FRONTEND and unit.renamed else None

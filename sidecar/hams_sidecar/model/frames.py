@@ -1,7 +1,8 @@
 """Control frames of the model contract (proto/model.md) as the proxy sees them.
 
-A frame is an 8-byte header (u32 body length, u8 kind, u8 protocol version, u16 zero, little-endian) and a JSON object. What a model
-process sends is checked against these schemas before anything is believed: `BadFrame` otherwise.
+A frame is an 8-byte header (u32 body length, u8 kind, u8 protocol version, u16 zero, little-endian) and a
+JSON object. What a model process sends is checked against these schemas before anything is believed:
+`BadFrame` otherwise.
 """
 
 import struct
@@ -27,7 +28,8 @@ class FromModel(msgspec.Struct, frozen=True):
 
 
 class Hello(FromModel, frozen=True):
-    """First frame of every connection: what it is for. `session` is empty on `run`, else the one of the setup."""
+    """First frame of every connection: what it is for. `session` is empty on `run`, else the one of the
+    setup."""
 
     protocol: int
     channel: str
@@ -37,7 +39,8 @@ class Hello(FromModel, frozen=True):
 
 
 class Ready(FromModel, frozen=True):
-    """The model has initialised. `layout`: path, datatype and shape of its state's tensors; `signature` a digest of it."""
+    """The model has initialised. `layout`: path, datatype and shape of its state's tensors; `signature` a
+    digest of it."""
 
     signature: str
     layout: list[tuple[str, str, list[int]]]
@@ -57,7 +60,8 @@ class WantUpdate(FromModel, frozen=True):
 
 
 class WantSpace(FromModel, frozen=True):
-    """Outputs of `units` (places in the batch) or a state need as many bytes as `sizes` says. `id`: the batch or version."""
+    """Outputs of `units` (places in the batch) or a state need as many bytes as `sizes` says. `id`: the batch
+    or version."""
 
     id: int
     sizes: list[int]
@@ -65,7 +69,8 @@ class WantSpace(FromModel, frozen=True):
 
 
 class UnitDone(FromModel, frozen=True):
-    """One unit's outputs: offset in its space, bytes and shape, in the order declared; or its error; or that it was refused."""
+    """One unit's outputs: offset in its space, bytes and shape, in the order declared; or its error; or that
+    it was refused."""
 
     tensors: list[tuple[int, int, list[int]]] | None = None
     route: list[str] | None = None

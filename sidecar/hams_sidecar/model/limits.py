@@ -16,14 +16,15 @@ PONG_WAIT_S = 10.0
 """A model that has not answered for so long is dead: its health thread could not run all that time."""
 
 RUN_S_MAX = 300.0
-"""A run that takes longer is taken for hung; the time in which the model waits for its proxy does not count."""
+"""A run that takes longer is taken for hung; the time in which the model waits for its proxy does not
+count."""
 
 SPACE_SLACK = 1.25
 """Space granted for outputs of variable size: what the last batch took per row, times this."""
 
 SPACE_GUESS_BYTES_MAX = 8 << 20
-"""At most this much is granted to a unit by such a guess: one request with a huge row says nothing of the next one, and a model that needs more
-asks for it."""
+"""At most this much is granted to a unit by such a guess: one request with a huge row says nothing of the
+next one, and a model that needs more asks for it."""
 
 STATE_SLACK_BYTES = 1 << 16
 """Granted beyond the size of the last capture."""
@@ -32,4 +33,5 @@ MESSAGE_CHARS_MAX = 2000
 """An error message that a model sends."""
 
 ROOM_WAIT_S = 30.0
-"""How long inputs or outputs of a batch wait for room in the arena before the batch fails: back-pressure that has become a knot."""
+"""How long inputs or outputs of a batch wait for room in the arena before the batch fails: back-pressure that
+has become a knot."""

@@ -1,12 +1,13 @@
 """The proxy's end of the model contract: effects of the core go in, its events come out.
 
-The link owns the listening socket; model processes come and go. It grants the space that a model may write, so a model can neither
-run out of memory unseen nor write where others read. One batch or load is in the model at a time; a capture runs beside the next
-compute stage.
+The link owns the listening socket; model processes come and go. It grants the space that a model may write,
+so a model can neither run out of memory unseen nor write where others read. One batch or load is in the model
+at a time; a capture runs beside the next compute stage.
 
-Invariants: exactly one of BatchDone, BatchFailed and ModelDied answers a StartBatch; Captured or ModelDied a Capture; Loaded,
-LoadFailed or ModelDied a LoadState. Memory that a dead model could still write is kept until that process is known to have ended.
-Never: decides about protocol state, retries, or starts processes (whoever started the model restarts it; it connects again).
+Invariants: exactly one of BatchDone, BatchFailed and ModelDied answers a StartBatch; Captured or ModelDied a
+Capture; Loaded, LoadFailed or ModelDied a LoadState. Memory that a dead model could still write is kept until
+that process is known to have ended. Never: decides about protocol state, retries, or starts processes
+(whoever started the model restarts it; it connects again).
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from hams_protocol.effects import (
     Capture,
     EnterUpdate,
     LoadState,
-    Rehearse,
+    PreloadState,
     RestartModel,
     StartBatch,
 )
@@ -52,7 +53,7 @@ from hams_wire.limits import dimension_max
 log = logging.getLogger(__name__)
 
 ModelEffect: TypeAlias = (
-    StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | Rehearse | RestartModel
+    StartBatch | EnterUpdate | AbandonBatch | Capture | LoadState | PreloadState | RestartModel
 )
 ModelEvent: TypeAlias = (
     ModelReady | ModelDied | UpdateWanted | BatchDone | BatchFailed | Captured | Loaded | LoadFailed
@@ -60,7 +61,7 @@ ModelEvent: TypeAlias = (
 
 INITIAL_VERSION = 0
 
-REHEARSAL = 0
+PRELOAD = 0
 """Token of a load that nothing waits for."""
 
 
@@ -88,7 +89,8 @@ class ModelLink:
         pong_wait_s: float = limits.PONG_WAIT_S,
         ping_interval_s: float = limits.PING_INTERVAL_S,
     ) -> None:
-        """`tensors` holds inputs and outputs, `states` state images; both file-backed, and they may be the same arena."""
+        """`tensors` holds inputs and outputs, `states` state images; both file-backed, and they may be the
+        same arena."""
         self.declared = Declared(graph, graph.operators[operator])
         self._stateful = self.declared.operator.stateful
         self._output_bytes_max = (
@@ -136,7 +138,8 @@ class ModelLink:
         return LinkStats(self._capture_s, self._image_nbytes, self._load_s, busy_s)
 
     def perform(self, effect: ModelEffect) -> None:
-        """Do what the core says. Without a model that the core was told of (ModelReady) nothing is done: ModelDied is on the way."""
+        """Do what the core says. Without a model that the core was told of (ModelReady) nothing is done:
+        ModelDied is on the way."""
         session = self._sessions.current
         if session is None or not session.serving:
             return
@@ -155,8 +158,8 @@ class ModelLink:
                     self._capture(session)
             case LoadState():
                 self._load(session, effect)
-            case Rehearse():
-                self._load(session, LoadState(REHEARSAL, effect.state))
+            case PreloadState():
+                self._load(session, LoadState(PRELOAD, effect.state))
 
     # Batches
 
@@ -215,7 +218,8 @@ class ModelLink:
         )
 
     def _places(self, unit: UnitInputs) -> list[object]:
-        """Where the inputs of a unit lie; what lies outside the shared memory is copied there. Raises ArenaFull."""
+        """Where the inputs of a unit lie; what lies outside the shared memory is copied there. Raises
+        ArenaFull."""
         found: list[object] = []
         for index, located in enumerate(unit.tensors):
             if located is None:
@@ -424,7 +428,8 @@ class ModelLink:
                 or expected not in (None, nbytes)
             ):
                 raise ValueError(
-                    f"output {spec.name}: {nbytes} bytes at {offset} of {space.nbytes} for {spec.datatype}{shape}"
+                    f"output {spec.name}: {nbytes} bytes at {offset} of {space.nbytes} for "
+                    f"{spec.datatype}{shape}"
                 )
             tensors.append(Tensor(spec.name, spec.datatype, tuple(shape), offset, nbytes))
             end = max(end, offset + nbytes)

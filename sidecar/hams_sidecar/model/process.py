@@ -1,5 +1,6 @@
-"""The model process as the operating system sees it: notice of its end, and its killing. Works where its pid is visible (local runs,
-shared pid namespace); elsewhere the container's supervisor ends it, and its end shows when the next one connects.
+"""The model process as the operating system sees it: notice of its end, and its killing. Works where its pid
+is visible (local runs, shared pid namespace); elsewhere the container's supervisor ends it, and its end shows
+when the next one connects.
 """
 
 import asyncio

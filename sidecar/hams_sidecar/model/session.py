@@ -14,9 +14,11 @@ from hams_sidecar.model.process import ModelProcess
 
 
 class Batch:
-    """The batch that is in the model: `inputs` and `spaces` (memory granted for outputs) unit by unit, held until it is over.
+    """The batch that is in the model: `inputs` and `spaces` (memory granted for outputs) unit by unit, held
+    until it is over.
 
-    `enter`: the model may pass into its update stage without asking. `wanted`: it stands before it. `abandon`: it must not pass.
+    `enter`: the model may pass into its update stage without asking. `wanted`: it stands before it.
+    `abandon`: it must not pass.
     """
 
     __slots__ = ("abandon", "asking", "enter", "inputs", "number", "spaces", "units", "wanted")

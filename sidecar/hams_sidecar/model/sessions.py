@@ -1,9 +1,12 @@
-"""Which model process is served, and whether it lives: the listening socket, the three connections, health, the end.
+"""Which model process is served, and whether it lives: the listening socket, the three connections, health,
+the end.
 
-One session at a time. It begins with a `run` connection, is complete when all three are there and the model has initialised, and is
-over when one of them closes, the process ends, hangs or breaks the contract. Nothing that comes from a session that is over counts.
+One session at a time. It begins with a `run` connection, is complete when all three are there and the model
+has initialised, and is over when one of them closes, the process ends, hangs or breaks the contract. Nothing
+that comes from a session that is over counts.
 
-Invariant: memory that was granted to a process is kept until that process is known to have ended, as it could still write there.
+Invariant: memory that was granted to a process is kept until that process is known to have ended, as it could
+still write there.
 """
 
 import asyncio
@@ -80,11 +83,13 @@ class Sessions:
         self._timer = loop.call_later(self._ping_interval_s, self._watch)
 
     async def close(self) -> None:
-        """Let the model go, telling nobody. Whoever connects from now on is let go too: a supervisor may have started the next model already."""
+        """Let the model go, telling nobody. Whoever connects from now on is let go too: a supervisor may have
+        started the next model already."""
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:
-            self._server.close()  # not wait_closed: it waits for connections, also for those that nobody has told us of yet
+            # not wait_closed: it waits for connections, also for those that nobody has told us of yet
+            self._server.close()
         self._closing = True
         session, self.current = self.current, None
         if session is not None:
@@ -109,7 +114,8 @@ class Sessions:
         return ModelHealth.SILENT if silent else ModelHealth.READY
 
     def complete(self, session: Session) -> None:
-        """Tell the owner once the session is complete: the last connection and READY may come in any order."""
+        """Tell the owner once the session is complete: the last connection and READY may come in any
+        order."""
         if session.ready is not None and session.capture is not None and session.health is not None:
             self._owner.on_complete(session)
 

@@ -1,10 +1,13 @@
-"""A process of a shape that follows another one: it begins with what it takes from there, and not before the one before is at rest.
+"""A process of a shape that follows another one: it begins with what it takes from there, and not before the
+one before is at rest.
 
-It says that it is there, waits until etcd shows its predecessor at rest, visits whom the topology names, and only then becomes an instance: so the
-core begins as it always does, a first primary with a restored state. What was taken counts for one cut of the predecessor's logs; if that changes
-while it is being taken it is taken anew, and etcd is told which one it was.
+It says that it is there, waits until etcd shows its predecessor at rest, visits whom the topology names, and
+only then becomes an instance: so the core begins as it always does, a first primary with a restored state.
+What was taken counts for one cut of the predecessor's logs; if that changes while it is being taken it is
+taken anew, and etcd is told which one it was.
 
-Never: it acts on what it saw of the predecessor's topology before that was at rest; it asks a predecessor that has gone on.
+Never: it acts on what it saw of the predecessor's topology before that was at rest; it asks a predecessor
+that has gone on.
 """
 
 import asyncio
@@ -91,7 +94,8 @@ class Seen:
 
 
 class Heir:
-    """One process of a graph that follows another one and has not taken over. `of`: its operator, or FRONTEND."""
+    """One process of a graph that follows another one and has not taken over. `of`: its operator, or
+    FRONTEND."""
 
     def __init__(
         self,
@@ -115,10 +119,11 @@ class Heir:
         self._cut: Cut = ()
         self._told: set[InstanceId] = set()
 
-    # -- waiting -----------------------------------------------------------------------------------------------------------------------
+    # -- waiting ---------------------------------------------------------------------------------------------
 
     async def state(self, factory: PayloadFactory, layout: str) -> StateCopy | None:
-        """The predecessor's state of this operator; None if there is nothing to begin with it any more: somebody has, or the succession is over.
+        """The predecessor's state of this operator; None if there is nothing to begin with it any more:
+        somebody has, or the succession is over.
 
         `layout`: of the model here; a state of another one is not taken, and etcd is told.
         """
@@ -137,8 +142,8 @@ class Heir:
         return found
 
     async def kept_replies(self, frontend: FrontendSpec) -> replies.Table:
-        """The replies that the predecessor keeps, or, once that is over, those that a frontend of this graph has taken over.
-        As many as `frontend` allows this graph to keep itself."""
+        """The replies that the predecessor keeps, or, once that is over, those that a frontend of this graph
+        has taken over. As many as `frontend` allows this graph to keep itself."""
 
         async def fetch() -> replies.Table:
             table = replies.Table(frontend)
@@ -237,7 +242,7 @@ class Heir:
         }
         return succession.cut_of(self._shards, self._before.topology, quiet, self._uid)
 
-    # -- fetching ----------------------------------------------------------------------------------------------------------------------
+    # -- fetching --------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _visit(self, seen: Seen, uid: str, host: InstanceId) -> AsyncIterator[Visit]:
@@ -280,7 +285,8 @@ class Heir:
                 table.add(said, data)
 
     async def _of_peers(self, frontend: FrontendSpec) -> replies.Table:
-        """The table of a registered frontend, a whole one if there is one. If none is registered for a while, all have died together."""
+        """The table of a registered frontend, a whole one if there is one. If none is registered for a while,
+        all have died together."""
         loop = asyncio.get_running_loop()
         nobody_since = loop.time()
         async with self._following() as check:
@@ -309,13 +315,14 @@ class Heir:
                     async with asyncio.timeout(limits.visit_pause_s):
                         await self._changed.wait()
         log.error(
-            "no frontend is there that has the replies of the shape before: what was answered then is executed again"
+            "no frontend is there that has the replies of the shape before: what was answered then is "
+            "executed again"
         )
         table = replies.Table(frontend)
         table.whole = False
         return table
 
-    # -- telling -----------------------------------------------------------------------------------------------------------------------
+    # -- telling ---------------------------------------------------------------------------------------------
 
     async def _tell(self, instance: str, taken: Taken) -> None:
         """Until etcd has it. Nobody else writes this key."""
@@ -335,7 +342,8 @@ class Heir:
                 await asyncio.sleep(limits.visit_pause_s)
 
     def loaded(self, node: Node) -> tuple[str, bytes] | None:
-        """The record that the model of this primary holds its state, once it does; None: not yet, or it was given before."""
+        """The record that the model of this primary holds its state, once it does; None: not yet, or it was
+        given before."""
         machine = node.machine
         assert isinstance(machine, StatefulMachine), "only these take a state"
         if node.instance in self._told or machine.primary is None or not machine.ready:
@@ -349,7 +357,8 @@ class Heir:
 async def heir_of(
     coordination: Coordination, graph_uid: str, of: str, process: str, tls: Certificates | None
 ) -> Heir | None:
-    """Who a process of this graph inherits from; None: its graph follows no other one. Raises CoordinationError, MalformedRecord."""
+    """Who a process of this graph inherits from; None: its graph follows no other one. Raises
+    CoordinationError, MalformedRecord."""
     entry = await coordination.get(succession.key(graph_uid, succession.FOLLOWS))
     return (
         None
@@ -359,7 +368,8 @@ async def heir_of(
 
 
 async def answer_state(visit: Visit, node: Callable[[], Node | None], factory: PayloadFactory) -> None:
-    """What a proxy answers its visitors, until they go: the newest state of a primary, once all of it is durable."""
+    """What a proxy answers its visitors, until they go: the newest state of a primary, once all of it is
+    durable."""
     while True:
         said = talk.question((await visit.receive(_no_room, None))[0])
         found = node()

@@ -1,7 +1,7 @@
 """Requests that a frontend of the predecessor passes on to the successor's frontends, once those serve.
 
-A request of which it is known that nothing was begun (nobody reached, not ready, no room) is asked again until its deadline; one whose outcome is not
-known only if it has a key, as then it is not executed twice.
+A request of which it is known that nothing was begun (nobody reached, not ready, no room) is asked again
+until its deadline; one whose outcome is not known only if it has a key, as then it is not executed twice.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ class Passing:
         self.passed = 0
 
     async def outcome(self, request: InferenceRequest) -> InferenceOutcome:
-        """Pass one request on and bring its outcome back. Raises RequestRefused if the successor takes no such request."""
+        """Pass one request on and bring its outcome back. Raises RequestRefused if the successor takes no
+        such request."""
         loop = asyncio.get_running_loop()
         until = loop.time() + request.deadline_s
         while True:

@@ -1,13 +1,16 @@
-"""A frontend that may have a successor: it holds requests back while that takes over, then passes them on; or goes on, if it does not.
+"""A frontend that may have a successor: it holds requests back while that takes over, then passes them on; or
+goes on, if it does not.
 
     serves --hold--> holds --close--> is closed --done--> passes on
       ^                |                  |
       +------ back ----+------------------+
 
-It follows the record in etcd and says of itself what the record's next step waits for. It is closed for requests of other frontends by losing them,
-as a broken connection would; by then no client of a registered frontend waits for one. Who does not hear of etcd holds on: it cannot know.
+It follows the record in etcd and says of itself what the record's next step waits for. It is closed for
+requests of other frontends by losing them, as a broken connection would; by then no client of a registered
+frontend waits for one. Who does not hear of etcd holds on: it cannot know.
 
-Invariant: between `hold` and `back` nothing that a client asks reaches the core here; after `done` nothing ever does.
+Invariant: between `hold` and `back` nothing that a client asks reaches the core here; after `done` nothing
+ever does.
 """
 
 import asyncio
@@ -38,7 +41,8 @@ Cancel = Callable[[], object]
 
 
 class _Held:
-    """A request that waits for what becomes of the succession. `then`: how to give it up once it has been let go."""
+    """A request that waits for what becomes of the succession. `then`: how to give it up once it has been let
+    go."""
 
     __slots__ = ("done", "gone", "request", "then", "until")
 
@@ -89,7 +93,7 @@ class Predecessor:
         """Whether the successor serves, and this graph never again."""
         return self.phase is Phase.DONE
 
-    # -- requests --------------------------------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------
 
     def take(self, request: InferenceRequest, done: Done) -> Cancel | None:
         """Hold a request back or pass it on; None: it is for the core."""
@@ -113,7 +117,8 @@ class Predecessor:
         return give_up
 
     def _let_go(self, held: _Held) -> None:
-        """For the core again, or for the successor. All that was held back comes at once: who finds no room waits, as nothing has begun."""
+        """For the core again, or for the successor. All that was held back comes at once: who finds no room
+        waits, as nothing has begun."""
         if held.gone:
             return
 
@@ -144,7 +149,7 @@ class Predecessor:
             return False
         return type(message) is ClientForward and message.payload is not None
 
-    # -- the record ------------------------------------------------------------------------------------------------------------------
+    # -- the record ------------------------------------------------------------------------------------------
 
     def noted(self, name: str, value: bytes | None, revision: int) -> None:
         """A key of this graph, as it is or as it has become."""
@@ -197,7 +202,10 @@ class Predecessor:
             and self._record.phase in (Phase.HOLD, Phase.CLOSE)
         ):
             node = self._node()
-            why = f"requests were held back for {self._hold_s:g} s, half of the time that they have, and the successor did not serve yet"
+            why = (
+                f"requests were held back for {self._hold_s:g} s, half of the time that they have, and the "
+                "successor did not serve yet"
+            )
             back = succession.encode(replace(self._record, phase=Phase.BACK, why=why))
             try:
                 if node is not None:
@@ -211,7 +219,7 @@ class Predecessor:
                 log.warning("the succession is taken back later: %s", error)
             await asyncio.sleep(limits.visit_pause_s)
 
-    # -- what it says of itself --------------------------------------------------------------------------------------------------------
+    # -- what it says of itself ------------------------------------------------------------------------------
 
     def turned(self) -> None:
         """After each turn of the core: say that it is quiet, once it is."""

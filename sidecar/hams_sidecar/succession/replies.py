@@ -1,6 +1,8 @@
-"""The replies that the predecessor has kept for its keys, as a frontend of the successor has them: read whole at the switch, never changed.
+"""The replies that the predecessor has kept for its keys, as a frontend of the successor has them: read whole
+at the switch, never changed.
 
-So a key that was answered before gets that answer, and nothing is executed for it again. What the successor answers itself, its own log keeps.
+So a key that was answered before gets that answer, and nothing is executed for it again. What the successor
+answers itself, its own log keeps.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -18,7 +20,8 @@ from hams_wire.peers.visits import Visit, VisitFailed
 
 
 class Table:
-    """Outcomes by key, oldest first, and hashes of keys whose outcomes are not kept any more; as many as the graph's own shards may keep.
+    """Outcomes by key, oldest first, and hashes of keys whose outcomes are not kept any more; as many as the
+    graph's own shards may keep.
 
     `whole`: it has all that the predecessor kept, as far as those knew of whom it was taken.
     """

@@ -1,6 +1,7 @@
 """A frontend of a shape that follows another one: closed until that has handed over, then open for ever.
 
-Before it is open it has the replies that the predecessor kept; so whoever is open answers a key as the predecessor did.
+Before it is open it has the replies that the predecessor kept; so whoever is open answers a key as the
+predecessor did.
 """
 
 import asyncio
@@ -79,7 +80,8 @@ class Successor:
         )
 
     def check(self, request: InferenceRequest) -> InferenceRequest:
-        """A request that was checked against the predecessor's signature, checked against this graph's. Raises RequestRefused."""
+        """A request that was checked against the predecessor's signature, checked against this graph's.
+        Raises RequestRefused."""
         for tensor in request.tensors:
             check_size(
                 tensor.name,

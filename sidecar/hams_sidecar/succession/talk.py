@@ -1,6 +1,8 @@
-"""What is said on a visit: questions and answers, as heads in MessagePack, with tensors' bytes behind them in their order.
+"""What is said on a visit: questions and answers, as heads in MessagePack, with tensors' bytes behind them in
+their order.
 
-Never: a default for what the other side has not said but should; who finds a head it does not know ends the visit.
+Never: a default for what the other side has not said but should; who finds a head it does not know ends the
+visit.
 """
 
 from collections.abc import Sequence
@@ -93,8 +95,9 @@ class KeptReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Replies(msgspec.Struct, frozen=True, tag="replies are"):
-    """Some kept replies, the bytes of their tensors behind the head; `more` follow in another message. `expired`: hashes of keys whose replies are
-    not kept any more. `whole`: who tells has all that was to be taken over."""
+    """Some kept replies, the bytes of their tensors behind the head; `more` follow in another message.
+    `expired`: hashes of keys whose replies are not kept any more. `whole`: who tells has all that was to be
+    taken over."""
 
     kept: tuple[KeptReply, ...]
     expired: tuple[int, ...]

@@ -1,7 +1,7 @@
 """The checker: a recorded history in, the verdict over I1 to I5 and I7 out (history.md, "What is checked").
 
-It knows the history alone: nothing of the protocol core is imported, so the two can only agree by being right. Time and memory are
-linear in the number of lines.
+It knows the history alone: nothing of the protocol core is imported, so the two can only agree by being
+right. Time and memory are linear in the number of lines.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,8 @@ def _check(findings: Findings) -> Report:
                 )
             for epoch, versions in table.restarts.items():
                 findings.skip(
-                    f"I1, survival of what {table.name} had beyond version {', '.join(map(str, versions))} in epochs up to {epoch}",
+                    f"I1, survival of what {table.name} had beyond version {', '.join(map(str, versions))} "
+                    f"in epochs up to {epoch}",
                     "its loss was reported",
                 )
     return Report(findings)

@@ -1,7 +1,7 @@
 """The client's side of I1, I2 and I4: requests, keys and replies.
 
-A key leads from what a client saw to what the shards did; a null key is not compared. A line written again by a later owner says the
-same again; one that says something else is a violation.
+A key leads from what a client saw to what the shards did; a null key is not compared. A line written again by
+a later owner says the same again; one that says something else is a violation.
 """
 
 from hams_sim.history.tables import Tables
@@ -44,7 +44,8 @@ class Clients:
                 if known.req != request:
                     self.findings.violation(
                         "I4",
-                        f"the fed-back value {first.source} was logged twice, as {known.req} and as {request}",
+                        f"the fed-back value {first.source} was logged twice, as {known.req} and as "
+                        f"{request}",
                         before,
                         position,
                     )
@@ -108,7 +109,8 @@ class Clients:
             if not _agree(first.digest, ret.digest):
                 self.findings.violation(
                     "I2",
-                    f"two replies for key {key}: {first.client} got digest {first.digest}, {ret.client} got {ret.digest}",
+                    f"two replies for key {key}: {first.client} got digest {first.digest}, {ret.client} got "
+                    f"{ret.digest}",
                     before,
                     position,
                 )
@@ -121,7 +123,8 @@ class Clients:
             return
         self.findings.violation(
             "I1",
-            f"{ret.client} got ok for key {ret.key} with payload {call[1].digest}, but the one logged under it has payload {logs[0][1].digest}:"
+            f"{ret.client} got ok for key {ret.key} with payload {call[1].digest}, but the one logged under "
+            f"it has payload {logs[0][1].digest}:"
             " this is a conflict",
             call[0],
             logs[0][0],
@@ -146,7 +149,8 @@ class Clients:
         elif not any(_agree(line.digest, ret.digest) for _, line in replies):
             self.findings.violation(
                 "I2",
-                f"two replies for key {ret.key}: {replies[0][1].digest} was released, {ret.client} got {ret.digest}",
+                f"two replies for key {ret.key}: {replies[0][1].digest} was released, {ret.client} got "
+                f"{ret.digest}",
                 replies[0][0],
                 position,
             )

@@ -9,7 +9,8 @@ from hams_sim.history.checker import check_directory
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run `check DIR [--output json]`; returns 0 if all invariants hold, 1 if one is violated, 2 if the history or the call is not valid."""
+    """Run `check DIR [--output json]`; returns 0 if all invariants hold, 1 if one is violated, 2 if the
+    history or the call is not valid."""
     parser = argparse.ArgumentParser(
         prog="hams history", description="Recorded histories: what a graph did, line by line."
     )

@@ -1,9 +1,10 @@
 """I3: what every value and version depends on, from the sources of the graph down.
 
-The full dependency vector of a value is never built. Two numbers say all that is asked of it: `settled`, the position from which on
-everything it depends on had been called durable or kept by an end (-1: always, INFINITE: never; without a global order only these
-two), and `dead`, the lowest generation whose failover makes part of it orphan (INFINITE: none). Both are maxima or minima over the
-closure, so one pass in the order of the graph gives them, whatever the length of the history.
+The full dependency vector of a value is never built. Two numbers say all that is asked of it: `settled`, the
+position from which on everything it depends on had been called durable or kept by an end (-1: always,
+INFINITE: never; without a global order only these two), and `dead`, the lowest generation whose failover
+makes part of it orphan (INFINITE: none). Both are maxima or minima over the closure, so one pass in the order
+of the graph gives them, whatever the length of the history.
 """
 
 import math
@@ -17,7 +18,8 @@ INFINITE = math.inf
 
 
 class Dependencies:
-    """`settled` and `dead` of every value for which they are not trivial. `tainted` are values that stem from states reported lost."""
+    """`settled` and `dead` of every value for which they are not trivial. `tainted` are values that stem from
+    states reported lost."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -25,7 +27,8 @@ class Dependencies:
         self.ordered = tables.ordered
         self.settled: dict[str, float] = {}
         self.said: dict[str, float] = {}
-        """Of what never settles because its state was lost: from where on that was said. It is not undone, so whoever takes it after that may."""
+        """Of what never settles because its state was lost: from where on that was said. It is not undone, so
+        whoever takes it after that may."""
         self.dead: dict[str, float] = {}
         self.tainted: set[str] = set()
         for table in tables.order:
@@ -79,7 +82,8 @@ class Dependencies:
                     self._unsettled_version(table, stretch, position, line)
 
     def _absorb(self, stretch: Stretch, prefix: "Prefix") -> dict[int, tuple[float, float]]:
-        """Every unit's inputs become part of the state. Returned: what a wrong epoch executed at seqs that it had taken over."""
+        """Every unit's inputs become part of the state. Returned: what a wrong epoch executed at seqs that it
+        had taken over."""
         dead = self.dead
         beside: dict[int, tuple[float, float]] = {}
         for seq in stretch.seqs:
@@ -166,8 +170,10 @@ class Dependencies:
         began = () if stretch.next.began is None else (stretch.next.began,)
         self.findings.violation(
             "I3",
-            f"{line.i} executed {name_of(line)} of {line.op} in generation {line.gen} on the orphan {value}: it depends on {found.version_name},"
-            f" but generation {stretch.next.gen} had ended epoch {stretch.epoch} of {found.op} at {stretch.end}",
+            f"{line.i} executed {name_of(line)} of {line.op} in generation {line.gen} on the orphan "
+            f"{value}: it depends on {found.version_name},"
+            f" but generation {stretch.next.gen} had ended epoch {stretch.epoch} of {found.op} at "
+            f"{stretch.end}",
             position,
             *began,
             *found.path,
@@ -217,7 +223,8 @@ class Dependencies:
         when = "before" if self.ordered else "anywhere"
         self.findings.violation(
             "I3",
-            f"{what} which depends on {found.version_name}; {when}, {found.op} in epoch {stretch.epoch} is {newest}, and {end}",
+            f"{what} which depends on {found.version_name}; {when}, {found.op} in epoch {stretch.epoch} is "
+            f"{newest}, and {end}",
             position,
             *began,
             *found.path,
@@ -239,7 +246,8 @@ class Dependencies:
 
 
 class Watermarks:
-    """From which position on a version of one epoch was durable: called so, or kept by the epoch's end; under Block announced after that."""
+    """From which position on a version of one epoch was durable: called so, or kept by the epoch's end; under
+    Block announced after that."""
 
     __slots__ = ("_end", "_ended_at", "_newest", "_ordered", "_positions", "_versions")
 
@@ -273,7 +281,8 @@ class Watermarks:
 
 
 class Prefix:
-    """Running maxima over the lineage of one operator, by seq; a new epoch cuts what its predecessor did not keep."""
+    """Running maxima over the lineage of one operator, by seq; a new epoch cuts what its predecessor did not
+    keep."""
 
     __slots__ = ("_dead", "_seqs", "_settled")
 

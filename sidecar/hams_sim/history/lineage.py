@@ -1,6 +1,7 @@
 """Walks the closure of a value or a version, to explain a violation that the fast passes have found.
 
-Only called for the few violations that are shown: it may be slow, and it gives the shortest way from the line to the culprit.
+Only called for the few violations that are shown: it may be slow, and it gives the shortest way from the line
+to the culprit.
 """
 
 from collections import deque

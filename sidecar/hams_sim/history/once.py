@@ -1,7 +1,9 @@
-"""I4 and the chains of I1: each (request, lane) once in a surviving history, and there if a value was routed to it.
+"""I4 and the chains of I1: each (request, lane) once in a surviving history, and there if a value was routed
+to it.
 
-Who got a value is told by the `route` of its execution; a request's input goes to every operator that the header connects to "F".
-What is not known is not judged: whether an edge from the frontend carried a skip because optional tensors were absent.
+Who got a value is told by the `route` of its execution; a request's input goes to every operator that the
+header connects to "F". What is not known is not judged: whether an edge from the frontend carried a skip
+because optional tensors were absent.
 """
 
 import hashlib
@@ -48,7 +50,8 @@ class OnceEach:
                 if first is not found:
                     self.findings.violation(
                         "I4",
-                        f"{name_of(line)} is twice in the surviving history of {table.name}: at seq {first[1].seq} of epoch {first[1].epoch} (value"
+                        f"{name_of(line)} is twice in the surviving history of {table.name}: at seq "
+                        f"{first[1].seq} of epoch {first[1].epoch} (value"
                         f" {first[1].out}) and at seq {seq} of epoch {line.epoch} (value {line.out})",
                         first[0],
                         found[0],
@@ -69,7 +72,8 @@ class OnceEach:
             if line.out is not None and not line.inputs:
                 self.findings.violation(
                     "I4",
-                    f"{line.i} executed {name_of(line)} of {table.name} on skips only: value {line.out} was made of no value",
+                    f"{line.i} executed {name_of(line)} of {table.name} on skips only: value {line.out} was "
+                    "made of no value",
                     position,
                 )
             if line.out is None and line.inputs:
@@ -79,7 +83,8 @@ class OnceEach:
                     if not from_frontend:
                         self.findings.violation(
                             "I4",
-                            f"{line.i} executed {name_of(line)} of {table.name} on the request's input, but it has no edge from the frontend",
+                            f"{line.i} executed {name_of(line)} of {table.name} on the request's input, but "
+                            "it has no edge from the frontend",
                             position,
                         )
                     continue
@@ -87,14 +92,16 @@ class OnceEach:
                 if produced is not None and table.name not in produced[1].route:
                     self.findings.violation(
                         "I4",
-                        f"{table.name} executed {name_of(line)} on {value} of {produced[1].op}, which had routed it to"
+                        f"{table.name} executed {name_of(line)} on {value} of {produced[1].op}, which had "
+                        "routed it to"
                         f" {', '.join(produced[1].route) or 'nobody'}: it should have got a skip",
                         position,
                         produced[0],
                     )
 
     def _required_missing(self, table: OperatorTable, position: int, line: ExecLine) -> None:
-        """`out: null` on values says that a Combine passed them over, as an input that it requires was a skip."""
+        """`out: null` on values says that a Combine passed them over, as an input that it requires was a
+        skip."""
         if table.required is None:
             return
         gave: set[str] = set()
@@ -107,7 +114,8 @@ class OnceEach:
         if table.join != "combine" or gave.issuperset(table.required):
             self.findings.violation(
                 "I4",
-                f"{line.i} took {name_of(line)} of {table.name} for a skip, though every input that it requires brought a value:"
+                f"{line.i} took {name_of(line)} of {table.name} for a skip, though every input that it "
+                "requires brought a value:"
                 f" {', '.join(line.inputs)}",
                 position,
             )
@@ -135,10 +143,12 @@ class OnceEach:
         if target.join == "first" and unit is not None:
             return
         if unit is not None and not self.tainted.isdisjoint(unit[1].inputs):
-            return  # a state that was reported lost ran the request again; downstream keeps what it had from before the loss
+            # a state that was reported lost ran the request again; downstream keeps what it had from before
+            # the loss
+            return
         if target.join == "combine" and not self._every_source_gave(target, line.req, line.lane):
-            # A required input may have been a skip: then the unit forwards one, and a stateless operator writes no line. What it had
-            # executed before, on what became orphan since, it has taken back.
+            # A required input may have been a skip: then the unit forwards one, and a stateless operator
+            # writes no line. What it had executed before, on what became orphan since, it has taken back.
             if not target.stateful and (unit is None or unit[1].out not in self.visible):
                 return
             if unit is not None and unit[1].out is None:
@@ -159,7 +169,8 @@ class OnceEach:
         )
 
     def _every_source_gave(self, target: OperatorTable, request: str, lane: tuple[str, ...]) -> bool:
-        """Whether every in-edge of a Combine that it requires (all, where that is not known) brought a value: then nothing excuses a skip."""
+        """Whether every in-edge of a Combine that it requires (all, where that is not known) brought a value:
+        then nothing excuses a skip."""
         if self.valued is None:
             self.valued = {}
             for table in self.tables.order:
@@ -177,7 +188,8 @@ class OnceEach:
         return True
 
     def _no_input_missing(self) -> None:
-        """A client's request reaches every stateful operator behind the frontend: even a unit of skips takes a seq there."""
+        """A client's request reaches every stateful operator behind the frontend: even a unit of skips takes
+        a seq there."""
         entries = [
             table
             for table in self.tables.order
@@ -195,7 +207,8 @@ class OnceEach:
                 ):
                     self.findings.violation(
                         "I4",
-                        f"{request} is complete, and its input goes to {table.name}, which has no unit of it in its surviving history",
+                        f"{request} is complete, and its input goes to {table.name}, which has no unit of "
+                        "it in its surviving history",
                         logs[0][0],
                         position,
                     )
@@ -222,7 +235,8 @@ class OnceEach:
             if apply.version > 0 and apply.version > owner.start and apply.version not in owner.units:
                 self.findings.violation(
                     "I1",
-                    f"{apply.i} applied version {apply.version} of {table.name}, epoch {apply.epoch}, which nobody computed",
+                    f"{apply.i} applied version {apply.version} of {table.name}, epoch {apply.epoch}, which "
+                    "nobody computed",
                     position,
                 )
             if apply.chain is None:
@@ -232,7 +246,8 @@ class OnceEach:
             if first[0] != apply.chain:
                 self.findings.violation(
                     "I1",
-                    f"the chain differs: {apply.i} holds chain {apply.chain} at version {apply.version} of {table.name}, epoch {apply.epoch}; the"
+                    f"the chain differs: {apply.i} holds chain {apply.chain} at version {apply.version} of "
+                    f"{table.name}, epoch {apply.epoch}; the"
                     f" history has {first[0]}",
                     position,
                     first[1],
@@ -240,7 +255,8 @@ class OnceEach:
         self._digests(table)
 
     def _digests(self, table: OperatorTable) -> None:
-        """Every chain follows from the one before: a promoted primary that goes on from a wrong state is seen at its first unit.
+        """Every chain follows from the one before: a promoted primary that goes on from a wrong state is seen
+        at its first unit.
 
         The format leaves the digest open. If one step of the history is made by ours, all must be.
         """
@@ -261,7 +277,8 @@ class OnceEach:
                 base = "the empty history" if before is None else f"{before[1].chain} at seq {before[1].seq}"
                 self.findings.violation(
                     "I1",
-                    f"the chain differs: {line.i} executed seq {line.seq} of {table.name}, epoch {line.epoch}, with chain {line.chain}, which"
+                    f"the chain differs: {line.i} executed seq {line.seq} of {table.name}, epoch "
+                    f"{line.epoch}, with chain {line.chain}, which"
                     f" does not follow from {base} and value {line.out}",
                     position,
                     *(() if before is None else (before[0],)),

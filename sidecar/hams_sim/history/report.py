@@ -1,7 +1,8 @@
-"""What the checker says: violations, checks that could not be made, and what is wrong with the history itself.
+"""What the checker says: violations, checks that could not be made, and what is wrong with the history
+itself.
 
-A violation names the invariant, the operator or request, the values that contradict each other, and the lines as `file:line`, so
-that it can be understood without a tool. Nothing here judges.
+A violation names the invariant, the operator or request, the values that contradict each other, and the lines
+as `file:line`, so that it can be understood without a tool. Nothing here judges.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The history itself is not valid: a line that cannot be read, or that contradicts the format. `where` is `file:line`."""
+    """The history itself is not valid: a line that cannot be read, or that contradicts the format. `where` is
+    `file:line`."""
 
     where: str
     message: str
@@ -54,7 +56,8 @@ class Evidence(TypedDict):
 
 
 class Findings:
-    """Collects what the checks find; of each invariant at most `findings_per_invariant_max` are kept, the others counted."""
+    """Collects what the checks find; of each invariant at most `findings_per_invariant_max` are kept, the
+    others counted."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -111,7 +114,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: all invariants hold; 1: at least one is violated; 2: none seen violated, but the history is not valid, so they are not proven."""
+        """0: all invariants hold; 1: at least one is violated; 2: none seen violated, but the history is not
+        valid, so they are not proven."""
         return 1 if self.violations else 2 if self.problems else 0
 
     @property
@@ -158,7 +162,10 @@ class Report:
         """The verdict in one line."""
         seen = f"{len(self.history.lines)} lines"
         if self.violations:
-            return f"FAILED: {sum(self.counts.values())} violation(s) of {', '.join(sorted(self.counts))} in {seen}."
+            return (
+                f"FAILED: {sum(self.counts.values())} violation(s) of {', '.join(sorted(self.counts))} in "
+                f"{seen}."
+            )
         if self.problems:
             return f"INVALID: {self.problems_found} problem(s) in {seen}; nothing is proven."
         return f"OK: {seen}, no violation{' in what could be checked' if self.skips else ''}."

@@ -1,7 +1,9 @@
-"""Where the lines of a history come from: a folder of files, one file, or a list in memory. Says where each line stood.
+"""Where the lines of a history come from: a folder of files, one file, or a list in memory. Says where each
+line stood.
 
-A folder's history is the concatenation of its files by name; order between files means nothing unless the header says `ordered`.
-A last line without a newline was being written when its process died: its effect never happened, so it is ignored.
+A folder's history is the concatenation of its files by name; order between files means nothing unless the
+header says `ordered`. A last line without a newline was being written when its process died: its effect never
+happened, so it is ignored.
 """
 
 from bisect import bisect_right
@@ -18,7 +20,8 @@ Complain = Callable[[str, str], None]
 
 
 class History:
-    """Lines and their places. `segments` are (position of the first line, file, its number in the file), ascending."""
+    """Lines and their places. `segments` are (position of the first line, file, its number in the file),
+    ascending."""
 
     def __init__(self, lines: Sequence[Line], segments: Sequence[tuple[int, str, int]] = ()) -> None:
         self.lines = lines
@@ -34,7 +37,8 @@ class History:
 
 
 def read(path: Path, complain: Complain) -> History:
-    """The history in a folder of `*.jsonl` files, or in one such file. What cannot be read is told to `complain`.
+    """The history in a folder of `*.jsonl` files, or in one such file. What cannot be read is told to
+    `complain`.
 
     Raises FileNotFoundError if there is no such folder or file.
     """

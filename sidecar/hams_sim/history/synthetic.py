@@ -1,8 +1,9 @@
 """Valid histories out of a seed, made without the protocol: what a right run could have recorded.
 
-A test double, shipped because any checker of histories is only as good as the histories it was tried on: batches, skips, lanes,
-feedback, failovers with roll-back of downstream states, moved slots with values computed again. One global clock; nothing is ever
-lost. Mutate one line and a checker must see it (tests/sim/history).
+A test double, shipped because any checker of histories is only as good as the histories it was tried on:
+batches, skips, lanes, feedback, failovers with roll-back of downstream states, moved slots with values
+computed again. One global clock; nothing is ever lost. Mutate one line and a checker must see it
+(tests/sim/history).
 """
 
 import random
@@ -58,7 +59,8 @@ SHAPES: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "loop": {"s": ("stateless", "combine", "F"), "p": ("stateful", "combine", "s")},
 }
-"""Name -> operators in topological order: kind, join, inputs. The last one is the sink; in `loop` it also feeds back."""
+"""Name -> operators in topological order: kind, join, inputs. The last one is the sink; in `loop` it also
+feeds back."""
 
 
 @dataclass(slots=True)
@@ -392,7 +394,8 @@ class _World:
     # ---- faults ----
 
     def fail(self, op: _Operator) -> None:
-        """Primary gone: some of what is not durable is lost, and downstream everything that depended on it."""
+        """Primary gone: some of what is not durable is lost, and downstream everything that depended on
+        it."""
         self.emit("harness", FaultLine(what="kill", i=op.primary))
         self.generation += 1
         self.cut(op, self.rng.choice(self.ends_allowed(op)))
@@ -406,7 +409,8 @@ class _World:
             del self.tokens[key]
 
     def ends_allowed(self, op: _Operator) -> list[int]:
-        """Versions with durable dependencies only: a state with a pending one could later have to go back further."""
+        """Versions with durable dependencies only: a state with a pending one could later have to go back
+        further."""
         return [
             op.durable,
             *(
@@ -520,8 +524,8 @@ def valid_history(
 ) -> list[Line]:
     """A history without any violation; the same seed gives the same one.
 
-    `shape` is a name of SHAPES, by default drawn. Without a global order the lines are those of the processes' files, one file after
-    the other.
+    `shape` is a name of SHAPES, by default drawn. Without a global order the lines are those of the
+    processes' files, one file after the other.
     """
     rng = random.Random(seed)
     drawn = rng.choice(sorted(SHAPES))

@@ -1,8 +1,10 @@
-"""A history sorted into tables: one per operator, one of requests. Every later check reads these and no line twice.
+"""A history sorted into tables: one per operator, one of requests. Every later check reads these and no line
+twice.
 
-A stateful operator's table is a chain of *stretches*, one per epoch: the seqs above the end of the epoch before, up to its own end.
-What a wrong history does to the tables is said here once: a duplicate that differs is a violation (I5), a line that contradicts the
-format is a problem. The checks that follow work on what is left and never fail on it.
+A stateful operator's table is a chain of *stretches*, one per epoch: the seqs above the end of the epoch
+before, up to its own end. What a wrong history does to the tables is said here once: a duplicate that differs
+is a violation (I5), a line that contradicts the format is a problem. The checks that follow work on what is
+left and never fail on it.
 """
 
 from collections.abc import Iterator
@@ -41,10 +43,11 @@ UnitKey = tuple[str, tuple[str, ...]]
 class Stretch:
     """One epoch of a stateful operator.
 
-    `start`: the end of the epoch before; `end`: its own, None while it is the newest. `judged_end` is `end`, or None if what lies
-    beyond it was reported lost; `lost_above` is the lowest such end from here on, which excuses what lies above it, and `lost_at` where
-    that was said first. `kept`: the lowest end from here on, what is left in the surviving history. `began`, `gen`: position
-    and generation of the failover line that began it.
+    `start`: the end of the epoch before; `end`: its own, None while it is the newest. `judged_end` is `end`,
+    or None if what lies beyond it was reported lost; `lost_above` is the lowest such end from here on, which
+    excuses what lies above it, and `lost_at` where that was said first. `kept`: the lowest end from here on,
+    what is left in the surviving history. `began`, `gen`: position and generation of the failover line that
+    began it.
     """
 
     __slots__ = (
@@ -83,7 +86,8 @@ class Stretch:
         self.mark = 0
 
     def owner(self, version: int) -> "Stretch":
-        """The stretch that `version`, named in this epoch, belongs to: everything up to `start` was taken over."""
+        """The stretch that `version`, named in this epoch, belongs to: everything up to `start` was taken
+        over."""
         found = self
         while found.prev is not None and version <= found.start:
             found = found.prev
@@ -101,10 +105,11 @@ class Stretch:
 class OperatorTable:
     """Everything a history says of one operator.
 
-    `restarts`: per epoch that ended in a loss, the versions from which it is said to begin again, and where. `lost_from`: in format 1, which
-    does not say what a loss is about, the first epoch from which on one was reported; all of it is excused. `stems`: it has said that it
-    stems from more of a lost state than there is. `lost_units`: what a loss took of what it
-    had executed; `lost_inputs`: the values that those had consumed.
+    `restarts`: per epoch that ended in a loss, the versions from which it is said to begin again, and where.
+    `lost_from`: in format 1, which does not say what a loss is about, the first epoch from which on one was
+    reported; all of it is excused. `stems`: it has said that it stems from more of a lost state than there
+    is. `lost_units`: what a loss took of what it had executed; `lost_inputs`: the values that those had
+    consumed.
     """
 
     def __init__(self, name: str, entry: OperatorEntry) -> None:
@@ -290,7 +295,8 @@ class Tables:
                 return
             if line.version < line.seq or line.seq < 1:
                 self.findings.problem(
-                    f"seq {line.seq}, version {line.version}: a version is the last seq of its batch, and seqs begin with 1",
+                    f"seq {line.seq}, version {line.version}: a version is the last seq of its batch, and "
+                    "seqs begin with 1",
                     position,
                 )
                 return
@@ -324,7 +330,8 @@ class Tables:
         if not _same(first[1], line):
             self.findings.violation(
                 "I5",
-                f"two different units of {line.op} at epoch {line.epoch}, seq {line.seq}: {_unit(first[1])} and {_unit(line)}",
+                f"two different units of {line.op} at epoch {line.epoch}, seq {line.seq}: {_unit(first[1])} "
+                f"and {_unit(line)}",
                 first[0],
                 position,
             )
@@ -338,19 +345,22 @@ class Tables:
         table = self._stateful(position, line.op)
         if table is None:
             return
-        # The epoch that it ended may have no line of its own, and still an end that something must have led to.
+        # The epoch that it ended may have no line of its own, and still an end that something must have led
+        # to.
         for epoch in range(max(1, line.epoch - 1), line.epoch + 1):
             table.stretch(epoch)
         first, known = table.failovers.setdefault(line.epoch, (position, line))
         if (known.end, known.i) != (line.end, line.i):
             self.findings.violation(
                 "I5",
-                f"two different failovers of {line.op} to epoch {line.epoch}: end {known.end}, {known.i}, and end {line.end}, {line.i}",
+                f"two different failovers of {line.op} to epoch {line.epoch}: end {known.end}, {known.i}, "
+                f"and end {line.end}, {line.i}",
                 first,
                 position,
             )
         elif line.gen < known.gen:
-            # Who learns of it later writes the generation it acts on: the lowest is the one that it was committed in.
+            # Who learns of it later writes the generation it acts on: the lowest is the one that it was
+            # committed in.
             table.failovers[line.epoch] = (first, line)
 
     def _take_lost(self, position: int, line: LostLine) -> None:
@@ -372,7 +382,8 @@ class Tables:
             self.findings.problem(f"operator {line.op!r} is not in the graph line", position)
 
     def has_lost(self, request: str) -> bool:
-        """Whether the log that had this request was reported lost: what was logged in a later epoch of its shard was not."""
+        """Whether the log that had this request was reported lost: what was logged in a later epoch of its
+        shard was not."""
         shard = request.partition("/")[0]
         lost = self.lost_shards.get(int(shard)) if shard.isdigit() else None
         if lost is None:
@@ -420,7 +431,8 @@ class Tables:
 
     @staticmethod
     def _loss(table: OperatorTable, before: Stretch, stretch: Stretch) -> int | None:
-        """Where it was said that what lies beyond the end of `before` is lost; None if it was not, or another version was named."""
+        """Where it was said that what lies beyond the end of `before` is lost; None if it was not, or another
+        version was named."""
         if table.lost_from is not None and stretch.epoch >= table.lost_from:
             return min(position for position, _ in table.lost)
         said = [
@@ -437,7 +449,8 @@ class Tables:
             assert line.version is not None
             if seq <= version != line.version:
                 self.findings.problem(
-                    f"{table.name}, epoch {stretch.epoch}: seq {seq}, version {line.version}, lies in the batch that ends with {version}",
+                    f"{table.name}, epoch {stretch.epoch}: seq {seq}, version {line.version}, lies in the "
+                    f"batch that ends with {version}",
                     position,
                 )
             version = line.version
@@ -458,7 +471,8 @@ class Tables:
         if missing:
             which = f"epoch{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
             self.findings.problem(
-                f"{table.name}: {which} without a failover line, so what was kept of the epoch before is not known",
+                f"{table.name}: {which} without a failover line, so what was kept of the epoch before is "
+                "not known",
                 "history",
             )
         found = table.failovers.get(epoch)
@@ -468,7 +482,10 @@ class Tables:
             stretch.began, stretch.start, stretch.gen = said[0], said[1].end, said[1].gen
             for position, line in table.applies:
                 if line.epoch == epoch and line.version != stretch.start:
-                    why = f"epoch {said[1].epoch} says that it began at {stretch.start}, and its primary did nothing"
+                    why = (
+                        f"epoch {said[1].epoch} says that it began at {stretch.start}, and its primary did "
+                        "nothing"
+                    )
                     self.findings.problem(
                         f"{table.name}: version {line.version} applied in epoch {epoch}, although {why}",
                         position,
@@ -481,8 +498,9 @@ class Tables:
             stretch.start = min(newest, stretch.seqs[0] - 1) if stretch.seqs else newest
 
     def _said_later(self, table: OperatorTable, epoch: int) -> tuple[int, FailoverLine] | None:
-        """The failover that tells where an epoch began of which no line tells: the next one, if its primary died before it did anything. Ends never
-        decrease, and it added nothing. Not across a loss; and who writes in order has written the line with the commit."""
+        """The failover that tells where an epoch began of which no line tells: the next one, if its primary
+        died before it did anything. Ends never decrease, and it added nothing. Not across a loss; and who
+        writes in order has written the line with the commit."""
         stretch = table.stretches.get(epoch)
         later = min((number for number in table.failovers if number > epoch), default=None)
         if self.ordered or later is None or (stretch is not None and (stretch.units or stretch.durable)):

@@ -1,7 +1,8 @@
 """I1 and I2: what became visible, from the sinks of the graph up, and whether it survived and was unique.
 
-*Visible* is the closure of every reply, durable version and fed-back value. Of a state whose version is visible everything up to it
-is, so per epoch one watermark says it all, and one pass against the order of the graph gives every visible value.
+*Visible* is the closure of every reply, durable version and fed-back value. Of a state whose version is
+visible everything up to it is, so per epoch one watermark says it all, and one pass against the order of the
+graph gives every visible value.
 """
 
 from collections import deque
@@ -11,7 +12,8 @@ from hams_sim.history.tables import Exec, OperatorTable, Stretch, Tables, UnitKe
 
 
 class Visibility:
-    """`values`: every visible value id, inputs of requests included. `tainted` are exempt from I2: they stem from a state reported lost."""
+    """`values`: every visible value id, inputs of requests included. `tainted` are exempt from I2: they stem
+    from a state reported lost."""
 
     def __init__(self, tables: Tables, tainted: set[str]) -> None:
         self.tables = tables
@@ -95,12 +97,14 @@ class Visibility:
         lines = [began for began in (stretch.began, before.began) if began is not None]
         self.findings.violation(
             "I1",
-            f"ends of {table.name} decrease: epoch {before.epoch} began at {before.start}, but epoch {stretch.epoch} keeps only {stretch.start}",
+            f"ends of {table.name} decrease: epoch {before.epoch} began at {before.start}, but epoch "
+            f"{stretch.epoch} keeps only {stretch.start}",
             *lines,
         )
 
     def _whole_batches(self, table: OperatorTable, stretch: Stretch) -> None:
-        """States are captured per batch, so an epoch ends with a version; a unit kept without the rest of its batch depends on what is lost."""
+        """States are captured per batch, so an epoch ends with a version; a unit kept without the rest of its
+        batch depends on what is lost."""
         end, following = stretch.judged_end, stretch.next
         if end is None or following is None or end <= stretch.start or end not in stretch.units:
             return
@@ -110,7 +114,8 @@ class Visibility:
             began = () if following.began is None else (following.began,)
             self.findings.violation(
                 "I1",
-                f"epoch {stretch.epoch} of {table.name} ended at {end}, in the middle of the batch that ends with version {line.version}: what"
+                f"epoch {stretch.epoch} of {table.name} ended at {end}, in the middle of the batch that "
+                f"ends with version {line.version}: what"
                 f" {name_of(line)} depends on is lost",
                 *began,
                 position,
@@ -135,7 +140,8 @@ class Visibility:
         began = () if cut.next.began is None else (cut.next.began,)
         self.findings.violation(
             "I1",
-            f"version {version} of {table.name} was called durable in epoch {stretch.epoch}, but epoch {cut.epoch} ended at {cut.judged_end}",
+            f"version {version} of {table.name} was called durable in epoch {stretch.epoch}, but epoch "
+            f"{cut.epoch} ended at {cut.judged_end}",
             position,
             *began,
         )
@@ -156,7 +162,8 @@ class Visibility:
         began = () if cut.next.began is None else (cut.next.began,)
         self.findings.violation(
             "I1",
-            f"a visible unit of {table.name} is lost: {what} of epoch {stretch.epoch} is not in the surviving history, epoch {cut.epoch} ended at"
+            f"a visible unit of {table.name} is lost: {what} of epoch {stretch.epoch} is not in the "
+            f"surviving history, epoch {cut.epoch} ended at"
             f" {cut.judged_end}",
             *(() if first is None else (first[0],)),
             *began,
@@ -168,7 +175,8 @@ class Visibility:
         began = () if stretch.began is None else (stretch.began,)
         self.findings.violation(
             "I1",
-            f"a visible unit of {table.name} does not survive: {name_of(line)} (value {line.out}) has seq {seq} in epoch {stretch.epoch},"
+            f"a visible unit of {table.name} does not survive: {name_of(line)} (value {line.out}) has seq "
+            f"{seq} in epoch {stretch.epoch},"
             f" which began after {stretch.start}",
             position,
             *began,
@@ -180,7 +188,8 @@ class Visibility:
         around = [stretch.units[seq][0] for seq in (missing - 1, missing + 1) if seq in stretch.units]
         self.findings.violation(
             "I1",
-            f"a visible value that nobody computed: version {stretch.mark} of {table.name}, epoch {stretch.epoch}, is visible, but no line says who"
+            f"a visible value that nobody computed: version {stretch.mark} of {table.name}, epoch "
+            f"{stretch.epoch}, is visible, but no line says who"
             f" executed seq {missing}",
             *around,
             *self._seen_through(table, stretch, missing),
@@ -226,7 +235,8 @@ class Visibility:
         if produced is not None and produced[1].req != request:
             self.findings.violation(
                 "I1",
-                f"{what} used a value that nobody computed for it: {value} belongs to {name_of(produced[1])} of {produced[1].op}",
+                f"{what} used a value that nobody computed for it: {value} belongs to "
+                f"{name_of(produced[1])} of {produced[1].op}",
                 position,
                 produced[0],
             )
@@ -252,7 +262,8 @@ class Visibility:
         users = [self._visible_user({out}) for out in outs]
         self.findings.violation(
             "I2",
-            f"two visible values of {table.name} for {name_of(first[1])}: {outs[0]} by {first[1].i} and {outs[1]} by {second[1].i}",
+            f"two visible values of {table.name} for {name_of(first[1])}: {outs[0]} by {first[1].i} and "
+            f"{outs[1]} by {second[1].i}",
             first[0],
             *users[0],
             second[0],
@@ -274,7 +285,8 @@ class Visibility:
         return self._visible_user(outs)
 
     def _visible_user(self, values: Iterable[str]) -> tuple[int, ...]:
-        """The way down from any of these values to a reply, a durable version or a feedback line that shows it."""
+        """The way down from any of these values to a reply, a durable version or a feedback line that shows
+        it."""
         roots: dict[str, int] = {}
         for replies in self.tables.replies.values():
             for position, reply in replies:

@@ -1,4 +1,5 @@
-"""I5: one instance per epoch of an operator, slot or shard; no instance goes back; epochs rise only with the generation.
+"""I5: one instance per epoch of an operator, slot or shard; no instance goes back; epochs rise only with the
+generation.
 
 One pass in the order of the lines. Only the order of lines of one instance is used, which every history has.
 """
@@ -21,7 +22,8 @@ Scope = tuple[str, int | None]
 
 
 class _Epoch:
-    """What was seen of one epoch: its writer, and the lowest and highest generation in which it was acted in."""
+    """What was seen of one epoch: its writer, and the lowest and highest generation in which it was acted
+    in."""
 
     __slots__ = ("highest", "highest_at", "lowest", "lowest_at", "told", "writer", "writer_at")
 
@@ -133,7 +135,8 @@ class OneWriter:
             )
 
     def _begin(self, position: int, scope: Scope, epoch: int, generation: int, instance: str) -> None:
-        """Of several lines on one beginning the lowest generation is the one it was committed in; the others learnt of it later."""
+        """Of several lines on one beginning the lowest generation is the one it was committed in; the others
+        learnt of it later."""
         key = (scope, epoch, instance)
         known = self._begun.get(key)
         if known is None or generation < known[0]:
@@ -146,7 +149,8 @@ class OneWriter:
             found.told.add(instance)
             self.findings.violation(
                 "I5",
-                f"two writers in epoch {epoch} of {_name(scope)}: {found.writer}, and {instance}, which {did}",
+                f"two writers in epoch {epoch} of {_name(scope)}: {found.writer}, and {instance}, which "
+                f"{did}",
                 found.writer_at,
                 position,
             )
@@ -158,7 +162,8 @@ class OneWriter:
             if newest is not None and found.lowest <= newest[1].highest:
                 self.findings.violation(
                     "I5",
-                    f"epochs of {_name(scope)} rise while the generation does not: epoch {newest[0]} was acted in in generation {newest[1].highest},"
+                    f"epochs of {_name(scope)} rise while the generation does not: epoch {newest[0]} was "
+                    f"acted in in generation {newest[1].highest},"
                     f" epoch {epoch} already in generation {found.lowest}",
                     newest[1].highest_at,
                     found.lowest_at,

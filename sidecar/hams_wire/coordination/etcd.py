@@ -1,9 +1,10 @@
 """A client of a real etcd, behind the port `Coordination`.
 
-Each call goes to one member at a time. What was certainly not applied (no connection, a refusal that etcd gives before it proposes) goes to
-the next member until the budget of the call, `etcd_call_s`, is used up; a read goes on after any failure but a refusal of the caller. **A write
-that was sent and not answered is never sent again**: it raises `Unknown`, as soon as its member turns out to be silent.
-docs/adr/0003-etcd-client.md says why no client library stands behind it.
+Each call goes to one member at a time. What was certainly not applied (no connection, a refusal that etcd
+gives before it proposes) goes to the next member until the budget of the call, `etcd_call_s`, is used up; a
+read goes on after any failure but a refusal of the caller. **A write that was sent and not answered is never
+sent again**: it raises `Unknown`, as soon as its member turns out to be silent. docs/adr/0003-etcd-client.md
+says why no client library stands behind it.
 """
 
 import asyncio
@@ -56,7 +57,8 @@ Response = TypeVar("Response", bound=Message)
 class EtcdCoordination:
     """One client; implements `Coordination`. To be made inside a running event loop, and closed.
 
-    `endpoints`: `http://a:2379,http://b:2379`; host names are resolved anew at each connection. https needs `tls`. `call_s`: budget of one call.
+    `endpoints`: `http://a:2379,http://b:2379`; host names are resolved anew at each connection. https needs
+    `tls`. `call_s`: budget of one call.
     """
 
     def __init__(
@@ -70,7 +72,8 @@ class EtcdCoordination:
         addresses, secure = parse_endpoints(endpoints)
         if secure and tls is None:
             raise InvalidCall(
-                f"etcd endpoints {endpoints!r} are https: the authority that signed etcd's certificate is needed"
+                f"etcd endpoints {endpoints!r} are https: the authority that signed etcd's certificate is "
+                "needed"
             )
         self.members = Members(addresses, tls if secure else None, user)
         self._call_s = call_s
@@ -99,7 +102,8 @@ class EtcdCoordination:
         """See `Coordination.transact`."""
         if max(len(compares), len(operations)) > etcd_transaction_items_max:
             raise InvalidCall(
-                f"{len(compares)} comparisons and {len(operations)} operations in one transaction, expected at most {etcd_transaction_items_max} each"
+                f"{len(compares)} comparisons and {len(operations)} operations in one transaction, expected "
+                f"at most {etcd_transaction_items_max} each"
             )
         request = transaction(compares, operations)
         response = await self._call("Txn", lambda member: member.txn, request, safe=False)
@@ -118,7 +122,8 @@ class EtcdCoordination:
             None,
         )
         what = (
-            f"{wrong[0].key} is at revision {wrong[1].mod_revision if wrong[1] else 0}, expected {wrong[0].mod_revision}"
+            f"{wrong[0].key} is at revision {wrong[1].mod_revision if wrong[1] else 0}, expected "
+            f"{wrong[0].mod_revision}"
             if wrong
             else "refused"
         )
@@ -195,7 +200,8 @@ class EtcdCoordination:
             attempt += 1
 
     async def pause(self, attempt: int) -> None:
-        """See `Registrar.pause`: none before the first, then doubling, each between half and the whole of it so that clients do not march in step."""
+        """See `Registrar.pause`: none before the first, then doubling, each between half and the whole of it
+        so that clients do not march in step."""
         if self._closed:
             raise Closed("the client was closed")
         delay_s = min(etcd_pause_s * 2 ** min(attempt - 1, 16), etcd_pause_max_s) if attempt else 0.0
@@ -204,7 +210,8 @@ class EtcdCoordination:
     # ---- administration, for the controller, the local runtime and for tests ----
 
     async def administer(self, method: str, request: Message, response: type[Response]) -> Response:
-        """A method of the service Auth that may be repeated (`etcd_users.py`). Raises `AlreadyThere` and `NotThere` too."""
+        """A method of the service Auth that may be repeated (`etcd_users.py`). Raises `AlreadyThere` and
+        `NotThere` too."""
         return await self._call(
             method, lambda member: member.administration(method, response), request, safe=True
         )
@@ -240,7 +247,8 @@ class EtcdCoordination:
     async def _call(
         self, name: str, method: "Callable[[Member], Unary[Request, Response]]", request: Request, safe: bool
     ) -> Response:
-        """Call the current member, then others, within the budget; `safe`: repeating it changes nothing, whatever became of the last attempt."""
+        """Call the current member, then others, within the budget; `safe`: repeating it changes nothing,
+        whatever became of the last attempt."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._call_s
         renewed = False
@@ -269,7 +277,8 @@ class EtcdCoordination:
                     if member.has_user and (not safe or renewed):
                         raise
                     renewed = True
-                    error = refused  # with a certificate: users or roles were changed just then, and nothing was applied
+                    # with a certificate: users or roles were changed just then, and nothing was applied
+                    error = refused
                 except NoSpace:
                     raise
                 except Unknown as refused:
@@ -321,7 +330,8 @@ class EtcdCoordination:
     async def _unless_silent(
         self, call: "UnaryCall[Request, Response]", name: str, member: Member
     ) -> Response:
-        """A write whose member answers nothing else either is given up, its outcome unknown: the member's host may be gone, and others are there."""
+        """A write whose member answers nothing else either is given up, its outcome unknown: the member's
+        host may be gone, and others are there."""
 
         async def answered() -> Response:
             return await call

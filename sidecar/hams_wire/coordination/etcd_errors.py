@@ -1,9 +1,10 @@
 """What an answer of etcd, or the lack of one, says about the outcome of a call. Pure.
 
-The rule: a refusal counts as "not applied" only if it is on the list of those that etcd gives before it proposes anything, or that its
-state machine gives instead of applying. Everything else is `Unknown`; a text that a later etcd changes falls on that safe side.
-Want of space is told before a write is proposed and of one that was applied, in the same words: `NoSpace` is an `Unknown`.
-Source: api/v3rpc/rpctypes/error.go, server/etcdserver/{v3_server,apply}.go and api/v3rpc/{interceptor,quota}.go of etcd 3.4 to 3.6.
+The rule: a refusal counts as "not applied" only if it is on the list of those that etcd gives before it
+proposes anything, or that its state machine gives instead of applying. Everything else is `Unknown`; a text
+that a later etcd changes falls on that safe side. Want of space is told before a write is proposed and of one
+that was applied, in the same words: `NoSpace` is an `Unknown`. Source: api/v3rpc/rpctypes/error.go,
+server/etcdserver/{v3_server,apply}.go and api/v3rpc/{interceptor,quota}.go of etcd 3.4 to 3.6.
 """
 
 import grpc

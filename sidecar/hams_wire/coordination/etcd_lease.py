@@ -1,4 +1,5 @@
-"""Keeping a lease of a real etcd alive: one stream, a renewal every third of the time to live, another member when this one is silent.
+"""Keeping a lease of a real etcd alive: one stream, a renewal every third of the time to live, another member
+when this one is silent.
 
 What it never does: conclude from silence that a lease is gone. Only etcd's own word ends `keep`.
 """
@@ -25,7 +26,8 @@ class Keeper:
         self.renewals = 0
 
     async def keep(self, member: Member) -> bool:
-        """Renew through `member` for as long as it answers: True when etcd says that the lease is gone, False when another member should go on."""
+        """Renew through `member` for as long as it answers: True when etcd says that the lease is gone, False
+        when another member should go on."""
         try:
             stream = member.keep_alive(await member.metadata())
         except AccessDenied:

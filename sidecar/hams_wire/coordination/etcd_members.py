@@ -1,7 +1,8 @@
 """The members of an etcd cluster: one channel to each, which one is used, and when another takes its place.
 
-gRPC could balance over all members on one channel, but then a member that accepts connections and answers nothing cannot be avoided. So each
-has its own channel, all calls go to the current one, and whoever finds it sick passes on to the next (`pass_over`).
+gRPC could balance over all members on one channel, but then a member that accepts connections and answers
+nothing cannot be avoided. So each has its own channel, all calls go to the current one, and whoever finds it
+sick passes on to the next (`pass_over`).
 
 What this never does: repeat a call. gRPC's own retries are off.
 """
@@ -48,8 +49,9 @@ _NEEDS_LEADER: Metadata = (("hasleader", "true"),)
 
 @frozen
 class Tls:
-    """PEM files: the authority that signs etcd's certificates and, if etcd asks for one, the client's certificate and key. `server`: the name that
-    etcd's certificates bear, if it is not the host that is dialled."""
+    """PEM files: the authority that signs etcd's certificates and, if etcd asks for one, the client's
+    certificate and key. `server`: the name that etcd's certificates bear, if it is not the host that is
+    dialled."""
 
     authority: Path
     certificate: Path | None = None
@@ -80,7 +82,8 @@ class Member:
         self._use(_channel(address, tls))
 
     async def ready(self, timeout_s: float = etcd_connect_s) -> bool:
-        """Whether the member can be talked to, after at most `timeout_s`; False at once if a connection has just failed."""
+        """Whether the member can be talked to, after at most `timeout_s`; False at once if a connection has
+        just failed."""
         if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
             return True
         self._renew()
@@ -96,7 +99,8 @@ class Member:
         return state is grpc.ChannelConnectivity.READY
 
     async def metadata(self, fresh: bool = False) -> Metadata:
-        """What goes with each call. Authenticates if a token is needed and there is none, or (`fresh`) if it may have been forgotten.
+        """What goes with each call. Authenticates if a token is needed and there is none, or (`fresh`) if it
+        may have been forgotten.
 
         Raises what a read raises, of one attempt.
         """
@@ -111,7 +115,8 @@ class Member:
         return (*_NEEDS_LEADER, ("token", token)) if token else _NEEDS_LEADER
 
     async def answers(self, timeout_s: float) -> bool:
-        """Whether it answers anything, from what it has itself, after at most `timeout_s`; a refusal is an answer."""
+        """Whether it answers anything, from what it has itself, after at most `timeout_s`; a refusal is an
+        answer."""
         try:
             await self.status(pb.StatusRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -120,7 +125,8 @@ class Member:
 
     @property
     def has_user(self) -> bool:
-        """Whether we have a name and password there; without, a certificate says who we are, if anything does."""
+        """Whether we have a name and password there; without, a certificate says who we are, if anything
+        does."""
         return self._user is not None
 
     def administration(
@@ -176,7 +182,8 @@ class Member:
         self._keep_alive = stream("Lease/LeaseKeepAlive", pb.LeaseKeepAliveResponse)
 
     def _renew(self) -> None:
-        """Certificates are replaced in place when they are renewed: the next connection has to be made with them."""
+        """Certificates are replaced in place when they are renewed: the next connection has to be made with
+        them."""
         files = _fingerprint(self._tls)
         if files == self._files:
             return
@@ -194,7 +201,8 @@ class Member:
             response = await self._authenticate(request, timeout=etcd_call_s, metadata=_NEEDS_LEADER)
         except grpc.aio.AioRpcError as error:
             if error.details() == AUTH_DISABLED:
-                return ""  # as etcd's own client does: the user is for the day when authentication is switched on
+                # as etcd's own client does: the user is for the day when authentication is switched on
+                return ""
             refused = classify(error, "Authenticate", self.address)
             if isinstance(refused, AuthExpired):
                 raise AccessDenied(str(refused)) from None
@@ -229,7 +237,8 @@ class Members:
             self.switches += 1
 
     async def find(self) -> Member | None:
-        """The current member if it can be talked to, else the next one that can, which becomes the current one; None if none can."""
+        """The current member if it can be talked to, else the next one that can, which becomes the current
+        one; None if none can."""
         for _ in self._members:
             member = self.current
             if await member.ready():
@@ -244,7 +253,8 @@ class Members:
 
 
 def parse_endpoints(text: str) -> tuple[tuple[str, ...], bool]:
-    """The addresses in `http://a:2379,http://b:2379` or `a:2379,b:2379`, and whether they are https. Raises `InvalidCall`."""
+    """The addresses in `http://a:2379,http://b:2379` or `a:2379,b:2379`, and whether they are https. Raises
+    `InvalidCall`."""
     addresses: list[str] = []
     schemes: set[str] = set()
     for item in text.split(","):
@@ -253,7 +263,8 @@ def parse_endpoints(text: str) -> tuple[tuple[str, ...], bool]:
         )
         if found is None or not 0 < int(found[3]) < 65536:
             raise InvalidCall(
-                f"etcd endpoint {item.strip()!r}: expected http://HOST:PORT, https://HOST:PORT or HOST:PORT, separated by commas"
+                f"etcd endpoint {item.strip()!r}: expected http://HOST:PORT, https://HOST:PORT or "
+                "HOST:PORT, separated by commas"
             )
         addresses.append(f"{found[2]}:{found[3]}")
         schemes.add(found[1] or "http")

@@ -1,6 +1,7 @@
 """One bidirectional stream to a member of etcd, read with time-outs.
 
-gRPC cancels a whole stream if one read of it is cancelled, so a read that timed out goes on in the background and the next one takes it up.
+gRPC cancels a whole stream if one read of it is cancelled, so a read that timed out goes on in the background
+and the next one takes it up.
 """
 
 import asyncio
@@ -32,7 +33,8 @@ class Stream(Generic[Request, Response]):
                 raise await self._ended() from None
 
     async def read(self, timeout_s: float) -> Response | None:
-        """The next response, None at the end of the stream; raises `TimeoutError` after `timeout_s`, and may be called again then."""
+        """The next response, None at the end of the stream; raises `TimeoutError` after `timeout_s`, and may
+        be called again then."""
         if self._reading is None:
             self._reading = asyncio.create_task(self._read())
         done, _ = await asyncio.wait((self._reading,), timeout=timeout_s)
@@ -49,7 +51,8 @@ class Stream(Generic[Request, Response]):
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _ended(self) -> grpc.aio.AioRpcError:
-        """What a stream ended with that had ended before it was used again: gRPC itself only says that it had."""
+        """What a stream ended with that had ended before it was used again: gRPC itself only says that it
+        had."""
         call = self._call
         return grpc.aio.AioRpcError(
             await call.code(),

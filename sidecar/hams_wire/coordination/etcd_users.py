@@ -1,7 +1,8 @@
 """Users and roles of etcd: one of each per graph, who may read and write the graph's own keys and no others.
 
-A user has no password: etcd takes the common name of a client's certificate for it. Everything here may be done again; what is there already is
-left as it is, as each change of etcd's users makes it refuse, for a moment, what others have just sent.
+A user has no password: etcd takes the common name of a client's certificate for it. Everything here may be
+done again; what is there already is left as it is, as each change of etcd's users makes it refuse, for a
+moment, what others have just sent.
 """
 
 from collections.abc import Sequence
@@ -30,8 +31,9 @@ async def lock(etcd: EtcdCoordination) -> None:
 
 
 async def allow(etcd: EtcdCoordination, user: str, keys: tuple[str, str], *, fresh: bool = False) -> None:
-    """Have a user, with a role of the same name, who may read and write `keys`, from the first to before the second. `fresh`: most likely there is
-    no such user yet. One grant: etcd goes through all its users after each. Raises CoordinationError."""
+    """Have a user, with a role of the same name, who may read and write `keys`, from the first to before the
+    second. `fresh`: most likely there is no such user yet. One grant: etcd goes through all its users after
+    each. Raises CoordinationError."""
     if not fresh and user in (await _roles_of(etcd, user) or ()):
         return  # the last of the steps below
     await _add_role(etcd, user)

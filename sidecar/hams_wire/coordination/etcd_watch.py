@@ -1,7 +1,9 @@
-"""A watch of a real etcd: a driver that follows one stream, and finds another when it breaks, stalls or lags behind compaction.
+"""A watch of a real etcd: a driver that follows one stream, and finds another when it breaks, stalls or lags
+behind compaction.
 
-The driver reads ahead of its consumer by at most `watch_events_max` events. A stream that is silent is asked for a sign of life, so that a
-member that hangs is noticed without any traffic. The revision in such a sign is never relied on: up to etcd 3.5.7 it may run ahead of events.
+The driver reads ahead of its consumer by at most `watch_events_max` events. A stream that is silent is asked
+for a sign of life, so that a member that hangs is noticed without any traffic. The revision in such a sign is
+never relied on: up to etcd 3.5.7 it may run ahead of events.
 """
 
 import asyncio
@@ -163,7 +165,8 @@ class EtcdWatch:
         await self._check()
 
     async def _check(self) -> None:
-        """Is this the history followed so far? A cluster restored from a backup answers otherwise, even if its revisions have caught up."""
+        """Is this the history followed so far? A cluster restored from a backup answers otherwise, even if
+        its revisions have caught up."""
         try:
             if self._follower.agrees((await self._read(self._follower.anchor)).entries):
                 return
@@ -171,7 +174,8 @@ class EtcdWatch:
         except NotReached:
             restored = True
         except Forgotten:
-            # Not left to the stream: before etcd 3.5.18 a watch from the compacted revision itself misses deletions at that revision.
+            # Not left to the stream: before etcd 3.5.18 a watch from the compacted revision itself misses
+            # deletions at that revision.
             restored = False
         await self._emit(self._follower.resync(await self._read(), restored))
         self._steady = True
@@ -208,7 +212,8 @@ class EtcdWatch:
             return response
 
     def _cancelled(self, response: pb.WatchResponse, member: Member) -> None:
-        """Etcd ended the watch. A forgotten token looks like a missing permission to some versions, so the first refusal renews it."""
+        """Etcd ended the watch. A forgotten token looks like a missing permission to some versions, so the
+        first refusal renews it."""
         refused = "permission denied" in response.cancel_reason or "auth token" in response.cancel_reason
         if refused and self._denied:
             raise AccessDenied(f"Watch of {self._prefix!r} at {member.address}: {response.cancel_reason}")

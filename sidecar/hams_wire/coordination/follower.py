@@ -1,7 +1,9 @@
-"""What a watch knows: turns answers of etcd into events, and a fresh reading into the events that were missed. Pure.
+"""What a watch knows: turns answers of etcd into events, and a fresh reading into the events that were
+missed. Pure.
 
-Invariant: after `apply` or `resync`, `known` is what a consumer of the events so far believes etcd to hold below the prefix at revision
-`anchor`, and every change up to it has been reported. So a reading of that revision tells whether etcd still has the same history.
+Invariant: after `apply` or `resync`, `known` is what a consumer of the events so far believes etcd to hold
+below the prefix at revision `anchor`, and every change up to it has been reported. So a reading of that
+revision tells whether etcd still has the same history.
 """
 
 from collections.abc import Iterable
@@ -22,7 +24,8 @@ class Follower:
         return self.next_revision - 1
 
     def agrees(self, entries: Iterable[KeyValue]) -> bool:
-        """Whether etcd, read at revision `anchor`, holds what is known; if not, its history is another one."""
+        """Whether etcd, read at revision `anchor`, holds what is known; if not, its history is another
+        one."""
         return self.known == {entry.key: entry for entry in entries}
 
     def apply(self, changes: Iterable[Put | Deleted]) -> list[Event]:
@@ -43,7 +46,8 @@ class Follower:
         return events
 
     def resync(self, found: Snapshot, restored: bool) -> list[Event]:
-        """The events between what is known and a linearizable reading. `restored`: of another history, so everything found is reported."""
+        """The events between what is known and a linearizable reading. `restored`: of another history, so
+        everything found is reported."""
         events: list[Event] = []
         if restored:
             events.append(Restored(self.anchor, found.revision))

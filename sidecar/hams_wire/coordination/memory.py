@@ -1,7 +1,9 @@
-"""A double of etcd within one process: the semantics of `Coordination`, no sockets, no timers, and faults on request.
+"""A double of etcd within one process: the semantics of `Coordination`, no sockets, no timers, and faults on
+request.
 
-`MemoryStore` is the cluster, `MemoryCoordination` one client of it. Deterministic: nothing here reads a clock or draws a random number, and
-leases end only when told to (`MemoryStore.expire`). A fault is asked for before the call that it hits:
+`MemoryStore` is the cluster, `MemoryCoordination` one client of it. Deterministic: nothing here reads a clock
+or draws a random number, and leases end only when told to (`MemoryStore.expire`). A fault is asked for before
+the call that it hits:
 
     store = MemoryStore()
     client = store.client()
@@ -62,7 +64,8 @@ class MemoryStore:
         self.revision = 1
         self.cluster = 1
         self.full = False
-        """Over quota: transactions, deletes included, and fresh leases are refused with `NoSpace`; reads and renewals go on."""
+        """Over quota: transactions, deletes included, and fresh leases are refused with `NoSpace`; reads and
+        renewals go on."""
         self._entries: dict[str, KeyValue] = {}
         self._changes: list[tuple[int, Put | Deleted]] = []
         self._compacted = 0
@@ -92,7 +95,8 @@ class MemoryStore:
         return Backup(self.revision, self._sorted(""))
 
     def restore(self, backup: Backup) -> None:
-        """Go back to `backup`, as a person would after a disaster: what came later never was. Leases are gone, as their time has run out."""
+        """Go back to `backup`, as a person would after a disaster: what came later never was. Leases are
+        gone, as their time has run out."""
         self.revision = backup.revision
         self.cluster += 1
         self._entries = {entry.key: entry for entry in backup.entries}
@@ -241,7 +245,8 @@ class MemoryCoordination:
         self._faults.extend(errors)
 
     def partition(self) -> None:
-        """Cut this client off: calls raise `Lost`, watches stand still, and leases live on until `MemoryStore.expire`."""
+        """Cut this client off: calls raise `Lost`, watches stand still, and leases live on until
+        `MemoryStore.expire`."""
         self._partitioned = True
         self.wake()
 

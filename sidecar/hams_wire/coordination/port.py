@@ -2,12 +2,15 @@
 
 What a caller may rely on, whichever implementation stands behind it:
 
-- every failure is one of the types in `hams_wire.errors`; a write whose outcome is unknown is `Unknown` and is never sent again here;
+- every failure is one of the types in `hams_wire.errors`; a write whose outcome is unknown is `Unknown` and
+  is never sent again here;
 - reads are linearizable: they show every write that was known to be applied before they began;
 - a watch misses no transition, whatever happens to connections, members, leaders and old revisions (`Watch`);
-- a registration comes back by itself if its lease was revoked or expired while its owner lives, as far as its owner permits (`Registration`).
+- a registration comes back by itself if its lease was revoked or expired while its owner lives, as far as its
+  owner permits (`Registration`).
 
-Nothing here repeats, orders or decides anything for the protocol: safety rests on epochs, never on a lease or a clock.
+Nothing here repeats, orders or decides anything for the protocol: safety rests on epochs, never on a lease or
+a clock.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +28,8 @@ ABSENT = 0
 
 @frozen
 class KeyValue:
-    """One key as etcd holds it. `mod_revision`: of its last change; `create_revision`: of the write that made it; `lease`: 0 if none."""
+    """One key as etcd holds it. `mod_revision`: of its last change; `create_revision`: of the write that made
+    it; `lease`: 0 if none."""
 
     key: str
     value: bytes
@@ -71,7 +75,8 @@ Operation = Write | Delete
 
 @frozen
 class Put:
-    """A key was written. `synthetic`: found by reading again, as etcd no longer knew the changes in between; writes may have been skipped."""
+    """A key was written. `synthetic`: found by reading again, as etcd no longer knew the changes in between;
+    writes may have been skipped."""
 
     entry: KeyValue
     synthetic: bool = False
@@ -79,7 +84,8 @@ class Put:
 
 @frozen
 class Deleted:
-    """A key was removed, by a delete or with its lease. Never skipped: a key removed and written again always yields `Deleted`, then `Put`."""
+    """A key was removed, by a delete or with its lease. Never skipped: a key removed and written again always
+    yields `Deleted`, then `Put`."""
 
     key: str
     revision: int
@@ -88,7 +94,8 @@ class Deleted:
 
 @frozen
 class Restored:
-    """Etcd's history was replaced by an older one (restored from a backup): a reason for an alarm. What it holds now follows as synthetic events."""
+    """Etcd's history was replaced by an older one (restored from a backup): a reason for an alarm. What it
+    holds now follows as synthetic events."""
 
     seen_revision: int
     found_revision: int
@@ -103,8 +110,9 @@ Permit = Callable[[], Awaitable[Sequence[Compare] | None]]
 class Watch(Protocol):
     """The changes below a prefix, in order, without end. Iterate it; close it.
 
-    It survives the loss of members, leader changes and compaction. Where etcd has forgotten the changes in between, they are made up from a
-    fresh reading, marked `synthetic`. Iteration raises `AccessDenied` or `Closed` and nothing else.
+    It survives the loss of members, leader changes and compaction. Where etcd has forgotten the changes in
+    between, they are made up from a fresh reading, marked `synthetic`. Iteration raises `AccessDenied` or
+    `Closed` and nothing else.
     """
 
     @property
@@ -129,7 +137,8 @@ class Coordination(Protocol):
     """One client of etcd."""
 
     async def get(self, key: str) -> KeyValue | None:
-        """The key now, or None if it does not exist. Raises `Lost`, `Unavailable`, `AuthExpired`, `AccessDenied`, `Closed`."""
+        """The key now, or None if it does not exist. Raises `Lost`, `Unavailable`, `AuthExpired`,
+        `AccessDenied`, `Closed`."""
         ...
 
     async def get_prefix(self, prefix: str) -> Snapshot:
@@ -137,15 +146,18 @@ class Coordination(Protocol):
         ...
 
     async def compare_and_swap(self, key: str, expected: int, value: bytes, lease: int = 0) -> int:
-        """Write `key` if its last change was at revision `expected` (`ABSENT`: if it does not exist); returns the new revision.
+        """Write `key` if its last change was at revision `expected` (`ABSENT`: if it does not exist); returns
+        the new revision.
 
-        Raises `NotApplied` with what is there instead, `Unknown`, `Lost`, `Unavailable`, `LeaseGone`, `NoSpace`, `AuthExpired`, `AccessDenied`,
-        `InvalidCall`, `Closed`. After all but `Unknown`, and `NoSpace`, which is one, nothing has changed.
+        Raises `NotApplied` with what is there instead, `Unknown`, `Lost`, `Unavailable`, `LeaseGone`,
+        `NoSpace`, `AuthExpired`, `AccessDenied`, `InvalidCall`, `Closed`. After all but `Unknown`, and
+        `NoSpace`, which is one, nothing has changed.
         """
         ...
 
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> int:
-        """Apply all operations if all comparisons hold, else none; returns the revision. No key twice. Raises as `compare_and_swap`."""
+        """Apply all operations if all comparisons hold, else none; returns the revision. No key twice. Raises
+        as `compare_and_swap`."""
         ...
 
     def watch(self, prefix: str, after: Snapshot) -> Watch:
@@ -155,13 +167,16 @@ class Coordination(Protocol):
     async def register(
         self, key: str, value: bytes, ttl_s: int, permit: Permit | None = None
     ) -> "Registration":
-        """Hold `key` for as long as this process lives: bound to a lease of `ttl_s` seconds that is renewed. Raises as `compare_and_swap`."""
+        """Hold `key` for as long as this process lives: bound to a lease of `ttl_s` seconds that is renewed.
+        Raises as `compare_and_swap`."""
         ...
 
     async def revoke(self, lease: int) -> None:
-        """End a lease; its keys go at once. Done as well if there is no such lease. Raises as `get`: it may be repeated."""
+        """End a lease; its keys go at once. Done as well if there is no such lease. Raises as `get`: it may
+        be repeated."""
         ...
 
     async def close(self) -> None:
-        """Stop all watches and renewals and hang up. Leases are left to expire; a registration that should go at once is revoked first."""
+        """Stop all watches and renewals and hang up. Leases are left to expire; a registration that should go
+        at once is revoked first."""
         ...

@@ -1,11 +1,14 @@
-"""A key that is held for as long as its owner lives: a lease, its renewal, and the way back when it is lost under a living owner.
+"""A key that is held for as long as its owner lives: a lease, its renewal, and the way back when it is lost
+under a living owner.
 
-The lease only says "alive"; nobody's safety depends on it. So a registration that etcd no longer knows (revoked, expired while etcd or this
-process was away, key deleted by hand) is made again, unless `permit` refuses: an instance that the topology lists as revoked must never
-come back under its id. The permit's comparisons are part of the same transaction, so it cannot be outrun.
+The lease only says "alive"; nobody's safety depends on it. So a registration that etcd no longer knows
+(revoked, expired while etcd or this process was away, key deleted by hand) is made again, unless `permit`
+refuses: an instance that the topology lists as revoked must never come back under its id. The permit's
+comparisons are part of the same transaction, so it cannot be outrun.
 
-Invariant: every write of the key names the revision it replaces and the lease it is bound to; so a write of unknown outcome that takes
-effect late can neither undo a newer one nor outlive its lease, and reading again is enough to go on.
+Invariant: every write of the key names the revision it replaces and the lease it is bound to; so a write of
+unknown outcome that takes effect late can neither undo a newer one nor outlive its lease, and reading again
+is enough to go on.
 """
 
 import asyncio
@@ -54,7 +57,8 @@ class Registrar(Protocol):
         ...
 
     async def keep(self, lease: int, ttl_s: int) -> None:
-        """Renew the lease until etcd says that it is gone, then return; nothing else ends it but `Closed` and `AccessDenied`."""
+        """Renew the lease until etcd says that it is gone, then return; nothing else ends it but `Closed` and
+        `AccessDenied`."""
         ...
 
     async def pause(self, attempt: int) -> None:
@@ -65,9 +69,10 @@ class Registrar(Protocol):
 class Registration:
     """A held key.
 
-    `held` and `lost` are each other's inverse: etcd has the key under this owner's lease, or has said that it has not. While etcd cannot be
-    reached neither changes. `times_lost` counts, so that a short loss is not overlooked. `ended` is set when nothing will be done any more:
-    revoked by the owner, refused by the permit (`error` None), taken by another owner or closed (`error` says so).
+    `held` and `lost` are each other's inverse: etcd has the key under this owner's lease, or has said that it
+    has not. While etcd cannot be reached neither changes. `times_lost` counts, so that a short loss is not
+    overlooked. `ended` is set when nothing will be done any more: revoked by the owner, refused by the permit
+    (`error` None), taken by another owner or closed (`error` says so).
     """
 
     def __init__(
@@ -89,14 +94,16 @@ class Registration:
         self._driver: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Register for the first time, then keep it up in the background. Raises what `compare_and_swap` raises; may be called again then."""
+        """Register for the first time, then keep it up in the background. Raises what `compare_and_swap`
+        raises; may be called again then."""
         async with self._writing:
             await self._claim(None)
         self.held.set()
         self._driver = asyncio.create_task(self._drive(), name=f"registration {self.key}")
 
     async def update(self, value: bytes) -> None:
-        """Change the value; while the registration is lost, the new value goes along with its return. Raises as `compare_and_swap`; repeatable."""
+        """Change the value; while the registration is lost, the new value goes along with its return. Raises
+        as `compare_and_swap`; repeatable."""
         async with self._writing:
             self.value = value
             if not self.held.is_set() or self.ended.is_set():
@@ -185,7 +192,8 @@ class Registration:
         """Whether this is the key as its owner wrote it, and not another that merely begins like it."""
         if entry.key == self.key and entry.lease != self.lease:
             raise InvalidCall(
-                f"{self.key} was written by another owner, under lease {entry.lease:x}; an instance's id is never reused"
+                f"{self.key} was written by another owner, under lease {entry.lease:x}; an instance's id is "
+                "never reused"
             )
         return entry.key == self.key
 
@@ -219,7 +227,8 @@ class Registration:
         )
 
     async def _write(self, guard: Sequence[Compare]) -> bool:
-        """One write of the key, and the reading that tells how it went. False: something else has changed, nothing was written."""
+        """One write of the key, and the reading that tells how it went. False: something else has changed,
+        nothing was written."""
         value = self.value
         expected = self._entry.mod_revision if self._entry is not None else ABSENT
         try:
@@ -232,7 +241,8 @@ class Registration:
             try:
                 self._entry = await self._registrar.get(self.key)
             except CoordinationError:
-                raise unknown from None  # not known either: the next attempt compares with what was there before
+                # not known either: the next attempt compares with what was there before
+                raise unknown from None
             if isinstance(unknown, NoSpace) and not self._holds(value):
                 raise
         else:

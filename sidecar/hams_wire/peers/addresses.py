@@ -45,7 +45,8 @@ def parse(text: str) -> Address:
 
 
 def is_at(text: str, source: str | None) -> bool:
-    """Whether an address lies on the host `source`, an IP address; None: this host. A name is not looked up, so it lies nowhere."""
+    """Whether an address lies on the host `source`, an IP address; None: this host. A name is not looked up,
+    so it lies nowhere."""
     try:
         address = parse(text)
         here = source is None or ipaddress.ip_address(source).is_loopback

@@ -1,12 +1,13 @@
 """Messages of the core as metadata and payload bytes, and back.
 
-Invariant: `decode(encode(m)) == m` for every message, and nothing but a message comes out of `decode`: unknown types, wrong types, missing
-or trailing bytes, numbers of payloads that do not exist are a `BadFrame`. Decoding allocates in proportion to the bytes that arrived,
-never to a number they claim.
+Invariant: `decode(encode(m)) == m` for every message, and nothing but a message comes out of `decode`:
+unknown types, wrong types, missing or trailing bytes, numbers of payloads that do not exist are a `BadFrame`.
+Decoding allocates in proportion to the bytes that arrived, never to a number they claim.
 
-A message is one thing, the payloads it carries are another: descriptors that cannot be taken make that payload `Unreadable`, not the frame
-bad. So what one client sent can end neither a connection nor the log that holds it; what becomes of it is the core's decision. For the same
-reason a payload of ours whose descriptors cannot be written down leaves with the reason in their place.
+A message is one thing, the payloads it carries are another: descriptors that cannot be taken make that
+payload `Unreadable`, not the frame bad. So what one client sent can end neither a connection nor the log that
+holds it; what becomes of it is the core's decision. For the same reason a payload of ours whose descriptors
+cannot be written down leaves with the reason in their place.
 """
 
 import enum
@@ -27,7 +28,8 @@ from hams_wire.peers.schema import Decode, Encode, Refs, Schema
 
 
 class Lane(enum.IntEnum):
-    """What overtakes what on one connection: urgent goes first, the others take turns, each in its own order."""
+    """What overtakes what on one connection: urgent goes first, the others take turns, each in its own
+    order."""
 
     URGENT = 0
     LOG = 1
@@ -101,7 +103,8 @@ WRITABLE_MIN, WRITABLE_MAX = -(1 << 63), (1 << 64) - 1
 
 
 class Encoded:
-    """A message ready for any number of connections: metadata, and views of its payloads' bytes in the order of the table."""
+    """A message ready for any number of connections: metadata, and views of its payloads' bytes in the order
+    of the table."""
 
     __slots__ = ("code", "data", "flags", "key", "lane", "metadata", "nbytes", "payloads", "views")
 
@@ -128,7 +131,8 @@ class Encoded:
 
 
 class Incoming:
-    """A message whose metadata has arrived and passed, and the payloads it waits for: size and tensors of each, and the bytes of all."""
+    """A message whose metadata has arrived and passed, and the payloads it waits for: size and tensors of
+    each, and the bytes of all."""
 
     __slots__ = ("_body", "_decode", "table", "total")
 
@@ -169,7 +173,8 @@ class Codec:
         self._encoder = msgspec.msgpack.Encoder()
 
     def encode(self, message: Message) -> Encoded:
-        """Take a message apart. Raises NotSendable. The views keep the payloads' memory in use until they are gone."""
+        """Take a message apart. Raises NotSendable. The views keep the payloads' memory in use until they are
+        gone."""
         form = _FORMS.get(type(message))
         if form is None:
             raise NotSendable(f"no code for a {type(message).__name__}")
@@ -177,7 +182,8 @@ class Codec:
         body = form.encode(message, refs)
         if len(refs) > limits.payloads_per_message_max:
             raise NotSendable(
-                f"a {type(message).__name__} with {len(refs)} payloads, at most {limits.payloads_per_message_max} may travel"
+                f"a {type(message).__name__} with {len(refs)} payloads, at most "
+                f"{limits.payloads_per_message_max} may travel"
             )
         payloads = tuple([payload for _, payload in refs.values()])
         described = [self._described(payload) for payload in payloads]
@@ -189,7 +195,8 @@ class Codec:
             raise NotSendable(f"a {type(message).__name__} that has no wire form: {error}") from error
         if len(metadata) > limits.metadata_bytes_max:
             raise NotSendable(
-                f"a {type(message).__name__} with {len(metadata)} bytes of metadata, at most {limits.metadata_bytes_max} may travel"
+                f"a {type(message).__name__} with {len(metadata)} bytes of metadata, at most "
+                f"{limits.metadata_bytes_max} may travel"
             )
         encoded = Encoded(
             form.code,
@@ -201,12 +208,14 @@ class Codec:
         )
         if encoded.data > limits.payload_bytes_max:
             raise NotSendable(
-                f"a {type(message).__name__} with {encoded.data} payload bytes, at most {limits.payload_bytes_max} may travel"
+                f"a {type(message).__name__} with {encoded.data} payload bytes, at most "
+                f"{limits.payload_bytes_max} may travel"
             )
         return encoded
 
     def prove(self, message: Message) -> None:
-        """Raises NotSendable for a message that peers could not be sent, or whose payloads no peer of this version could read."""
+        """Raises NotSendable for a message that peers could not be sent, or whose payloads no peer of this
+        version could read."""
         encoded = self.encode(message)
         if encoded.views:
             for _, tensors in self.begin(encoded.code, encoded.metadata).table:
@@ -214,7 +223,8 @@ class Codec:
                     raise NotSendable(f"a {type(message).__name__} that no peer could read: {tensors.why}")
 
     def _described(self, payload: Payload) -> "tuple[Sequence[TensorInfo] | msgspec.Raw | str, memoryview]":
-        """Descriptors and bytes of a payload. Descriptors that cannot be written down give way to the reason, which no receiver takes for any."""
+        """Descriptors and bytes of a payload. Descriptors that cannot be written down give way to the reason,
+        which no receiver takes for any."""
         if isinstance(payload, Unreadable):
             return payload.descriptors, payload.room.view
         tensors, view = self.factory.describe(payload)

@@ -1,12 +1,14 @@
 """One connection between two instances: `Sending` at the side that dialled, `Receiving` at the other.
 
-Messages travel from the dialling side to the other only; the way back carries the answer to the greeting and, if it comes to that, the
-reason why the connection is closed. So each direction between two instances has a connection, a buffer and a fate of its own.
+Messages travel from the dialling side to the other only; the way back carries the answer to the greeting and,
+if it comes to that, the reason why the connection is closed. So each direction between two instances has a
+connection, a buffer and a fate of its own.
 
-What is urgent can only overtake what has not left: a connection hands the transport one turn of the outbox at a time and the next when
-all of it has gone to the kernel, and the kernel is told to hold little unsent.
+What is urgent can only overtake what has not left: a connection hands the transport one turn of the outbox at
+a time and the next when all of it has gone to the kernel, and the kernel is told to hold little unsent.
 
-Never: reads a message's meaning, retries, raises into its caller; what goes wrong ends the connection and is reported to its owner.
+Never: reads a message's meaning, retries, raises into its caller; what goes wrong ends the connection and is
+reported to its owner.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ from typing import Protocol, cast
 
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Message
-from hams_wire import limits, mortality
+from hams_wire import limits, peer_exit
 from hams_wire.peers import handshake
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.errors import BadFrame, Turned, Why
@@ -27,7 +29,8 @@ log = logging.getLogger("hams.wire.peers")
 
 
 def tune(transport: asyncio.BaseTransport) -> None:
-    """Send at once, notice a dead host, keep little unsent in the kernel. A Unix socket takes as much: one chunk in one piece."""
+    """Send at once, notice a dead host, keep little unsent in the kernel. A Unix socket takes as much: one
+    chunk in one piece."""
     found = transport.get_extra_info("socket")
     if found is None:
         return
@@ -50,7 +53,8 @@ class SendingOwner(Protocol):
     """Who dialled."""
 
     def reached(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody listens there, and has shown its certificate. Raises Turned if it is none of ours: nothing is said to it."""
+        """Somebody listens there, and has shown its certificate. Raises Turned if it is none of ours: nothing
+        is said to it."""
         ...
 
     def stands(self, sending: "Sending") -> None:
@@ -67,10 +71,11 @@ class SendingOwner(Protocol):
 
 
 class Sending(asyncio.BufferedProtocol):
-    """The dialling side of a connection. `welcomed` is done when messages may be sent; its exception is Turned, BadFrame or OSError.
+    """The dialling side of a connection. `welcomed` is done when messages may be sent; its exception is
+    Turned, BadFrame or OSError.
 
-    `closed` is done when the connection is gone, or will never be made. `pid` is the peer's process, 0 if it cannot be seen. `offended`: why the
-    peer has closed it, if it was for something that was sent.
+    `closed` is done when the connection is gone, or will never be made. `pid` is the peer's process, 0 if it
+    cannot be seen. `offended`: why the peer has closed it, if it was for something that was sent.
     """
 
     def __init__(
@@ -104,7 +109,8 @@ class Sending(asyncio.BufferedProtocol):
     # ---- sending ----
 
     def push(self, message: Encoded) -> bool:
-        """Queue a message; it leaves with all others of this turn of the loop. False if it was not queued (`Outbox.push`)."""
+        """Queue a message; it leaves with all others of this turn of the loop. False if it was not queued
+        (`Outbox.push`)."""
         if not self.outbox.push(message):
             return False
         if not self._scheduled and not self._paused:
@@ -183,7 +189,7 @@ class Sending(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         tune(self._transport)
-        self.pid = mortality.peer_pid(self._transport)
+        self.pid = peer_exit.peer_pid(self._transport)
         self._transport.set_write_buffer_limits(
             high=1, low=0
         )  # paused unless all is gone; with 0, TLS pauses for ever
@@ -287,7 +293,8 @@ class ReceivingOwner(Protocol):
 
 
 class Receiving(asyncio.BufferedProtocol):
-    """The side of a connection that was dialled. `peer` is empty until it has greeted; `source` is the host it comes from, None: this one."""
+    """The side of a connection that was dialled. `peer` is empty until it has greeted; `source` is the host
+    it comes from, None: this one."""
 
     def __init__(self, owner: ReceivingOwner, codec: Codec, loop: asyncio.AbstractEventLoop) -> None:
         self.peer: InstanceId = ""
@@ -319,7 +326,8 @@ class Receiving(asyncio.BufferedProtocol):
         return self.inbox.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived. A TLS transport that is being closed still brings what has come: of somebody turned away nothing is read."""
+        """Bytes have arrived. A TLS transport that is being closed still brings what has come: of somebody
+        turned away nothing is read."""
         if self._deaf:
             return
         self._owner.heard(self.peer, nbytes)

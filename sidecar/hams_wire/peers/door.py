@@ -1,8 +1,9 @@
 """The door for TLS connections: at most so many at a time that have not shown a certificate yet.
 
-A server of the event loop begins a handshake for whoever connects, and each holds memory until it has failed. Here a connection is
-accepted only when one of `handshakes_max` places is free; until then it waits in the kernel's queue, which costs this process nothing.
-Never: reads what a connection says, or decides whether it may stay.
+A server of the event loop begins a handshake for whoever connects, and each holds memory until it has failed.
+Here a connection is accepted only when one of `handshakes_max` places is free; until then it waits in the
+kernel's queue, which costs this process nothing. Never: reads what a connection says, or decides whether it
+may stay.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ log = logging.getLogger("hams.wire.peers")
 
 
 class Door:
-    """A listening socket. `make` gives the protocol of each connection, which is told of it once the handshake is done."""
+    """A listening socket. `make` gives the protocol of each connection, which is told of it once the
+    handshake is done."""
 
     def __init__(
         self, listening: socket.socket, tls: Certificates, make: Callable[[], asyncio.BufferedProtocol]

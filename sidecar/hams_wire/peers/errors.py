@@ -2,10 +2,11 @@
 
     WireError
     └── PeerError
-        ├── BadFrame      the peer sent what the contract does not allow; its connection is closed    peer    no
-        ├── Turned        the peer, or we, turned a connection away at the greeting                   peer    retryable
-        ├── NoRoom        no memory for an arriving payload now; the message counts as lost           ours    retryable
-        └── NotSendable   a message of ours is over a bound or of an unknown type                     ours    no
+        ├── BadFrame      the peer sent what the contract does not allow; its connection is closed    peer
+        no ├── Turned        the peer, or we, turned a connection away at the greeting                   peer
+        retryable ├── NoRoom        no memory for an arriving payload now; the message counts as lost
+        ours    retryable └── NotSendable   a message of ours is over a bound or of an unknown type
+        ours    no
 
 None of them changes protocol state: the core lives with lost messages.
 """
@@ -52,6 +53,7 @@ class NoRoom(PeerError):
 
 
 class NotSendable(PeerError):
-    """A message that may not leave: over a bound of `limits.py`, of a class without a code, or with a number that has no encoding."""
+    """A message that may not leave: over a bound of `limits.py`, of a class without a code, or with a number
+    that has no encoding."""
 
     guilty = Guilty.OURS

@@ -1,6 +1,7 @@
 """The frame: a header of 16 bytes, metadata, payload bytes (proto/peers.md).
 
-Pure: bytes in, numbers out. A header that is not right in every field is a `BadFrame`; nothing is ever skipped to find the next one.
+Pure: bytes in, numbers out. A header that is not right in every field is a `BadFrame`; nothing is ever
+skipped to find the next one.
 """
 
 import struct

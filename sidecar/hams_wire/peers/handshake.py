@@ -1,8 +1,9 @@
 """The greeting that opens a connection (proto/peers.md, section 3).
 
-Who dials says who it is, whom it wants to reach and which versions of the contract it speaks; who is dialled picks the version, or turns
-the connection away and says why. Two neighbouring versions talk, so that a rolling upgrade may mix them. Addresses are reused where
-instances are not: hence the name of the wanted instance.
+Who dials says who it is, whom it wants to reach and which versions of the contract it speaks; who is dialled
+picks the version, or turns the connection away and says why. Two neighbouring versions talk, so that a
+rolling upgrade may mix them. Addresses are reused where instances are not: hence the name of the wanted
+instance.
 """
 
 from typing import Annotated, TypeVar
@@ -24,7 +25,8 @@ _Text = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """First frame of a connection. `address` is where the sender can be reached itself. `visit`: it is no peer but a visitor (`visits.py`)."""
+    """First frame of a connection. `address` is where the sender can be reached itself. `visit`: it is no
+    peer but a visitor (`visits.py`)."""
 
     graph: _Text
     sender: _Text
@@ -42,7 +44,8 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TurnedAway(msgspec.Struct, frozen=True, array_like=True):
-    """The other answer, also the last word before a connection is closed for a bad frame. `why` is one of errors.Why, or of a newer version."""
+    """The other answer, also the last word before a connection is closed for a bad frame. `why` is one of
+    errors.Why, or of a newer version."""
 
     why: int
     message: _Text

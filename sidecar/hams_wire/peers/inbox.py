@@ -1,11 +1,12 @@
 """Frames of one connection, put together to messages.
 
-Pure: it hands out the memory where the next bytes are to be written, and is told how many came. Payload bytes go straight into the room
-that the payload factory gave; only what arrived together with a header is copied, at most `staging_bytes` per frame.
+Pure: it hands out the memory where the next bytes are to be written, and is told how many came. Payload bytes
+go straight into the room that the payload factory gave; only what arrived together with a header is copied,
+at most `staging_bytes` per frame.
 
-Invariant: a message is delivered once, whole, after every check has passed, or not at all. Memory is bounded by what has arrived, by
-`metadata_bytes_max`, and by what the factory is willing to give. A message without room is read to its end and dropped, so that it
-holds up nobody behind it.
+Invariant: a message is delivered once, whole, after every check has passed, or not at all. Memory is bounded
+by what has arrived, by `metadata_bytes_max`, and by what the factory is willing to give. A message without
+room is read to its end and dropped, so that it holds up nobody behind it.
 """
 
 from collections.abc import Callable
@@ -50,9 +51,9 @@ class _Arriving:
 class Inbox:
     """The receiving half of one connection.
 
-    `deliver` gets each message, `greet` the type and metadata of each greeting, `dropped` is told of messages without room.
-    `metadata_max` bounds metadata; a connection starts with
-    `hello_bytes_max` and `strange` set, which allows greetings only, and its owner lifts both once it knows the peer.
+    `deliver` gets each message, `greet` the type and metadata of each greeting, `dropped` is told of messages
+    without room. `metadata_max` bounds metadata; a connection starts with `hello_bytes_max` and `strange`
+    set, which allows greetings only, and its owner lifts both once it knows the peer.
     """
 
     __slots__ = (
@@ -106,7 +107,8 @@ class Inbox:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """`count` bytes have been written into what `buffer` returned. Raises BadFrame, after which the inbox is of no use any more."""
+        """`count` bytes have been written into what `buffer` returned. Raises BadFrame, after which the inbox
+        is of no use any more."""
         current = self._current
         if current is not None and self._start == self._end:
             current.advance(count)
@@ -138,7 +140,8 @@ class Inbox:
         self._start = self._end = 0
 
     def _keep(self, need: int) -> None:
-        """An incomplete frame stays at the front of the staging memory, which grows no faster than bytes arrive."""
+        """An incomplete frame stays at the front of the staging memory, which grows no faster than bytes
+        arrive."""
         available = self._end - self._start
         room = len(self._view)
         if need > room and available > room // 2:

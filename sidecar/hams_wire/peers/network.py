@@ -1,15 +1,17 @@
 """The connections of one instance to its peers.
 
-A peer is wanted while it is a member, or while it holds a connection to us: so whoever asks can be answered, before its membership has
-been read and after its lease has expired. (Two living instances that have both dropped each other so stay connected until one ends.) A
-wanted peer is dialled until it answers, with growing, jittered pauses; a broken connection is reported at once. A member is dialled at the address
-that stood in etcd, whatever its greeting says; who never was a member only at the host from which it has connected.
+A peer is wanted while it is a member, or while it holds a connection to us: so whoever asks can be answered,
+before its membership has been read and after its lease has expired. (Two living instances that have both
+dropped each other so stay connected until one ends.) A wanted peer is dialled until it answers, with growing,
+jittered pauses; a broken connection is reported at once. A member is dialled at the address that stood in
+etcd, whatever its greeting says; who never was a member only at the host from which it has connected.
 
-Invariants: `on_up` and `on_down` of a peer alternate, beginning with up. A message handed to `send` is delivered at most once per call,
-or lost; it is lost when there is no connection, when the connection breaks, and when the peer's queue is full. A slow peer costs the
-memory of its queue and nothing else.
+Invariants: `on_up` and `on_down` of a peer alternate, beginning with up. A message handed to `send` is
+delivered at most once per call, or lost; it is lost when there is no connection, when the connection breaks,
+and when the peer's queue is full. A slow peer costs the memory of its queue and nothing else.
 
-Never: decides what a silent peer means (`suspicion.py` and the core do), repeats a message, blocks its caller.
+Never: decides what a silent peer means (`failure_detector.py` and the core do), repeats a message, blocks its
+caller.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Message
-from hams_wire import limits, mortality
+from hams_wire import limits, peer_exit
 from hams_wire.peers import addresses, handshake, visits
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.connection import Receiving, Sending
@@ -37,7 +39,8 @@ log = logging.getLogger("hams.wire.peers")
 
 @dataclass(slots=True)
 class Stats:
-    """Counters since the start. Lost messages are ours that never left; dropped ones came and found no room."""
+    """Counters since the start. Lost messages are ours that never left; dropped ones came and found no
+    room."""
 
     sent_messages: int = 0
     sent_bytes: int = 0
@@ -93,11 +96,13 @@ class Named:
 class PeerNetwork:
     """Sends to and receives from the instances of one graph.
 
-    `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the one listened at. Callbacks run
-    on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`, `on_down(peer)`, `on_refused(peer)` (its process is ending, or it
-    was dialled and nobody listens at its address, or somebody else). `eager(peer)`: whether to find out at
-    once why a connection broke; to others a pause comes first, so that those who act upon it find the machine free. `host` answers visitors.
-    `unknown(message)` says what a message names that this graph does not have ("": nothing); its connection is closed.
+    `listen` is `tcp:host:port` or `unix:/path`; `advertise` the host that others shall dial, if it is not the
+    one listened at. Callbacks run on the loop, one at a time: `on_message(sender, message)`, `on_up(peer)`,
+    `on_down(peer)`, `on_refused(peer)` (its process is ending, or it was dialled and nobody listens at its
+    address, or somebody else). `eager(peer)`: whether to find out at once why a connection broke; to others a
+    pause comes first, so that those who act upon it find the machine free. `host` answers visitors.
+    `unknown(message)` says what a message names that this graph does not have ("": nothing); its connection
+    is closed.
     """
 
     def __init__(
@@ -173,7 +178,8 @@ class PeerNetwork:
         return self._address
 
     async def close(self, flush_s: float = 0.0) -> None:
-        """Close everything, after giving queued messages up to `flush_s` to leave. No callback comes after that."""
+        """Close everything, after giving queued messages up to `flush_s` to leave. No callback comes after
+        that."""
         deadline = self._loop.time() + flush_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -210,7 +216,8 @@ class PeerNetwork:
     # ---- peers ----
 
     def set_members(self, members: Mapping[InstanceId, str]) -> None:
-        """Who is a member now, and its address. Itself may be among them. An address that cannot be parsed is logged and left out."""
+        """Who is a member now, and its address. Itself may be among them. An address that cannot be parsed is
+        logged and left out."""
         for instance, address in members.items():
             if instance == self.instance:
                 continue
@@ -243,7 +250,8 @@ class PeerNetwork:
         return 0 if found is None or found.sending is None else found.sending.outbox.nbytes
 
     def send(self, peer: InstanceId, message: Message) -> None:
-        """Queue a message; lost if the peer is not connected or its queue is full. One over a bound is said to be an error, and lost too."""
+        """Queue a message; lost if the peer is not connected or its queue is full. One over a bound is said
+        to be an error, and lost too."""
         found = self._peers.get(peer)
         sending = None if found is None or not found.up else found.sending
         if sending is None:
@@ -439,7 +447,7 @@ class PeerNetwork:
         if peer.up:
             peer.up = False
             self.stats.breaks += 1
-            peer.ending = mortality.is_ending(sending.pid)
+            peer.ending = peer_exit.is_ending(sending.pid)
             if not self._closing:
                 self._on_down(sending.peer)
                 if peer.ending and self._on_refused is not None:

@@ -1,11 +1,13 @@
 """What leaves first on one connection, and how much may wait.
 
-Pure: messages in, pieces of bytes out. Urgent messages (notices, acknowledgements, control) go ahead of everything; the other lanes
-(log entries, records, tokens, copies) take turns by bytes, each in its own order, so none ever queues behind another. Payloads leave in
-chunks: an urgent message waits for one chunk at most, however large the message it overtakes.
+Pure: messages in, pieces of bytes out. Urgent messages (notices, acknowledgements, control) go ahead of
+everything; the other lanes (log entries, records, tokens, copies) take turns by bytes, each in its own order,
+so none ever queues behind another. Payloads leave in chunks: an urgent message waits for one chunk at most,
+however large the message it overtakes.
 
-Invariant: bytes and messages waiting per lane are bounded (`lane_bytes_max`, or one message if that is larger); what is above is not
-taken, and for the core that is a lost message, which it sends again if it must. Payloads are never copied, only referred to.
+Invariant: bytes and messages waiting per lane are bounded (`lane_bytes_max`, or one message if that is
+larger); what is above is not taken, and for the core that is a lost message, which it sends again if it must.
+Payloads are never copied, only referred to.
 """
 
 from collections import deque
@@ -18,7 +20,8 @@ Piece = bytes | memoryview
 
 
 class _Queue:
-    """One lane: messages in order; of the first, `sent` payload bytes have left (-1: not even its metadata)."""
+    """One lane: messages in order; of the first, `sent` payload bytes have left (-1: not even its
+    metadata)."""
 
     __slots__ = ("at", "messages", "nbytes", "number", "sent", "view")
 
@@ -63,7 +66,8 @@ class Outbox:
         return max(queue.nbytes for queue in self._queues)
 
     def push(self, message: Encoded) -> bool:
-        """Queue a message. False if its lane is full, or it is large and waits already: then it is not queued."""
+        """Queue a message. False if its lane is full, or it is large and waits already: then it is not
+        queued."""
         queue = self._queues[message.lane]
         if message.key is not None and message.key in self._keys:
             self.repeated += 1
@@ -101,7 +105,8 @@ class Outbox:
         return _joined(pieces)
 
     def _emit(self, queue: _Queue, budget: int, pieces: list[Piece]) -> int:
-        """Append frames of a lane, until `budget` is used up; the bytes appended (the last metadata may go over it)."""
+        """Append frames of a lane, until `budget` is used up; the bytes appended (the last metadata may go
+        over it)."""
         messages = queue.messages
         taken = 0
         while messages and taken < budget:

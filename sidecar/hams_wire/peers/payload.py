@@ -1,7 +1,8 @@
 """What the wire needs to know of payloads: nothing but descriptors and bytes.
 
-The core passes payloads through, the sidecar owns their memory; this port stands between. An arriving payload is received straight
-into the room its factory gave, so the bytes are copied from the kernel once, to the place where they will be used.
+The core passes payloads through, the sidecar owns their memory; this port stands between. An arriving payload
+is received straight into the room its factory gave, so the bytes are copied from the kernel once, to the
+place where they will be used.
 """
 
 import mmap
@@ -16,7 +17,8 @@ from hams_wire.peers.errors import NoRoom
 
 
 class TensorInfo(NamedTuple):
-    """One tensor of a payload: Open Inference datatype, shape with the leading dimension of rows, and where its bytes lie."""
+    """One tensor of a payload: Open Inference datatype, shape with the leading dimension of rows, and where
+    its bytes lie."""
 
     name: str
     datatype: str
@@ -26,12 +28,16 @@ class TensorInfo(NamedTuple):
 
 
 def defect_of(tensors: Sequence[TensorInfo], nbytes: int) -> str:
-    """What is wrong with the descriptors of a payload of `nbytes`, "" if nothing is: what every receiver checks, whatever its memory is."""
+    """What is wrong with the descriptors of a payload of `nbytes`, "" if nothing is: what every receiver
+    checks, whatever its memory is."""
     if len(tensors) > limits.tensors_per_payload_max:
         return f"{len(tensors)} tensors, at most {limits.tensors_per_payload_max} are taken"
     for tensor in tensors:
         if len(tensor.shape) > limits.tensor_rank_max:
-            return f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions, at most {limits.tensor_rank_max} are taken"
+            return (
+                f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions, at most "
+                f"{limits.tensor_rank_max} are taken"
+            )
         for dimension in tensor.shape:
             if not 0 <= dimension <= limits.dimension_max:
                 return (
@@ -47,7 +53,8 @@ def defect_of(tensors: Sequence[TensorInfo], nbytes: int) -> str:
 
 
 def shown(number: int) -> str:
-    """A number for people: one of hundreds of digits is not written out (and Python refuses to write thousands)."""
+    """A number for people: one of hundreds of digits is not written out (and Python refuses to write
+    thousands)."""
     return str(number) if number.bit_length() <= 128 else f"a number of {number.bit_length()} bits"
 
 
@@ -68,7 +75,8 @@ class PayloadFactory(Protocol):
         ...
 
     def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
-        """The payload whose bytes have all arrived; `defect_of` found nothing wrong. Raises ValueError if a descriptor is not acceptable here."""
+        """The payload whose bytes have all arrived; `defect_of` found nothing wrong. Raises ValueError if a
+        descriptor is not acceptable here."""
         ...
 
     def describe(self, payload: Payload) -> tuple[Sequence[TensorInfo], memoryview]:
@@ -76,15 +84,18 @@ class PayloadFactory(Protocol):
         ...
 
     def sent(self, view: memoryview) -> None:
-        """These bytes of a payload (a large piece) have been given to the kernel: this process need not look at them for a while."""
+        """These bytes of a payload (a large piece) have been given to the kernel: this process need not look
+        at them for a while."""
         ...
 
 
 class Unreadable:
-    """A payload that has arrived whole and cannot be read here: its descriptors as they came, its bytes, and why (`defect`).
+    """A payload that has arrived whole and cannot be read here: its descriptors as they came, its bytes, and
+    why (`defect`).
 
-    A log entry, a record or a token with such a payload is held and passed on like any other, so that all instances hold the same; only
-    who would run a model on it, or make a reply of it, finds that it cannot (protocol.md, section 3).
+    A log entry, a record or a token with such a payload is held and passed on like any other, so that all
+    instances hold the same; only who would run a model on it, or make a reply of it, finds that it cannot
+    (protocol.md, section 3).
     """
 
     __slots__ = ("defect", "descriptors", "room")
@@ -114,7 +125,8 @@ class Unreadable:
 
 
 class HeapRoom:
-    """Room in ordinary memory, which the kernel gives page by page as bytes are written: a claim alone takes none."""
+    """Room in ordinary memory, which the kernel gives page by page as bytes are written: a claim alone takes
+    none."""
 
     __slots__ = ("view",)
 
@@ -125,7 +137,8 @@ class HeapRoom:
 
 
 class HeapPayload:
-    """A payload in ordinary memory, for processes that only pass payloads on or look at metadata (managers, tests). Equality is by content."""
+    """A payload in ordinary memory, for processes that only pass payloads on or look at metadata (managers,
+    tests). Equality is by content."""
 
     __slots__ = ("data", "tensors")
     defect = ""

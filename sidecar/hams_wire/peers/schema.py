@@ -1,15 +1,17 @@
 """Typed arrays out of the core's dataclasses, and back.
 
-The core's messages are plain dataclasses that know nothing of a wire. From their annotations this module derives, once at import,
-for each class a strict `msgspec` struct (an array: fields by position, types checked in C) and two functions written as source, as
-`dataclasses` itself does, because a generic walk over fields would cost several times the encoding. So the wire cannot drift from
-the messages: a new field is on the wire as soon as it is in the class.
+The core's messages are plain dataclasses that know nothing of a wire. From their annotations this module
+derives, once at import, for each class a strict `msgspec` struct (an array: fields by position, types checked
+in C) and two functions written as source, as `dataclasses` itself does, because a generic walk over fields
+would cost several times the encoding. So the wire cannot drift from the messages: a new field is on the wire
+as soon as it is in the class.
 
-Rules that let neighbouring versions talk: fields are only added, at the end, with a default. Who does not know a field ignores it; who
-misses one takes the default. A payload appears as its number in the message's payload table. Members of a union are told apart by
-their place in it, so unions too grow only at the end.
+Rules that let neighbouring versions talk: fields are only added, at the end, with a default. Who does not
+know a field ignores it; who misses one takes the default. A payload appears as its number in the message's
+payload table. Members of a union are told apart by their place in it, so unions too grow only at the end.
 
-Never: `Any`, maps with free keys, references between values, recursion (the depth of a message is that of its type).
+Never: `Any`, maps with free keys, references between values, recursion (the depth of a message is that of its
+type).
 """
 
 import dataclasses
@@ -159,7 +161,8 @@ class Schema:
         )
 
     def _dataclass(self, cls: type, tag: int | None) -> Shape:
-        """`tag`: the number in front of the fields that tells members of a union apart, None outside of unions."""
+        """`tag`: the number in front of the fields that tells members of a union apart, None outside of
+        unions."""
         hints = typing.get_type_hints(cls)
         fields: list[tuple[str, object] | tuple[str, object, object]] = []
         out: list[str] = [] if tag is None else [str(tag)]
@@ -201,7 +204,8 @@ def _call(value: str, name: str, rest: str, function: object, names: dict[str, o
 
 
 def _function(arguments: str, expression: str, names: dict[str, object]) -> object:
-    """A function of one expression. Its source stems from the core's field names alone, never from anything received."""
+    """A function of one expression. Its source stems from the core's field names alone, never from anything
+    received."""
     scope = dict(names)
     exec(f"def function({arguments}): return {expression}", scope)
     return scope["function"]

@@ -1,11 +1,14 @@
-"""A visit: a connection by who is no peer, to ask an instance for something and to get it on the same connection (proto/peers.md, section 6).
+"""A visit: a connection by who is no peer, to ask an instance for something and to get it on the same
+connection (proto/peers.md, section 6).
 
-It is how a graph's next shape, which is another graph to peers, asks for what it takes over, and how the one before passes requests on. It comes in
-by the port of the peers and shows the same certificate; after the greeting it is a stream of messages, one question and one answer at a time:
+It is how a graph's next shape, which is another graph to peers, asks for what it takes over, and how the one
+before passes requests on. It comes in by the port of the peers and shows the same certificate; after the
+greeting it is a stream of messages, one question and one answer at a time:
 
     length of head, 4 bytes | bytes of payload, 8 bytes | head | payload | CRC-32 of head and payload, 4 bytes
 
-What a head says is the business of who uses it. Never: a visitor reaches the core, or is taken for a peer; nothing is asked again here.
+What a head says is the business of who uses it. Never: a visitor reaches the core, or is taken for a peer;
+nothing is asked again here.
 """
 
 import asyncio
@@ -19,7 +22,8 @@ from hams_wire.peers.errors import BadFrame, PeerError, Turned
 from hams_wire.tls import Certificates, Stranger
 
 TLS_NAME = "hams-peer"
-"""Server name that a dialling side asks for: addresses change, so certificates are checked for the graph's identity instead (`tls.py`)."""
+"""Server name that a dialling side asks for: addresses change, so certificates are checked for the graph's
+identity instead (`tls.py`)."""
 
 _LENGTHS = struct.Struct("!IQ")
 _CHECKSUM = struct.Struct("!I")
@@ -28,7 +32,8 @@ Buffer = bytes | memoryview
 
 
 class VisitFailed(PeerError):
-    """The other side went away, turned the visit down, or said what is not allowed; what became of the question is not known."""
+    """The other side went away, turned the visit down, or said what is not allowed; what became of the
+    question is not known."""
 
     retryable = True
 
@@ -42,7 +47,8 @@ class NotReached(VisitFailed):
 
 
 class Visit:
-    """One side of a visit. `send` and `receive` raise VisitFailed; after that it is good for nothing but `close`."""
+    """One side of a visit. `send` and `receive` raise VisitFailed; after that it is good for nothing but
+    `close`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -70,7 +76,8 @@ class Visit:
     async def receive(
         self, room: Callable[[int], memoryview], within_s: float | None = limits.visit_silence_s
     ) -> tuple[bytes, memoryview]:
-        """One message: its head, and its payload in the memory that `room` gives for so many bytes. `within_s`: until it begins; None: for ever.
+        """One message: its head, and its payload in the memory that `room` gives for so many bytes.
+        `within_s`: until it begins; None: for ever.
 
         What `room` raises ends the visit as well.
         """
@@ -79,7 +86,8 @@ class Visit:
                 length, nbytes = _LENGTHS.unpack(await self._reader.readexactly(_LENGTHS.size))
             if length > limits.visit_head_bytes_max or nbytes > limits.payload_bytes_max:
                 raise VisitFailed(
-                    f"a message of {length} + {nbytes} bytes, at most {limits.visit_head_bytes_max} + {limits.payload_bytes_max} are taken"
+                    f"a message of {length} + {nbytes} bytes, at most {limits.visit_head_bytes_max} + "
+                    f"{limits.payload_bytes_max} are taken"
                 )
             head = await self._piece(length)
             checksum = zlib.crc32(head)

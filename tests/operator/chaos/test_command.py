@@ -1,4 +1,5 @@
-"""`hams chaos run` from the words typed to the exit code: an API server in memory, and an endpoint that answers, or does not."""
+"""`hams chaos run` from the words typed to the exit code: an API server in memory, and an endpoint that
+answers, or does not."""
 
 import json
 import threading
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from hams_operator.cli import chaos, cluster
 from hams_operator.cli.main import app
-from hams_operator.cli.output import Complaint
+from hams_operator.cli.output import CommandError
 
 from ..controller.fakes import FakeKube
 from .test_live import PODS, STATUS
@@ -142,7 +143,7 @@ def run(endpoint: Endpoint, *words: str) -> tuple[int, Json]:
         "json",
     ]
     done = CliRunner().invoke(app, [*common, *words])
-    if isinstance(done.exception, Complaint):
+    if isinstance(done.exception, CommandError):
         return done.exception.code, {"said": str(done.exception)}
     return done.exit_code, json.loads(done.output)
 

@@ -1,4 +1,5 @@
-"""A graph on a cluster as scenarios see and hurt it, against an API server in memory; and what the report says."""
+"""A graph on a cluster as scenarios see and hurt it, against an API server in memory; and what the report
+says."""
 
 import copy
 from collections.abc import Iterator
@@ -191,12 +192,16 @@ def test_a_deleted_pod_is_a_fault_of_its_time_and_force_gives_no_grace(
 
 
 def test_a_lost_state_that_waits_for_a_person_is_not_waited_for(there: Background, kube: FakeKube) -> None:
-    message = "no replica of the state of count is left; to begin it again: hams restart count (annotation hams.dev/restart-lost: count@4)"
+    message = (
+        "no replica of the state of count is left; to begin it again: hams restart count (annotation "
+        "hams.dev/restart-lost: count@4)"
+    )
     lost = {"type": "Ready", "status": "False", "reason": "StateLost", "message": message}
     kube.put({**GRAPH, "status": {**STATUS, "conditions": [lost]}})
     with pytest.raises(
         NotInTime,
-        match="a person decides: no replica of the state of count is left; to begin it again: hams restart count",
+        match="a person decides: no replica of the state of count is left; to begin it again: hams restart "
+        "count",
     ):
         live(there, kube).redundant()
     kube.put(
@@ -223,7 +228,8 @@ def test_a_restart_changes_the_deployment_and_an_image_changes_the_resource(
 
 
 class Selective(FakeKube):
-    """An API server that heeds selectors, and on which nothing happens by itself but that Deployments follow their replicas."""
+    """An API server that heeds selectors, and on which nothing happens by itself but that Deployments follow
+    their replicas."""
 
     async def page(self, resource: Resource, namespace: str, selector: str, after: str = "") -> Json:
         wanted = dict(part.split("=") for part in selector.split(","))

@@ -13,7 +13,7 @@ import pytest
 
 from hams_operator.cli.cluster import STRIKE, Cluster, Found, Target, connect, status_of
 from hams_operator.cli.kill import pick
-from hams_operator.cli.output import Complaint
+from hams_operator.cli.output import CommandError
 from hams_operator.plan.pods_seen import Pod
 
 Json = dict[str, Any]
@@ -76,7 +76,8 @@ def test_a_graph_without_a_status_is_said_to_be_unknown() -> None:
 
 
 def test_what_runs_in_the_pod_finds_the_processes_by_their_command_lines(tmp_path: Any) -> None:
-    """With a signal that does nothing to them, and whatever else runs here left alone; its own command line has all their words in it."""
+    """With a signal that does nothing to them, and whatever else runs here left alone; its own command line
+    has all their words in it."""
     idle = "import time; time.sleep(60)"
     proxy = subprocess.Popen([sys.executable, "-c", idle, "-m", "hams_sidecar.proxy", "--hams-test"])
     try:
@@ -182,7 +183,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_said_in_a_line(
         async with connect(Target()):
             pass
 
-    with pytest.raises(Complaint) as raised:
+    with pytest.raises(CommandError) as raised:
         asyncio.run(work())
     assert str(raised.value).startswith("no cluster to talk to: ")
     assert said.replace("KUBECONFIG", str(kubeconfig)) in str(raised.value)
@@ -228,6 +229,6 @@ async def test_a_command_that_ended_with_its_container_has_done_what_it_said() -
     ],
 )
 async def test_a_command_that_failed_says_why_in_a_line(written: list[tuple[int, bytes]], said: str) -> None:
-    with pytest.raises(Complaint) as raised:
+    with pytest.raises(CommandError) as raised:
         await Cluster(Exec(*written), "n").run_in("p", "proxy", ["x"], ends_with_it=True)  # type: ignore[arg-type]
     assert str(raised.value) == said

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hams_operator.cli import main
-from hams_operator.cli.output import Complaint
+from hams_operator.cli.output import CommandError
 
 NOWHERE = ("--url", "http://127.0.0.1:1")
 
@@ -125,7 +125,8 @@ def test_init_writes_a_graph_that_is_valid_and_overwrites_nothing(hams, tmp_path
         (
             ("load", "BROKEN", *NOWHERE),
             1,
-            "cannot be used: ModuleNotFoundError: No module named 'nosuch'; give requests with --data FILE.npz",
+            "cannot be used: ModuleNotFoundError: No module named 'nosuch'; give requests with --data "
+            "FILE.npz",
         ),
         (
             ("load", "FINE", "--url", "localhost:8080"),
@@ -185,11 +186,13 @@ def test_a_group_of_complaints_is_one_and_another_error_is_not_hidden_in_it(monk
 
         monkeypatch.setattr(main, "app", app)
 
-    raises(ExceptionGroup("tasks", [ExceptionGroup("more", [Complaint("no", 2)]), Complaint("neither")]))
+    raises(
+        ExceptionGroup("tasks", [ExceptionGroup("more", [CommandError("no", 2)]), CommandError("neither")])
+    )
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert (ended.value.code, capsys.readouterr().err) == (2, "hams: no\n")
-    raises(ExceptionGroup("tasks", [Complaint("no"), KeyError("x")]))
+    raises(ExceptionGroup("tasks", [CommandError("no"), KeyError("x")]))
     with pytest.raises(ExceptionGroup):
         main.main()
     for error, said in (
@@ -297,7 +300,8 @@ def test_version_and_help_are_where_they_are_looked_for(hams):
 
 
 def test_completion_is_shown_to_the_shell_that_asks(hams):
-    """The shell is the nearest parent that is one, so the command runs below bash, whatever runs the tests."""
+    """The shell is the nearest parent that is one, so the command runs below bash, whatever runs the
+    tests."""
     asked = subprocess.run(
         ["bash", "-c", '"$@"; exit $?', "bash", *hams.program, "--show-completion"],
         env=hams.environment,

@@ -10,7 +10,7 @@ import pytest
 
 from hams_operator.cli import demo
 from hams_operator.cli.demo import Findings, Replies, Verdict
-from hams_operator.cli.output import Complaint
+from hams_operator.cli.output import CommandError
 from hams_operator.cli.traffic import Tally
 
 ROOT = Path(__file__).parents[3]
@@ -120,7 +120,10 @@ def test_an_installed_wheel_brings_the_example(tmp_path):
     ours = ROOT / "examples" / "digits"
     for path in (item for item in ours.rglob("*") if item.is_file() and "__pycache__" not in item.parts):
         assert (example / path.relative_to(ours)).read_bytes() == path.read_bytes()
-    code = "from hams_operator.cli import demo; from hams_operator.graph import load; load(demo._example()); print(demo._example())"
+    code = (
+        "from hams_operator.cli import demo; from hams_operator.graph import load; load(demo._example()); "
+        "print(demo._example())"
+    )
     said = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -139,7 +142,7 @@ def test_a_checkout_runs_its_own_example():
 def test_what_the_models_need_is_said_before_anything_starts(monkeypatch):
     monkeypatch.setattr(demo, "NEEDS", ("os", "nosuch", "neither"))
     with pytest.raises(
-        Complaint, match=r"not installed \(nosuch, neither\): install the extras local and examples"
+        CommandError, match=r"not installed \(nosuch, neither\): install the extras local and examples"
     ):
         demo.demo("1s", 1.0, demo.Output.TEXT)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hams_operator.cli.kill import pick
-from hams_operator.cli.output import Complaint
+from hams_operator.cli.output import CommandError
 from hams_operator.local.observe import InstanceStatus, Status
 
 
@@ -54,5 +54,5 @@ def test_a_role_a_leader_and_an_id_narrow_it_down():
     ],
 )
 def test_what_is_not_there_is_said_with_what_is(arguments, message):
-    with pytest.raises(Complaint, match=message):
+    with pytest.raises(CommandError, match=message):
         pick(STATUS, *arguments)

@@ -11,7 +11,7 @@ import pytest
 from hams_operator.cli.http import NoResponse, Pool, endpoint
 from hams_operator.cli.inference import Answer, Client, Tensor, tensor
 from hams_operator.cli.load import as_json, as_text, shape_judge
-from hams_operator.cli.output import Complaint, seconds
+from hams_operator.cli.output import CommandError, seconds
 from hams_operator.cli.samples import as_request, from_npz, generated, samples
 from hams_operator.cli.traffic import Traffic, percentile
 from hams_operator.graph import load_text
@@ -38,7 +38,7 @@ X = (Tensor("x", "FP32", (1, 1), bytes(4)),)
 def test_durations_are_read_as_people_write_them():
     assert [seconds(text) for text in ("60s", "500ms", "2m", "1h", "7")] == [60.0, 0.5, 120.0, 3600.0, 7.0]
     for text in ("", "s", "-1s", "0", "1d", "nan"):
-        with pytest.raises(Complaint):
+        with pytest.raises(CommandError):
             seconds(text)
 
 
@@ -89,10 +89,10 @@ def test_a_file_of_arrays_is_read_row_by_row_and_again(tmp_path):
     rows = [row["x"].tolist() for row in itertools.islice(from_npz(tmp_path / "d.npz"), 4)]
     assert rows == [[[0.0]], [[1.0]], [[2.0]], [[0.0]]]
     np.savez(tmp_path / "bad.npz", x=np.zeros(3), y=np.zeros(2))
-    with pytest.raises(Complaint, match="one common number of rows"):
+    with pytest.raises(CommandError, match="one common number of rows"):
         from_npz(tmp_path / "bad.npz")
     (tmp_path / "no.npz").write_text("no")
-    with pytest.raises(Complaint, match=r"expected a \.npz file"):
+    with pytest.raises(CommandError, match=r"expected a \.npz file"):
         from_npz(tmp_path / "no.npz")
 
 
@@ -101,7 +101,8 @@ def test_data_py_beside_the_models_is_preferred(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "graph.yaml").touch()
     (tmp_path / "data.py").write_text(
-        "import numpy as np\ndef stream():\n    while True:\n        yield {'x': np.full((1, 2), 7, np.float32)}\n"
+        "import numpy as np\ndef stream():\n    while True:\n        yield {'x': np.full((1, 2), 7, "
+        "np.float32)}\n"
     )
     assert next(samples(GRAPH, tmp_path / "graph.yaml", None))[0].array().tolist() == [[7.0, 7.0]]
     sys.modules.pop("data", None)
@@ -123,7 +124,7 @@ def test_what_is_wrong_with_data_py_is_said_before_anything_is_sent(tmp_path, mo
     monkeypatch.delitem(sys.modules, "data", raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "data.py").write_text(code)
-    with pytest.raises(Complaint, match=said):
+    with pytest.raises(CommandError, match=said):
         samples(GRAPH, tmp_path / "graph.yaml", None)
     sys.modules.pop("data", None)
 
@@ -132,11 +133,11 @@ async def test_data_that_goes_bad_on_the_way_ends_the_load_with_one_complaint_af
     def source():
         yield X
         yield X
-        raise Complaint("no more of it")
+        raise CommandError("no more of it")
 
     client = Scripted(lambda _: [good()])
     traffic = Traffic(client, source(), 1e6, 20)
-    with pytest.raises(Complaint, match="no more of it"):
+    with pytest.raises(CommandError, match="no more of it"):
         await traffic.run()
     assert (traffic.tally.sent, traffic.tally.ok) == (2, 2)
 

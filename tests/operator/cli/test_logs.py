@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hams_operator.cli import inspect
-from hams_operator.cli.output import Complaint, Output
+from hams_operator.cli.output import CommandError, Output
 
 FILES = (
     "count-1-00ff.log",
@@ -55,7 +55,7 @@ def test_of_an_operator_that_goes_by_the_name_etcd_both_are_shown(
 
 
 def test_who_asks_for_nobody_is_told_who_there_is(logs: Path) -> None:
-    with pytest.raises(Complaint, match=r"there are: count, etcd, supervisor$"):
+    with pytest.raises(CommandError, match=r"there are: count, etcd, supervisor$"):
         inspect.logs("nobody", "g", 20, False, Output.TEXT)
 
 
@@ -94,7 +94,7 @@ def test_logs_of_an_earlier_run_are_shown_when_they_are_asked_for(
     assert capsys.readouterr().out == "count-9-00aa | day 2\n"
     inspect.logs("count", "g", 20, False, Output.TEXT)
     assert "day" not in capsys.readouterr().out
-    with pytest.raises(Complaint, match="logs of 2 earlier runs are kept"):
+    with pytest.raises(CommandError, match="logs of 2 earlier runs are kept"):
         inspect.logs("count", "g", 20, False, Output.TEXT, earlier=3)
 
 

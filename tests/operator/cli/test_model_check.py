@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hams_operator.cli.model_check import check_models
-from hams_operator.cli.output import Complaint
+from hams_operator.cli.output import CommandError
 from hams_operator.graph import load
 
 GRAPH = """
@@ -77,13 +77,13 @@ def test_a_model_that_fitted_is_checked_again_only_if_something_changed(graph, c
     check_models(load(file), file)
     assert capsys.readouterr().err == ""
     (file.parent / "own.py").write_text(MODELS.replace('return {"total": self.total}', "pass"))
-    with pytest.raises(Complaint):
+    with pytest.raises(CommandError):
         check_models(load(file), file)
 
 
 def test_a_stateful_model_that_declares_no_state_is_not_started(graph, capsys):
     file = graph("Forgets")
-    with pytest.raises(Complaint, match="op: no fitting model; nothing was started"):
+    with pytest.raises(CommandError, match="op: no fitting model; nothing was started"):
         check_models(load(file), file)
     assert "is stateful, but initialize returned None" in capsys.readouterr().err
 

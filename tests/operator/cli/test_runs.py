@@ -125,12 +125,14 @@ def test_the_warmed_process_killed_is_made_up_for(hams):
     """All proxies and frontends die at once: the state is lost, and it is said."""
     hams.ok("up", hams.graph("warm"), "--detach")
     before = {item["id"] for item in hams.json("status")["instances"]}
-    zygote = next(
+    fork_server = next(
         line
         for line in hams.processes()
-        if "zygote" in line and "hams_sidecar.proxy" in line and int(line.partition(":")[0]) in _parents()
+        if "fork_server" in line
+        and "hams_sidecar.proxy" in line
+        and int(line.partition(":")[0]) in _parents()
     )
-    os.kill(int(zygote.partition(":")[0]), signal.SIGKILL)
+    os.kill(int(fork_server.partition(":")[0]), signal.SIGKILL)
     hams.until(
         lambda: not before & {item["id"] for item in hams.json("status")["instances"]}, "fresh instances"
     )
@@ -176,7 +178,8 @@ def test_a_taken_port_is_a_clear_error(hams):
     assert failed.returncode == 1
     assert (
         failed.stderr.strip()
-        == f"hams: port {port} cannot be used: Address already in use. Choose another one with --port, or leave it out"
+        == f"hams: port {port} cannot be used: Address already in use. Choose another one with --port, or "
+        "leave it out"
     )
     assert hams.processes() == []
 
@@ -200,7 +203,8 @@ def test_a_model_that_cannot_be_started_is_named_with_its_reason(hams):
     ],
 )
 def test_a_process_of_ours_that_cannot_be_started_is_named_with_its_last_line(hams, raises, told):
-    """As after an installation whose versions do not go together: it is said at once, not after the whole timeout."""
+    """As after an installation whose versions do not go together: it is said at once, not after the whole
+    timeout."""
     broken = hams.folder / "packages"
     broken.mkdir()
     (broken / "fastapi.py").write_text(f"raise {raises}('this is no FastAPI')\n")

@@ -1,6 +1,8 @@
-"""An API server in memory: server-side apply as far as one manager needs it, finalizers, owner references, and failures on demand.
+"""An API server in memory: server-side apply as far as one manager needs it, finalizers, owner references,
+and failures on demand.
 
-Of managed fields it knows as much as can go wrong: what a POST has set stays, whatever an apply says, until its owner is turned into one by apply.
+Of managed fields it knows as much as can go wrong: what a POST has set stays, whatever an apply says, until
+its owner is turned into one by apply.
 """
 
 import asyncio
@@ -16,7 +18,8 @@ Json = dict[str, Any]
 
 
 class FakeKube:
-    """Implements `Kube`. `calls` are the writes; `fail` makes the nth call from now on raise once, `refused` every write of these words."""
+    """Implements `Kube`. `calls` are the writes; `fail` makes the nth call from now on raise once, `refused`
+    every write of these words."""
 
     def __init__(self) -> None:
         self.items: dict[tuple[str, str, str], Json] = {}

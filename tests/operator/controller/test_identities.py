@@ -1,4 +1,5 @@
-"""Who the parts of a graph are: authorities and what they sign, over years, and the Secrets that hold them."""
+"""Who the parts of a graph are: authorities and what they sign, over years, and the Secrets that hold
+them."""
 
 import datetime
 from dataclasses import dataclass, field
@@ -71,7 +72,8 @@ def parsed(certificate: bytes) -> x509.Certificate:
 
 
 def test_an_authority_is_replaced_with_an_overlap_long_enough_for_everybody_and_everything() -> None:
-    """Day by day over six years: who signs has been trusted for a day by then, and who has signed is trusted until all of it has ended."""
+    """Day by day over six years: who signs has been trusted for a day by then, and who has signed is trusted
+    until all of it has ended."""
     held: tuple[Authority, ...] = ()
     trusted_since: dict[bytes, int] = {}
     last_leaf: dict[bytes, int] = {}

@@ -43,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, name, 0.0)
 
 
-# -- election ----------------------------------------------------------------------------------------------------------------------------
+# -- election ------------------------------------------------------------------------------------------------
 
 
 async def test_one_of_two_holds_the_lease_and_the_other_takes_it_when_it_is_given_up() -> None:
@@ -187,7 +187,7 @@ async def test_a_lease_that_is_lost_ends_the_work_and_so_does_whatever_breaks_th
         await Leading(broken, "ns", "a").run()
 
 
-# -- workers -----------------------------------------------------------------------------------------------------------------------------
+# -- workers -------------------------------------------------------------------------------------------------
 
 
 async def test_many_events_are_one_round_and_one_during_the_work_is_another(quick: None) -> None:
@@ -300,7 +300,7 @@ async def test_who_has_been_worked_on_for_long_rests_as_long_and_the_others_get_
     assert rested == [0.0, 2.0, 2.0, 2.0]
 
 
-# -- followers ---------------------------------------------------------------------------------------------------------------------------
+# -- followers -----------------------------------------------------------------------------------------------
 
 
 def pod(name: str, version: int = 1) -> Json:
@@ -368,7 +368,7 @@ async def test_a_broken_watch_goes_on_where_it_ended(quick: None) -> None:
     assert await follow(Script([[pod("a")]], [KubeError(0, "broken"), events])) == ["a", "b"]
 
 
-# -- the store ---------------------------------------------------------------------------------------------------------------------------
+# -- the store -----------------------------------------------------------------------------------------------
 
 
 def test_only_what_matters_is_news() -> None:
@@ -422,7 +422,7 @@ def test_options_come_from_the_environment_that_the_chart_sets() -> None:
     assert set(OWNED) == {"ConfigMap", "Service", "Deployment", "PodDisruptionBudget", "NetworkPolicy"}
 
 
-# -- the mirror --------------------------------------------------------------------------------------------------------------------------
+# -- the mirror ----------------------------------------------------------------------------------------------
 
 
 async def test_etcd_is_away_when_it_does_not_answer_not_when_its_watch_is_late(
@@ -496,7 +496,7 @@ async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_l
     assert (doubts, told) == (["doubt"] * 3, [("ns", "g")])
 
 
-# -- its own port ------------------------------------------------------------------------------------------------------------------------
+# -- its own port --------------------------------------------------------------------------------------------
 
 
 async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_than_ok() -> None:
@@ -689,7 +689,8 @@ async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_w
 async def test_a_webhook_configuration_that_was_made_anew_is_trusted_at_the_next_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Somebody deleted it to get out of a lock, and installed the chart again: no pod starts anew for that."""
+    """Somebody deleted it to get out of a lock, and installed the chart again: no pod starts anew for
+    that."""
     monkeypatch.setattr(limits, "webhook_look_s", 0.0)
     kube = FakeKube()
     options = Options(
@@ -731,7 +732,7 @@ async def _nothing(key: object) -> None:
     """No work."""
 
 
-# -- what we have just written -----------------------------------------------------------------------------------------------------------
+# -- what we have just written -------------------------------------------------------------------------------
 
 
 def _service(version: str, port: int) -> Json:
@@ -812,7 +813,8 @@ def _graph(
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the answer", "after it"])
 def test_what_a_person_asks_for_while_a_status_is_written_is_news(early: bool) -> None:
-    """The answer to our write holds it already, so that the watch, which tells of it later, tells nothing new."""
+    """The answer to our write holds it already, so that the watch, which tells of it later, tells nothing
+    new."""
     told: list[object] = []
     store = Store(told.append)
     store.put_graph(_graph("4", "m:1"))

@@ -638,7 +638,7 @@ async def test_a_deployment_that_runs_already_ends_when_another_one_is_a_strange
     assert [item["metadata"]["name"] for item in scene.kube.of("Deployment")] == ["pair-frontend"]
 
 
-# -- what the API server says no to for good ---------------------------------------------------------------------------------------------
+# -- what the API server says no to for good -----------------------------------------------------------------
 
 OTHER_IMAGE = with_change('"m:Count", image: "m:1"', '"m:Count", image: "m:2"')
 NO = KubeError(
@@ -747,7 +747,7 @@ async def test_a_graph_that_serves_stays_ready_while_one_of_its_names_is_taken()
     assert {"PodDisruptionBudget", "ConfigMap"} <= {kind for kind, _, _ in scene.kube.items}
 
 
-# -- the Service in front of it -----------------------------------------------------------------------------------------------------------
+# -- the Service in front of it ------------------------------------------------------------------------------
 
 SERVICE = ("Service", "shop", "pair")
 DENIED = KubeError(403, 'POST .../services: services "pair" is forbidden: exceeded quota')
@@ -835,7 +835,8 @@ async def test_a_graph_that_has_no_service_yet_waits_for_its_parts_first() -> No
 
 
 async def test_which_shape_serves_is_not_a_matter_of_the_service() -> None:
-    """All shapes have the same. While it is gone, the one that serves is still the one told of, and nothing of it goes."""
+    """All shapes have the same. While it is gone, the one that serves is still the one told of, and nothing
+    of it goes."""
     scene = Scene()
     await scene.serving()
     for text in (
@@ -1108,7 +1109,7 @@ async def test_a_graph_without_proof_is_not_begun() -> None:
     assert not scene.kube.of("Deployment")
 
 
-# -- objects that the webhook has not seen ---------------------------------------------------------------------------------------
+# -- objects that the webhook has not seen -------------------------------------------------------------------
 
 
 async def test_an_object_of_megabytes_that_was_stored_without_the_webhook_is_said_to_be_too_large() -> None:
@@ -1138,7 +1139,7 @@ async def test_while_one_object_is_validated_the_loop_goes_on(monkeypatch: pytes
     assert scene.kube.of("Deployment")
 
 
-# -- a node that is away ---------------------------------------------------------------------------------------------------------
+# -- a node that is away -------------------------------------------------------------------------------------
 
 
 def bound(scene: Scene, name: str, seconds_ago: float, **status: Any) -> None:
@@ -1176,7 +1177,8 @@ async def test_a_pod_that_no_kubelet_has_seen_is_made_again_elsewhere() -> None:
 async def test_a_dead_backup_has_no_role_to_revoke_and_is_made_again_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its primary drops it, its lease ends, and its pod says Ready until Kubernetes takes its node for dead."""
+    """Its primary drops it, its lease ends, and its pod says Ready until Kubernetes takes its node for
+    dead."""
     scene = Scene()
     await scene.serving()
     alone = ReplicaSet("count", 1, "pair-count-1-aa")
@@ -1210,7 +1212,8 @@ async def test_an_instance_that_registers_again_is_not_taken_for_dead() -> None:
 
 
 async def test_no_patience_is_had_with_a_node_that_does_not_end_a_pod_in_time() -> None:
-    """A pod that was to be gone by now says that its kubelet is away: the next pods that are bound there are not waited for."""
+    """A pod that was to be gone by now says that its kubelet is away: the next pods that are bound there are
+    not waited for."""
     scene = Scene()
     await scene.serving()
     bound(scene, "pair-count-3", limits.pod_unseen_s + 1)
@@ -1234,9 +1237,12 @@ async def test_a_pod_that_no_kubelet_has_seen_yet_is_looked_at_again_though_noth
     assert 0 < again_s <= limits.pod_unstarted_s
 
 
-# -- pods that do not start ------------------------------------------------------------------------------------------------------
+# -- pods that do not start ----------------------------------------------------------------------------------
 
-QUOTA = 'pods "pair-count-7d4b-" is forbidden: exceeded quota: team, requested: pods=1, used: pods=10, limited: pods=10'
+QUOTA = (
+    'pods "pair-count-7d4b-" is forbidden: exceeded quota: team, requested: pods=1, used: pods=10, limited: '
+    "pods=10"
+)
 
 
 def refuse(scene: Scene, deployment: str, why: str) -> None:
@@ -1328,8 +1334,12 @@ def ended(name: str, restarts: int, code: int, message: str) -> Json:
 @pytest.mark.parametrize(
     ("pod", "container", "reason", "said"),
     [
-        ("pair-count-1", "model", "ModelCrashLoop", "the model of count keeps ending, last with exit code 1: KeyError: 'x'"),
-        ("pair-count-1", "proxy", "CrashLoop", "count: proxy of pod pair-count-1 keeps ending, last with exit code 1: KeyError: 'x'"),
+        ("pair-count-1", "model", "ModelCrashLoop",
+            "the model of count keeps ending, last with exit code "
+            "1: KeyError: 'x'"),
+        ("pair-count-1", "proxy", "CrashLoop",
+            "count: proxy of pod pair-count-1 keeps ending, last with "
+            "exit code 1: KeyError: 'x'"),
         (
             "pair-frontend-1",
             "frontend",
@@ -1371,11 +1381,12 @@ async def test_a_pod_whose_container_keeps_ending_is_left_to_the_kubelets_back_o
     assert "delete Pod pair-count-1" in scene.kube.calls
 
 
-# -- who waits for a graph -------------------------------------------------------------------------------------------------------
+# -- who waits for a graph -----------------------------------------------------------------------------------
 
 
 def kstatus(item: Json) -> str:
-    """What kubectl, Argo CD and Flux conclude of any object: sigs.k8s.io/cli-utils, pkg/kstatus/status, `GetStatus` for custom resources."""
+    """What kubectl, Argo CD and Flux conclude of any object: sigs.k8s.io/cli-utils, pkg/kstatus/status,
+    `GetStatus` for custom resources."""
     status = item.get("status") or {}
     if item["metadata"].get("deletionTimestamp"):
         return "Terminating"
@@ -1478,7 +1489,7 @@ async def test_while_kubernetes_replaces_pods_a_graph_is_in_progress() -> None:
     assert kstatus(scene.graph) == "Current"
 
 
-# -- what is said of copies ------------------------------------------------------------------------------------------------------
+# -- what is said of copies ----------------------------------------------------------------------------------
 
 
 async def test_a_stateless_operator_without_any_instance_is_not_redundant() -> None:

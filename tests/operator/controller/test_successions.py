@@ -1,4 +1,5 @@
-"""Another shape that goes on with the states, as the controller sees it: each look is by a controller that has just been started."""
+"""Another shape that goes on with the states, as the controller sees it: each look is by a controller that
+has just been started."""
 
 import pytest
 
@@ -106,7 +107,8 @@ async def begun(text: str = WIDER) -> Two:
 
 
 async def test_pods_are_looked_up_in_their_own_incarnation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a shape changes, no pod of either one is taken for dead because the other one does not know it."""
+    """While a shape changes, no pod of either one is taken for dead because the other one does not know
+    it."""
     monkeypatch.setattr(limits, "pod_silent_s", 0.0)
     scene = await begun()
     await scene.there()
@@ -334,7 +336,7 @@ FIRST = """  - name: first
 """
 
 
-# -- pods of two shapes ------------------------------------------------------------------------------------------------------------
+# -- pods of two shapes --------------------------------------------------------------------------------------
 
 
 def deleted(scene: Two) -> list[str]:
@@ -351,7 +353,8 @@ async def test_a_revoked_instance_of_the_shape_that_serves_is_made_again_while_a
 
 
 async def test_who_has_been_taken_over_from_is_left_to_end_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its frontends pass on what they hold, and need the others for that, whoever may have lost its registration meanwhile."""
+    """Its frontends pass on what they hold, and need the others for that, whoever may have lost its
+    registration meanwhile."""
     scene = await begun()
     await scene.there()
     await scene.closed()

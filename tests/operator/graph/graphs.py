@@ -20,7 +20,8 @@ def operator(name: str, inputs: list[Any], outputs: list[Any] | None = None, **m
 
 
 def graph(*operators: Graph, reply: Any = None, **spec: Any) -> Graph:
-    """A graph over request tensors `x` (FP32 [4]) and optional `y` (INT64 []); it replies with `x` of the last operator."""
+    """A graph over request tensors `x` (FP32 [4]) and optional `y` (INT64 []); it replies with `x` of the
+    last operator."""
     return {
         "apiVersion": "hams.dev/v1alpha1",
         "kind": "ServiceGraph",

@@ -1,4 +1,5 @@
-"""What it costs to find out that a graph is wrong grows with its size alone: whoever may write one must not be able to hold the controller up.
+"""What it costs to find out that a graph is wrong grows with its size alone: whoever may write one must not
+be able to hold the controller up.
 
 Work is counted in calls, not in seconds. Each shape is one that took its square once, or could.
 """
@@ -139,7 +140,8 @@ def problems(item: Json) -> tuple[str, ...]:
 
 CALLS_PER_CHARACTER = 6
 CALLS_AT_LEAST = 2_500_000
-"""Of a graph of any size: a hundred problems, each with a search for the word that was meant, and a hundred cycles."""
+"""Of a graph of any size: a hundred problems, each with a search for the word that was meant, and a hundred
+cycles."""
 
 
 @pytest.mark.parametrize("size", [50_000, 200_000])

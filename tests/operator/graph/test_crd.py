@@ -1,4 +1,5 @@
-"""crds/ and the typed model say the same, field by field. The schema is what Kubernetes enforces, the model what the program reads."""
+"""crds/ and the typed model say the same, field by field. The schema is what Kubernetes enforces, the model
+what the program reads."""
 
 import dataclasses
 import re
@@ -102,7 +103,8 @@ def expected_field(given: Given) -> Schema:
 
 
 def plain(rule: object, value: Any) -> Any:
-    """A default as the file would spell it. An object with defaults of its own is `{}`: Kubernetes fills in the rest from below."""
+    """A default as the file would spell it. An object with defaults of its own is `{}`: Kubernetes fills in
+    the rest from below."""
     if isinstance(rule, Part):
         return {}
     if isinstance(rule, Duration):
@@ -177,7 +179,8 @@ def test_names_are_those_of_the_api() -> None:
 
 
 def at(schema: Schema, path: str) -> Schema:
-    """The schema at a JSON path as printer columns and scale use them; raises KeyError if nothing is there."""
+    """The schema at a JSON path as printer columns and scale use them; raises KeyError if nothing is
+    there."""
     for step in re.sub(r"\[[^\]]*\]", "[]", path).lstrip(".").split("."):
         name, _, each = step.partition("[]")
         schema = schema["properties"][name]

@@ -87,11 +87,13 @@ def test_the_graph_is_found_among_other_objects() -> None:
         ("a: {<<: 3}", "a: << takes a mapping, or a list of mappings (line 1)"),
         (
             "a: [1",
-            "document: not YAML: while parsing a flow sequence expected ',' or ']', but got '<stream end>' (line 1)",
+            "document: not YAML: while parsing a flow sequence expected ',' or ']', but got '<stream end>' "
+            "(line 1)",
         ),
         (
             "a:\n\t- 1",
-            "document: not YAML: while scanning for the next token found character '\\t' that cannot start any token (line 2)",
+            "document: not YAML: while scanning for the next token found character '\\t' that cannot start "
+            "any token (line 2)",
         ),
         (
             "kind: Pod\n---\nkind: Pod",
@@ -103,7 +105,8 @@ def test_the_graph_is_found_among_other_objects() -> None:
         ),
         (
             "a: \x07",
-            'document: not YAML: unacceptable character #x0007: special characters are not allowed in "<unicode string>", position 3',
+            "document: not YAML: unacceptable character #x0007: special characters are not allowed in "
+            '"<unicode string>", position 3',
         ),
         ("a: " + "[" * 200 + "]" * 200, "a" + "[0]" * 64 + ": nested deeper than 64 levels (line 1)"),
     ],

@@ -29,7 +29,8 @@ def operator(name: str, inputs: list[Any], outputs: list[Json] | None = None, **
 
 
 def graph(*operators: Json, reply: Json | None = None) -> Json:
-    """A graph over request tensors `x` (FP32 [4]) and optional `y` (INT64 []); it replies with `x` of the last operator."""
+    """A graph over request tensors `x` (FP32 [4]) and optional `y` (INT64 []); it replies with `x` of the
+    last operator."""
     return {
         "apiVersion": "hams.dev/v1alpha1",
         "kind": "ServiceGraph",
@@ -91,7 +92,8 @@ def problems(found: Json, **more: bool) -> list[str]:
 DNS_LABEL = "expected a DNS label (lower-case letters, digits and inner hyphens, 63 characters at most)"
 TENSOR_NAME = "expected a tensor name (letters, digits, _ . -, not starting with . or -)"
 
-# What is changed in `chain()`, and the one line its author gets. These lines are user interface: read them as a user would.
+# What is changed in `chain()`, and the one line its author gets. These lines are user interface: read them as
+# a user would.
 FIELDS = [
     (
         put("mode", "Nonstop"),
@@ -99,7 +101,8 @@ FIELDS = [
     ),
     (
         put("mode", "Remus"),
-        'spec.mode: mode "Remus" is described for measurements but is not there yet; this version runs "NonStop" and "None"',
+        'spec.mode: mode "Remus" is described for measurements but is not there yet; this version runs '
+        '"NonStop" and "None"',
     ),
     (put("mode", None), 'spec.mode: expected "NonStop" or "None", found nothing'),
     (put("frontend.replica", 2), 'spec.frontend.replica: unknown field; did you mean "replicas"?'),
@@ -112,7 +115,8 @@ FIELDS = [
     (put("frontend.shards", 65), "spec.frontend.shards: must be from 1 to 64, found 65"),
     (
         put("frontend.requestTimeout", 30),
-        'spec.frontend.requestTimeout: expected a duration such as "150ms", "30s" or "5m", found the number 30; did you mean "30s" or "30ms"?',
+        'spec.frontend.requestTimeout: expected a duration such as "150ms", "30s" or "5m", found the number '
+        '30; did you mean "30s" or "30ms"?',
     ),
     (
         put("frontend.requestTimeout", "30 s"),
@@ -124,11 +128,13 @@ FIELDS = [
     ),
     (
         put("frontend.maxRequestBytes", "64MB"),
-        'spec.frontend.maxRequestBytes: expected an amount of memory such as "64Mi" or "1Gi", found "64MB"; did you mean "64Mi"?',
+        'spec.frontend.maxRequestBytes: expected an amount of memory such as "64Mi" or "1Gi", found "64MB"; '
+        'did you mean "64Mi"?',
     ),
     (
         put("frontend.maxRequestBytes", -1),
-        'spec.frontend.maxRequestBytes: expected an amount of memory such as "64Mi" or "1Gi", found the number -1',
+        'spec.frontend.maxRequestBytes: expected an amount of memory such as "64Mi" or "1Gi", found the '
+        "number -1",
     ),
     (
         put("frontend.maxRequestBytes", "1Ki"),
@@ -136,7 +142,8 @@ FIELDS = [
     ),
     (
         put("frontend.maxRequestBytes", "1Gi"),
-        "spec.frontend.maxRequestBytes: 1Gi is more than maxInFlightBytes (256Mi): a request of that size would never be taken",
+        "spec.frontend.maxRequestBytes: 1Gi is more than maxInFlightBytes (256Mi): a request of that size "
+        "would never be taken",
     ),
     (put("managers.replicas", 0), "spec.managers.replicas: must be from 1 to 9, found 0"),
     (
@@ -156,16 +163,19 @@ FIELDS = [
     (put("operator", []), 'spec.operator: unknown field; did you mean "operators"?'),
     (
         put("inputs.0.datatype", "float"),
-        'spec.inputs[0].datatype: expected "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", '
+        'spec.inputs[0].datatype: expected "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", '
+        '"INT32", "INT64", "FP16", "BF16", '
         '"FP32", "FP64" or "BYTES", found "float"; did you mean "FP32"?',
     ),
     (
         put("inputs.0.shape", 4),
-        "spec.inputs[0].shape: expected the shape of one row as a list, such as [64] or [-1, 3] ([] for a single number), found the number 4",
+        "spec.inputs[0].shape: expected the shape of one row as a list, such as [64] or [-1, 3] ([] for a "
+        "single number), found the number 4",
     ),
     (
         put("inputs.0.shape", [4, 0]),
-        "spec.inputs[0].shape[1]: expected a size of at least 1, or -1 for a variable one, found the number 0",
+        "spec.inputs[0].shape[1]: expected a size of at least 1, or -1 for a variable one, found the number "
+        "0",
     ),
     (
         put("inputs.0.shape", [4, "n"]),
@@ -231,7 +241,8 @@ FIELDS = [
     ),
     (
         put("operators.0.join", "combine"),
-        'spec.operators[0].join: expected "Combine", "Interleave" or "First", found "combine"; did you mean "Combine"?',
+        'spec.operators[0].join: expected "Combine", "Interleave" or "First", found "combine"; did you mean '
+        '"Combine"?',
     ),
     (
         put("operators.0.podTemplate", {"containers": []}),
@@ -291,7 +302,8 @@ TOGETHER = [
     ),
     (
         put("operators.0.inputs.0", {"from": "request", "as": "all"}),
-        'spec.operators[0].inputs[0]: "as" names one tensor, but "request" has "x" and "y"; write for example {from: request.x, as: all}',
+        'spec.operators[0].inputs[0]: "as" names one tensor, but "request" has "x" and "y"; write for '
+        "example {from: request.x, as: all}",
     ),
     (
         put("operators.0.inputs.0", {"form": "request.x"}),
@@ -311,7 +323,8 @@ TOGETHER = [
     ),
     (
         put("operators.1.inputs", ["first.x", "request.x"]),
-        'spec.operators[1].inputs[1]: the name "x" is already taken by "first.x" (inputs[0]); give one of them another name: '
+        'spec.operators[1].inputs[1]: the name "x" is already taken by "first.x" (inputs[0]); give one of '
+        "them another name: "
         "{from: request.x, as: ...}",
     ),
     (
@@ -324,7 +337,8 @@ TOGETHER = [
     ),
     (
         both(put("operators.1.name", "reply"), put("outputs.0.from", "reply.x")),
-        'spec.operators[1].name: "reply" is reserved ("request", "reply", "frontend" and "manager" are); choose another name',
+        'spec.operators[1].name: "reply" is reserved ("request", "reply", "frontend" and "manager" are); '
+        "choose another name",
     ),
     (
         put(
@@ -339,17 +353,20 @@ TOGETHER = [
     ),
     (
         put("operators.1.replicas", 2),
-        'spec.operators[1].replicas: "second" is stateful: one primary runs at a time, so this must be 1, found 2; '
+        'spec.operators[1].replicas: "second" is stateful: one primary runs at a time, so this must be 1, '
+        "found 2; "
         '"stateful.backups" says how many copies there are',
     ),
     (
         both(put("operators.1.stateful.backups", 0), put("recovery.whenUnprotected", "Block")),
-        'spec.operators[1].stateful.backups: is 0, and "recovery.whenUnprotected: Block" waits for a backup: "second" would never answer; '
+        'spec.operators[1].stateful.backups: is 0, and "recovery.whenUnprotected: Block" waits for a '
+        'backup: "second" would never answer; '
         "give it a backup or use Continue",
     ),
     (
         both(put("frontend.replicas", 1), put("recovery.whenUnprotected", "Block")),
-        'spec.frontend.replicas: is 1, and "recovery.whenUnprotected: Block" waits for a second one: use at least 2, or Continue',
+        'spec.frontend.replicas: is 1, and "recovery.whenUnprotected: Block" waits for a second one: use at '
+        "least 2, or Continue",
     ),
     (
         both(put("frontend.requestTimeout", "1s"), put("operators.0.batch.maxDelay", "1s")),
@@ -357,7 +374,8 @@ TOGETHER = [
     ),
     (
         both(put("frontend.maxInFlight", 2000), put("frontend.shards", 64)),
-        'spec.frontend.maxInFlight: 2000 requests on 64 shards with 1 lanes are 128000 units in "first"; a queue holds 65536',
+        'spec.frontend.maxInFlight: 2000 requests on 64 shards with 1 lanes are 128000 units in "first"; a '
+        "queue holds 65536",
     ),
     (
         put("operators.0.inputs", ["request.x", {"from": "second.x", "as": "back"}]),
@@ -366,11 +384,13 @@ TOGETHER = [
     ),
     (
         put("operators.0.inputs", ["request.x", {"from": "first.x", "as": "back"}]),
-        'spec.operators[0].inputs[1]: cycle without feedback: "first" -> "first"; only "feedback" of "first" may lead back, and only to the request',
+        'spec.operators[0].inputs[1]: cycle without feedback: "first" -> "first"; only "feedback" of '
+        '"first" may lead back, and only to the request',
     ),
     (
         put("outputs.0.from", "first.x"),
-        'spec.operators[1]: "second" leads nowhere: nobody reads its outputs; add it to spec.outputs or to the inputs of another operator',
+        'spec.operators[1]: "second" leads nowhere: nobody reads its outputs; add it to spec.outputs or to '
+        "the inputs of another operator",
     ),
     (put("outputs.0.from", "secnd.x"), 'spec.outputs[0].from: no operator "secnd"; did you mean "second"?'),
     (
@@ -397,7 +417,8 @@ TOGETHER = [
     (put("outputs.0.lanes", "all"), 'spec.outputs[0].lanes: expected "concat", found "all"'),
     (
         both(put("operators.0.outputs.0.shape", [5]), put("outputs.0.from", ["second.x", "first.x"])),
-        'spec.outputs[0].from: all sources of a reply tensor must be alike, but "second.x" is FP32 [4] and "first.x" is FP32 [5]',
+        'spec.outputs[0].from: all sources of a reply tensor must be alike, but "second.x" is FP32 [4] and '
+        '"first.x" is FP32 [5]',
     ),
     (
         put("operators.1.feedback", {"to": "first", "inputs": {"x": "x"}}),
@@ -433,7 +454,8 @@ JOINS = [
             operator("m", ["a", "b"], join="Interleave"),
         ],
         {"lanes": "concat"},
-        'spec.operators[2].inputs[1]: under Interleave every edge must bring the same names, but "a" brings "x" and "b" brings "z"; "as" renames',
+        'spec.operators[2].inputs[1]: under Interleave every edge must bring the same names, but "a" brings '
+        '"x" and "b" brings "z"; "as" renames',
     ),
     (
         [
@@ -442,12 +464,14 @@ JOINS = [
             operator("m", ["a", "b"], join="First"),
         ],
         {},
-        'spec.operators[2].inputs[1]: under First every edge must bring the same tensors, but "x" is FP32 [4] from "a" and FP32 [5] from "b"',
+        'spec.operators[2].inputs[1]: under First every edge must bring the same tensors, but "x" is FP32 '
+        '[4] from "a" and FP32 [5] from "b"',
     ),
     (
         [operator("a", ["request.x"]), operator("m", ["a", "request.x"], join="Interleave")],
         {},
-        'spec.outputs[0]: "m" runs 2 times for one request, as it is behind an Interleave; "lanes: concat" gives the rows of all its runs',
+        'spec.outputs[0]: "m" runs 2 times for one request, as it is behind an Interleave; "lanes: concat" '
+        "gives the rows of all its runs",
     ),
     (
         [
@@ -456,7 +480,8 @@ JOINS = [
             operator("c", ["m", {"from": "a.x", "as": "a"}]),
         ],
         {"lanes": "concat"},
-        'spec.operators[2].inputs[1]: under Combine all edges must have the same lanes, but "m" has 2 (a, request) and "a" has none; '
+        'spec.operators[2].inputs[1]: under Combine all edges must have the same lanes, but "m" has 2 (a, '
+        'request) and "a" has none; '
         'use "join: Interleave" here, or join before the lanes part',
     ),
     (
@@ -470,7 +495,8 @@ JOINS = [
             *(operator(f"m{n}", [f"a{n}", f"b{n}"], join="Interleave") for n in range(1, 8)),
         ],
         {"lanes": "concat"},
-        'spec.operators[21].join: "m7" would run 128 times for one request (lanes multiply), at most 64 are allowed',
+        'spec.operators[21].join: "m7" would run 128 times for one request (lanes multiply), at most 64 are '
+        "allowed",
     ),
 ]
 
@@ -535,10 +561,12 @@ spec:
     with pytest.raises(InvalidGraph) as caught:
         load_text(text)
     assert str(caught.value).splitlines() == [
-        'spec.frontend.maxInFlightBytes: expected an amount of memory such as "64Mi" or "1Gi", found "lots" (line 6)',
+        'spec.frontend.maxInFlightBytes: expected an amount of memory such as "64Mi" or "1Gi", found "lots" '
+        "(line 6)",
         'spec.outputs[0].from: operator "learner" has no output "labels"; did you mean "label"? (line 10)',
         'spec.operators[0].inputs[0]: the request has no tensor "pixel"; did you mean "pixels"? (line 14)',
-        'spec.operators[1].replicas: "learner" is stateful: one primary runs at a time, so this must be 1, found 3; '
+        'spec.operators[1].replicas: "learner" is stateful: one primary runs at a time, so this must be 1, '
+        "found 3; "
         '"stateful.backups" says how many copies there are (line 18)',
         'spec.operators[1].inputs[0]: no operator "feature"; did you mean "features"? (line 20)',
     ]

@@ -1,4 +1,5 @@
-"""The local etcd: found or a clear word, started with nothing left behind when it fails, stopped by its own process id."""
+"""The local etcd: found or a clear word, started with nothing left behind when it fails, stopped by its own
+process id."""
 
 import logging
 import os

@@ -1,4 +1,5 @@
-"""A run's own etcd comes back: on its data, after a pause, once at a time, and when what kept it away has gone."""
+"""A run's own etcd comes back: on its data, after a pause, once at a time, and when what kept it away has
+gone."""
 
 import asyncio
 import errno
@@ -82,8 +83,8 @@ async def test_the_pause_grows_up_to_its_bound_and_each_end_is_told_with_its_rea
     assert pauses[-1] == limits.restart_pause_max_s
     assert "etcd ended with signal SIGKILL; it is started again in 0.4 s" in caplog.text
     assert (
-        "etcd ended with exit code 1; it is started again in 10 s: listen tcp 127.0.0.1:2379: bind: address already in use (log: etcd-0.log)"
-        in caplog.text
+        "etcd ended with exit code 1; it is started again in 10 s: listen tcp 127.0.0.1:2379: bind: address "
+        "already in use (log: etcd-0.log)" in caplog.text
     )
 
 

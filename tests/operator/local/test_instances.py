@@ -15,8 +15,8 @@ from msgspec import structs
 from hams_operator import limits
 from hams_operator.graph import load, too_few_copies
 from hams_operator.local import ports
+from hams_operator.local.fork_client import ForkClient, ForkServerLost
 from hams_operator.local.instances import Instances
-from hams_operator.local.nursery import Nursery, NurseryLost
 from hams_operator.local.observe import Cast, _alone, _last
 from hams_operator.local.places import Place, Pod, pause_after
 from hams_operator.local.processes import alive, send
@@ -52,7 +52,7 @@ def test_pauses_grow_up_to_a_bound_also_after_a_start_without_one():
 
 
 @pytest.mark.parametrize(
-    "error", [NurseryLost("the warmed process has ended"), TimeoutError()], ids=["lost", "late"]
+    "error", [ForkServerLost("the warmed process has ended"), TimeoutError()], ids=["lost", "late"]
 )
 async def test_a_model_that_could_not_be_started_is_started_later(instances, monkeypatch, error):
     monkeypatch.setattr(limits, "restart_pause_s", 0.0)
@@ -66,7 +66,7 @@ async def test_a_model_that_could_not_be_started_is_started_later(instances, mon
                 raise error
             return 4242
 
-    instances._nurseries["model"] = Lost()
+    instances._fork_clients["model"] = Lost()
     place = Place("learner", 0, Pod("learner-1-abcd", "learner"))
     await instances._start_model(place, place.pod)
     while instances._tasks:
@@ -107,20 +107,22 @@ class Unasked:
 
 
 async def test_variables_of_a_model_are_there_when_its_interpreter_starts(instances, tmp_path, monkeypatch):
-    """Read at the start: PYTHONPATH, where Python looks for its `sitecustomize`; PYTHONHASHSEED; the current folder is not looked in."""
+    """Read at the start: PYTHONPATH, where Python looks for its `sitecustomize`; PYTHONHASHSEED; the current
+    folder is not looked in."""
     told = tmp_path / "told"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if not sys.flags.isolated:\n"
-        f"    open({str(told)!r}, 'w').write(f'{{hash(\"x\")}} {{os.environ[\"OMP_NUM_THREADS\"]}} {{sys.flags.safe_path}}')\n"
+        f'    open({str(told)!r}, \'w\').write(f\'{{hash("x")}} {{os.environ["OMP_NUM_THREADS"]}} '
+        f"{{sys.flags.safe_path}}')\n"
         "    os._exit(7)\n"
     )
     place = with_model(
         instances, env=(("PYTHONPATH", str(elsewhere)), ("PYTHONHASHSEED", "1"), ("OMP_NUM_THREADS", "3"))
     )
-    instances._nurseries["model"] = Unasked()
+    instances._fork_clients["model"] = Unasked()
     ended = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(instances, "_exited", lambda pid, status: ended.set_result((pid, status)))
     await instances._start_model(place, place.pod)
@@ -205,18 +207,18 @@ async def test_a_model_for_which_there_is_no_process_just_now_is_started_later(
 
 async def test_a_model_that_was_not_forked_outlives_the_warmed_process(instances, monkeypatch):
     ended = []
-    nursery = Nursery(lambda pid, status: None)
-    nursery.lost.set()
+    fork_client = ForkClient(lambda pid, status: None)
+    fork_client.lost.set()
 
     async def start(self, modules, log):
         assert "numpy" in modules
 
-    monkeypatch.setattr(Nursery, "start", start)
+    monkeypatch.setattr(ForkClient, "start", start)
     monkeypatch.setattr(instances, "_exited", lambda pid, status: ended.append(pid))
     for pid in (11, 12):
         instances._by_pid[pid] = Place("learner", pid, Pod(f"learner-{pid}-abcd", "learner", model_pid=pid))
     instances._fresh.add(12)
-    await instances._watch_nursery("model", nursery)
+    await instances._watch_fork_server("model", fork_client)
     assert ended == [11]
 
 
@@ -277,20 +279,21 @@ async def test_the_last_words_of_a_model_that_writes_without_end_are_few(instanc
 
 async def test_a_process_that_came_too_late_for_who_asked_does_not_run_unseen():
     late = await asyncio.create_subprocess_exec("sleep", "1000")
-    nursery = Nursery(lambda pid, status: None)
+    fork_client = ForkClient(lambda pid, status: None)
     asked = asyncio.get_running_loop().create_future()
     asked.cancel()
-    nursery._asked[1] = asked
+    fork_client._asked[1] = asked
     reader = asyncio.StreamReader()
     reader.feed_data(b'{"id": 1, "pid": %d}\n' % late.pid)
     reader.feed_eof()
-    await nursery._read(reader)
+    await fork_client._read(reader)
     assert await late.wait() == -signal.SIGKILL
 
 
 @pytest.fixture
 async def ending(tmp_path, monkeypatch):
-    """A supervisor about to stop, with one model that was started afresh and that does nothing; whom it sends signals."""
+    """A supervisor about to stop, with one model that was started afresh and that does nothing; whom it sends
+    signals."""
     monkeypatch.setenv("HAMS_HOME", str(tmp_path))
     made = Supervisor(load(DIGITS), DIGITS, None, None, None)
     made.home.logs.mkdir(parents=True)
@@ -405,7 +408,8 @@ async def test_a_process_that_hangs_and_may_hold_all_that_is_left_of_a_state_is_
 
 
 async def test_instances_that_hang_are_replaced_ever_more_slowly_and_few_at_a_time(instances, monkeypatch):
-    """Nobody hears of anybody for ten minutes: the machine has no CPU, and each successor would want some as well."""
+    """Nobody hears of anybody for ten minutes: the machine has no CPU, and each successor would want some as
+    well."""
     now = [0.0]
     monkeypatch.setattr(instances, "_now", lambda: now[0])
     monkeypatch.setattr(instances, "_fill", lambda place: asyncio.sleep(0))
@@ -581,7 +585,8 @@ async def test_a_frontend_that_ends_twice_while_starting_is_reported_with_its_la
     end(instances, place, 70)
     (failure,) = instances._failures()
     assert failure.sentence() == (
-        "a frontend keeps ending, last with exit code 70: AttributeError: 'Health' object has no attribute 'List'"
+        "a frontend keeps ending, last with exit code 70: AttributeError: 'Health' object has no attribute "
+        "'List'"
     )
     assert failure.reason == "CrashLoop"
     assert instances.given_up() is None
@@ -621,7 +626,7 @@ async def test_a_process_to_fork_from_that_never_gets_warm_ends_the_run(instance
         async def start(self, modules, log):
             log.write_text("Illegal instruction\n")
 
-    monkeypatch.setattr("hams_operator.local.instances.Nursery", Cold)
+    monkeypatch.setattr("hams_operator.local.instances.ForkClient", Cold)
     await instances._warm("data", ("hams_sidecar.proxy",))
     told = await instances.failed
     assert told.startswith("the process that imports data modules ended 2 times: Illegal instruction")

@@ -208,7 +208,8 @@ def test_a_pod_template_is_merged_over_model_and_proxy() -> None:
         "        runtimeClassName: nvidia\n"
         "        tolerations: [{key: gpu, operator: Exists}]\n"
         "        containers:\n"
-        '        - {name: model, resources: {limits: {"nvidia.com/gpu": 1}}, volumeMounts: [{name: data, mountPath: /data}]}\n'
+        '        - {name: model, resources: {limits: {"nvidia.com/gpu": 1}}, volumeMounts: [{name: data, '
+        "mountPath: /data}]}\n"
         '        - {name: proxy, resources: {requests: {memory: "1Gi"}}}\n'
         "        volumes: [{name: data, emptyDir: {}}]",
     )
@@ -321,7 +322,7 @@ def test_clients_tokens_are_mounted_where_they_are_asked_for_and_nowhere_else() 
     assert runs["pair-frontend"] != before["pair-frontend"]
 
 
-# -- sizes and placement ---------------------------------------------------------------------------------------------------------
+# -- sizes and placement -------------------------------------------------------------------------------------
 
 
 def containers() -> list[tuple[str, Json]]:
@@ -391,7 +392,8 @@ def test_how_long_pods_stay_on_a_node_that_is_away_may_be_said() -> None:
     [
         ("[{key: gpu, operator: Exists}]", {"gpu": None} | dict.fromkeys(UNREACHABLE, 30)),
         (
-            "[{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 7}]",
+            "[{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: "
+            "7}]",
             {"node.kubernetes.io/unreachable": 7, "node.kubernetes.io/not-ready": 30},
         ),
     ],
@@ -406,8 +408,10 @@ def test_frontends_managers_and_the_service_have_templates_of_their_own() -> Non
         "spec:\n",
         "spec:\n"
         "  frontend:\n"
-        "    podTemplate: {spec: {nodeSelector: {pool: edge}, containers: [{name: frontend, resources: {limits: {memory: 2Gi}}}]}}\n"
-        "    service: {metadata: {annotations: {lb: internal}, labels: {hams.dev/graph: other}}, spec: {type: LoadBalancer, selector: {a: b}}}\n"
+        "    podTemplate: {spec: {nodeSelector: {pool: edge}, containers: [{name: frontend, resources: "
+        "{limits: {memory: 2Gi}}}]}}\n"
+        "    service: {metadata: {annotations: {lb: internal}, labels: {hams.dev/graph: other}}, spec: "
+        "{type: LoadBalancer, selector: {a: b}}}\n"
         "  managers: {podTemplate: {spec: {priorityClassName: high}}}\n",
     )
     frontend = pod_of(text, "pair-frontend")["spec"]

@@ -1,4 +1,5 @@
-"""Templates set what is allowed: placement, sizes and volumes; not rights, not Secrets, not a node's files."""
+"""Templates set what is allowed: placement, sizes and volumes; not rights, not Secrets, not a node's
+files."""
 
 from typing import Any
 
@@ -19,9 +20,11 @@ Json = dict[str, Any]
     [
         "{}",
         "{metadata: {labels: {a: b}, annotations: {c: d}}}",
-        "{spec: {nodeSelector: {pool: gpu}, tolerations: [{key: gpu, operator: Exists}], runtimeClassName: nvidia}}",
+        "{spec: {nodeSelector: {pool: gpu}, tolerations: [{key: gpu, operator: Exists}], runtimeClassName: "
+        "nvidia}}",
         "{spec: {affinity: {nodeAffinity: {}}, priorityClassName: high, imagePullSecrets: [{name: ours}]}}",
-        "{spec: {containers: [{name: model, resources: {limits: {nvidia.com/gpu: 1}}, env: [{name: A, value: b}]}]}}",
+        "{spec: {containers: [{name: model, resources: {limits: {nvidia.com/gpu: 1}}, env: [{name: A, "
+        "value: b}]}]}}",
         "{spec: {volumes: [{name: data, persistentVolumeClaim: {claimName: x}}]}}",
         "{spec: {containers: [{name: proxy, volumeMounts: [{name: data, mountPath: /data}]}]}}",
         "{spec: {volumes: [{name: link, emptyDir: {medium: Memory, sizeLimit: 1Gi}}]}}",
@@ -47,7 +50,8 @@ def test_placement_sizes_and_volumes_are_allowed(template: str) -> None:
         ("{spec: {containers: [{name: model, securityContext: null}]}}", "spec.containers[].securityContext"),
         ("{spec: {containers: [{name: model, envFrom: [{secretRef: {name: x}}]}]}}", "spec.containers[].envFrom"),
         (
-            "{spec: {containers: [{name: model, env: [{name: A, valueFrom: {secretKeyRef: {name: x, key: y}}}]}]}}",
+            "{spec: {containers: [{name: model, env: [{name: A, valueFrom: {secretKeyRef: {name: x, key: "
+            "y}}}]}]}}",
             "spec.containers[].env[].valueFrom",
         ),
         ("{spec: {containers: [{$patch: replace}]}}", "spec.containers[].$patch"),

@@ -1,5 +1,6 @@
-"""What the controller applies, run: each container's command as a process, as a kubelet would start it, on loopback instead of a pod network; in the
-clear, and with the certificates that the controller makes, on an etcd that asks for users."""
+"""What the controller applies, run: each container's command as a process, as a kubelet would start it, on
+loopback instead of a pod network; in the clear, and with the certificates that the controller makes, on an
+etcd that asks for users."""
 
 import asyncio
 import contextlib
@@ -77,7 +78,8 @@ spec:
 
 
 class Kubelet:
-    """Starts the containers of pods as processes. Pods differ in ports and folders, as they have no network and no file system of their own."""
+    """Starts the containers of pods as processes. Pods differ in ports and folders, as they have no network
+    and no file system of their own."""
 
     def __init__(self, folder: Path, objects: tuple[Json, ...], kube: FakeKube, etcd: str) -> None:
         self.folder = folder
@@ -177,7 +179,8 @@ class Kubelet:
         }
 
     async def leave(self, pod: str, hook: list[str]) -> list[int]:
-        """As the kubelet ends a pod: the sidecar's preStop hook and the model's SIGTERM at once, then whoever is left."""
+        """As the kubelet ends a pod: the sidecar's preStop hook and the model's SIGTERM at once, then whoever
+        is left."""
         here = self.folder / pod
         done = await asyncio.create_subprocess_exec(
             sys.executable, *(word.replace(LINK_DIR, str(here / "run")) for word in hook[1:])
@@ -192,7 +195,8 @@ PLACE = Place("counting", "default", "0a1b2c3d-0000-4000-8000-000000000001")
 
 @dataclass
 class World:
-    """A graph's objects and what they need: an etcd, and with certificates who makes them, at a time of one's choice."""
+    """A graph's objects and what they need: an etcd, and with certificates who makes them, at a time of one's
+    choice."""
 
     kubelet: Kubelet
     identities: IssuedIdentities | None = None
@@ -263,7 +267,10 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
 
 async def ask(key: str) -> Json:
     body = json.dumps({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [0]}]}).encode()
-    head = f"POST /v2/models/counting/infer HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"POST /v2/models/counting/infer HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: "
+        f"{len(body)}\r\nConnection: close\r\n\r\n"
+    )
     reader, writer = await asyncio.open_connection("127.0.0.1", HTTP)
     writer.write(head.encode() + body)
     answer = await reader.read()
@@ -278,7 +285,8 @@ async def ask(key: str) -> Json:
 async def test_rendered_containers_are_a_graph_and_a_pod_that_ends_hands_its_role_over(
     tmp_path: Path, certified: bool
 ) -> None:
-    """All parts start at once, before their etcd holds a graph. Then a pod is deleted: the count goes on, without a failed request."""
+    """All parts start at once, before their etcd holds a graph. Then a pod is deleted: the count goes on,
+    without a failed request."""
     async with world(tmp_path, certified=certified) as found:
         pods = await _run_and_delete_a_pod(found.kubelet)
         if certified:
@@ -310,7 +318,8 @@ async def _run_and_delete_a_pod(kubelet: Kubelet) -> list[str]:
     ][0]["lifecycle"]["preStop"]["exec"]
     first = [pod for pod, _ in pods if pod.startswith("counting-count")]
     async with asyncio.timeout(30):
-        # One of the two is the primary. It ends with a copy left behind; were it the backup, nothing would have to move.
+        # One of the two is the primary. It ends with a copy left behind; were it the backup, nothing would
+        # have to move.
         statuses = await kubelet.leave(first[0], hook["command"])
         assert statuses == [0, 0]
         assert (await ask("b"))["outputs"][0]["data"] == [4]
@@ -365,7 +374,8 @@ def handshake_of(pod: str) -> bytes:
 
 
 async def _certificates_are_replaced_under_it(found: World, pods: list[str]) -> None:
-    """They were made three weeks ago. Now there are others; who starts has these only, and is taken in by who has been there all the time."""
+    """They were made three weeks ago. Now there are others; who starts has these only, and is taken in by who
+    has been there all the time."""
     kubelet = found.kubelet
     assert found.identities is not None
     assert found.keys is not None

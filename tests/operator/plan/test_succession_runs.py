@@ -1,4 +1,5 @@
-"""A graph's shape changes while it serves: rendered containers of both shapes as processes, an etcd, and the controller's judgement (ADR 0018)."""
+"""A graph's shape changes while it serves: rendered containers of both shapes as processes, an etcd, and the
+controller's judgement (ADR 0018)."""
 
 import asyncio
 import contextlib
@@ -103,7 +104,8 @@ PODS = 500
 
 
 class Ports(Kubelet):
-    """Each shape's frontends have ports of their own, shared by two of them: as a Service in front of each."""
+    """Each shape's frontends have ports of their own, shared by two of them: as a Service in front of
+    each."""
 
     http = HTTP + 10
 
@@ -115,7 +117,8 @@ class Ports(Kubelet):
 
 
 class World:
-    """Two shapes of one graph. The controller here is its judgement and its hand on etcd, without an API server."""
+    """Two shapes of one graph. The controller here is its judgement and its hand on etcd, without an API
+    server."""
 
     def __init__(self, folder: Path, etcd: str, mirror: Mirror, client: EtcdCoordination) -> None:
         self.folder = folder
@@ -237,7 +240,10 @@ async def ask(key: str, port: int, value: int = 0) -> tuple[int, Json]:
     body = json.dumps(
         {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [value]}]}
     ).encode()
-    head = f"POST /v2/models/counting/infer HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"POST /v2/models/counting/infer HTTP/1.1\r\nHost: x\r\nIdempotency-Key: {key}\r\nContent-Length: "
+        f"{len(body)}\r\nConnection: close\r\n\r\n"
+    )
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.encode() + body)
     answer = await reader.read()
@@ -266,8 +272,8 @@ def count_in(answer: tuple[int, Json]) -> int:
 
 
 class Load:
-    """Clients that ask one after another, at the old shape's port, until told to stop. `patient`: a connection that breaks is asked again, with the
-    key: a frontend is killed."""
+    """Clients that ask one after another, at the old shape's port, until told to stop. `patient`: a
+    connection that breaks is asked again, with the key: a frontend is killed."""
 
     def __init__(self, clients: int = 4, *, patient: bool = False) -> None:
         self.answers: dict[str, tuple[int, Json]] = {}
@@ -414,7 +420,8 @@ async def test_of_a_deleted_graph_nobody_waits_for_heirs(tmp_path: Path) -> None
 
 
 async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> None:
-    """Its frontends end first, and together: clients may wait for what is behind them, and in each other's shards."""
+    """Its frontends end first, and together: clients may wait for what is behind them, and in each other's
+    shards."""
     async with world(tmp_path) as found, asyncio.timeout(240):
         graph = await found.begin(ONE)
         await found.ready(0)
@@ -447,7 +454,8 @@ async def test_a_deleted_graph_answers_what_it_has_accepted(tmp_path: Path) -> N
 
 
 async def test_of_a_deleted_graph_no_frontend_leaves_while_a_client_waits_at_another(tmp_path: Path) -> None:
-    """Its request may be in a shard of the one without clients: here it is, for as good as every second run."""
+    """Its request may be in a shard of the one without clients: here it is, for as good as every second
+    run."""
     async with world(tmp_path) as found, asyncio.timeout(240):
         graph = await found.begin(ONE)
         await found.ready(0)
@@ -482,7 +490,8 @@ async def test_of_a_deleted_graph_no_frontend_leaves_while_a_client_waits_at_ano
 async def test_who_dies_in_the_shape_before_is_replaced_as_always(
     tmp_path: Path, phase: Phase, victim: str
 ) -> None:
-    """The primary of the state that is taken over, or the owner of a shard, at each step before the switch."""
+    """The primary of the state that is taken over, or the owner of a shard, at each step before the
+    switch."""
     async with world(tmp_path) as found, asyncio.timeout(240):
         old = await found.begin(ONE)
         await found.ready(0)
@@ -533,7 +542,8 @@ async def test_the_new_primary_dies_before_the_switch_and_its_backup_has_the_sta
 
 
 async def test_without_a_controller_the_frontends_take_it_back_and_go_on(tmp_path: Path) -> None:
-    """The controller is gone after its first step. Nobody has to be asked: requests wait for half of their time, and then are served."""
+    """The controller is gone after its first step. Nobody has to be asked: requests wait for half of their
+    time, and then are served."""
     async with world(tmp_path) as found, asyncio.timeout(240):
         old = await found.begin(ONE.replace("120s", "20s"))
         await found.ready(0)

@@ -1,4 +1,5 @@
-"""A network of frontend machines, fake operators and a one-cell etcd, in one thread and one order: what a test sends, arrives."""
+"""A network of frontend machines, fake operators and a one-cell etcd, in one thread and one order: what a
+test sends, arrives."""
 
 from collections import deque
 from collections.abc import Callable
@@ -127,7 +128,8 @@ PAIR = ("F-1", "F-2")
 
 
 class FakeOp:
-    """An operator instance: notes what it receives; if `auto`, answers every value on all its edges, depending on a new state of its own."""
+    """An operator instance: notes what it receives; if `auto`, answers every value on all its edges,
+    depending on a new state of its own."""
 
     def __init__(self, net: "Net", operator: Operator) -> None:
         self.net = net
@@ -232,7 +234,7 @@ class Net:
         self.manager: list[tuple[str, Message]] = []
         self.proposals: list[tuple[str, Topology]] = []
 
-    # -- roles -------------------------------------------------------------------------------------------------------------
+    # -- roles -----------------------------------------------------------------------------------------------
 
     def start(self, in_sync: bool = True) -> "Net":
         """Every operator has its one instance; shard n begins with the frontends in turn, the others join."""
@@ -327,7 +329,7 @@ class Net:
             if isinstance(item, FreezeAnswer) and item.applied is not None
         }
 
-    # -- events ------------------------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------
 
     def feed(self, name: str, event: Event) -> list[Effect]:
         if name in self.dead or name in self.stopped:
@@ -436,7 +438,7 @@ class Net:
         self.feed(one, PeerUp(other))
         self.feed(other, PeerUp(one))
 
-    # -- clients -----------------------------------------------------------------------------------------------------------
+    # -- clients ---------------------------------------------------------------------------------------------
 
     def ask(
         self,
@@ -464,7 +466,7 @@ class Net:
             return found.error or [token.value_id for token in found.tokens]
         return None if found is None else found.status
 
-    # -- what happened -----------------------------------------------------------------------------------------------------
+    # -- what happened ---------------------------------------------------------------------------------------
 
     def notes(self, kind: type) -> list[Effect]:
         return [item.effect for item in self.log if isinstance(item.effect, kind)]

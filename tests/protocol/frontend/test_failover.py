@@ -1,4 +1,5 @@
-"""Takeover of a shard (sections 5 and 7): the shortest log wins, what is open is injected again, a deposed owner can do nothing."""
+"""Takeover of a shard (sections 5 and 7): the shortest log wins, what is open is injected again, a deposed
+owner can do nothing."""
 
 from dataclasses import replace
 
@@ -130,7 +131,8 @@ def test_the_shortest_frozen_log_wins_and_longer_tails_are_cut(mutant):
         net.held_back.clear()
         net.hold = lambda sender, target, message: False
         net.kill("F-1")
-        # F-2 holds one entry, F-3 none. The recovery makes F-2 primary here, which must then cut its own tail.
+        # F-2 holds one entry, F-3 none. The recovery makes F-2 primary here, which must then cut its own
+        # tail.
         return net, net.fail_over(0, revoke="F-1", to="F-2")
 
     net, end = run()
@@ -253,7 +255,7 @@ def test_requests_below_the_watermark_stay_complete_after_a_failover():
     assert net.op("p").completed[-1].shards[0][1] == 6
 
 
-# -- freeze --------------------------------------------------------------------------------------------------------------------
+# -- freeze --------------------------------------------------------------------------------------------------
 
 
 def test_a_frozen_follower_takes_nothing_until_a_higher_generation(mutant):
@@ -365,7 +367,7 @@ def test_entries_of_an_older_epoch_are_refused_and_their_sender_told(mutant):
     assert net.machines["F-3"].shards()[0].last == 1
 
 
-# -- never guess ---------------------------------------------------------------------------------------------------------------
+# -- never guess ---------------------------------------------------------------------------------------------
 
 
 def test_a_primary_without_a_fitting_log_stops():
@@ -464,7 +466,7 @@ def test_a_shard_restarted_after_loss_never_uses_a_request_id_twice():
     assert net.op("p").completed[-1].shards[0][1] == net.op("p").requests()[-1].n + 1
 
 
-# -- unprotected ---------------------------------------------------------------------------------------------------------------
+# -- unprotected ---------------------------------------------------------------------------------------------
 
 
 def test_under_continue_an_owner_alone_goes_on_and_under_block_it_waits():

@@ -1,4 +1,5 @@
-"""Clients at any frontend: keys, conflicts, expiry, bounds, deadlines, forwarding (section 5; api.md, section 3)."""
+"""Clients at any frontend: keys, conflicts, expiry, bounds, deadlines, forwarding (section 5; api.md, section
+3)."""
 
 import zlib
 

@@ -1,4 +1,5 @@
-"""A shard is handed over while others go on: under load, with an outcome in doubt, to who has just been admitted (section 7, ADR 0009)."""
+"""A shard is handed over while others go on: under load, with an outcome in doubt, to who has just been
+admitted (section 7, ADR 0009)."""
 
 from frontend_net import Net, graph, op
 
@@ -29,7 +30,8 @@ def come(net: Net, name: str) -> None:
 
 
 def under_load(net: Net, steps: int) -> list[int]:
-    """A request every half millisecond by F-2; acknowledgements of entries take two steps. F-1 is to end after a while; ends with a handover."""
+    """A request every half millisecond by F-2; acknowledgements of entries take two steps. F-1 is to end
+    after a while; ends with a handover."""
     handles = []
     late: list[tuple[int, tuple]] = []
     net.hold = lambda sender, target, message: isinstance(message, LogAck)

@@ -61,7 +61,8 @@ def test_memory_is_flat_over_ten_thousand_requests():
                 item.completed.clear()
         if number % 1000 == 999:
             sizes.append(tuple(size(machine) for machine in net.machines.values()))
-    # The first thousand fill the table of kept replies; hashes of expired keys are integers and bounded by their own limit.
+    # The first thousand fill the table of kept replies; hashes of expired keys are integers and bounded by
+    # their own limit.
     assert max(sum(item) for item in sizes[1:]) <= sum(sizes[0]) * 1.05
     for machine in net.machines.values():
         assert machine.waiting_clients == 0

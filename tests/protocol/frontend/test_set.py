@@ -1,4 +1,5 @@
-"""Who holds a shard's log: joining by copy, the ack set before the compare-and-swap, leaving only by the owner's own (sections 2, 5, 7.7)."""
+"""Who holds a shard's log: joining by copy, the ack set before the compare-and-swap, leaving only by the
+owner's own (sections 2, 5, 7.7)."""
 
 from dataclasses import replace
 
@@ -278,7 +279,8 @@ def test_a_gap_in_the_log_is_not_taken():
     net.run()
     net.ask("F-1")
     net.run()
-    # The first message is late, the second found a gap; the repeated acknowledgement made the owner send both again.
+    # The first message is late, the second found a gap; the repeated acknowledgement made the owner send both
+    # again.
     assert net.op("p").requests() == [R0, RequestId(0, 1)]
     net.let_go()
     assert net.machines["F-2"].shards()[0].last == net.machines["F-1"].shards()[0].last
@@ -359,7 +361,8 @@ def test_only_one_proposal_is_under_way():
 
 
 def named_again(net: Net, learnt: tuple[str, ...]) -> None:
-    """A manager drops the joiner, whose lease has expired, and names it again; `learnt` hear of the second only."""
+    """A manager drops the joiner, whose lease has expired, and names it again; `learnt` hear of the second
+    only."""
     found = net.topology.find("F/0")
     for joining in ((), found.joining):
         net.topology = replace(

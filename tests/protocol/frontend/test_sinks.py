@@ -1,4 +1,4 @@
-"""Sink tokens: which are taken, refused, stashed, purged; what a slot's new owner is told (sections 1, 3, 4)."""
+"""Sink tokens: which are taken, refused, held, purged; what a slot's new owner is told (sections 1, 3, 4)."""
 
 from dataclasses import replace
 
@@ -129,11 +129,11 @@ def test_a_token_with_an_unknown_dependency_waits_for_the_topology(mutant):
     assert acknowledged(net) == ["ahead"]
 
 
-def test_the_stash_is_bounded(monkeypatch):
+def test_what_cannot_be_judged_yet_is_bounded(monkeypatch):
     net, _ = waiting()
-    for number in range(limits.stash_messages_max + 10):
+    for number in range(limits.undecided_messages_max + 10):
         net.deliver("p-1", "F-1", Deliver(FRONTEND, 1, token(f"v{number}", Dep("p", 2, number + 1))))
-    assert net.machines["F-1"]._sinks.stashed == limits.stash_messages_max
+    assert net.machines["F-1"]._sinks.undecided == limits.undecided_messages_max
 
 
 def test_a_second_value_for_an_edge_is_a_duplicate_and_the_held_one_is_named():
@@ -168,7 +168,8 @@ def test_a_slot_epoch_above_the_topologys_is_taken_and_fences_what_is_below():
 
 
 def fan_out() -> tuple[Net, int]:
-    """A stateless fan-out operator with two requests: one token each has reached the frontend, which waits for the other operator."""
+    """A stateless fan-out operator with two requests: one token each has reached the frontend, which waits
+    for the other operator."""
     net = Net(graph(op("p", FRONTEND, stateful=False), op("q", FRONTEND))).start()
     net.op("q").auto = False
     handle = net.ask("F-1", "k", outputs=("p",))

@@ -227,9 +227,8 @@ async def test_an_upgrade_is_ignored(serve) -> None:
     raw = await running.connect()
     await raw.send(
         HEAD
-        + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\ncontent-length: %d\r\n\r\n"
-        % len(BODY)
-        + BODY
+        + b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAA\r\ncontent-length: "
+        b"%d\r\n\r\n" % len(BODY) + BODY
     )
     status, headers, _ = await raw.answer()
     assert status == 200

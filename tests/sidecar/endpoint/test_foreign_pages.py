@@ -1,4 +1,5 @@
-"""Web pages from elsewhere, opened in a browser on the machine of a local run, may not ask it: the browser would let a plain POST through."""
+"""Web pages from elsewhere, opened in a browser on the machine of a local run, may not ask it: the browser
+would let a plain POST through."""
 
 import pytest
 from tests.sidecar.endpoint.test_head import BODY, H, L, infer

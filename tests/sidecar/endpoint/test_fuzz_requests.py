@@ -1,4 +1,5 @@
-"""Requests made from a signature, with boundaries in every place, against a real endpoint: the short form of `tests/fuzz/requests.py`."""
+"""Requests made from a signature, with boundaries in every place, against a real endpoint: the short form of
+`tests/fuzz/requests.py`."""
 
 from tests.fuzz.requests import Run, generate
 

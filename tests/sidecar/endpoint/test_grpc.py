@@ -407,7 +407,8 @@ async def test_reflection_describes_every_service(channel, digits) -> None:
 
 
 def test_every_method_of_the_health_service_that_the_package_knows_is_served() -> None:
-    """Newer packages know `List`; nothing of theirs is asked to register our methods, so a still newer one breaks this test and no frontend."""
+    """Newer packages know `List`; nothing of theirs is asked to register our methods, so a still newer one
+    breaks this test and no frontend."""
     known = health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name
     assert set(known) <= {"Check", "List", "Watch"}
 

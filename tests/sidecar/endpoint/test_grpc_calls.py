@@ -1,4 +1,5 @@
-"""Clients that misbehave on the gRPC port: messages that never end, replies that nobody reads, calls without number (F36, F38)."""
+"""Clients that misbehave on the gRPC port: messages that never end, replies that nobody reads, calls without
+number (F36, F38)."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,5 @@
-"""Heads that a proxy in front and this server could read differently (RFC 9110, RFC 9112): each gets a typed error and a closed connection."""
+"""Heads that a proxy in front and this server could read differently (RFC 9110, RFC 9112): each gets a typed
+error and a closed connection."""
 
 import asyncio
 import json

@@ -1,4 +1,5 @@
-"""Large JSON in slices: the same answers as a decoder's that sees all of it, whatever the slices cut apart."""
+"""Large JSON in slices: the same answers as a decoder's that sees all of it, whatever the slices cut
+apart."""
 
 import asyncio
 import json
@@ -52,7 +53,10 @@ def test_strings_that_look_like_json_arrive_as_they_are(sliced, nested: bool) ->
 
 
 def test_numbers_arrive_as_they_are_between_whatever_spaces(sliced) -> None:
-    text = b'{"inputs" :[ {"data" : [ [ 1 , -2.5e-3 ,\t3],\n[4,5,"NaN"] ] ,"shape":[2,3],"name":"x","datatype":"FP64"}]}'
+    text = (
+        b'{"inputs" :[ {"data" : [ [ 1 , -2.5e-3 ,\t3],\n[4,5,"NaN"] ] '
+        b',"shape":[2,3],"name":"x","datatype":"FP64"}]}'
+    )
     found = run_through(decode_request(text, None, SIGNATURE, KnownHeads())).tensors[0].data
     assert found[:8] == b"\0\0\0\0\0\0\xf0?"
     assert len(found) == 48

@@ -1,4 +1,5 @@
-"""Shapes that lie: every dimension and the rows are bounded where a signature is checked, for both transports."""
+"""Shapes that lie: every dimension and the rows are bounded where a signature is checked, for both
+transports."""
 
 import itertools
 import json

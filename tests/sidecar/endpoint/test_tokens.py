@@ -96,7 +96,8 @@ async def test_each_client_has_a_token_of_its_own(asking: Running, token: str) -
 async def test_a_large_body_is_refused_before_it_is_read(asking: Running) -> None:
     raw = await asking.connect()
     raw.writer.write(
-        b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9000000\r\n\r\n"
+        b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: "
+        b"9000000\r\n\r\n"
     )
     answer = await raw.reader.readuntil(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 401")
@@ -106,7 +107,8 @@ async def test_a_large_body_is_refused_before_it_is_read(asking: Running) -> Non
 async def test_a_second_header_does_not_help(asking: Running) -> None:
     raw = await asking.connect()
     raw.writer.write(
-        b"GET /v2 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\nAuthorization: Bearer alices-token\r\n\r\n"
+        b"GET /v2 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\nAuthorization: Bearer "
+        b"alices-token\r\n\r\n"
     )
     assert (await raw.reader.readline()).startswith(b"HTTP/1.1 401")
     raw.writer.close()
@@ -115,7 +117,8 @@ async def test_a_second_header_does_not_help(asking: Running) -> None:
 async def test_every_request_of_a_connection_is_asked(asking: Running) -> None:
     raw = await asking.connect()
     raw.writer.write(
-        b"GET /v2 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer alices-token\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
+        b"GET /v2 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer alices-token\r\n\r\nGET /v2 "
+        b"HTTP/1.1\r\nHost: x\r\n\r\n"
     )
     answers = await raw.reader.read()
     assert answers.count(b"HTTP/1.1 200") == 1
@@ -236,7 +239,8 @@ async def test_over_grpc_a_token_lets_in_and_health_needs_none(asking: Running) 
 
 
 async def test_a_key_belongs_to_the_token_it_came_with_over_http_and_grpc_alike(asking: Running) -> None:
-    """A client can neither take another's key, nor read what it was answered, nor find out that there is one."""
+    """A client can neither take another's key, nor read what it was answered, nor find out that there is
+    one."""
     request = pb.ModelInferRequest.FromString(REQUEST.SerializeToString())
     request.parameters["idempotency_key"].string_param = "order-17"
     async with grpc.aio.insecure_channel(asking.grpc) as channel:

@@ -112,7 +112,8 @@ class Naughty(Sum):
 
 
 class Growing(hams_sdk.Model):
-    """Opaque state that changes size with every update; the capture is slow enough to be caught by a compute stage."""
+    """Opaque state that changes size with every update; the capture is slow enough to be caught by a compute
+    stage."""
 
     def initialize(self, config: dict[str, Any]) -> Any:
         self.data = b""

@@ -1,4 +1,5 @@
-"""A model process that lies about its outputs breaks the contract, and nothing of what it said reaches the graph."""
+"""A model process that lies about its outputs breaks the contract, and nothing of what it said reaches the
+graph."""
 
 from pathlib import Path
 from typing import Any

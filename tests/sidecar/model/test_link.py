@@ -55,7 +55,8 @@ async def test_inputs_outside_the_shared_memory_are_brought_there(hosts: Any, re
 async def test_the_tensors_of_an_internal_request_are_found_by_the_names_of_the_feedback_edge(
     hosts: Any, read: Any
 ) -> None:
-    """Its payload is the output of the operator that fed it back: here y is the request's x, and its x is none of the request's."""
+    """Its payload is the output of the operator that fed it back: here y is the request's x, and its x is
+    none of the request's."""
     host = await hosts(stateful=False)
     await host.ready("Echo")
     outer = host.unit({"y": np.array([[1, 2]], dtype=np.float32), "x": np.array([[9, 9]], dtype=np.float32)})
@@ -391,7 +392,8 @@ async def test_outputs_that_no_frontend_could_take_are_the_units_error_at_once(
 
 
 async def test_a_huge_row_does_not_make_the_next_request_too_large(hosts: Any, read: Any) -> None:
-    """What is granted at once is a guess from the rows before: bounded, as their client may have been another one."""
+    """What is granted at once is a guess from the rows before: bounded, as their client may have been another
+    one."""
     words = TensorSpec("words", "BYTES", (-1,), optional=True)
     numbers = TensorSpec("x", "FP32", (-1,))
     host = await hosts(
@@ -577,12 +579,12 @@ async def test_a_model_may_be_forked_from_a_warmed_process(hosts: Any, read: Any
         "    os._exit(hams_sdk.serve.main(sys.argv[1:]))\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
     )
-    zygote = host.start("Sum", before=("-c", code))
+    fork_server = host.start("Sum", before=("-c", code))
     await host.next(ModelReady)
-    assert host.link.model_pid not in (0, zygote.pid)
+    assert host.link.model_pid not in (0, fork_server.pid)
     assert read((await host.run(host.x((1, 2))))[0]) == [[1, 2]]
     await host.link.close()
-    assert await host.ended(zygote) == 0
+    assert await host.ended(fork_server) == 0
 
 
 async def test_restart_drops_the_model_without_calling_it_dead(hosts: Any) -> None:
@@ -707,7 +709,8 @@ def test_the_link_does_the_same_on_uvloop(tmp_path: Any, host_class: Any, graph_
 def test_a_proxy_ends_though_the_next_model_connects_while_it_lets_go(
     tmp_path: Any, host_class: Any, graph_of: Any
 ) -> None:
-    """A supervisor starts the next model at once; a server that waits for its connections would wait for that one for ever."""
+    """A supervisor starts the next model at once; a server that waits for its connections would wait for that
+    one for ever."""
 
     async def scenario() -> None:
         host = host_class(tmp_path, graph_of(stateful=True), 1 << 20, 1 << 20, {})

@@ -1,6 +1,7 @@
 """The fast passes against the definitions of history.md, taken word for word: sets of units, no cleverness.
 
-Random damage to random histories; both must say the same of I1, I2 and I3. Keys, replies to clients and chains are left out here.
+Random damage to random histories; both must say the same of I1, I2 and I3. Keys, replies to clients and
+chains are left out here.
 """
 
 import random

@@ -941,7 +941,8 @@ def test_what_a_lost_state_leaves_downstream_must_be_reported_too() -> None:
 
 
 def test_who_takes_what_is_left_of_a_lost_state_after_that_was_said_need_not_say_it_again() -> None:
-    """In the order of one clock; lines of several processes do not tell what came first, and are not held to it."""
+    """In the order of one clock; lines of several processes do not tell what came first, and are not held to
+    it."""
     head, tail = (
         [
             log(),

@@ -1,4 +1,5 @@
-"""Valid random histories hold; after any one of these changes to one of them the checker must fail, or the checker proves nothing."""
+"""Valid random histories hold; after any one of these changes to one of them the checker must fail, or the
+checker proves nothing."""
 
 import random
 from collections.abc import Callable
@@ -26,7 +27,8 @@ from hams_wire.history import (
 replace: Callable[..., Any] = msgspec.structs.replace
 SEEDS = 120
 Mutated = tuple[list[Line], set[str]] | None
-"""The changed history and the invariants of which at least one must be reported ("invalid": the history is refused); None: not applicable."""
+"""The changed history and the invariants of which at least one must be reported ("invalid": the history is
+refused); None: not applicable."""
 
 
 class Change:

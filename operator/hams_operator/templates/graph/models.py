@@ -23,7 +23,8 @@ class Scale(hams_sdk.Model):
 
 
 class Mean(hams_sdk.Model):
-    """The mean of everything it ever saw. What `initialize` returns is the state: it is copied to the backup after every batch."""
+    """The mean of everything it ever saw. What `initialize` returns is the state: it is copied to the backup
+    after every batch."""
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
         self.sum = np.zeros((), np.float64)
@@ -31,7 +32,8 @@ class Mean(hams_sdk.Model):
         return {"sum": self.sum, "count": self.count}
 
     def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> dict[str, Any]:
-        # Compute stage: read the state, do not write it; the previous version is still being captured beside this.
+        # Compute stage: read the state, do not write it; the previous version is still being captured beside
+        # this.
         values = batch["scaled"]
         sums = self.sum + np.cumsum(values, dtype=np.float64)
         counts = self.count + np.arange(1, len(values) + 1)

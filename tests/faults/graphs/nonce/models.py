@@ -1,4 +1,5 @@
-"""Every output carries a fresh nonce; states count exactly, so that a lost or doubled effect shows in a reply."""
+"""Every output carries a fresh nonce; states count exactly, so that a lost or doubled effect shows in a
+reply."""
 
 import os
 import secrets
@@ -38,7 +39,8 @@ class Gated(Stamp):
 
 
 class Tally(hams_sdk.Model):
-    """Stateful: counts rows and sums them up; both are part of the reply. The nonce of each batch is part of the state."""
+    """Stateful: counts rows and sums them up; both are part of the reply. The nonce of each batch is part of
+    the state."""
 
     def initialize(self, config: dict[str, Any]) -> dict[str, Any]:
         self.count = np.zeros((), np.int64)
@@ -73,7 +75,8 @@ class Slow(Tally):
 
 
 class Odd(hams_sdk.Model):
-    """Stateless, and wrong when asked to be: -41 gives NaN, -42 a wrong shape, -43 a wrong datatype, -44 a name nobody declared.
+    """Stateless, and wrong when asked to be: -41 gives NaN, -42 a wrong shape, -43 a wrong datatype, -44 a
+    name nobody declared.
 
     -45 asks for more memory than there is.
     """

@@ -3,19 +3,19 @@
 import subprocess
 import sys
 
-from hams_operator.local import leash
+from hams_operator.local import parent_death_signal
 from hams_operator.local.processes import birth_of, wait_end
 
 PARENT = """
 import subprocess, sys
-from hams_operator.local.leash import leashed
-child = subprocess.Popen(leashed("sleep", "1000"))
+from hams_operator.local.parent_death_signal import ending_with_parent
+child = subprocess.Popen(ending_with_parent("sleep", "1000"))
 print(child.pid, flush=True)
 input()
 """
 
 
-def test_a_leashed_program_ends_with_its_parent():
+def test_such_a_program_ends_with_its_parent():
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -29,7 +29,7 @@ def test_a_leashed_program_ends_with_its_parent():
 
 def test_it_is_the_program_that_was_asked_for_under_the_pid_that_was_told():
     done = subprocess.run(
-        leash.leashed("sh", "-c", 'echo "$$ $1"', "name", "an argument"),
+        parent_death_signal.ending_with_parent("sh", "-c", 'echo "$$ $1"', "name", "an argument"),
         capture_output=True,
         text=True,
         check=True,
@@ -42,9 +42,9 @@ def test_it_is_the_program_that_was_asked_for_under_the_pid_that_was_told():
 def test_what_is_added_to_the_environment_is_for_the_program_alone(monkeypatch):
     monkeypatch.setenv("A", "ours")
     monkeypatch.setenv("B", "stays")
-    monkeypatch.setenv("HAMS_LEASH_C", "of nobody's")
-    words = leash.leashed("sh", "-c", 'echo "$A $B $C$HAMS_LEASH_A$PYTHONHOME"')
-    environment = leash.environment_with({"A": "x=y", "PYTHONHOME": "/nowhere"})
+    monkeypatch.setenv("HAMS_DEFERRED_C", "of nobody's")
+    words = parent_death_signal.ending_with_parent("sh", "-c", 'echo "$A $B $C$HAMS_DEFERRED_A$PYTHONHOME"')
+    environment = parent_death_signal.environment_with({"A": "x=y", "PYTHONHOME": "/nowhere"})
     assert environment.get("PYTHONHOME") is None
     assert (
         subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
@@ -53,13 +53,18 @@ def test_what_is_added_to_the_environment_is_for_the_program_alone(monkeypatch):
 
 
 def test_a_program_that_is_not_there_is_named():
-    done = subprocess.run(leash.leashed("/no/such/program"), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        parent_death_signal.ending_with_parent("/no/such/program"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (127, "/no/such/program: No such file or directory\n")
 
 
 def test_whose_parent_is_gone_already_does_not_begin():
     done = subprocess.run(
-        [sys.executable, "-I", "-S", leash.__file__, "1", "--", "echo", "began"],
+        [sys.executable, "-I", "-S", parent_death_signal.__file__, "1", "--", "echo", "began"],
         capture_output=True,
         text=True,
         check=False,

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from hams_wire import mortality
+from hams_wire import peer_exit
 
 
 @pytest.fixture
@@ -32,21 +32,21 @@ def child():
 
 def test_a_killed_process_is_ending_as_soon_as_its_connection_is_broken(child):
     pid, connection = child
-    assert not mortality.is_ending(pid)
+    assert not peer_exit.is_ending(pid)
     os.kill(pid, signal.SIGKILL)
     assert connection.recv(1) == b""
-    assert mortality.is_ending(pid), "before anybody has waited for it"
+    assert peer_exit.is_ending(pid), "before anybody has waited for it"
     os.waitpid(pid, 0)
-    assert mortality.is_ending(pid), "and when it is gone"
+    assert peer_exit.is_ending(pid), "and when it is gone"
 
 
 def test_a_stopped_process_is_not_ending(child):
     pid, _ = child
     os.kill(pid, signal.SIGSTOP)
     os.waitpid(pid, os.WUNTRACED)
-    assert not mortality.is_ending(pid)
+    assert not peer_exit.is_ending(pid)
 
 
 def test_what_cannot_be_seen_counts_as_living():
-    assert not mortality.is_ending(0)
-    assert not mortality.is_ending(os.getpid())
+    assert not peer_exit.is_ending(0)
+    assert not peer_exit.is_ending(os.getpid())

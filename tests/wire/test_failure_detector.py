@@ -7,47 +7,48 @@ import pytest
 
 from hams_protocol import limits as core
 from hams_wire import limits
-from hams_wire.suspicion import Rhythm, Suspicion
+from hams_wire.failure_detector import FailureDetector, Rhythm
 
 AFTER = 0.15
 EVERY = 0.03
 
 
-def ticks(suspicion: Suspicion, start: float, end: float) -> list[str]:
+def ticks(detector: FailureDetector, start: float, end: float) -> list[str]:
     """Checks at the promised rhythm; everybody suspected on the way."""
     found: list[str] = []
     steps = round((end - start) / EVERY)
     for step in range(1, steps + 1):
-        found += suspicion.check(start + step * EVERY)
+        found += detector.check(start + step * EVERY)
     return found
 
 
 def test_a_peer_that_never_speaks_is_suspected_after_the_configured_time_and_named_once() -> None:
-    suspicion = Suspicion(AFTER, EVERY)
-    suspicion.expect("b", 0.0)
-    assert ticks(suspicion, 0.0, 0.15) == []
-    assert ticks(suspicion, 0.15, 3.0) == ["b"]
+    detector = FailureDetector(AFTER, EVERY)
+    detector.expect("b", 0.0)
+    assert ticks(detector, 0.0, 0.15) == []
+    assert ticks(detector, 0.15, 3.0) == ["b"]
 
 
 def test_a_peer_that_is_heard_regularly_is_never_suspected() -> None:
-    suspicion = Suspicion(AFTER, EVERY)
-    suspicion.expect("b", 0.0)
+    detector = FailureDetector(AFTER, EVERY)
+    detector.expect("b", 0.0)
     for step in range(1, 1000):
-        suspicion.heard("b", step * EVERY)
-        assert suspicion.check(step * EVERY) == []
+        detector.heard("b", step * EVERY)
+        assert detector.check(step * EVERY) == []
 
 
 def test_a_starved_observer_judges_nobody_until_it_has_been_on_time_for_a_while() -> None:
-    """Its own delays come and go: it has not heard what the others said, and a silence right after a delay is its own."""
-    suspicion = Suspicion(AFTER, EVERY)
-    suspicion.expect("b", 0.0)
+    """Its own delays come and go: it has not heard what the others said, and a silence right after a delay is
+    its own."""
+    detector = FailureDetector(AFTER, EVERY)
+    detector.expect("b", 0.0)
     now = 0.0
-    suspicion.check(now)
+    detector.check(now)
     for _ in range(20):
         now += 0.3
-        assert suspicion.check(now) == []
-    assert ticks(suspicion, now, now + limits.suspicion_stretch_max * AFTER) == []
-    assert ticks(suspicion, now + 1.2, now + 5.0) == ["b"]
+        assert detector.check(now) == []
+    assert ticks(detector, now, now + limits.suspicion_stretch_max * AFTER) == []
+    assert ticks(detector, now + 1.2, now + 5.0) == ["b"]
 
 
 def test_a_fast_rhythm_never_shortens_the_configured_time() -> None:
@@ -97,34 +98,34 @@ def test_a_rhythm_that_calms_down_is_trusted_less_again() -> None:
 
 
 def test_F23_an_observer_that_was_paused_blames_nobody() -> None:
-    suspicion = Suspicion(AFTER, EVERY)
+    detector = FailureDetector(AFTER, EVERY)
     for peer in ("b", "c"):
-        suspicion.expect(peer, 0.0)
-    assert ticks(suspicion, 0.0, 0.09) == []
-    assert suspicion.check(60.0) == []
+        detector.expect(peer, 0.0)
+    assert ticks(detector, 0.0, 0.09) == []
+    assert detector.check(60.0) == []
     steps = round(core.judge_calm_max_s / EVERY)
     for step in range(1, steps + 10):
-        suspicion.heard("b", 60.0 + step * EVERY)
-        found = suspicion.check(60.0 + step * EVERY)
+        detector.heard("b", 60.0 + step * EVERY)
+        found = detector.check(60.0 + step * EVERY)
         assert found == (["c"] if step == steps else [])
 
 
 def test_a_suspect_that_speaks_again_can_be_suspected_again() -> None:
-    suspicion = Suspicion(AFTER, EVERY)
-    suspicion.expect("b", 0.0)
-    assert ticks(suspicion, 0.0, 0.3) == ["b"]
-    suspicion.heard("b", 0.3)
-    assert ticks(suspicion, 0.3, 0.45) == []
-    assert ticks(suspicion, 0.45, 3.0) == ["b"]
+    detector = FailureDetector(AFTER, EVERY)
+    detector.expect("b", 0.0)
+    assert ticks(detector, 0.0, 0.3) == ["b"]
+    detector.heard("b", 0.3)
+    assert ticks(detector, 0.3, 0.45) == []
+    assert ticks(detector, 0.45, 3.0) == ["b"]
 
 
 def test_who_is_forgotten_or_unknown_is_not_suspected() -> None:
-    suspicion = Suspicion(AFTER, EVERY)
-    suspicion.expect("b", 0.0)
-    suspicion.forget("b")
-    suspicion.heard("x", 0.1)
-    assert ticks(suspicion, 0.0, 1.0) == []
-    assert suspicion.silent_s("b", 1.0) == 0.0
+    detector = FailureDetector(AFTER, EVERY)
+    detector.expect("b", 0.0)
+    detector.forget("b")
+    detector.heard("x", 0.1)
+    assert ticks(detector, 0.0, 1.0) == []
+    assert detector.silent_s("b", 1.0) == 0.0
 
 
 def test_old_signs_of_life_do_not_turn_the_clock_back() -> None:
@@ -137,7 +138,7 @@ def test_old_signs_of_life_do_not_turn_the_clock_back() -> None:
 @pytest.mark.parametrize(("after", "every"), [(0.1, 0.1), (0.1, 0.0), (0.1, 0.2)])
 def test_a_rhythm_of_checks_that_cannot_work_is_refused(after: float, every: float) -> None:
     with pytest.raises(ValueError, match="check_every_s"):
-        Suspicion(after, every)
+        FailureDetector(after, every)
 
 
 def test_a_wrong_suspicion_doubles_the_patience_and_calm_takes_it_back() -> None:
@@ -163,16 +164,16 @@ def test_a_wrong_suspicion_doubles_the_patience_and_calm_takes_it_back() -> None
 def wrong_suspicions(seed: int) -> int:
     """Over two minutes in which silences of up to 0.4 s come and go."""
     rng = random.Random(seed)
-    suspicion = Suspicion(AFTER, EVERY)
-    suspicion.expect("b", 0.0)
+    detector = FailureDetector(AFTER, EVERY)
+    detector.expect("b", 0.0)
     arrivals = sorted(step * EVERY + rng.random() * 0.4 * (step % 40 < 12) for step in range(4000))
     found = at = 0
     for step in range(1, 4000):
         now = step * EVERY
         while at < len(arrivals) and arrivals[at] <= now:
-            suspicion.heard("b", arrivals[at])
+            detector.heard("b", arrivals[at])
             at += 1
-        found += len(suspicion.check(now))
+        found += len(detector.check(now))
     return found
 
 

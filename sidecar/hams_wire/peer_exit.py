@@ -1,8 +1,9 @@
-"""Whether the process at the other end of a Unix socket is ending: what the kernel says, before it has closed everything.
+"""Whether the process at the other end of a Unix socket is ending: what the kernel says, before it has closed
+everything.
 
-A process that was killed first gives its memory back (tens of milliseconds for a large state), then closes its files one after another, so
-its listening socket may outlive a broken connection by a while. But it has been marked as exiting from the first moment, and nothing takes
-that mark away: it never runs again.
+A process that was killed first gives its memory back (tens of milliseconds for a large state), then closes
+its files one after another, so its listening socket may outlive a broken connection by a while. But it has
+been marked as exiting from the first moment, and nothing takes that mark away: it never runs again.
 
 Never: true of a process that may run again. Unknown counts as living: the next attempt to connect tells.
 """
@@ -13,13 +14,15 @@ import socket
 import struct
 
 PF_EXITING = 0x4
-"""Flag of a task that has begun to exit (include/linux/sched.h); the ninth field of /proc/PID/stat (proc_pid_stat(5))."""
+"""Flag of a task that has begun to exit (include/linux/sched.h); the ninth field of /proc/PID/stat
+(proc_pid_stat(5))."""
 
 _CREDENTIALS = struct.Struct("3i")
 
 
 def peer_pid(transport: asyncio.BaseTransport) -> int:
-    """Process at the other end of a connected Unix socket; 0 if it is not one, or a process outside of this pid namespace."""
+    """Process at the other end of a connected Unix socket; 0 if it is not one, or a process outside of this
+    pid namespace."""
     found = transport.get_extra_info("socket")
     if found is None or found.family != socket.AF_UNIX:
         return 0

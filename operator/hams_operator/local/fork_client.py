@@ -1,4 +1,4 @@
-"""The supervisor's side of a zygote: ask it for processes, hear of their ends."""
+"""The supervisor's side of a fork server: ask it for processes, hear of their ends."""
 
 import asyncio
 import json
@@ -13,12 +13,12 @@ from hams_operator.limits import process_start_s
 from hams_operator.local.processes import send
 
 
-class NurseryLost(Exception):
+class ForkServerLost(Exception):
     """The warmed process has ended, and every process it forked with it."""
 
 
-class Nursery:
-    """One zygote and the processes it forked. `on_exit(pid, status)` runs on the loop."""
+class ForkClient:
+    """One fork server and the processes it forked. `on_exit(pid, status)` runs on the loop."""
 
     def __init__(self, on_exit: Callable[[int, int], None]) -> None:
         self._on_exit = on_exit
@@ -31,14 +31,14 @@ class Nursery:
         self.warm = False
 
     async def start(self, modules: tuple[str, ...], log: Path) -> None:
-        """Start the zygote; requests may be made at once, they are served when it is warm."""
+        """Start the fork server; requests may be made at once, they are served when it is warm."""
         ours, theirs = socket.socketpair()
         with log.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",  # the current folder is the user's: a `json.py` there is none of ours
                 "-m",
-                "hams_operator.local.zygote",
+                "hams_operator.local.fork_server",
                 str(theirs.fileno()),
                 *modules,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -53,14 +53,15 @@ class Nursery:
             )
         theirs.close()
         reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._reading = asyncio.create_task(self._read(reader), name="nursery")
+        self._reading = asyncio.create_task(self._read(reader), name="fork_client")
 
     async def spawn(
         self, module: str, arguments: list[str], environment: Mapping[str, str], folder: Path, log: Path
     ) -> int:
-        """Fork a process that runs `module.main(arguments)`; its pid. Raises NurseryLost, TimeoutError; then it does not run."""
+        """Fork a process that runs `module.main(arguments)`; its pid. Raises ForkServerLost, TimeoutError;
+        then it does not run."""
         if self._writer is None or self.lost.is_set():
-            raise NurseryLost("the warmed process has ended")
+            raise ForkServerLost("the warmed process has ended")
         self._number += 1
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._asked[self._number] = answer
@@ -77,7 +78,7 @@ class Nursery:
             return await answer
 
     async def close(self) -> None:
-        """End the zygote, and with it whatever it still has."""
+        """End the fork server, and with it whatever it still has."""
         if self._writer is not None:
             self._writer.close()
         if self._process is not None:
@@ -108,11 +109,12 @@ class Nursery:
         self.lost.set()
         for answer in self._asked.values():
             if not answer.done():
-                answer.set_exception(NurseryLost("the warmed process has ended"))
+                answer.set_exception(ForkServerLost("the warmed process has ended"))
 
     @staticmethod
     async def _line(reader: asyncio.StreamReader) -> bytes:
-        """The next line; empty at the end. One that dies with requests unread resets the connection: an end as well."""
+        """The next line; empty at the end. One that dies with requests unread resets the connection: an end
+        as well."""
         try:
             return await reader.readline()
         except ConnectionError:

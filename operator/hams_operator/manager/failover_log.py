@@ -1,7 +1,9 @@
-"""What a manager can tell people of the failovers that it commits: how long each took, and what was suspected.
+"""What a manager can tell people of the failovers that it commits: how long each took, and what was
+suspected.
 
-A machine around the manager's machine: it hands every event on and every effect back as they are, and only looks. What it found goes to `tell`,
-once per replica set that began an epoch without its former primary having handed it over.
+A machine around the manager's machine: it hands every event on and every effect back as they are, and only
+looks. What it found goes to `tell`, once per replica set that began an epoch without its former primary
+having handed it over.
 """
 
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from hams_protocol.topology import ReplicaSet, Topology
 from hams_wire.records import FailoverRecord
 
 
-class Chronicle:
+class FailoverLog:
     """`Machine` of a manager's node. `tell(name of the set, what is known)`."""
 
     def __init__(self, machine: ManagerMachine, tell: Callable[[str, FailoverRecord], None]) -> None:
@@ -69,7 +71,8 @@ class Chronicle:
     def _cause(
         self, old: ReplicaSet, before: Topology, after: Topology
     ) -> tuple[InstanceId, tuple[float, str]] | None:
-        """The former primary, if it was suspected; else whoever's end made this state stem from what is no more: the first one suspected."""
+        """The former primary, if it was suspected; else whoever's end made this state stem from what is no
+        more: the first one suspected."""
         if old.primary in self._since:
             return old.primary, self._since[old.primary]
         moved = {
@@ -81,7 +84,8 @@ class Chronicle:
         return min(causes, key=lambda item: item[1][0], default=None)
 
     def _forget(self, topology: Topology) -> None:
-        """Who is suspected no more; not yet who was revoked and whose set has still to find another primary."""
+        """Who is suspected no more; not yet who was revoked and whose set has still to find another
+        primary."""
         suspects = self._machine.suspects
         leading = {item.primary for item in topology.sets}
         revoked = set(topology.revoked)

@@ -1,12 +1,12 @@
 """A warmed process that forks others: imports are paid once, not once per process.
 
-It imports what its children need, then reads requests from a socket, one JSON object per line, forks, and reports exits. It never runs
-an event loop or a thread of its own, so that a fork is safe. Children die with it, and it dies with whoever started it
-(PR_SET_PDEATHSIG): nothing is ever left behind.
+It imports what its children need, then reads requests from a socket, one JSON object per line, forks, and
+reports exits. It never runs an event loop or a thread of its own, so that a fork is safe. Children die with
+it, and it dies with whoever started it (PR_SET_PDEATHSIG): nothing is ever left behind.
 
-Request: `{"id": n, "module": "a.b", "arguments": [...], "environment": {...}, "folder": path, "log": path}`: the child calls
-`a.b.main(arguments)` and ends with what that returns. Answers: `{"id": n, "pid": pid}`; `{"pid": pid, "status": exit status, negative for a
-signal}`.
+Request: `{"id": n, "module": "a.b", "arguments": [...], "environment": {...}, "folder": path, "log":
+path}`: the child calls `a.b.main(arguments)` and ends with what that returns. Answers: `{"id": n, "pid":
+pid}`; `{"pid": pid, "status": exit status, negative for a signal}`.
 """
 
 import gc
@@ -19,11 +19,12 @@ import socket
 import sys
 import traceback
 
-from hams_operator.local.leash import die_with_parent
+from hams_operator.local.parent_death_signal import die_with_parent
 
 
 def main() -> None:
-    """`python -m hams_operator.local.zygote FD MODULE...`: warm up, then serve until the socket closes."""
+    """`python -m hams_operator.local.fork_server FD MODULE...`: warm up, then serve until the socket
+    closes."""
     descriptor, *modules = sys.argv[1:]
     die_with_parent(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,14 +1,17 @@
 """When a silent peer becomes a suspect: phi accrual, and only if this instance itself was on time.
 
-Each peer's gaps between signs of life are kept (the newest `suspicion_gaps`); taking them for normally distributed, phi is the negative
-decimal logarithm of the probability that a gap as long as the present one comes up (Hayashibara et al. 2004). Akka's detector is the model:
-a least deviation, so that a very regular peer is not suspected of a moment's delay, and an acceptable pause, which is `suspect_after_s` here; so is
-its threshold. Cassandra's gave the rest: gaps above a bound teach nothing, for that peer was stopped, not slow, and after a delay of its
-own an instance marks nobody (`Lateness`, in the core). The silence allowed is never below what the graph asks for (`suspect_after_s`) and
-never above `suspicion_stretch_max` times that. A suspicion that was wrong (the peer is heard again over the same connection) doubles the
-least silence for that peer, within the same bound; each `suspicion_calm_s` without another one halves it again.
+Each peer's gaps between signs of life are kept (the newest `suspicion_gaps`); taking them for normally
+distributed, phi is the negative decimal logarithm of the probability that a gap as long as the present one
+comes up (Hayashibara et al. 2004). Akka's detector is the model: a least deviation, so that a very regular
+peer is not suspected of a moment's delay, and an acceptable pause, which is `suspect_after_s` here; so is its
+threshold. Cassandra's gave the rest: gaps above a bound teach nothing, for that peer was stopped, not slow,
+and after a delay of its own an instance marks nobody (`Lateness`, in the core). The silence allowed is never
+below what the graph asks for (`suspect_after_s`) and never above `suspicion_stretch_max` times that. A
+suspicion that was wrong (the peer is heard again over the same connection) doubles the least silence for that
+peer, within the same bound; each `suspicion_calm_s` without another one halves it again.
 
-A suspicion is a reason to ask, no verdict: safety never depends on it. Pure: time is an argument, any monotonic clock in seconds.
+A suspicion is a reason to ask, no verdict: safety never depends on it. Pure: time is an argument, any
+monotonic clock in seconds.
 
 Never: sees a message, acts, forgets by itself.
 """
@@ -90,7 +93,7 @@ class Rhythm:
         return min(max(unlikely_s, least_s), limits.suspicion_stretch_max * suspect_after_s)
 
 
-class Suspicion:
+class FailureDetector:
     """All peers that an instance expects to hear from. `lateness`: its own."""
 
     def __init__(self, suspect_after_s: float, check_every_s: float) -> None:
@@ -130,7 +133,8 @@ class Suspicion:
         return 0.0 if self._checked_s is None else max(now - self._checked_s - self._check_every_s, 0.0)
 
     def check(self, now: float) -> list[InstanceId]:
-        """Who has become a suspect since the last check. Each is named once per silence; nobody is while this instance itself runs late."""
+        """Who has become a suspect since the last check. Each is named once per silence; nobody is while this
+        instance itself runs late."""
         stall = self.late_s(now)
         if stall > self._check_every_s:
             for rhythm in self._peers.values():

@@ -1,8 +1,9 @@
-"""What a manager tells people of a failover: from the first suspicion to the commit, once, and of those moves only that it committed itself."""
+"""What a manager tells people of a failover: from the first suspicion to the commit, once, and of those moves
+only that it committed itself."""
 
 from dataclasses import replace
 
-from hams_operator.manager.chronicle import Chronicle
+from hams_operator.manager.failover_log import FailoverLog
 from hams_protocol.effects import Effect, Propose
 from hams_protocol.events import CasDone, CasFailed, Event, Tick, TopologyLearnt
 from hams_protocol.graph import FrontendSpec, Graph, GraphData, Mode, RecoverySpec
@@ -36,16 +37,16 @@ class Scene:
     def __init__(self) -> None:
         self.machine = Machine()
         self.told: list[tuple[str, FailoverRecord]] = []
-        self.chronicle = Chronicle(self.machine, lambda name, record: self.told.append((name, record)))  # type: ignore[arg-type]
-        self.chronicle.step(TopologyLearnt(BEFORE, 4), 0.0)
+        self.failover_log = FailoverLog(self.machine, lambda name, record: self.told.append((name, record)))  # type: ignore[arg-type]
+        self.failover_log.step(TopologyLearnt(BEFORE, 4), 0.0)
 
     def suspect(self, instance: str, at: float, reason: str = "its connection broke") -> None:
         self.machine.suspects = {**self.machine.suspects, instance: reason}
-        self.chronicle.step(Tick(), at)
+        self.failover_log.step(Tick(), at)
 
     def propose(self, topology: Topology, at: float) -> None:
         self.machine.answer = [Propose(4, topology)]
-        self.chronicle.step(Tick(), at)
+        self.failover_log.step(Tick(), at)
         self.machine.answer = []
 
 
@@ -54,7 +55,7 @@ def test_a_failover_took_from_the_first_suspicion_until_its_commit() -> None:
     scene.suspect("a-1", 1.0)
     scene.suspect("a-1", 1.01)  # probed again
     scene.propose(AFTER, 1.02)
-    scene.chronicle.step(CasDone(AFTER, 5), 1.034)
+    scene.failover_log.step(CasDone(AFTER, 5), 1.034)
     assert scene.told == [("a", FailoverRecord(2, 34, "a-1: its connection broke"))]
 
 
@@ -63,9 +64,9 @@ def test_it_is_told_once_also_where_the_watch_was_faster_than_the_answer() -> No
     scene.suspect("a-1", 1.0)
     scene.propose(AFTER, 1.02)
     scene.machine.suspects = {}
-    scene.chronicle.step(TopologyLearnt(AFTER, 5), 1.03)
-    scene.chronicle.step(CasDone(AFTER, 5), 1.04)
-    scene.chronicle.step(TopologyLearnt(AFTER, 5), 1.05)
+    scene.failover_log.step(TopologyLearnt(AFTER, 5), 1.03)
+    scene.failover_log.step(CasDone(AFTER, 5), 1.04)
+    scene.failover_log.step(TopologyLearnt(AFTER, 5), 1.05)
     assert [name for name, _ in scene.told] == ["a"]
 
 
@@ -74,10 +75,10 @@ def test_a_revocation_that_came_first_does_not_stop_the_clock() -> None:
     scene.suspect("a-1", 1.0)
     revoked = replace(BEFORE, generation=5, revoked=("a-1",))
     scene.machine.suspects = {}
-    scene.chronicle.step(TopologyLearnt(revoked, 5), 1.1)
+    scene.failover_log.step(TopologyLearnt(revoked, 5), 1.1)
     moved = replace(AFTER, generation=6)
     scene.propose(moved, 1.2)
-    scene.chronicle.step(CasDone(moved, 6), 1.25)
+    scene.failover_log.step(CasDone(moved, 6), 1.25)
     assert scene.told == [("a", FailoverRecord(2, 250, "a-1: its connection broke"))]
 
 
@@ -86,7 +87,7 @@ def test_a_set_that_went_back_with_another_names_whose_end_it_was() -> None:
     scene.suspect("a-1", 1.0)
     both = replace(AFTER, sets=(AFTER.sets[0], ReplicaSet("b", 2, "b-1", (), (), ((1, 3),))))
     scene.propose(both, 1.1)
-    scene.chronicle.step(CasDone(both, 5), 1.2)
+    scene.failover_log.step(CasDone(both, 5), 1.2)
     assert dict(scene.told)["b"] == FailoverRecord(2, 200, "a-1: its connection broke")
 
 
@@ -94,9 +95,9 @@ def test_what_another_manager_committed_or_a_primary_handed_over_is_not_told() -
     scene = Scene()
     scene.suspect("a-1", 1.0)
     scene.propose(AFTER, 1.1)
-    scene.chronicle.step(CasFailed(AFTER, 5), 1.2)
+    scene.failover_log.step(CasFailed(AFTER, 5), 1.2)
     handed = Topology(6, (ReplicaSet("a", 3, "a-1", ("a-2",)), ReplicaSet("b", 1, "b-1")))
-    scene.chronicle.step(TopologyLearnt(handed, 6), 2.0)
+    scene.failover_log.step(TopologyLearnt(handed, 6), 2.0)
     assert scene.told == []
 
 
@@ -104,8 +105,8 @@ def test_who_is_cleared_is_suspected_anew_the_next_time() -> None:
     scene = Scene()
     scene.suspect("a-1", 1.0)
     scene.machine.suspects = {}
-    scene.chronicle.step(Tick(), 2.0)
+    scene.failover_log.step(Tick(), 2.0)
     scene.suspect("a-1", 5.0, "silent for 0.200 s")
     scene.propose(AFTER, 5.1)
-    scene.chronicle.step(CasDone(AFTER, 5), 5.2)
+    scene.failover_log.step(CasDone(AFTER, 5), 5.2)
     assert scene.told == [("a", FailoverRecord(2, 200, "a-1: silent for 0.200 s"))]

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from hams_operator.local.nursery import Nursery, NurseryLost
+from hams_operator.local.fork_client import ForkClient, ForkServerLost
 
 
 async def _run(folder: Path, body: str) -> tuple[int, str]:
     """The exit status and the log of a forked process whose `main` has this body."""
     (folder / "own.py").write_text(f"import sys\ndef main(arguments):\n    {body}\n")
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    nursery = Nursery(lambda pid, status: ended.set_result(status))
-    await nursery.start(("json",), folder / "warm.log")
+    fork_client = ForkClient(lambda pid, status: ended.set_result(status))
+    await fork_client.start(("json",), folder / "warm.log")
     try:
-        await nursery.spawn("own", [], {}, folder, folder / "own.log")
+        await fork_client.spawn("own", [], {}, folder, folder / "own.log")
         status = await ended
     finally:
-        await nursery.close()
+        await fork_client.close()
     return status, (folder / "own.log").read_text()
 
 
@@ -48,15 +48,15 @@ async def test_files_of_the_current_folder_are_not_taken_for_the_standard_librar
 
 async def test_one_that_dies_with_requests_unread_is_lost(tmp_path):
     """Closing a Unix socket with bytes unread resets it: whoever waits is told all the same."""
-    nursery = Nursery(lambda pid, status: None)
+    fork_client = ForkClient(lambda pid, status: None)
     ours, theirs = socket.socketpair()
-    reader, nursery._writer = await asyncio.open_connection(sock=ours)
-    nursery._reading = asyncio.create_task(nursery._read(reader))
-    asked = asyncio.create_task(nursery.spawn("m", [], {}, tmp_path, tmp_path / "log"))
+    reader, fork_client._writer = await asyncio.open_connection(sock=ours)
+    fork_client._reading = asyncio.create_task(fork_client._read(reader))
+    asked = asyncio.create_task(fork_client.spawn("m", [], {}, tmp_path, tmp_path / "log"))
     theirs.setblocking(False)
     await asyncio.get_running_loop().sock_recv(theirs, 1)
     theirs.close()
-    with pytest.raises(NurseryLost):
+    with pytest.raises(ForkServerLost):
         await asked
-    assert nursery.lost.is_set()
-    await nursery.close()
+    assert fork_client.lost.is_set()
+    await fork_client.close()
