@@ -9,6 +9,8 @@ from e2e.scenarios.run import LOOK_S, GraphRun
 from hams_operator.chaos.scenarios import Aim, drained
 from hams_operator.plan.pods_seen import pod_of
 
+MOVES_MAX = 6
+
 
 def node_of_primary(run: GraphRun, operator: str) -> str:
     """Where an operator's primary runs; moved away from node 0, which holds the control plane, by deleting it
@@ -21,6 +23,27 @@ def node_of_primary(run: GraphRun, operator: str) -> str:
         run.changed()
         run.redundant()
     raise AssertionError(f"the primary of {operator} stays on node 0")
+
+
+def apart(run: GraphRun) -> None:
+    """Until no set has all its copies on one node, nor are all managers on one: Kubernetes puts them there where the
+    other nodes were not ready for a moment. A copy that is no primary moves."""
+    for _ in range(MOVES_MAX):
+        nodes = {name: item["spec"].get("nodeName", "") for name, item in run.pods().items()}
+        topology = run.known()
+        groups = [[found["primary"], *found["inSync"]] for found in topology["sets"].values()]
+        groups.append([name for name, of in topology["members"].items() if of == "manager"])
+        for group in groups:
+            homes = [pod for name in group if name and (pod := pod_of(name, list(nodes))) is not None]
+            if len(homes) > 1 and len({nodes[pod] for pod in homes}) == 1:
+                run.delete(homes[-1])
+                run.changed()
+                run.redundant()
+                break
+        else:
+            run.faults.clear()  # the scenario has not begun
+            return
+    raise AssertionError(f"copies stay on one node after {MOVES_MAX} moves")
 
 
 def test_F15_a_node_is_drained(chain: GraphRun) -> None:
@@ -39,6 +62,7 @@ def test_F16_F17_a_node_is_cut_off_and_returns(chain: GraphRun) -> None:
     """Failover does not wait for Kubernetes to notice; what the cut-off instances say when they are back is
     refused."""
     node = node_of_primary(chain, "b")
+    apart(chain)
     epoch = chain.epoch_of("b")
     cut_off = chain.instance_of("b", "primary")
     number = int(node.removeprefix("node"))
