@@ -91,6 +91,7 @@ def test_F43_a_primary_dies_where_no_replacement_can_start(chain: GraphRun) -> N
         for _ in range(KILLS):
             chain.redundant()
             chain.answered(50)
+            struck = time.monotonic()
             try:
                 chain.cluster.kubectl("cordon", *nodes)
                 epoch = chain.epoch_of("b")

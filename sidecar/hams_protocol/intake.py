@@ -25,7 +25,6 @@ from hams_protocol.messages import (
     Completion,
     Consumed,
     Deliver,
-    DoneEntry,
     Durable,
     Fence,
     FenceAnswer,
@@ -46,7 +45,6 @@ from hams_protocol.messages import (
     StateCopy,
     StateRecord,
     Token,
-    TokenAck,
     TokenAcks,
 )
 
@@ -64,10 +62,8 @@ class Names:
         self._of = of
         self._shards = graph.data.frontend.shards
         self._slots = {op.name: op.slots for op in operators}
-        self._operators = frozenset(self._slots)
-        self._stateful = frozenset(op.name for op in operators if op.stateful)
-        self._sets = self._stateful.union(graph.shard_names)
-        self._sources = self._operators.union(SINKS)
+        self._sets = frozenset(op.name for op in operators if op.stateful).union(graph.shard_names)
+        self._sources = SINKS.union(self._slots)
         self._lanes = {op.name: frozenset(op.lanes) for op in operators}
         self._lanes[FRONTEND] = frozenset(((),))
         self._edges = frozenset(
@@ -161,8 +157,6 @@ class Names:
                 self._known_tokens(entry.tokens)
             elif isinstance(entry, Admit) and entry.origin is not None:
                 self._known_token(entry.origin)
-            else:
-                assert isinstance(entry, Admit | DoneEntry), f"{type(entry).__name__} is a log entry"
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -175,14 +169,11 @@ class Names:
         self._known_unit(token.source, token.request, token.lane)
         self._known_deps(token.deps)
 
-    def _ack(self, ack: TokenAck) -> None:
-        self._known_edge(ack.source, ack.target)
-        self._known_unit(ack.source, ack.unit.request, ack.unit.lane)
-
     def _token_acks(self, message: Message) -> None:
         assert isinstance(message, TokenAcks)
         for ack in message.acks:
-            self._ack(ack)
+            self._known_edge(ack.source, ack.target)
+            self._known_unit(ack.source, ack.unit.request, ack.unit.lane)
 
     def _attempt(self, message: Message) -> None:
         assert isinstance(message, Attempt)
