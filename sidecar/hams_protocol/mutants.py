@@ -167,6 +167,7 @@ REGISTRY: dict[str, str] = {
     "outputs-without-own-dep": "outputs do not depend on the version that they were released with (section "
     "2)",
     "poison-runs-for-ever": "a request that kills its model each time is tried without end (section 3)",
+    "replaced-is-dead": "an owner that is replaced alive counts as dead of what it had announced (section 3)",
     "receipt-counts-as-apply": "the receipt of a record makes its version durable (section 2)",
     "record-ack-of-old-epoch": "an acknowledgement of an epoch that has ended counts in the next one "
     "(section 2)",

@@ -21,13 +21,26 @@ class Retained:
     """One token on one edge. `owner` is who it was last sent to; `held` whether that owner has acknowledged
     it in that epoch.
 
-    `attempts` is what its owners have said of it (section 3, poison), `said` the number of the newest word of
-    the present one. `losses`: how many owners were revoked that it was sent to. Who had acknowledged it may
+    `attempts` is how many of its owners have died of it, as far as is known (section 3, poison), `said` the
+    number of the newest word of the present one, and `alone_in` the epoch in which that one has announced to
+    run it alone, if it has. `losses`: how many owners were revoked that it was sent to. Who had acknowledged it may
     have died of it; who had not, only if that happens again: acknowledgements are late on purpose, and a
     first failover shall not run everything alone.
     """
 
-    __slots__ = ("attempts", "due", "epoch", "gone", "held", "losses", "owner", "said", "target", "token")
+    __slots__ = (
+        "alone_in",
+        "attempts",
+        "due",
+        "epoch",
+        "gone",
+        "held",
+        "losses",
+        "owner",
+        "said",
+        "target",
+        "token",
+    )
 
     def __init__(self, target: str, token: Token) -> None:
         self.target = target
@@ -38,8 +51,15 @@ class Retained:
         self.gone = False
         self.attempts = 0
         self.said = 0
+        self.alone_in: int | None = None
         self.losses = 0
         self.due = 0.0
+
+    def note(self, word: Attempt) -> None:
+        """What its present owner says of it."""
+        self.said = word.serial
+        self.alone_in = word.alone_in
+        self.attempts = word.attempts if word.alone_in is None else word.attempts - 1
 
 
 class Outbox:
@@ -69,11 +89,10 @@ class Outbox:
         entry = edges[key] = Retained(target, token)
         foretold = self._foretold.get(token.request, {}).pop(key, None) if self._foretold else None
         if foretold is not None:
-            entry.attempts = foretold[1].attempts
-        effects = self._send(entry, now)
-        if foretold is not None and entry.owner == foretold[0]:
-            entry.said = foretold[1].serial  # an older word of this owner may still be on its way
-        return effects
+            entry.owner, word = foretold
+            entry.note(word)
+            self._count_death(entry)
+        return self._send(entry, now)
 
     def tokens(self, request: RequestId) -> Iterable[tuple[str, Token]]:
         """(target, token) of everything retained for a request."""
@@ -97,17 +116,33 @@ class Outbox:
     def owners_changed(self, now: float) -> list[Effect]:
         """A new topology: whatever the present owners have not acknowledged goes to them at once."""
         effects: list[Effect] = []
-        revoked = self._knowledge.topology.revoked
         for request, edges in self._requests.items():
             for entry in edges.values():
                 owner, epoch = self._knowledge.owner(entry.target, request)
                 if owner != entry.owner or (epoch != entry.epoch and not mutants.on("ack-without-epoch")):
-                    if owner != entry.owner and entry.owner in revoked:
-                        entry.losses += 1
-                        if entry.held or entry.losses > 1:
-                            entry.attempts = max(entry.attempts, 1)
+                    self._count_death(entry)
                     effects += self._send(entry, now)
         return effects
+
+    def _count_death(self, entry: Retained) -> None:
+        """Its owner or the epoch may have changed. An owner that is revoked counts as dead, and as dead of this
+        token if it had announced a run alone in the very epoch that its revocation ended.
+
+        One that is replaced alive has given that run up: nobody died of it. So has one that began another
+        epoch meanwhile, and the next announcement is for that one.
+        """
+        owner, epoch = self._knowledge.owner(entry.target, entry.token.request)
+        alone_in = entry.alone_in
+        if owner != entry.owner and (
+            entry.owner in self._knowledge.topology.revoked or mutants.on("replaced-is-dead")
+        ):
+            entry.losses += 1
+            if alone_in is not None and alone_in + 1 >= epoch:
+                entry.attempts += 1
+            elif entry.held or entry.losses > 1:
+                entry.attempts = max(entry.attempts, 1)
+        if owner != entry.owner or (alone_in is not None and alone_in < epoch):
+            entry.alone_in = None
 
     def resend_to(self, peer: InstanceId, now: float) -> list[Effect]:
         """The connection to `peer` was made anew: what it has not acknowledged may have been lost."""
@@ -141,7 +176,7 @@ class Outbox:
         if entry is None or entry.owner != sender:
             return False
         if word.serial > entry.said:
-            entry.attempts, entry.said = word.attempts, word.serial
+            entry.note(word)
         return True
 
     def tick(self, now: float) -> list[Effect]:

@@ -26,12 +26,13 @@ FOREVER = float("inf")
 class Word:
     """What was said of one token, and is not acknowledged yet."""
 
-    __slots__ = ("attempts", "due", "serial", "token")
+    __slots__ = ("alone_in", "attempts", "due", "serial", "token")
 
-    def __init__(self, token: Token, attempts: int, serial: int) -> None:
+    def __init__(self, token: Token, attempts: int, serial: int, alone_in: int | None) -> None:
         self.token = token
         self.attempts = attempts
         self.serial = serial
+        self.alone_in = alone_in
         self.due = 0.0
 
 
@@ -48,16 +49,9 @@ class Attempts:
         self._announced: Unit | None = None
         self._of_announced: tuple[Token, ...] = ()
         self._parked: dict[UnitId, Unit] = {}
-        self._spared: dict[UnitId, int] = {}
         self._outlived: dict[UnitId, None] = {}
 
     # -- counts ----------------------------------------------------------------------------------------------
-
-    def counted(self, unit: UnitId, told: int) -> int:
-        """How many have died of it, by what its upstream tells, which may not have heard yet that nobody died
-        when the epoch before ended."""
-        spared = self._spared.get(unit, told)
-        return spared if told == spared + 1 else told
 
     def isolate(self, unit: Unit) -> None:
         """The unit runs in a batch of its own from now on; this proxy is there to say so."""
@@ -121,7 +115,7 @@ class Attempts:
             effects = self._tell([(token, unit.attempts) for token in unit.used], now)
         elif self._announced is None and self.is_settled() and is_safe(unit):
             self._announced, self._of_announced = unit, unit.used
-            effects = self._tell([(token, unit.attempts + 1) for token in unit.used], now)
+            effects = self._tell([(token, unit.attempts + 1) for token in unit.used], now, alone=True)
             if self.is_settled():  # nobody upstream is to be told, or a test lets it go
                 return True, effects
             queue.add_first(unit, now)
@@ -189,18 +183,12 @@ class Attempts:
             del self._outlived[unit]
         self._settle()
 
-    def clear(self, goes_on: bool, now: float) -> None:
-        """A new epoch: all tokens come again. Nobody died of who was announced: a primary that `goes_on` says
-        so, and does not count it meanwhile."""
-        unit, self._announced = self._announced, None
+    def clear(self) -> None:
+        """A new epoch: all tokens come again. An announcement counts for the epoch before only, so the owners
+        upstream take it back by themselves."""
+        self._announced = None
         self._open.clear()
         self._parked.clear()
-        self._spared.clear()
-        if unit is not None and goes_on:
-            self._spared[unit.id] = unit.attempts
-            self._tell(
-                [(token, unit.attempts) for token in self._of_announced], now - limits.resend_after_s
-            )  # by the tick that is due
         self._settle()
 
     def tick(self, now: float) -> list[Effect]:
@@ -221,13 +209,14 @@ class Attempts:
         if not self._open:
             self._holds_until = FOREVER
 
-    def _tell(self, counts: list[tuple[Token, int]], now: float) -> list[Effect]:
+    def _tell(self, counts: list[tuple[Token, int]], now: float, alone: bool = False) -> list[Effect]:
         effects: list[Effect] = []
         for token, attempts in counts:
             if token.request not in self._knowledge.completed:
                 self._serial += 1
+                epoch = self._knowledge.owner(self._op, token.request)[1] if alone else None
                 word = self._open[token.source, token.request, token.lane] = Word(
-                    token, attempts, self._serial
+                    token, attempts, self._serial, epoch
                 )
                 effects += self._say(word, now)
         if self._open and counts:
@@ -242,7 +231,16 @@ class Attempts:
             return []
         return [
             Send(
-                owner, Attempt(token.source, self._op, token.request, token.lane, word.attempts, word.serial)
+                owner,
+                Attempt(
+                    token.source,
+                    self._op,
+                    token.request,
+                    token.lane,
+                    word.attempts,
+                    word.serial,
+                    word.alone_in,
+                ),
             )
         ]
 

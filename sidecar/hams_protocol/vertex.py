@@ -269,7 +269,7 @@ class Vertex(ABC):
                 return []
         unit = self.joins.add(token)
         if message.attempts:
-            unit.attempts = max(unit.attempts, self.attempts.counted(unit.id, message.attempts))
+            unit.attempts = max(unit.attempts, message.attempts)
         self._acknowledge(sender, message, self.joins.value_held(unit, token), now)
         return self.unit_changed(unit, now)
 

@@ -313,6 +313,19 @@ def told_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def replaced_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """Models downstream die, so their requests run alone; meanwhile upstream fails over, and downstream goes back
+    with all its instances alive."""
+    up, down = first(graph), last(graph)
+    at = rng.uniform(0, span / 4)
+    dies = sorted(at + rng.uniform(0.02, span) for _ in range(4))
+    return [
+        hold(at, "StateRecord", f"op:{up}", f"op:{up}", 0.05, span + 0.3),
+        *(Fault(moment, "kill-model-alone", f"primary:{down}") for moment in dies),
+        *(kill(moment + rng.uniform(0.0, 0.05), f"primary:{up}") for moment in dies),
+    ]
+
+
 def silent_primary(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of a fan-out dies between two deliveries. Who received the first leads a set; its answer to
     the heir is lost. Its follower answers, gets the record of what its leader made of the value, and takes
@@ -631,6 +644,9 @@ LATE: dict[str, Scenario] = {
         ("fan-stateful", "diamond-interleave", "diamond-combine"),
         told_alone,
         backups=1,
+    ),
+    "replaced-alone": Scenario(
+        "replaced alive while it runs a suspect alone", ("sandwich", "chain"), replaced_alone, backups=2
     ),
     "silent-primary": Scenario(
         "a fan-out's owner dies, and who leads a successor's set before it has answered",

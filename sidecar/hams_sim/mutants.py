@@ -114,6 +114,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "unreadable-runs": ("unreadable",),
     "tainted-primary-joins": ("tainted-lives",),
     "update-with-orphans": ("before-update",),
+    "replaced-is-dead": ("replaced-alone",),
     "rollback-drops-keeper": ("keeper-alone",),
     "durable-before-rollback": ("keeper-alone",),
     "early-ask-ignored": ("told-alone",),

@@ -81,6 +81,71 @@ def test_what_is_said_of_a_token_yet_to_come_is_remembered(wire):
     assert sent.attempts == 2
 
 
+def announced(epoch):
+    """q-1 is about to run R0 alone. One instance has died of it before."""
+    return Attempt("p", "q", R0, (), 3, 7, epoch)
+
+
+SET_OF_P = rset("p", "p-1")
+FAILED_OVER = rset("q", "q-2", epoch=2, ends=((1, 0),))
+
+
+def test_an_owner_that_dies_while_it_runs_a_token_alone_is_counted(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    assert outbox.attempted("q-1", announced(1))
+    assert [sent.attempts for sent in of(outbox.resend_to("q-1", 0.5), Deliver)] == [2], "it has not died yet"
+    knowledge.learn(topo(2, SET_OF_P, FAILED_OVER, revoked=("q-1",)), 2)
+    assert [sent.attempts for sent in of(outbox.owners_changed(1.0), Deliver)] == [3]
+
+
+def test_an_owner_that_is_replaced_alive_has_not_died_of_what_it_announced(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    outbox.attempted("q-1", announced(1))
+    knowledge.learn(topo(2, SET_OF_P, rset("q", "q-2", "q-1", epoch=2, ends=((1, 0),))), 2)
+    assert [sent.attempts for sent in of(outbox.owners_changed(1.0), Deliver)] == [2]
+    knowledge.learn(topo(3, SET_OF_P, rset("q", "q-2", epoch=2, ends=((1, 0),)), revoked=("q-1",)), 3)
+    outbox.owners_changed(2.0)
+    assert [sent.attempts for sent in of(outbox.resend_to("q-2", 2.0), Deliver)] == [2]
+
+
+def test_an_owner_that_began_another_epoch_has_given_up_what_it_announced_before(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    outbox.attempted("q-1", announced(1))
+    knowledge.learn(topo(2, SET_OF_P, rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),))), 2)
+    assert [sent.attempts for sent in of(outbox.owners_changed(1.0), Deliver, "q-1")] == [2]
+    knowledge.learn(topo(3, SET_OF_P, rset("q", "q-2", epoch=3, ends=((1, 0), (2, 0))), revoked=("q-1",)), 3)
+    assert [sent.attempts for sent in of(outbox.owners_changed(2.0), Deliver, "q-2")] == [2]
+
+
+def test_two_epochs_that_come_as_one_do_not_turn_an_announcement_into_a_death(wire):
+    knowledge, outbox = wire
+    outbox.put("q", value("p", R0, "p-1:1"), 0.0)
+    outbox.attempted("q-1", announced(1))
+    knowledge.learn(topo(3, SET_OF_P, rset("q", "q-2", epoch=3, ends=((1, 0), (2, 0))), revoked=("q-1",)), 3)
+    assert [sent.attempts for sent in of(outbox.owners_changed(1.0), Deliver, "q-2")] == [2], (
+        "it may have begun the epoch between them, and given the run up"
+    )
+
+
+def test_who_ran_a_token_alone_before_it_was_there_counts_only_if_it_died(wire):
+    knowledge, outbox = wire
+    assert outbox.attempted("q-1", announced(1))
+    knowledge.learn(topo(2, SET_OF_P, FAILED_OVER, revoked=("q-1",)), 2)
+    assert [sent.attempts for sent in of(outbox.put("q", value("p", R0, "p-1:1"), 0.0), Deliver)] == [3]
+
+
+def test_who_announced_a_token_before_it_was_there_and_lives_is_not_counted(wire):
+    knowledge, outbox = wire
+    assert outbox.attempted("q-1", announced(1))
+    (sent,) = of(outbox.put("q", value("p", R0, "p-1:1"), 0.0), Deliver)
+    assert sent.attempts == 2
+    knowledge.learn(topo(2, SET_OF_P, FAILED_OVER, revoked=("q-1",)), 2)
+    assert [sent.attempts for sent in of(outbox.owners_changed(1.0), Deliver)] == [3]
+
+
 def test_an_older_word_does_not_undo_one_that_came_before_the_token(wire):
     _, outbox = wire
     assert outbox.attempted("q-1", Attempt("p", "q", R0, (), 0, 8))

@@ -673,10 +673,7 @@ class StatefulMachine(Vertex):
         self.joins.clear()
         self.queue.clear()
         self.outbox.clear()
-        self.attempts.clear(
-            self.primary is not None and self.knowledge.set_of(self.operator.name).primary == self.instance,
-            now,
-        )
+        self.attempts.clear()
 
     def _stop(self, reason: str, keep: bool = False) -> list[Effect]:
         """`keep`: the state may be needed yet, if the topology names this instance in its epoch."""
