@@ -31,6 +31,14 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+def generator_states() -> list[Any]:
+    """The state of the global generator of each device, in order; none without CUDA in use."""
+    torch = torch_module()
+    if torch is None or not torch.cuda.is_initialized():
+        return []
+    return list(torch.cuda.get_rng_state_all())
+
+
 class Staging:
     """Side streams and pinned buffers of one state."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hams_sdk import cuda
 from hams_sdk.datatypes import is_tensor, torch_module
 
 DEPTH_MAX = 10
@@ -37,6 +38,10 @@ def fingerprint(value: Any) -> dict[str, str]:
         found["the global generator of torch"] = hashlib.sha256(
             torch.get_rng_state().numpy().tobytes()
         ).hexdigest()[:16]
+        for device, state in enumerate(cuda.generator_states()):
+            found[f"the global generator of torch on GPU {device}"] = hashlib.sha256(
+                state.numpy().tobytes()
+            ).hexdigest()[:16]
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hams_sdk import cuda
 from hams_sdk.datatypes import NUMPY, Array, torch_module
 from hams_sdk.errors import ModelFault
 from hams_sdk.specs import OperatorSpec, TensorSpec
@@ -77,14 +78,15 @@ def _given(spec: TensorSpec, value: Any) -> Array:
 
 
 class Generators:
-    """The states of the global generators of `random`, `numpy.random` and torch (its CPU's), to be put
-    back."""
+    """The states of the global generators of `random`, `numpy.random` and torch (its CPU's, and its GPUs' if
+    they are in use), to be put back."""
 
     def __init__(self) -> None:
         self._random = random.getstate()
         self._numpy = np.random.get_state()
         torch = torch_module()
         self._torch = None if torch is None else torch.get_rng_state()
+        self._cuda = [] if self._torch is None else cuda.generator_states()
 
     def restore(self) -> None:
         """Put them back."""
@@ -92,3 +94,5 @@ class Generators:
         np.random.set_state(self._numpy)
         if self._torch is not None:
             torch_module().set_rng_state(self._torch)
+        for device, state in enumerate(self._cuda):
+            torch_module().cuda.set_rng_state(state, device)
