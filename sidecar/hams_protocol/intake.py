@@ -30,7 +30,6 @@ from hams_protocol.messages import (
     FenceAnswer,
     Freeze,
     FreezeAnswer,
-    Heartbeat,
     Leave,
     LogAck,
     LogAppend,
@@ -79,7 +78,6 @@ class Names:
             StateCopy: self._copy,
             Completion: self._completion,
             Durable: self._durable,
-            Heartbeat: self._heartbeat,
             SlotQuery: self._slot_query,
             SlotAnswer: self._slot_answer,
             LogAppend: self._log_append,
@@ -204,10 +202,6 @@ class Names:
     def _durable(self, message: Message) -> None:
         assert isinstance(message, Durable)
         self._known_deps(message.versions)
-
-    def _heartbeat(self, message: Message) -> None:
-        assert isinstance(message, Heartbeat)
-        self._known_deps(message.durable)
 
     def _slot_query(self, message: Message) -> None:
         assert isinstance(message, SlotQuery)

@@ -457,10 +457,9 @@ class ClientForwardAnswer:
 
 @frozen
 class Heartbeat:
-    """Sent to every connected peer when nothing else was; carries what is cheap to repeat."""
+    """Sent to every connected peer when nothing else was, so that it hears of a newer generation."""
 
     generation: int
-    durable: tuple[Dep, ...] = ()
 
 
 class Health(enum.IntEnum):

@@ -119,6 +119,7 @@ REGISTRY: dict[str, str] = {
     "kept-pending": "a former primary reports its newest record though its dependencies are pending "
     "(section 7.2)",
     "kept-without-consumed": "a kept state comes back without its consumed units (section 6)",
+    "keeper-unaware-of-itself": "who keeps a state downstream does not apply its records when its own versions become durable (section 2)",
     "keeper-forgets": "a keeper forgets what it holds when its set's epoch ends, before a fresh primary has "
     "it (section "
     "7.2)",
@@ -147,6 +148,7 @@ REGISTRY: dict[str, str] = {
     "copy-without-fan-inputs": "a joiner's copy does not bring along what came from fan-outs (section 7.7)",
     "handed-slot-forgotten": "who has handed a slot over does not tell what it had received for it (section "
     "4)",
+    "oldest-not-asked-for": "a primary asks only for what its newest state depends on (section 2)",
     "one-shard-asked": "a new slot owner with a sink asks one shard only (section 4)",
     "orphan-adopted": "a new slot owner takes over a value that is an orphan (section 4)",
     "first-answer-decides": "a failover goes on with the first backup that has answered its Freeze, and "

@@ -171,10 +171,10 @@ class Vertex(ABC):
         if isinstance(message, Completion):
             return self._completion(message)
         if isinstance(message, Heartbeat):
-            effects: list[Effect] = []
-            if message.generation > self.knowledge.topology.generation:
-                effects.append(Send(sender, AskTopology(self.knowledge.topology.generation)))
-            return effects + self._announced(Durable(message.durable), now) if message.durable else effects
+            known_generation = self.knowledge.topology.generation
+            return (
+                [Send(sender, AskTopology(known_generation))] if message.generation > known_generation else []
+            )
         if isinstance(message, TopologyNews):
             return self.learn_topology(TopologyLearnt(message.topology, -1), now)
         if isinstance(message, AskTopology):

@@ -115,6 +115,8 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "tainted-primary-joins": ("tainted-lives",),
     "update-with-orphans": ("before-update",),
     "replaced-is-dead": ("replaced-alone",),
+    "keeper-unaware-of-itself": ("late-replacement",),
+    "oldest-not-asked-for": ("out-of-reach",),
     "rollback-drops-keeper": ("keeper-alone",),
     "durable-before-rollback": ("keeper-alone",),
     "early-ask-ignored": ("told-alone",),

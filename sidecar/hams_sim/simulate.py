@@ -300,6 +300,8 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
     recorder.lines.append(HealLine(what="all", at=world.now))
     healed = world.now
     whole_s = limits.converge_after_s if scene is None else scene.whole_s
+    if any(call.poison for call in plan.calls):
+        whole_s = max(whole_s, limits.poison_recovers_s)
     settles_s = whole_s if scene is None or scene.settles_s is None else scene.settles_s
     since = world.now
     while world.now < since + limits.settle_s:

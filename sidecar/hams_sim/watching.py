@@ -101,11 +101,10 @@ class Watching:
             node.generation = generation
         if not node.links:
             return
-        mark = knowledge.watermark(node.of)
         peers = list(node.links)
         peer = peers[int(self._world.shell_rng.random() * len(peers))]
         if self._world.nodes[peer].alive:
-            self._world.network.send(node, peer, Heartbeat(generation, (mark,) if mark is not None else ()))
+            self._world.network.send(node, peer, Heartbeat(generation))
 
     def _tell_generation(self, node: Node, generation: int) -> bool:
         """A heartbeat to every manager within reach, as real shells send them to everybody. It draws nothing,

@@ -14,6 +14,7 @@ from hams_protocol.frozen import frozen
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import (
     Admit,
+    Attempt,
     Deliver,
     Heartbeat,
     Kind,
@@ -143,13 +144,14 @@ def test_an_empty_payload_is_not_the_same_as_none() -> None:
 
 
 def test_a_field_that_an_older_peer_does_not_send_takes_its_default() -> None:
-    code, _ = CODES[Heartbeat]
-    assert codec.decode(code, msgspec.msgpack.encode([7])) == Heartbeat(7)
+    code, _ = CODES[Attempt]
+    older = msgspec.msgpack.encode(["p", "q", [0, 1], [], 2])
+    assert codec.decode(code, older) == Attempt("p", "q", RequestId(0, 1), (), 2)
 
 
 def test_a_field_that_a_newer_peer_adds_is_ignored() -> None:
     code, _ = CODES[Heartbeat]
-    assert codec.decode(code, msgspec.msgpack.encode([7, [], {"new": [1, 2]}])) == Heartbeat(7)
+    assert codec.decode(code, msgspec.msgpack.encode([7, {"new": [1, 2]}])) == Heartbeat(7)
 
 
 def test_a_default_with_a_wire_form_of_its_own_is_taken_too() -> None:

@@ -239,7 +239,7 @@ async def test_the_same_message_to_several_peers(make: Make) -> None:
     a, others = await make("a"), [await make(name) for name in "bcd"]
     introduce(a, *others)
     await a.until_up("b", "c", "d")
-    message = Heartbeat(7, (Dep("p", 1, 2),))
+    message = Durable((Dep("p", 1, 2),))
     for peer in others:
         a.network.send(peer.name, message)
     for peer in others:

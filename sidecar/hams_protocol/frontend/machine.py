@@ -409,8 +409,6 @@ class FrontendMachine:
         assert isinstance(message, Heartbeat)
         if message.generation > self._ctx.generation:
             self._ctx.send(sender, AskTopology(self._ctx.generation))
-        if message.durable:
-            self._announced(Durable(message.durable))
 
     def _on_news(self, sender: InstanceId, message: Message) -> None:
         assert isinstance(message, TopologyNews)

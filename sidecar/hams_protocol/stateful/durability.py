@@ -255,7 +255,8 @@ class Durability:
         effects += self._serve_joiners(now)
         for follower in list(self._followers.all.values()):
             effects += self._admit(follower, now)
-        return effects
+        # This very instance may keep a state downstream, whose records wait for this version: nobody else tells it.
+        return effects if mutants.on("keeper-unaware-of-itself") else effects + m.keeper.durable_rose(now)
 
     def _serve_joiners(self, now: float) -> list[Effect]:
         """Joiners that asked before there was anything to copy."""
@@ -329,6 +330,16 @@ class Durability:
             if self.durable >= 0
             else []
         )
+
+    def _oldest_pending(self) -> Deps:
+        """What the oldest version that is not durable yet depends on. The newest state need not: notices about the
+        older ones may have been lost while this instance was cut off, and nobody repeats them unasked."""
+        for version in self._m.store.versions:
+            if version.number > self.durable:
+                deps = others(version.record.deps, self._m.operator.name)
+                if self._m.knowledge.status(deps) is not Status.DURABLE:
+                    return deps
+        return ()
 
     def _ask_durable(self, deps: Deps) -> list[Effect]:
         m = self._m
@@ -640,6 +651,8 @@ class Durability:
         if now >= self._waiting_since + limits.ask_after_s:
             self._waiting_since = now
             effects += self._ask_durable(deps)
+            if not mutants.on("oldest-not-asked-for"):
+                effects += self._ask_durable(self._oldest_pending())
         return effects
 
     def deadline(self) -> float:
