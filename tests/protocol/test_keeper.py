@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, rset, table, topo, value
+from kit import R0, R1, P, Rig, active_of, dep, graph, of, op, primary_of, rset, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
@@ -315,6 +315,19 @@ def test_a_keeper_applies_records_and_answers_managers_once_it_is_named(keeper):
     assert RoleReport("q", KEPT, 2, 1, False) in of(keeper.all, ProbeAnswer)[-1].roles
     keeper.get("m-1", Freeze(2, 4, "q", 2))
     assert of(keeper.all, FreezeAnswer)[-1].applied == 1
+
+
+def test_a_keeper_that_is_the_primary_upstream_applies_what_waits_for_its_own_version():
+    two = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
+    rig = primary_of(two, "p", topo(3, rset("p", "p-1", "p-2"), ALONE))
+    rig.get("q-2", copy_of())
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.run()
+    rig.get("q-2", StateRecord("q", 2, 1, 0, (Dep("p", 1, 1),), (), "c1", P("state 1")))
+    assert of(rig.all, RecordAck, to="q-2")[-1] == RecordAck("q", 2, 1, 0), "its own version is pending"
+    effects = rig.get("p-2", RecordAck("p", 1, 1, 1))
+    assert of(effects, NoteDurable)
+    assert of(effects, RecordAck, to="q-2") == [RecordAck("q", 2, 1, 1)], "nobody else tells it"
 
 
 def test_a_frozen_keeper_takes_no_record_until_a_later_topology_is_known(keeper):

@@ -27,6 +27,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     "apply-orphan": backup.test_a_record_with_an_orphan_dep_is_discarded_with_all_that_follow_it,
     "apply-with-gap": backup.test_records_are_applied_in_order_whatever_order_they_come_in,
     "attempt-not-awaited": poison.test_a_suspect_runs_alone_only_after_its_upstream_has_acknowledged_what_was_said,
+    "keeper-unaware-of-itself": keeper.test_a_keeper_that_is_the_primary_upstream_applies_what_waits_for_its_own_version,
+    "oldest-not-asked-for": primary.test_a_primary_alone_asks_for_what_its_oldest_version_waits_for_though_the_newest_does_not,
     "starved-judge-judges": recovery.test_a_manager_that_got_no_cpu_judges_nobody_by_silence_until_it_has_been_on_time_for_a_while,
     "suspect-without-backup": poison.test_a_suspect_of_which_an_instance_died_waits_for_a_backup_in_sync_and_others_are_served,
     "complete-request-taken": vertex.test_a_complete_request_is_refused_for_ever,

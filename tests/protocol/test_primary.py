@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from kit import R0, R1, R2, R3, P, dep, graph, of, op, primary_of, rset, skip, table, topo, value
+from kit import R0, R1, R2, R3, P, Rig, dep, graph, of, op, primary_of, rset, skip, table, topo, value
 
 from hams_protocol import limits
 from hams_protocol.deps import Dep
@@ -45,8 +45,10 @@ from hams_protocol.messages import (
     Probe,
     ProbeAnswer,
     RecordAck,
+    StateCopy,
     StateRecord,
 )
+from hams_protocol.stateful.machine import StatefulMachine
 
 
 def line(window=4, block=False, rows=1):
@@ -479,3 +481,28 @@ def test_a_primary_that_is_named_joiner_while_its_model_starts_joins_once_that_i
     assert not of(rig.learn(topo(2, rset("q", "q-2", joining=("q-1",), epoch=2, ends=((1, 0),)))), AskCopy)
     assert of(rig.ready(P("fresh")), AskCopy, "q-2") == [AskCopy("q", 2, -1, 2)]
     assert rig.machine.role == "joining"
+
+
+def test_a_primary_alone_asks_for_what_its_oldest_version_waits_for_though_the_newest_does_not():
+    data = graph(
+        op("p", FRONTEND, to=("q",), stateful=True),
+        op("q", "p", stateful=True),
+        recovery=RecoverySpec(when_unprotected=WhenUnprotected.BLOCK),
+    )
+    rig = Rig(StatefulMachine(data, "q", "q-2"))
+    rig.ready(P("another state 0"))
+    rig.learn(topo(1, rset("p", "p-1", "p-2"), rset("q", "q-1", joining=("q-2",))))
+    rig.get("q-1", StateCopy("q", 1, 0, (), Completion(()), "", P("state 0")))
+    rig.learn(topo(2, rset("p", "p-1", "p-2"), rset("q", "q-1", "q-2")))
+    rig.get("p-1", Durable((Dep("p", 1, 1),)))
+    rig.get("q-1", StateRecord("q", 1, 1, 0, (Dep("p", 1, 1),), (), "c1", P("state 1")))
+    p_ended = rset("p", "p-2", epoch=2, ends=((1, 1),))
+    effects = rig.learn(
+        topo(3, p_ended, rset("q", "q-2", joining=("q-3",), epoch=2, ends=((1, 1),)), revoked=("p-1", "q-1"))
+    )
+    rig.loaded(effects)
+    rig.token("p-2", value("p", R0, "p:0"), epoch=2)
+    rig.run()
+    assert of(rig.after(2 * limits.ask_after_s), AskDurable, "p-2"), "the notice may be lost"
+    rig.get("p-2", Durable((Dep("p", 2, 5),)))
+    assert of(rig.get("q-3", AskCopy("q", 2, -1, 3)), StateCopy, "q-3")
