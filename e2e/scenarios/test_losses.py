@@ -12,7 +12,7 @@ from e2e.scenarios.install import Installation
 from e2e.scenarios.report import report
 from e2e.scenarios.run import GraphRun, graph_on, keep_history
 from e2e.scenarios.variants import variant
-from hams_operator.chaos.scenarios import Aim, heir_dies
+from hams_operator.chaos.scenarios import Aim, successor_dies
 
 TOLD_S = 30.0
 """For the controller to say in the status what has happened."""
@@ -99,7 +99,7 @@ def test_F33_a_promoted_backup_dies_before_another_is_in_sync(
     """A fresh backup may just have made it: then nothing is lost. If not, it is said."""
     with lossy(installation, tmp_path, "Restart") as run:
         with run.load():
-            heir_dies(run, Aim(operator="b"))
+            successor_dies(run, Aim(operator="b"))
             run.answered(40)
             run.redundant()
         lost = "b" in losses(run)

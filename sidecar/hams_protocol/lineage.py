@@ -1,7 +1,7 @@
 """The consumed units of a stateful operator's surviving history: part of its state (protocol.md, 2.5, 6 and
 7.6).
 
-They say what must never run again (I4), what a new primary sends again, and what successors' inquiries must
+They say what must never run again (I4), what a new primary sends again, and what inquiries of slots' new owners must
 find. Entries of complete requests are dropped: those requests are refused for ever.
 """
 

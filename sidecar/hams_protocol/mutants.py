@@ -57,16 +57,16 @@ REGISTRY: dict[str, str] = {
     "ack-set-shrinks-early": "a member leaves the ack set before the topology without it is committed "
     "(section 2)",
     "leaves-with-hand-over": "a primary that hands its set over leaves with the same commit, though the "
-    "heir may have died "
+    "successor may have died "
     "(section 7)",
     "goes-on-after-hand-over": "a primary whose proposed handover may yet be committed executes again, its "
-    "heir being gone "
+    "successor being gone "
     "(section 7)",
     "hung-is-dead": "a lost state begins again by policy though those who have it only hang (section 7.2)",
-    "heir-not-asked": "a primary hands its set over before its heir can have said that it is to end as well "
+    "successor-not-asked": "a primary hands its set over before its successor can have said that it is to end as well "
     "(section 7)",
     "log-leaves-with-hand-over": "a frontend that hands a shard over leaves with the same commit, though "
-    "the heir may have died "
+    "the successor may have died "
     "(section 7)",
     "leaves-at-once": "a backup that is drained ends before the topology has let it go (section 7)",
     "longest-log-wins": "a shard's new owner keeps entries above the end, which others do not hold (section "
@@ -78,7 +78,7 @@ REGISTRY: dict[str, str] = {
     "sink-keeps-orphan": "a sink token that has become orphan stays and hides its successor (section 4)",
     "act-before-commit": "a frozen backup drops what it holds before the new topology is committed (section "
     "7)",
-    "adopted-under-new-id": "a value taken over from a slot's former owner goes to the other successors "
+    "adopted-under-new-id": "a value taken over from a slot's former owner goes to the other receivers "
     "under another id "
     "(section 4)",
     "alone-without-deps": "a primary alone calls versions durable before their dependencies are (section 2)",

@@ -1,7 +1,7 @@
 """A stateless operator's instance: active for some slots, or a warmed standby (protocol.md, section 4).
 
 Invariant: it emits for a slot only while the newest topology it knows gives it that slot, and, where its
-operator fans out, only after every successor has said what it holds from that slot's former owners (ADR
+operator fans out, only after every receiver has said what it holds from that slot's former owners (ADR
 0019): every instance of a stateless one, the leader of a replica set.
 """
 
@@ -59,10 +59,10 @@ from hams_protocol.vertex import FOREVER, Vertex, up_to_stop
 
 
 class Inquiry:
-    """A new slot owner's question to its successors: what did my predecessors deliver?
+    """A new slot owner's question to its receivers: what did my predecessors deliver?
 
-    `instances` are those of stateless successors that have not answered. `sets` are the replica sets (of
-    stateful successors, and the shards if there is a sink) whose leader has not answered, each with its epoch
+    `instances` are those of stateless receivers that have not answered. `sets` are the replica sets (of
+    stateful receivers, and the shards if there is a sink) whose leader has not answered, each with its epoch
     when the question was first asked. An answer counts for a set if its sender led that set in this epoch or
     a later one: whoever leads it afterwards holds nothing that was not told, because its state goes back to
     the sender's, and because it knew of the slot's epoch before it took a single token. A follower's answer
@@ -85,7 +85,7 @@ class Inquiry:
 
     @property
     def is_over(self) -> bool:
-        """Whether every successor has answered."""
+        """Whether every receiver has answered."""
         return not (self.instances or self.sets)
 
 
@@ -203,9 +203,11 @@ class StatelessMachine(Vertex):
         gained = {number: epoch for number, epoch in owned.items() if self._owned.get(number) != epoch}
         self._forget(set(self._owned) - set(owned))
         self._owned = owned
-        self._leaving = {number: slots[number].heir for number in owned if slots[number].heir is not None}
+        self._leaving = {
+            number: slots[number].successor for number in owned if slots[number].successor is not None
+        }
         if self._draining:
-            self._leaving = {number: slots[number].heir for number in owned}
+            self._leaving = {number: slots[number].successor for number in owned}
         for number, epoch in gained.items():
             self._had_role = True
             if self._fans_out and epoch > 1 and not mutants.on("no-slot-query"):
@@ -226,7 +228,7 @@ class StatelessMachine(Vertex):
     # -- handing slots over ----------------------------------------------------------------------------------
 
     def _forget(self, lost: set[int]) -> None:
-        """Slots handed over: their tokens go to the heir, who has acknowledged nothing.
+        """Slots handed over: their tokens go to the successor, who has acknowledged nothing.
 
         The owner of a fan-out may die before it has sent them there: its values stay here to be told, until
         their requests complete.
@@ -242,7 +244,7 @@ class StatelessMachine(Vertex):
             self._inquiries.pop(number, None)
 
     def _is_leaving(self, unit: Unit) -> bool:
-        """Whether a unit waits for the heir. What the owner waits for does not: other lanes of a request that
+        """Whether a unit waits for the successor. What the owner waits for does not: other lanes of a request that
         it has begun, and internal requests, as a client's request is complete only when its feedback has
         ended."""
         if not self._leaving or slot_number(unit.id.request, self._slots) not in self._leaving:
@@ -251,7 +253,7 @@ class StatelessMachine(Vertex):
 
     def _pass_on(self, now: float) -> list[Effect]:
         """A slot moves once its owner has delivered everything it executed: then, not before, the owner
-        proposes its heir."""
+        proposes its successor."""
         if self._draining and not self._owned and self.keeper.is_needed:
             return []
         if self._draining and not self._owned:
@@ -263,12 +265,17 @@ class StatelessMachine(Vertex):
         busy |= {slot_number(unit.id.request, self._slots) for unit in self._running}
         if mutants.on("slot-moves-while-busy"):
             busy.clear()
-        for number, heir in self._leaving.items():
-            heir = heir or self._substitute()
-            if heir is None or number in busy or number in self._inquiries:
+        for number, successor in self._leaving.items():
+            successor = successor or self._substitute()
+            if successor is None or number in busy or number in self._inquiries:
                 continue
             changed = pass_on(
-                self.knowledge.topology, self.operator.name, number, self.instance, self._owned[number], heir
+                self.knowledge.topology,
+                self.operator.name,
+                number,
+                self.instance,
+                self._owned[number],
+                successor,
             )
             if changed is not None:
                 self._proposed_at = FOREVER  # until its outcome is known
@@ -293,16 +300,16 @@ class StatelessMachine(Vertex):
     # -- the inquiry -----------------------------------------------------------------------------------------
 
     def _inquire(self, slot: int, epoch: int, now: float) -> list[Effect]:
-        sets = {name: self.knowledge.set_of(name).epoch for name in self._successor_sets()}
-        inquiry = self._inquiries[slot] = Inquiry(slot, epoch, self._stateless_successors(), sets, now)
+        sets = {name: self.knowledge.set_of(name).epoch for name in self._receiver_sets()}
+        inquiry = self._inquiries[slot] = Inquiry(slot, epoch, self._stateless_receivers(), sets, now)
         query = SlotQuery(self.operator.name, slot, epoch)
         return [
             *(Send(peer, query) for peer in sorted(inquiry.instances)),
             *self._ask_leaders(inquiry),
         ]
 
-    def _successor_sets(self) -> list[str]:
-        """Replica sets among the successors. A sink is every shard: each may have logged what it received for
+    def _receiver_sets(self) -> list[str]:
+        """Replica sets among the receivers. A sink is every shard: each may have logged what it received for
         its requests."""
         names = [name for name in self.operator.targets if name not in SINKS]
         shards = self.graph.shard_names if len(names) < len(self.operator.targets) else ()
@@ -310,8 +317,8 @@ class StatelessMachine(Vertex):
             shards = shards[:1]
         return [*(name for name in names if self.graph.operators[name].stateful), *shards]
 
-    def _stateless_successors(self) -> set[InstanceId]:
-        """Every instance of a stateless successor that has a slot or is registered: it may have had a slot
+    def _stateless_receivers(self) -> set[InstanceId]:
+        """Every instance of a stateless receiver that has a slot or is registered: it may have had a slot
         before."""
         topology = self.knowledge.topology
         names = {
@@ -346,7 +353,7 @@ class StatelessMachine(Vertex):
         effects: list[Effect] = []
         if not self._inquiries:
             return effects
-        living = self._stateless_successors()
+        living = self._stateless_receivers()
         for inquiry in list(self._inquiries.values()):
             inquiry.instances &= living
             if mutants.on("silent-leader-dropped"):
@@ -376,7 +383,7 @@ class StatelessMachine(Vertex):
         return effects
 
     def message(self, sender: InstanceId, message: Message, now: float) -> list[Effect]:
-        """Answers of successors, and a manager's probe."""
+        """Answers of receivers, and a manager's probe."""
         if isinstance(message, SlotAnswer):
             return self._slot_answer(sender, message, now)
         if isinstance(message, Probe):
@@ -408,7 +415,7 @@ class StatelessMachine(Vertex):
         return effects
 
     def _adopt(self, token: Token, now: float) -> list[Effect]:
-        """A predecessor's value goes to the other successors under its old id; of a skip only the route is
+        """A predecessor's value goes to the other receivers under its old id; of a skip only the route is
         kept."""
         is_orphan = self.knowledge.status(token.deps) is Status.ORPHAN
         if token.request in self.knowledge.completed or (is_orphan and not mutants.on("orphan-adopted")):
@@ -550,7 +557,7 @@ class StatelessMachine(Vertex):
         return self._emit(unit, Kind.VALUE, result.payload, route, None, now)
 
     def _emit_error(self, unit: Unit, error: ModelError | None, now: float) -> list[Effect]:
-        """To every successor, but for those who have got a skip of a predecessor's already: they may have
+        """To every receiver, but for those who have got a skip of a predecessor's already: they may have
         consumed it."""
         successors = self.operator.successors
         kept = None if mutants.on("route-not-kept") else unit.route

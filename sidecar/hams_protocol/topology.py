@@ -65,12 +65,12 @@ class Slot:
     """A stateless operator's share of the requests: its active instance, and an epoch, +1 whenever that
     changes.
 
-    `heir` is to have it next: the instance hands it over once everything it executed is complete.
+    `successor` is to have it next: the instance hands it over once everything it executed is complete.
     """
 
     epoch: int = 0
     instance: InstanceId | None = None
-    heir: InstanceId | None = None
+    successor: InstanceId | None = None
 
 
 @frozen
@@ -204,19 +204,19 @@ def call(
 
 
 def pass_on(
-    topology: Topology, op: str, number: int, owner: InstanceId, epoch: int, heir: InstanceId
+    topology: Topology, op: str, number: int, owner: InstanceId, epoch: int, successor: InstanceId
 ) -> Topology | None:
-    """The active instance hands a slot to its heir. Safe only when nothing it executed for the slot is
+    """The active instance hands a slot to its successor. Safe only when nothing it executed for the slot is
     incomplete."""
     slots = topology.table(op).slots
     if (
         number >= len(slots)
         or slots[number].instance != owner
         or slots[number].epoch != epoch
-        or heir in topology.revoked
+        or successor in topology.revoked
     ):
         return None
-    changed = (*slots[:number], Slot(epoch + 1, heir), *slots[number + 1 :])
+    changed = (*slots[:number], Slot(epoch + 1, successor), *slots[number + 1 :])
     return topology.with_table(SlotTable(op, changed)).next()
 
 
@@ -225,25 +225,25 @@ def hand_over(
     name: str,
     primary: InstanceId,
     epoch: int,
-    heir: InstanceId,
+    successor: InstanceId,
     end: int,
     stays: bool = False,
 ) -> Topology | None:
     """The primary hands its set to an in-sync backup. Safe only when the whole set has applied version `end`,
     its last one.
 
-    `stays`: as a backup, until the heir lets it go, for the heir may have died just now. Otherwise it leaves
+    `stays`: as a backup, until the successor lets it go, for the successor may have died just now. Otherwise it leaves
     with this commit.
     """
     found = topology.find(name)
     if (
         found.primary != primary
         or found.epoch != epoch
-        or heir not in found.in_sync
-        or heir in topology.revoked
+        or successor not in found.in_sync
+        or successor in topology.revoked
     ):
         return None
-    rest = (*(item for item in found.in_sync if item != heir), *((primary,) if stays else ()))
+    rest = (*(item for item in found.in_sync if item != successor), *((primary,) if stays else ()))
     return topology.with_set(
-        replace(found, epoch=epoch + 1, primary=heir, in_sync=rest, ends=found.ends_with(end))
+        replace(found, epoch=epoch + 1, primary=successor, in_sync=rest, ends=found.ends_with(end))
     ).next()

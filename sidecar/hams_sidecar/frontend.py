@@ -50,9 +50,9 @@ from hams_sidecar.lives import Ended, listen_at, live
 from hams_sidecar.metrics import Metrics
 from hams_sidecar.payload import Payload, layout
 from hams_sidecar.payloads import ArenaFactory
-from hams_sidecar.succession.heir import heir_of, unless
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
+from hams_sidecar.succession.takeover import takeover_of, unless
 from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.peers.codec import Codec
@@ -325,8 +325,8 @@ async def serve(
     predecessor = port.predecessor = Predecessor(
         graph, graph_uid, lambda: port.node, port.submit, access.coordination, certificates
     )
-    heir = await heir_of(coordination, graph_uid, FRONTEND, instance, certificates)
-    successor = port.successor = None if heir is None else Successor(graph, heir)
+    takeover = await takeover_of(coordination, graph_uid, FRONTEND, instance, certificates)
+    successor = port.successor = None if takeover is None else Successor(graph, takeover)
 
     ended = Ended()
     drained = Drained(graph_uid)

@@ -28,7 +28,7 @@ from hams_sidecar.lives import Ended, listen_at, live
 from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.proxy_metrics import Work, samples
-from hams_sidecar.succession.heir import answer_state, heir_of, unless
+from hams_sidecar.succession.takeover import answer_state, takeover_of, unless
 from hams_sidecar.warming import Warming
 from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -109,8 +109,8 @@ async def serve(
 
     def turned() -> None:
         """Of a graph that follows another one: say that the model holds the state."""
-        assert heir is not None
-        loaded = heir.loaded(nodes[-1]) if nodes else None
+        assert takeover is not None
+        loaded = takeover.loaded(nodes[-1]) if nodes else None
         if loaded is not None:
             telling_loaded.append(asyncio.get_running_loop().create_task(tell_until_told(nodes[-1], *loaded)))
 
@@ -123,14 +123,14 @@ async def serve(
 
     async def inherit() -> None:
         nonlocal restored
-        assert heir is not None
-        restored = await heir.state(factory, (await ready).layout)
+        assert takeover is not None
+        restored = await takeover.state(factory, (await ready).layout)
 
     kept: KeptState | None = None
     telling_loaded: list[asyncio.Task[None]] = []
-    heir = await heir_of(coordination, graph_uid, operator, instance, certificates)
-    if heir is not None and (operator not in heir.follows.kept or heir.follows.done):
-        heir = None
+    takeover = await takeover_of(coordination, graph_uid, operator, instance, certificates)
+    if takeover is not None and (operator not in takeover.follows.kept or takeover.follows.done):
+        takeover = None
     writer = CheckpointWriter(graph, operator, memory, instance)
 
     async def begin(name: InstanceId, life: int) -> Node:
@@ -158,7 +158,7 @@ async def serve(
             kept=None if kept is None else kept.former,
             host=lambda visit: answer_state(visit, lambda: nodes[-1] if nodes else None, factory),
             noted=noted,
-            turned=None if heir is None else turned,
+            turned=None if takeover is None else turned,
         )
 
     async def start(node: Node) -> None:
@@ -206,7 +206,7 @@ async def serve(
     try:
         await link.listen(socket)
         if (
-            heir is not None
+            takeover is not None
             and await never_begun(coordination, graph_uid, operator)
             and not await unless(asked, inherit())
         ):

@@ -110,7 +110,7 @@ KINDS: tuple[tuple[str, int], ...] = (
     ("slow-records", 4),
     ("slow-watch", 5),
     ("drain", 0),
-    ("heirs-die", 0),
+    ("successors-die", 0),
     ("leases-lost", 0),
     ("deadly", 0),
     ("starvation", 0),
@@ -555,8 +555,8 @@ class Faults:
             self._rule(kind, fault)
         elif kind == "leases-lost":
             self._lose_leases()
-        elif kind == "heirs-die":
-            world.truth.heirs_die = True
+        elif kind == "successors-die":
+            world.truth.successors_die = True
         elif kind == "deadly":
             world.deadly = True
             network.mute = fault.amount
@@ -637,7 +637,7 @@ def _lasts_s(fault: Fault) -> float:
         return FLAPS * FLAP_EVERY_S
     if fault.kind in ("hold", "echo"):
         return fault.span_s + max(fault.amount, limits.echo_s)
-    if fault.kind in ("heirs-die", "kill-all", "leases-lost"):
+    if fault.kind in ("successors-die", "kill-all", "leases-lost"):
         return FOREVER
     return fault.span_s
 

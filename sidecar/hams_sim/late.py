@@ -118,7 +118,7 @@ def planned(rng: Random, graph: Graph, span: float) -> list[Fault]:
     return [Fault(span * (0.1 + 0.4 * number), "drain", rng.choice(names)) for number in range(2)]
 
 
-def heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
+def successor_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A primary is to end; whoever is to have its set dies as that is being said."""
     name = rng.choice([op.name for op in graph.data.operators if op.stateful])
     at = rng.uniform(0, span)
@@ -150,7 +150,7 @@ def both_end(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
-def log_heir_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
+def log_successor_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The same with a frontend and its shard; or both are to end, and then one dies."""
     at = rng.uniform(0, span)
     if rng.random() < 0.3:
@@ -246,7 +246,7 @@ def unheard(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def slow_receivers(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The owner of a fan-out is replaced unawares, and its receivers hear of it late: only the heir's
+    """The owner of a fan-out is replaced unawares, and its receivers hear of it late: only the successor's
     question fences it."""
     op = fan_out(graph)
     at = rng.uniform(0, span)
@@ -328,8 +328,8 @@ def replaced_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def silent_primary(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of a fan-out dies between two deliveries. Who received the first leads a set; its answer to
-    the heir is lost. Its follower answers, gets the record of what its leader made of the value, and takes
-    over: that one dies before the heir has heard from it."""
+    the successor is lost. Its follower answers, gets the record of what its leader made of the value, and takes
+    over: that one dies before the successor has heard from it."""
     op = fan_out(graph)
     holders = [name for name in op.targets if name in SINKS or graph.operators[name].stateful]
     taker = rng.choice(holders)
@@ -352,7 +352,7 @@ def tainted_lives(rng: Random, graph: Graph, span: float) -> list[Fault]:
     at = rng.uniform(0.1, span)
     return [
         hold(max(at - 0.15, 0.0), "StateRecord", f"op:{up}", f"op:{up}", rng.choice((0.3, 1.0)), 0.3),
-        kill_heir(at - 0.001, down, rng.choice((1, 1, 1, 2))),
+        kill_successor(at - 0.001, down, rng.choice((1, 1, 1, 2))),
         flushed(at, f"primary:{up}", rng.choice(("", "Capture", "StateRecord"))),
     ]
 
@@ -362,19 +362,19 @@ def second_backup(rng: Random, graph: Graph, span: float) -> list[Fault]:
     commit."""
     op = stateful(rng, graph)
     at = rng.uniform(0.1, span)
-    found = [kill_heir(at - 0.001, op, rng.choice((1, 1, 2))), flushed(at, f"primary:{op}")]
+    found = [kill_successor(at - 0.001, op, rng.choice((1, 1, 2))), flushed(at, f"primary:{op}")]
     if rng.random() < 0.5:
         found.append(hold(at - 0.001, "FreezeAnswer", f"backup:{op}", "", 0.03, 0.3))
     return found
 
 
-def kill_heir(at: float, op: str, count: int) -> Fault:
+def kill_successor(at: float, op: str, count: int) -> Fault:
     """A backup dies as the leader is about to propose."""
     return Fault(at, "none", "leader", trigger="Propose", count=count, also=(kill(0.0, f"backup:{op}"),))
 
 
 def adopted_orphan(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The heir of a fan-out takes a value over from a successor. What that stems from is an orphan soon, or
+    """The successor of a fan-out takes a value over from a receiver. What that stems from is an orphan soon, or
     is already, unknown to who tells it."""
     op, up = fan_out(graph), first(graph)
     at = rng.uniform(0.05, span)
@@ -393,7 +393,7 @@ def adopted_orphan(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Only one successor of a fan-out, a state, has received a value. Its backup dies, and another one joins
+    """Only one receiver of a fan-out, a state, has received a value. Its backup dies, and another one joins
     by copying; then its primary and the owner of the fan-out die together: only the copy tells of the
     value."""
     op = fan_out(graph)
@@ -416,8 +416,8 @@ def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def handed_slot(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A fan-out's successor hands a slot over with what it has not executed; the owner of the fan-out dies
-    before it has sent that to the heir, and so does whoever has passed the value on. Who has handed the slot
+    """A fan-out's receiver hands a slot over with what it has not executed; the owner of the fan-out dies
+    before it has sent that to the successor, and so does whoever has passed the value on. Who has handed the slot
     over is left to tell."""
     op = fan_out(graph)
     plain = [name for name in op.targets if name not in SINKS and not graph.operators[name].stateful]
@@ -435,7 +435,7 @@ def handed_slot(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def replied_only(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Of a fan-out's successors only the frontend has received a value: it has replied, or fed it back. Then
+    """Of a fan-out's receivers only the frontend has received a value: it has replied, or fed it back. Then
     the owner of the fan-out dies, and with it the frontend that has: another one owns the log."""
     op = fan_out(graph)
     at = rng.uniform(0.05, span)
@@ -487,7 +487,7 @@ def kept_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     op = rng.choice((last(graph), last(graph), up))
     at = rng.uniform(0.1, 0.4)
     return [
-        Fault(0.0, "heirs-die"),
+        Fault(0.0, "successors-die"),
         hold(at - 0.1, "StateRecord", f"op:{up}", f"op:{up}", 7.0 if op != up else 0.0, span),
         Fault(at, rng.choice(("isolate-last", "pause-last")), f"primary:{op}", span_s=2.9),
         Fault(at, "isolate-last", f"backup:{op}", span_s=2.1),
@@ -545,7 +545,7 @@ def kept_busy(rng: Random, graph: Graph, span: float) -> list[Fault]:
     op = stateful(rng, graph)
     at = rng.uniform(1.0, 1.4)
     return [
-        Fault(0.0, "heirs-die"),
+        Fault(0.0, "successors-die"),
         hold(0.0, "Deliver", f"op:{op}", "", 7.0, span),
         Fault(at, rng.choice(("isolate-last", "pause-last")), f"primary:{op}", span_s=2.9),
         Fault(at, "isolate-last", f"backup:{op}", span_s=2.1),
@@ -608,7 +608,9 @@ LATE: dict[str, Scenario] = {
         planned,
         once=True,
     ),
-    "heir-dies": Scenario("who is to have a set dies", ("single", "pair", "sandwich"), heir_dies, backups=1),
+    "successor-dies": Scenario(
+        "who is to have a set dies", ("single", "pair", "sandwich"), successor_dies, backups=1
+    ),
     "both-end": Scenario(
         "a primary and its backup are told to end together",
         ("single", "pair", "sandwich"),
@@ -616,8 +618,8 @@ LATE: dict[str, Scenario] = {
         backups=1,
         epochs=5,
     ),
-    "log-heir-dies": Scenario(
-        "who is to have a shard dies", ("single", "pair"), log_heir_dies, frontends=2, shards=1
+    "log-successor-dies": Scenario(
+        "who is to have a shard dies", ("single", "pair"), log_successor_dies, frontends=2, shards=1
     ),
     "both-leave": Scenario(
         "who holds a shard is to end, all of them",
@@ -632,7 +634,7 @@ LATE: dict[str, Scenario] = {
     ),
     "late-log": Scenario("entries of a dead owner", ("single", "pair"), late_log, frontends=3, shards=1),
     "unheard": Scenario("a join of two epochs", ("prism",), unheard),
-    "slow-receivers": Scenario("only the heir's question fences its predecessor", FANS, slow_receivers),
+    "slow-receivers": Scenario("only the successor's question fences its predecessor", FANS, slow_receivers),
     "joins-twice": Scenario(
         "an acknowledgement of the epoch before", ("single", "pair"), joins_twice, backups=1, span_s=1.2
     ),
@@ -649,12 +651,15 @@ LATE: dict[str, Scenario] = {
         "replaced alive while it runs a suspect alone", ("sandwich", "chain"), replaced_alone, backups=2
     ),
     "silent-primary": Scenario(
-        "a fan-out's owner dies, and who leads a successor's set before it has answered",
+        "a fan-out's owner dies, and who leads a receiver's set before it has answered",
         ("fan-stateful", "deep-fan", "fan-reply", "fan-stateful"),
         silent_primary,
     ),
     "tainted-lives": Scenario(
-        "the heir of a tainted state dies before the commit", ("pair", "sandwich"), tainted_lives, backups=1
+        "the successor of a tainted state dies before the commit",
+        ("pair", "sandwich"),
+        tainted_lives,
+        backups=1,
     ),
     "second-backup": Scenario(
         "one of two backups dies before the commit", ("single", "pair"), second_backup, backups=2

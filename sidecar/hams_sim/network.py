@@ -114,6 +114,7 @@ class Network:
         if not link.receiver.alive:
             self._refused(link)
             return
+        self._note(message)
         now, rng = self.world.now, self.rng
         if self.mute and type(message) in ATTEMPTS and rng.random() < self.mute:
             return
@@ -121,7 +122,6 @@ class Network:
             held = self.adversary.delay(sender, link.receiver, message)
             if held is not None:
                 if held >= 0:
-                    self._note(message)
                     self._push(link, message, now + link.delay + held)
                 return
         if self.echo and rng.random() < self.echo:
@@ -140,7 +140,6 @@ class Network:
             + (self.extra * rng.random() if self.extra else 0.0)
         )
         if type(message) in PAYLOAD:
-            self._note(message)
             if type(message) is StateRecord and self.slow_records and self.slow_of in ("", message.op):
                 at += self.slow_records * rng.random()
             at += 0.0001 * link.sender.slow_net * link.receiver.slow_net

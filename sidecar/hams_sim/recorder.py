@@ -81,16 +81,16 @@ class Recorder:
         self.fan_values.setdefault((note.op, note.unit), []).append(note.out)
 
     def answered(self, node: "Node", answer: SlotAnswer) -> None:
-        """A successor's answer has reached a slot's new owner: from now on that one knows these values."""
+        """A receiver's answer has reached a slot's new owner: from now on that one knows these values."""
         self.told.update((node.id, token.value_id) for token in answer.tokens if token.kind is not Kind.SKIP)
 
     def fan_out_again(self, node: "Node", op: str, unit: UnitId) -> None:
-        """Note a request for which a fan-out's value is gone, when the heir `node` executes, or passes on a
+        """Note a request for which a fan-out's value is gone, when the successor `node` executes, or passes on a
         skip of its own.
 
         Section 4 does not promise one value if an owner dies together with every receiver of its first one,
         before they were asked. A receiver that lives can tell, and so can whoever holds a record that was
-        made from the value; an heir that was told has no excuse. What nobody has received is seen by nobody:
+        made from the value; a successor that was told has no excuse. What nobody has received is seen by nobody:
         its owner's late messages are fenced. Who got a skip of it cannot give the value back.
         """
         world = self.world
@@ -133,7 +133,7 @@ class Recorder:
                     self.log_records.setdefault(token.value_id, set()).add(at)
 
     def _is_on_record(self, op: str, unit: UnitId, value: ValueId) -> bool:
-        """Whether a living member of a successor's set holds a record that was made from the value: of a
+        """Whether a living member of a receiver's set holds a record that was made from the value: of a
         state, or in a shard's log."""
         world = self.world
         names = {*world.graph.operators[op].targets, shard_name(unit.request.shard)}

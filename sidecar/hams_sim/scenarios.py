@@ -181,7 +181,7 @@ def f33(rng: Random, graph: Graph, span: float) -> list[Fault]:
     if rng.random() < 0.5:
         victim = rng.choice((f"primary:{op}", "primary:F"))
         return [
-            Fault(0.0, "heirs-die"),
+            Fault(0.0, "successors-die"),
             Fault(at, rng.choice(("isolate", "pause")), victim, span_s=rng.uniform(0.3, 1.2)),
         ]
     return [kill(at, f"primary:{op}"), *(kill(at + 0.05 * step, f"primary:{op}") for step in range(1, 9))]

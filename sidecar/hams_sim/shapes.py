@@ -140,7 +140,7 @@ def fan_stateless(rng: Random) -> list[Vertex]:
 
 
 def deep_fan(rng: Random) -> list[Vertex]:
-    """A stateful operator before a stateless fan-out: what the heir computes anew may depend on another
+    """A stateful operator before a stateless fan-out: what the successor computes anew may depend on another
     state."""
     return [
         Vertex("p", (F,), True),

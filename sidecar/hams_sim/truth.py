@@ -29,12 +29,12 @@ def keeper_of(node: Node) -> Keeper:
 
 
 class Truth:
-    """The judge of single steps. `heirs_die`: whoever answered for a revoked instance that lives dies at
+    """The judge of single steps. `successors_die`: whoever answered for a revoked instance that lives dies at
     once."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
-        self.heirs_die = False
+        self.successors_die = False
         self.unowned_until: dict[str, float] = {}
         self._blocks = world.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
 
@@ -51,9 +51,9 @@ class Truth:
         self._check_replicas(before, after, node)
         self._world.calm.check_revoked(before, after, node)
         self._check_taint(before, after, node)
-        if self.heirs_die and not self._world.healing:
+        if self.successors_die and not self._world.healing:
             for instance in set(after.revoked) - set(before.revoked):
-                self._kill_heirs(after, self._world.nodes[instance])
+                self._kill_successors(after, self._world.nodes[instance])
 
     def _check_owners(self, after: Topology) -> None:
         """Who asks for what has no owner may be told so."""
@@ -166,7 +166,7 @@ class Truth:
                             f"{found.primary} stays with {dep}",
                         )
 
-    def _kill_heirs(self, topology: Topology, revoked: Node) -> None:
+    def _kill_successors(self, topology: Topology, revoked: Node) -> None:
         """Who answered for a revoked, living instance dies at once: what that one has kept is all that is
         left of the state."""
         world = self._world
@@ -178,8 +178,8 @@ class Truth:
                 all(item in mine for item in topology.sets if name in item.members)
                 and world.nodes[name].alive
             ):
-                world.seen("an heir died")
-                world.lives.kill(world.nodes[name], "heir", restart=True)
+                world.seen("a successor died")
+                world.lives.kill(world.nodes[name], "successor", restart=True)
 
     def is_durable(self, dep: Dep) -> bool:
         """Whether a dependency is durable in truth: called so by its primary, or kept by a committed end;

@@ -201,10 +201,10 @@ SLOW = (
     '"nonce.models:Tally", config: {stateBytes: 65536}',
     '"nonce.models:Slow", config: {stateBytes: 65536, loadS: 4}',
 )
-"""Whoever is to replace a lost replica takes so long to start that the heir dies before, on any machine."""
+"""Whoever is to replace a lost replica takes so long to start that the successor dies before, on any machine."""
 
 
-async def heir_dies(run: GraphRun, kept: bool = False) -> int:
+async def successor_dies(run: GraphRun, kept: bool = False) -> int:
     """The primary of `first` dies, and who is promoted for it as well; the epoch that began between.
 
     `kept`: not before the state has a keeper. Under `Block` it never has one.
@@ -223,13 +223,13 @@ async def heir_dies(run: GraphRun, kept: bool = False) -> int:
     return epoch
 
 
-async def test_f33_an_heir_that_dies_before_another_is_in_sync_loses_the_state_and_a_person_lets_it_begin_again(
+async def test_f33_a_successor_that_dies_before_another_is_in_sync_loses_the_state_and_a_person_lets_it_begin_again(
     tmp_path: Path,
 ) -> None:
     graphs = changed(tmp_path, SLOW, ("spec:\n", "spec:\n  recovery: {whenUnprotected: Block}\n"))
     async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
         async with run.load(clients=4):
-            epoch = await heir_dies(run)
+            epoch = await successor_dies(run)
             view = await not_ready(run, "StateLost")
             assert view.open_sets == ("first",)
             found = (await run.topology()).find("first")
@@ -244,14 +244,14 @@ async def test_f33_an_heir_that_dies_before_another_is_in_sync_loses_the_state_a
     judged(run)
 
 
-async def test_f33_an_heir_that_dies_before_another_is_in_sync_begins_again_where_the_policy_says_so(
+async def test_f33_a_successor_that_dies_before_another_is_in_sync_begins_again_where_the_policy_says_so(
     tmp_path: Path,
 ) -> None:
     policy = "spec:\n  recovery: {whenLost: Restart, whenUnprotected: Block}\n"
     graphs = changed(tmp_path, SLOW, ("spec:\n", policy))
     async with run_graph("line.yaml", tmp_path, graphs=graphs) as run:
         async with run.load(clients=4):
-            epoch = await heir_dies(run)
+            epoch = await successor_dies(run)
             found = (await run.until(lambda topology: topology.find("first").restarted_in > 0)).find("first")
             assert found.restarted_in == epoch + 1
             await run.answered(40)
@@ -261,9 +261,9 @@ async def test_f33_an_heir_that_dies_before_another_is_in_sync_begins_again_wher
     judged(run)
 
 
-async def test_f33_an_heir_that_dies_once_the_state_has_a_keeper_loses_nothing(tmp_path: Path) -> None:
+async def test_f33_a_successor_that_dies_once_the_state_has_a_keeper_loses_nothing(tmp_path: Path) -> None:
     async with run_graph("line.yaml", tmp_path, graphs=changed(tmp_path, SLOW)) as run, run.load(clients=4):
-        epoch = await heir_dies(run, kept=True)
+        epoch = await successor_dies(run, kept=True)
         await run.until(lambda topology: topology.find("first").epoch > epoch)
         await run.answered(40)
         assert not (await run.redundant()).losses
@@ -271,10 +271,10 @@ async def test_f33_an_heir_that_dies_once_the_state_has_a_keeper_loses_nothing(t
     run.verify()
 
 
-async def test_f33_an_heir_that_dies_is_followed_by_the_second_backup(tmp_path: Path) -> None:
+async def test_f33_a_successor_that_dies_is_followed_by_the_second_backup(tmp_path: Path) -> None:
     graphs = changed(tmp_path, SLOW, ("stateful: {backups: 1}", "stateful: {backups: 2}"))
     async with run_graph("line.yaml", tmp_path, graphs=graphs) as run, run.load(clients=4):
-        epoch = await heir_dies(run)
+        epoch = await successor_dies(run)
         await run.until(lambda topology: topology.find("first").epoch > epoch)
         await run.answered(40)
         assert not (await run.redundant()).losses

@@ -130,10 +130,12 @@ def rset(
     return ReplicaSet(name, epoch, primary, in_sync, joining, ends)
 
 
-def table(name: str, *owners: tuple[InstanceId | None, int], heir: InstanceId | None = None) -> SlotTable:
-    """Slots: (instance, epoch) each; `heir` is the first one's."""
+def table(
+    name: str, *owners: tuple[InstanceId | None, int], successor: InstanceId | None = None
+) -> SlotTable:
+    """Slots: (instance, epoch) each; `successor` is the first one's."""
     slots = tuple(
-        Slot(epoch, instance, heir if number == 0 else None)
+        Slot(epoch, instance, successor if number == 0 else None)
         for number, (instance, epoch) in enumerate(owners)
     )
     return SlotTable(name, slots)

@@ -27,7 +27,7 @@ def draining():
     return rig, proposed
 
 
-def test_nothing_is_executed_while_a_proposed_handover_may_be_committed_though_its_heir_wants_to_end_as_well():
+def test_nothing_is_executed_while_a_proposed_handover_may_be_committed_though_its_successor_wants_to_end_as_well():
     rig, _ = draining()
     rig.get("q-2", Leave("q", 1))
     rig.token("F-1", value("F", R0, "r0"))
@@ -35,7 +35,7 @@ def test_nothing_is_executed_while_a_proposed_handover_may_be_committed_though_i
     assert not [note for note in of(rig.all, NoteDurable) if note.version > 0]
 
 
-def test_a_handover_of_unknown_outcome_without_an_heir_is_settled_and_the_queue_goes_on():
+def test_a_handover_of_unknown_outcome_without_a_successor_is_settled_and_the_queue_goes_on():
     rig, proposed = draining()
     rig.step(CasUnknown())
     rig.get("q-2", Leave("q", 1))
@@ -47,7 +47,7 @@ def test_a_handover_of_unknown_outcome_without_an_heir_is_settled_and_the_queue_
     assert of(rig.step(CasDone(settling.topology, 2)), StartBatch)
 
 
-def test_who_has_just_got_a_set_waits_for_its_heir_to_say_whether_it_is_to_end_as_well():
+def test_who_has_just_got_a_set_waits_for_its_successor_to_say_whether_it_is_to_end_as_well():
     rig = primary_of(DATA, "q", topo(2, rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),))))
     rig.members(q_1="q", q_2="q", F_1="F")
     rig.get("q-2", RecordAck("q", 2, 0, 0))
@@ -60,20 +60,21 @@ def test_a_joiner_that_hears_of_its_admission_and_of_the_handover_at_once_takes_
     joining = topo(1, rset("q", "q-1", joining=("q-2",)))
     rig = primary_of(DATA, "q", joining)
     rig.members(q_1="q", q_2="q", F_1="F")
-    heir = Rig(StatefulMachine(DATA, "q", "q-2"))
-    heir.ready(P("state 0"))
+    successor = Rig(StatefulMachine(DATA, "q", "q-2"))
+    successor.ready(P("state 0"))
     rig.step(Drain())
-    effects = heir.learn(joining)
+    effects = successor.learn(joining)
     for _ in range(2):
         effects = [effect for item in of_to(effects, "q-1") for effect in rig.get("q-2", item)]
-        effects = [effect for item in of_to(effects, "q-2") for effect in heir.get("q-1", item)]
+        effects = [effect for item in of_to(effects, "q-2") for effect in successor.get("q-1", item)]
     admitted = of(
-        [*rig.all, *(x for item in of_to(heir.step(Loaded(0)), "q-1") for x in rig.get("q-2", item))], Propose
+        [*rig.all, *(x for item in of_to(successor.step(Loaded(0)), "q-1") for x in rig.get("q-2", item))],
+        Propose,
     )[-1]
     (handed,) = of(rig.step(CasDone(admitted.topology, 2)), Propose)
     assert handed.topology.find("q").primary == "q-2"
-    assert not of(heir.learn(handed.topology), Stop)
-    assert heir.machine.role == "primary"
+    assert not of(successor.learn(handed.topology), Stop)
+    assert successor.machine.role == "primary"
 
 
 def of_to(effects, target):

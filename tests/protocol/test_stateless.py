@@ -271,12 +271,12 @@ def test_a_slot_moves_once_its_owner_has_delivered_everything_it_executed():
     rig = owner("b-1", epoch=1, generation=1)
     rig.token("F-1", value("F", R0, "0/0"))
     rig.done(updated=False)
-    heir = topo(2, table("b", ("b-1", 1), heir="b-9"), *REST)
-    assert not of(rig.learn(heir), Propose), "request 0 is not complete"
+    successor = topo(2, table("b", ("b-1", 1), successor="b-9"), *REST)
+    assert not of(rig.learn(successor), Propose), "request 0 is not complete"
     assert not of(rig.token("F-1", value("F", R1, "0/1")), StartBatch), "and nothing new begins"
     (proposed,) = of(rig.get("F-1", Completion(((0, 1, ()),))), Propose)
     slot = proposed.topology.table("b").slots[0]
-    assert (slot.instance, slot.epoch, slot.heir) == ("b-9", 2, None)
+    assert (slot.instance, slot.epoch, slot.successor) == ("b-9", 2, None)
 
 
 def test_a_draining_instance_leaves_when_its_slots_are_gone():

@@ -35,10 +35,10 @@ from hams_sidecar.inference import (
     TraceContext,
 )
 from hams_sidecar.succession import predecessor, replies, talk
-from hams_sidecar.succession.heir import Heir, Seen
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.replies import Table
 from hams_sidecar.succession.successor import Successor, answer_visitor
+from hams_sidecar.succession.takeover import Seen, Takeover
 from hams_wire import records, succession
 from hams_wire.coordination.port import Coordination
 from hams_wire.errors import NotApplied
@@ -348,7 +348,7 @@ class Shape:
         self.node = SimpleNamespace(machine=self.machine, stopped=SimpleNamespace(done=lambda: False))
         self.successor: Successor | None = None
         if table is not None:
-            self.successor = Successor(self.graph, cast(Heir, None))
+            self.successor = Successor(self.graph, cast(Takeover, None))
             self.successor.table = table
             self.successor.open.set()
 
@@ -367,7 +367,7 @@ async def taken_over(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> Table:
     """What a frontend of the next shape has of this one, taken as it does, message by message."""
 
     @contextlib.asynccontextmanager
-    async def visit(self: Heir, seen: Seen, uid: str, host: str) -> AsyncIterator[Visit]:
+    async def visit(self: Takeover, seen: Seen, uid: str, host: str) -> AsyncIterator[Visit]:
         ours, theirs = socket.socketpair()
         here, there = [Visit(*await asyncio.open_connection(sock=end)) for end in (ours, theirs)]
         answers = asyncio.create_task(answer_visitor(there, cast(Any, shape), shape.successor))
@@ -379,15 +379,15 @@ async def taken_over(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> Table:
                 await answers
             there.close()
 
-    async def take(self: Heir, fetch: Callable[[], Any], needless: object) -> Table:
+    async def take(self: Takeover, fetch: Callable[[], Any], needless: object) -> Table:
         self._shards = ("F/0",)
         self._before._values["topology"] = records.encode_topology(shape.machine.knowledge.topology)
         return cast(Table, await fetch())
 
-    monkeypatch.setattr(Heir, "_visit", visit)
-    monkeypatch.setattr(Heir, "_take", take)
-    heir = Heir(cast(Coordination, None), "new", "F", "process", Follows("old", ()), None)
-    return await heir.kept_replies(shape.graph.data.frontend)
+    monkeypatch.setattr(Takeover, "_visit", visit)
+    monkeypatch.setattr(Takeover, "_take", take)
+    successor = Takeover(cast(Coordination, None), "new", "F", "process", Follows("old", ()), None)
+    return await successor.kept_replies(shape.graph.data.frontend)
 
 
 async def test_a_table_that_was_not_whole_is_not_whole_two_changes_later(

@@ -153,7 +153,7 @@ def at_random(run: Run, aim: Aim) -> None:
     run.redundant()
 
 
-def heir_dies(run: Run, aim: Aim) -> None:
+def successor_dies(run: Run, aim: Aim) -> None:
     """F33: a primary goes by force, and as soon as its backup has the role, that one as well, before a fresh
     one is in sync."""
     operator = stateful(run, aim)
@@ -286,10 +286,10 @@ CATALOGUE = (
     ),
     Scenario(
         "F33",
-        "heir",
+        "successor",
         "deletes a primary, then the promoted backup before another is in sync",
         OPERATOR,
-        heir_dies,
+        successor_dies,
         loses=True,
     ),
     Scenario("F34", "upgrade", "replaces models one operator after another", OPERATOR, model_upgraded),

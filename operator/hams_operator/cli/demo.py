@@ -241,27 +241,32 @@ async def _traffic(
         f"{1000 * percentile(gaps, 0.5):.0f} ms)"
         + ("" if later else "; but every reply had come before the kill"),
     )
-    heir = next(
+    successor = next(
         (item for item in after.instances if item.operator == VICTIM and item.role == "primary"), None
     )
-    findings.add("recovered", *_recovered(after, heir, victim))
+    findings.add("recovered", *_recovered(after, successor, victim))
 
 
-def _recovered(after: Status, heir: InstanceStatus | None, victim: InstanceStatus) -> tuple[Verdict, str]:
+def _recovered(
+    after: Status, successor: InstanceStatus | None, victim: InstanceStatus
+) -> tuple[Verdict, str]:
     """A state that is lost is wrong; a successor that is not there yet, or no backup, within `demo_settle_s`
     is slow."""
     ready = next(item for item in after.conditions if item.type == "Ready")
     if ready.reason == "StateLost":
         return Verdict.WRONG, ready.message
-    if heir is None or heir.epoch <= victim.epoch:
+    if successor is None or successor.epoch <= victim.epoch:
         return Verdict.SLOW, f"{VICTIM} has no new primary after {demo_settle_s:g} s: {ready.message}"
     if not settled(after):
         return (
             Verdict.SLOW,
-            f"{heir.id} is primary in epoch {heir.epoch}, but not everything is redundant after "
+            f"{successor.id} is primary in epoch {successor.epoch}, but not everything is redundant after "
             f"{demo_settle_s:g} s",
         )
-    return Verdict.RIGHT, f"{heir.id} is primary in epoch {heir.epoch}, and a fresh backup is in sync again"
+    return (
+        Verdict.RIGHT,
+        f"{successor.id} is primary in epoch {successor.epoch}, and a fresh backup is in sync again",
+    )
 
 
 def _judge(findings: Findings, tally: Tally, replies: Replies, counted: int) -> None:

@@ -592,7 +592,7 @@ class Reconciler:
 
     async def _end(self, key: GraphKey, item: Json) -> None:
         """Objects and pods first, then the etcd keys, then the resource itself. Before that its processes are
-        told, lest they wait for heirs."""
+        told, lest they wait for successors."""
         metadata = item["metadata"]
         if FINALIZER not in (metadata.get("finalizers") or []):
             return
@@ -601,7 +601,7 @@ class Reconciler:
             if not self._mirror.away:
                 await self._mirror.end_all(place.owner_uid)
         except CoordinationError as error:
-            log.warning("%s/%s: its processes may wait for heirs before they end: %s", *key, error)
+            log.warning("%s/%s: its processes may wait for successors before they end: %s", *key, error)
         for held in self._store.objects(key):
             mine = any(
                 owner.get("uid") == place.owner_uid for owner in held["metadata"].get("ownerReferences") or []

@@ -140,7 +140,7 @@ def named_in(topology: Topology) -> set[InstanceId]:
         name
         for table in topology.tables
         for slot in table.slots
-        for name in (slot.instance, slot.heir)
+        for name in (slot.instance, slot.successor)
         if name is not None
     }
     for item in topology.sets:

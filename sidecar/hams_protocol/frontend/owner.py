@@ -517,19 +517,19 @@ class ShardOwner:
         if not again:
             if self.halted >= 0:
                 return None
-            self.closing = self.replication.heir(members, 0) is not None
+            self.closing = self.replication.successor(members, 0) is not None
             if log.committed < log.last:
                 return None
         end = self._handed_end if again else log.last
-        heir = self.replication.heir(members, end)
-        if heir is None:
+        successor = self.replication.successor(members, end)
+        if successor is None:
             return None
         changed = hand_over(
             ctx.knowledge.topology,
             self.name,
             ctx.instance,
             self.epoch,
-            heir,
+            successor,
             end,
             not mutants.on("log-leaves-with-hand-over"),
         )

@@ -377,7 +377,7 @@ class Replication:
                 return shrink(topology, name, owner, epoch, follower.instance)
         return None
 
-    def heir(self, members: Mapping[InstanceId, Member], end: int) -> InstanceId | None:
+    def successor(self, members: Mapping[InstanceId, Member], end: int) -> InstanceId | None:
         """An in-sync follower that is there to stay and holds the log up to `end`; who is to end as well says
         so soon after an epoch has begun."""
         if self._roles.epoch > 1 and self._ctx.now < self._began_at + 2 * limits.resend_after_s:

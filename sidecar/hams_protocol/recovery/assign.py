@@ -147,7 +147,10 @@ def slots(graph: Graph, topology: Topology, members: Members, dead: Iterable[Ins
             elif slot.instance is not None and slot.instance in topology.revoked:
                 table[number] = Slot(slot.epoch, None)
         elsewhere = any(
-            slot.heir is not None for other in topology.tables if other.op != op.name for slot in other.slots
+            slot.successor is not None
+            for other in topology.tables
+            if other.op != op.name
+            for slot in other.slots
         )
         _spread(table, free, gone, elsewhere)
         if tuple(table) != topology.table(op.name).slots:
@@ -156,16 +159,16 @@ def slots(graph: Graph, topology: Topology, members: Members, dead: Iterable[Ins
 
 
 def _spread(table: list[Slot], free: list[InstanceId], gone: set[InstanceId], elsewhere: bool) -> None:
-    """An idle instance becomes the heir of a slot whose owner has several. An heir that is gone is struck
+    """An idle instance becomes the successor of a slot whose owner has several. A successor that is gone is struck
     out.
 
     One move at a time in a whole graph (`elsewhere`: another operator has one): a slot on the move holds
     fresh requests back until those it has executed are complete, so two of them could wait for each other.
     """
     for number, slot in enumerate(table):
-        if slot.heir is not None and slot.heir not in free:
+        if slot.successor is not None and slot.successor not in free:
             table[number] = Slot(slot.epoch, slot.instance)
-    if elsewhere or any(slot.heir is not None for slot in table):
+    if elsewhere or any(slot.successor is not None for slot in table):
         return
     owners = [slot.instance for slot in table]
     idle = [item for item in free if item not in owners]

@@ -345,9 +345,13 @@ class ManagerMachine:
         """Ask the suspect itself, and who could take over."""
         sets = [item for item in self.knowledge.topology.sets if self._is_needed(suspicion.instance, item)]
         revoked = self.knowledge.topology.revoked
-        heirs = [item.primary for item in sets if item.primary is not None and item.primary not in revoked]
-        heirs += [peer for item in sets for peer in (*item.in_sync, *assign.rescuers(self.members, item))]
-        asked = list(dict.fromkeys([suspicion.instance, *heirs]))
+        successors = [
+            item.primary for item in sets if item.primary is not None and item.primary not in revoked
+        ]
+        successors += [
+            peer for item in sets for peer in (*item.in_sync, *assign.rescuers(self.members, item))
+        ]
+        asked = list(dict.fromkeys([suspicion.instance, *successors]))
         for peer in asked:
             self._patience.asked(peer, now)
         return [Send(peer, Probe(suspicion.nonce)) for peer in asked]
@@ -480,7 +484,7 @@ class ManagerMachine:
         for suspicion in self._confirmed(now):
             if any(item.primary == suspicion.instance for item in topology.sets):
                 replaced = all(
-                    self._has_heir(item, suspicion)
+                    self._has_successor(item, suspicion)
                     for item in topology.sets
                     if self._is_needed(suspicion.instance, item)
                 )
@@ -518,7 +522,7 @@ class ManagerMachine:
             return False
         return self._held_at.get((primary, item.name, item.epoch), -FOREVER) >= suspicion.asked_at
 
-    def _has_heir(self, item: ReplicaSet, suspicion: Suspicion) -> bool:
+    def _has_successor(self, item: ReplicaSet, suspicion: Suspicion) -> bool:
         """A revoked one may still answer, but it will never act again; the state that one has kept may."""
         topology = self.knowledge.topology
         out = {*self._suspicions, *topology.revoked}
@@ -649,9 +653,9 @@ class ManagerMachine:
         """All who could take over fail their probes: the state is not lost, it waits until one of them
         answers."""
         revoked = self.knowledge.topology.revoked
-        heirs = [peer for peer in (*item.in_sync, *item.keepers) if peer not in revoked]
+        successors = [peer for peer in (*item.in_sync, *item.keepers) if peer not in revoked]
         returned = assign.returned(self.members, item)
-        return bool(heirs) and all(self._is_silent(peer) for peer in (*heirs, *returned))
+        return bool(successors) and all(self._is_silent(peer) for peer in (*successors, *returned))
 
     def _is_silent(self, instance: InstanceId) -> bool:
         suspicion = self._suspicions.get(instance)

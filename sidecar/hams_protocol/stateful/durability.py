@@ -591,7 +591,7 @@ class Durability:
         )
 
     def settle(self, now: float) -> list[Effect]:
-        """A handover without an heir any more: the next generation, with nothing changed, ends it if it has
+        """A handover without a successor any more: the next generation, with nothing changed, ends it if it has
         not been committed."""
         return [] if not self._may_propose(now) else self._propose(self._m.knowledge.topology.next(), now)
 
@@ -606,15 +606,15 @@ class Durability:
         unflushed = self._seq > self.durable and not mutants.on("hand-over-unflushed")
         if unflushed or not self._may_propose(now):
             return []
-        heir = self.leaving.heir(now)
-        if heir is None:
+        successor = self.leaving.successor(now)
+        if successor is None:
             return []
         changed = hand_over(
             m.knowledge.topology,
             m.operator.name,
             m.instance,
             self._epoch,
-            heir,
+            successor,
             self._seq,
             not mutants.on("leaves-with-hand-over"),
         )

@@ -28,7 +28,7 @@ class Leaving:
         self.some = False
         self.due = FOREVER
         self._asks_from = (
-            now + 2 * limits.resend_after_s if epoch > 1 and not mutants.on("heir-not-asked") else now
+            now + 2 * limits.resend_after_s if epoch > 1 and not mutants.on("successor-not-asked") else now
         )
         self._called: set[InstanceId] = set()
 
@@ -40,7 +40,7 @@ class Leaving:
             follower.leaves_at = min(follower.leaves_at, now + wait_s)
             self.some = True
 
-    def heir(self, now: float) -> InstanceId | None:
+    def successor(self, now: float) -> InstanceId | None:
         """A backup in sync that is there to stay. One that is to end as well says so soon after an epoch has
         begun: nothing is handed over before."""
         return None if now < self._asks_from else next(iter(self._staying()), None)

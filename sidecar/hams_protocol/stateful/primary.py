@@ -182,7 +182,7 @@ class Primary:
         if self.draining or leaving.some:
             risky = any(unit.attempts for unit in self._running)
             effects += self._durability.arrange(self.draining, risky, now)
-        if self.draining and leaving.heir(now) is not None:
+        if self.draining and leaving.successor(now) is not None:
             return effects if self._running or self.loading else effects + self._hand_over(now)
         if self._durability.is_handed_over:
             return effects + self._durability.settle(now)

@@ -23,7 +23,7 @@ from hams_sidecar.inference import (
     outcome_of,
 )
 from hams_sidecar.succession import replies, talk
-from hams_sidecar.succession.heir import Heir
+from hams_sidecar.succession.takeover import Takeover
 from hams_wire import records, succession
 from hams_wire.node import Node
 from hams_wire.peers.visits import Visit, VisitFailed
@@ -44,18 +44,18 @@ class Port(InferencePort, Protocol):
 class Successor:
     """`open` is set once this graph serves; `table`: what the predecessor answered."""
 
-    def __init__(self, graph: Graph, heir: Heir) -> None:
+    def __init__(self, graph: Graph, takeover: Takeover) -> None:
         self.open = asyncio.Event()
         self.table = replies.Table(graph.data.frontend)
         self._frontend = graph.data.frontend
         self.signature = Signature(graph.data)
-        self._heir = heir
+        self._takeover = takeover
 
     async def begin(self) -> None:
         """Take the replies over, as soon as the predecessor is at rest."""
-        self.table = await self._heir.kept_replies(self._frontend)
-        log.warning("took %d replies over from %s", len(self.table), self._heir.follows.uid)
-        if self._heir.follows.done:
+        self.table = await self._takeover.kept_replies(self._frontend)
+        log.warning("took %d replies over from %s", len(self.table), self._takeover.follows.uid)
+        if self._takeover.follows.done:
             self.open.set()
 
     def noted(self, name: str, value: bytes | None) -> None:

@@ -461,7 +461,7 @@ class Tables:
         last = epoch - 1 if epoch in table.failovers else epoch
         if (
             table.lost_from is not None
-        ):  # what survived of it is not asked for: its heir may have died before it wrote the line
+        ):  # what survived of it is not asked for: its successor may have died before it wrote the line
             last = min(last, table.lost_from)
         missing = [
             number

@@ -209,9 +209,10 @@ def test_scenarios_are_found_by_id_and_name_and_others_are_named() -> None:
     with pytest.raises(ValueError, match='count has no role "active"; there are primary, backup'):
         done("F11", Aim(operator="count", role="active"))
     with pytest.raises(
-        ValueError, match='the graph has no role "heir"; there are primary, backup, active, frontend, manager'
+        ValueError,
+        match='the graph has no role "successor"; there are primary, backup, active, frontend, manager',
     ):
-        done("F11", Aim(role="heir"))
+        done("F11", Aim(role="successor"))
     with pytest.raises(ValueError, match='pass has no role "primary"; there are active'):
         done("F11", Aim(operator="pass", role="primary"))
     for word in ("F31", "F34"):

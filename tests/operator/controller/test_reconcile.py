@@ -542,7 +542,7 @@ async def test_a_deleted_graph_takes_its_objects_its_pods_and_its_etcd_keys_alon
         await scene.look()
     assert scene.etcd.snapshot("/hams/v1/").entries != ()  # processes may still live
     ended = scene.etcd.read(succession.key(UID, succession.ENDED))
-    assert ended is not None, "they are told not to wait for heirs"
+    assert ended is not None, "they are told not to wait for successors"
     assert ended.value == succession.NOBODY
     await scene.look()
     assert scene.etcd.snapshot("/hams/v1/").entries == ()

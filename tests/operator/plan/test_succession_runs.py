@@ -361,7 +361,7 @@ async def test_another_shape_goes_on_with_the_count_and_no_request_fails(tmp_pat
 
 
 @pytest.mark.parametrize("victim", ["counting-count-0/proxy", "counting-frontend-0/frontend"])
-async def test_who_is_asked_to_end_before_the_switch_does_not_wait_for_heirs_after_it(
+async def test_who_is_asked_to_end_before_the_switch_does_not_wait_for_successors_after_it(
     tmp_path: Path, victim: str
 ) -> None:
     async with world(tmp_path) as found, asyncio.timeout(240):
@@ -385,7 +385,7 @@ async def test_who_is_asked_to_end_before_the_switch_does_not_wait_for_heirs_aft
         assert counts == list(range(1, len(counts) + 1))
 
 
-async def test_of_a_deleted_graph_nobody_waits_for_heirs(tmp_path: Path) -> None:
+async def test_of_a_deleted_graph_nobody_waits_for_successors(tmp_path: Path) -> None:
     """Whether a process is asked to end before it is told that the graph ends, or after."""
     async with world(tmp_path) as found, asyncio.timeout(240):
         graph = await found.begin(ONE)

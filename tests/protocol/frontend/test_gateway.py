@@ -342,7 +342,7 @@ def test_a_draining_frontend_answers_its_clients_then_hands_its_shard_over():
     assert net.reply(handle) == ["p-1:1"]
     found = net.topology.find("F/0")
     assert (found.primary, found.epoch, found.in_sync) == ("F-2", 2, ("F-1",)), (
-        "its heir may have died just now"
+        "its successor may have died just now"
     )
     net.op("p").answer(RequestId(0, 1))
     net.run()

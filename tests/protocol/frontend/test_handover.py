@@ -82,7 +82,7 @@ def test_who_hands_over_admits_again_once_nobody_could_take_the_shard():
     assert [net.reply(first), net.reply(second)] == [["p-1:1"], ["p-1:2"]]
 
 
-def test_a_handover_in_doubt_whose_heir_dies_holds_nobody_up():
+def test_a_handover_in_doubt_whose_successor_dies_holds_nobody_up():
     net = one_joins_later()
     net.etcd_away = True
     net.feed("F-1", Drain())
@@ -104,7 +104,7 @@ def test_a_handover_in_doubt_whose_heir_dies_holds_nobody_up():
     assert (found.primary, found.epoch) == ("F-3", 2)
 
 
-def test_a_handover_in_doubt_whose_heir_is_to_end_as_well_holds_nobody_up():
+def test_a_handover_in_doubt_whose_successor_is_to_end_as_well_holds_nobody_up():
     net = Net(graph(op("p", FRONTEND))).start()
     net.etcd_away = True
     net.feed("F-1", Drain())
@@ -149,7 +149,7 @@ def test_a_follower_that_is_to_end_says_so_while_clients_still_wait_there():
     waiting = net.ask("F-2")
     net.feed("F-2", Drain())
     net.run()
-    assert net.sends(Leave, "F-2"), "or its owner, which is to end as well, would take it for an heir"
+    assert net.sends(Leave, "F-2"), "or its owner, which is to end as well, would take it for a successor"
     net.advance(limits.leave_wait_s + 1.0)
     assert net.topology.find("F/0").in_sync == ()
     assert net.stopped == {}

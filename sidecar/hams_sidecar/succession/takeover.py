@@ -93,7 +93,7 @@ class Seen:
                 self._changed.set()
 
 
-class Heir:
+class Takeover:
     """One process of a graph that follows another one and has not taken over. `of`: its operator, or
     FRONTEND."""
 
@@ -354,16 +354,16 @@ class Heir:
         )
 
 
-async def heir_of(
+async def takeover_of(
     coordination: Coordination, graph_uid: str, of: str, process: str, tls: Certificates | None
-) -> Heir | None:
+) -> Takeover | None:
     """Who a process of this graph inherits from; None: its graph follows no other one. Raises
     CoordinationError, MalformedRecord."""
     entry = await coordination.get(succession.key(graph_uid, succession.FOLLOWS))
     return (
         None
         if entry is None
-        else Heir(coordination, graph_uid, of, process, succession.decode_follows(entry.value), tls)
+        else Takeover(coordination, graph_uid, of, process, succession.decode_follows(entry.value), tls)
     )
 
 
