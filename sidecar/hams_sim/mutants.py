@@ -137,8 +137,7 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
 """Where a mutant shows up soonest, if not in all shapes of its scenes."""
 
 HISTORIES_FOR: dict[str, int] = {
-    "durable-when-tainted": 300,
-    "early-ask-ignored": 300,
+    "durable-when-tainted": 600,
     "handed-slot-forgotten": 200,
     "attempt-not-awaited": 300,
     "leaves-at-once": 200,
@@ -149,7 +148,7 @@ HISTORIES_FOR: dict[str, int] = {
     "kept-pending": 200,
     "newest-fence-only": 300,
     "old-freeze-accepted": 200,
-    "record-ack-of-old-epoch": 300,
+    "record-ack-of-old-epoch": 700,
     "reply-before-replicate": 200,
     "update-with-orphans": 300,
 }
@@ -158,7 +157,10 @@ HISTORIES_FOR: dict[str, int] = {
 HISTORIES_EACH = 100
 """How many all others are given."""
 
-NOT_CAUGHT: dict[str, str] = {}
+NOT_CAUGHT: dict[str, str] = {
+    "early-ask-ignored": "the joiner asks again 2 s later; that this became a stall rested on notices that only the "
+    "simulator repeated. A transcript catches it (tests/protocol/test_followers.py)",
+}
 """Mutants that the simulation has not caught, and what is known of them. `--mutants` leaves them out unless a
 number of histories is asked for."""
 

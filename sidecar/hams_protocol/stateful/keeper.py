@@ -230,8 +230,13 @@ class Keeper:
         return effects
 
     def durable_rose(self, now: float) -> list[Effect]:
-        """Records may be applied now."""
-        return [effect for held in self.states.values() for effect in held.backup.apply(now)]
+        """Records may be applied now; not those of an epoch that has just ended: `topology_changed` comes next."""
+        return [
+            effect
+            for op, held in self.states.items()
+            if held.epoch == self._knowledge.set_of(op).epoch
+            for effect in held.backup.apply(now)
+        ]
 
     def requests_completed(self) -> None:
         """Free what was held for complete requests."""

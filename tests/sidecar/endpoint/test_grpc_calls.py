@@ -126,13 +126,16 @@ async def test_F38_where_there_is_no_room_the_message_that_takes_longest_gives_w
     assert await is_still_served(running)
 
 
-async def test_F38_calls_are_bounded_and_one_that_stalls_gives_way(serve, connect, monkeypatch) -> None:
+async def test_F38_calls_are_bounded_and_one_that_stalls_gives_way(
+    serve, connect, counted, monkeypatch
+) -> None:
     monkeypatch.setattr(limits, "grpc_calls_max", 2)
     monkeypatch.setattr(limits, "grpc_message_unhurried_s", 0.0)
     running = await serve()
     client = await connect(running)
-    client.call(1, WATCH)
-    client.call(3, WATCH)
+    for stream in (1, 3):
+        client.call(stream, WATCH)
+        await counted.acquire()
     client.call(5)
     await client.ended(5)
     assert client.over == {5}
