@@ -246,13 +246,13 @@ class Graph:
     def sink_edges(self) -> tuple[tuple[str, str, Lane], ...]:
         """(operator, target, lane) of every token that the frontend waits for before a request is
         complete."""
-        found: list[tuple[str, str, Lane]] = []
+        edges: list[tuple[str, str, Lane]] = []
         for op in self.data.operators:
             targets = [FRONTEND] if FRONTEND in op.successors else []
             targets += [FEEDBACK] if op.feedback else []
             targets += [CLOSE] if op.join is Join.FIRST else []
-            found += [(op.name, target, lane) for target in targets for lane in op.lanes]
-        return tuple(found)
+            edges += [(op.name, target, lane) for target in targets for lane in op.lanes]
+        return tuple(edges)
 
     @cached_property
     def shard_names(self) -> tuple[str, ...]:
@@ -270,8 +270,8 @@ class Graph:
             reach[op.name] = frozenset(below).union(*(reach[name] for name in below))
         reach[FRONTEND] = frozenset(order)
         return {
-            name: tuple(op for op in order if op in found and self.operators[op].stateful)
-            for name, found in reach.items()
+            name: tuple(op for op in order if op in reached and self.operators[op].stateful)
+            for name, reached in reach.items()
         }
 
     @cached_property

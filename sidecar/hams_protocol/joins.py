@@ -146,10 +146,10 @@ class JoinBuffer:
         units = self._requests.get(unit.request)
         if units is None:
             units = self._requests[unit.request] = {}
-        found = units.get(unit)
-        if found is None:
-            found = units[unit] = Unit(unit)
-        return found
+        held = units.get(unit)
+        if held is None:
+            held = units[unit] = Unit(unit)
+        return held
 
     def requests(self) -> list[RequestId]:
         """Requests of which any token has arrived."""

@@ -66,10 +66,10 @@ class Knowledge:
                 self.fence(table.op, number, slot.epoch)
         return True
 
-    def _learn_ends(self, found: ReplicaSet) -> None:
+    def _learn_ends(self, replica_set: ReplicaSet) -> None:
         """What a topology drops is not forgotten here before `ends_known_max`: only a newcomer lacks it."""
-        ends = self._ends.setdefault(found.name, {})
-        ends.update(found.ends)
+        ends = self._ends.setdefault(replica_set.name, {})
+        ends.update(replica_set.ends)
         for ended in sorted(ends)[: max(len(ends) - limits.ends_known_max, 0)]:
             del ends[ended]
 
@@ -77,11 +77,11 @@ class Knowledge:
         """Who holds `target`'s tokens of this request, and in which epoch; `target` is an operator or one of
         SINKS."""
         if target in self._stateful:
-            found = self.set_of(target)
-            return found.primary, found.epoch
+            replica_set = self.set_of(target)
+            return replica_set.primary, replica_set.epoch
         if target in SINKS:
-            found = self.set_of(shard_name(request.shard))
-            return found.primary, found.epoch
+            replica_set = self.set_of(shard_name(request.shard))
+            return replica_set.primary, replica_set.epoch
         slots = self._slots.get(target)
         if not slots:
             return None, 0
@@ -112,8 +112,8 @@ class Knowledge:
 
     def set_of(self, name: str) -> ReplicaSet:
         """The replica set of an operator or shard in the newest topology known."""
-        found = self._sets.get(name)
-        return ReplicaSet(name) if found is None else found
+        replica_set = self._sets.get(name)
+        return ReplicaSet(name) if replica_set is None else replica_set
 
     def announce(self, notice: Durable) -> list[str]:
         """Take over durable watermarks; the operators whose watermark rose."""
@@ -138,12 +138,12 @@ class Knowledge:
     def status_of(self, dep: Dep) -> Status:
         """Durable, pending, orphan or unknown. So is an epoch whose end was dropped before this instance
         came: its sender sends again, without it."""
-        found = self._sets.get(dep.op)
-        epoch = 0 if found is None else found.epoch
+        replica_set = self._sets.get(dep.op)
+        epoch = 0 if replica_set is None else replica_set.epoch
         if dep.epoch > epoch:
             return Status.UNKNOWN
         mark = self._durable.get(dep.op)
-        if found is not None and dep.epoch < found.restarted_in:
+        if replica_set is not None and dep.epoch < replica_set.restarted_in:
             return Status.DURABLE
         if dep.epoch < epoch:
             end = self._ends[dep.op].get(dep.epoch)
@@ -161,9 +161,9 @@ class Knowledge:
         """The worst of the entries; a vector without entries is durable."""
         worst = Status.DURABLE
         for dep in deps:
-            found = self.status_of(dep)
-            if found > worst:
-                worst = found
+            status = self.status_of(dep)
+            if status > worst:
+                worst = status
         return worst
 
     def prune(self, deps: Deps) -> Deps:

@@ -48,8 +48,8 @@ class Lineage:
 
     def fan_of(self, unit: UnitId) -> tuple[tuple[str, ValueId], ...]:
         """Of which executions of fan-outs a unit stems; of none if it is not here."""
-        found = self._units.get(unit)
-        return () if found is None else found.fan
+        consumed = self._units.get(unit)
+        return () if consumed is None else consumed.fan
 
     def units(self) -> Iterable[Consumed]:
         """All of them, in order of execution."""
@@ -62,10 +62,10 @@ class Lineage:
 
 def bare(units: Iterable[Consumed], knowledge: Knowledge) -> tuple[Consumed, ...]:
     """Units as a newcomer gets them (`Knowledge.bare`)."""
-    found = []
+    bared = []
     for item in units:
         outputs = tuple((target, knowledge.bare(token)) for target, token in item.outputs)
-        found.append(
+        bared.append(
             Consumed(
                 item.unit,
                 item.seq,
@@ -77,7 +77,7 @@ def bare(units: Iterable[Consumed], knowledge: Knowledge) -> tuple[Consumed, ...
                 item.fan,
             )
         )
-    return tuple(found)
+    return tuple(bared)
 
 
 def chain_next(chain: str, out: ValueId | None) -> str:

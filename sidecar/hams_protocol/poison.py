@@ -67,10 +67,10 @@ class Attempts:
     def told(self) -> set[RequestId]:
         """Requests of which owners upstream may hold that they run alone here: announced, or the all-clear is
         not acknowledged."""
-        found = {request for _, request, _ in self._open}
+        requests = {request for _, request, _ in self._open}
         if self._announced is not None:
-            found.add(self._announced.id.request)
-        return found
+            requests.add(self._announced.id.request)
+        return requests
 
     def is_poison(self, unit: Unit) -> bool:
         """Whether enough owners have died while running it alone."""

@@ -326,11 +326,11 @@ class StatelessMachine(Vertex):
             for name in self.operator.targets
             if name not in SINKS and not self.graph.operators[name].stateful
         }
-        found = {item.instance for item in self.members.values() if item.of in names}
+        instances = {item.instance for item in self.members.values() if item.of in names}
         for table in topology.tables:
             if table.op in names:
-                found.update(slot.instance for slot in table.slots if slot.instance is not None)
-        return found.difference(topology.revoked)
+                instances.update(slot.instance for slot in table.slots if slot.instance is not None)
+        return instances.difference(topology.revoked)
 
     def _ask_leaders(self, inquiry: Inquiry) -> list[Effect]:
         """Ask the leaders of sets that have not answered; each once for an epoch, until it is asked
@@ -338,12 +338,12 @@ class StatelessMachine(Vertex):
         effects: list[Effect] = []
         query = SlotQuery(self.operator.name, inquiry.slot, inquiry.epoch)
         for name in inquiry.sets:
-            found = self.knowledge.set_of(name)
-            if found.primary is None or found.primary in self.knowledge.topology.revoked:
+            replica_set = self.knowledge.set_of(name)
+            if replica_set.primary is None or replica_set.primary in self.knowledge.topology.revoked:
                 continue
-            for peer in found.members if mutants.on("follower-answers") else (found.primary,):
-                if (peer, found.epoch) not in inquiry.asked:
-                    inquiry.asked.add((peer, found.epoch))
+            for peer in replica_set.members if mutants.on("follower-answers") else (replica_set.primary,):
+                if (peer, replica_set.epoch) not in inquiry.asked:
+                    inquiry.asked.add((peer, replica_set.epoch))
                     effects.append(Send(peer, query))
         return effects
 

@@ -92,16 +92,16 @@ class Topology:
 
     def find(self, name: str) -> ReplicaSet:
         """The replica set of an operator or shard; an empty one if it has none yet."""
-        for found in self.sets:
-            if found.name == name:
-                return found
+        for replica_set in self.sets:
+            if replica_set.name == name:
+                return replica_set
         return ReplicaSet(name)
 
     def table(self, op: str) -> SlotTable:
         """The slots of a stateless operator; none if not assigned yet."""
-        for found in self.tables:
-            if found.op == op:
-                return found
+        for table in self.tables:
+            if table.op == op:
+                return table
         return SlotTable(op, ())
 
     def with_set(self, changed: ReplicaSet) -> "Topology":
@@ -129,16 +129,16 @@ def shrink(
     topology: Topology, name: str, primary: InstanceId, epoch: int, member: InstanceId
 ) -> Topology | None:
     """The living primary drops a backup (in sync or joining) or a keeper from its own set."""
-    found = topology.find(name)
-    named = (*found.in_sync, *found.joining, *found.keepers)
-    if found.primary != primary or found.epoch != epoch or member not in named:
+    replica_set = topology.find(name)
+    named = (*replica_set.in_sync, *replica_set.joining, *replica_set.keepers)
+    if replica_set.primary != primary or replica_set.epoch != epoch or member not in named:
         return None
     return topology.with_set(
         replace(
-            found,
-            in_sync=tuple(item for item in found.in_sync if item != member),
-            joining=tuple(item for item in found.joining if item != member),
-            keepers=tuple(item for item in found.keepers if item != member),
+            replica_set,
+            in_sync=tuple(item for item in replica_set.in_sync if item != member),
+            joining=tuple(item for item in replica_set.joining if item != member),
+            keepers=tuple(item for item in replica_set.keepers if item != member),
         )
     ).next()
 
@@ -148,18 +148,18 @@ def name_keeper(
 ) -> Topology | None:
     """The primary, alone, names an instance of another operator as its keeper. Safe only when that is in the
     primary's ack set already."""
-    found = topology.find(name)
+    replica_set = topology.find(name)
     if (
-        found.primary != primary
-        or found.epoch != epoch
-        or found.in_sync
-        or found.keepers
+        replica_set.primary != primary
+        or replica_set.epoch != epoch
+        or replica_set.in_sync
+        or replica_set.keepers
         or keeper == primary
-        or keeper in found.joining
+        or keeper in replica_set.joining
         or keeper in topology.revoked
     ):
         return None
-    return topology.with_set(replace(found, keepers=(keeper,))).next()
+    return topology.with_set(replace(replica_set, keepers=(keeper,))).next()
 
 
 def admit(
@@ -167,19 +167,19 @@ def admit(
 ) -> Topology | None:
     """The primary declares a joiner in sync, and lets its keeper go. Safe only when the joiner is in the
     primary's ack set already."""
-    found = topology.find(name)
+    replica_set = topology.find(name)
     if (
-        found.primary != primary
-        or found.epoch != epoch
-        or joiner not in found.joining
+        replica_set.primary != primary
+        or replica_set.epoch != epoch
+        or joiner not in replica_set.joining
         or joiner in topology.revoked
     ):
         return None
     return topology.with_set(
         replace(
-            found,
-            in_sync=(*found.in_sync, joiner),
-            joining=tuple(item for item in found.joining if item != joiner),
+            replica_set,
+            in_sync=(*replica_set.in_sync, joiner),
+            joining=tuple(item for item in replica_set.joining if item != joiner),
             keepers=(),
         )
     ).next()
@@ -188,19 +188,19 @@ def admit(
 def allow_restart(topology: Topology, name: str) -> Topology | None:
     """A person decides that a lost state shall begin again, from its newest checkpoint or from nothing. None
     if it is not lost."""
-    found = topology.find(name)
-    return topology.with_set(replace(found, may_restart=True)).next() if found.lost else None
+    replica_set = topology.find(name)
+    return topology.with_set(replace(replica_set, may_restart=True)).next() if replica_set.lost else None
 
 
 def call(
     topology: Topology, name: str, primary: InstanceId, epoch: int, joiner: InstanceId
 ) -> Topology | None:
     """The living primary names a joiner: somebody in its set is to end, and shall be replaced before."""
-    found = topology.find(name)
-    known = joiner in found.members + found.joining
-    if found.primary != primary or found.epoch != epoch or known or joiner in topology.revoked:
+    replica_set = topology.find(name)
+    known = joiner in replica_set.members + replica_set.joining
+    if replica_set.primary != primary or replica_set.epoch != epoch or known or joiner in topology.revoked:
         return None
-    return topology.with_set(replace(found, joining=(*found.joining, joiner))).next()
+    return topology.with_set(replace(replica_set, joining=(*replica_set.joining, joiner))).next()
 
 
 def pass_on(
@@ -235,15 +235,17 @@ def hand_over(
     `stays`: as a backup, until the successor lets it go, for the successor may have died just now. Otherwise it leaves
     with this commit.
     """
-    found = topology.find(name)
+    replica_set = topology.find(name)
     if (
-        found.primary != primary
-        or found.epoch != epoch
-        or successor not in found.in_sync
+        replica_set.primary != primary
+        or replica_set.epoch != epoch
+        or successor not in replica_set.in_sync
         or successor in topology.revoked
     ):
         return None
-    rest = (*(item for item in found.in_sync if item != successor), *((primary,) if stays else ()))
+    rest = (*(item for item in replica_set.in_sync if item != successor), *((primary,) if stays else ()))
     return topology.with_set(
-        replace(found, epoch=epoch + 1, primary=successor, in_sync=rest, ends=found.ends_with(end))
+        replace(
+            replica_set, epoch=epoch + 1, primary=successor, in_sync=rest, ends=replica_set.ends_with(end)
+        )
     ).next()

@@ -402,7 +402,7 @@ class Vertex(ABC):
     def held_from_slot(self, query: SlotQuery, beside: Iterable[Token]) -> tuple[Token, ...]:
         """Tokens from a slot, of open requests: those in the joins, and those that are kept `beside` them."""
         slots = len(self.knowledge.slots_of(query.op))
-        found: dict[tuple[RequestId, Lane], Token] = {}
+        tokens: dict[tuple[RequestId, Lane], Token] = {}
         for token in (*self.joins.tokens_from(query.op), *beside):
             if (
                 slots
@@ -410,8 +410,8 @@ class Vertex(ABC):
                 and slot_number(token.request, slots) == query.slot
                 and token.request not in self.knowledge.completed
             ):
-                found[token.request, token.lane] = self.knowledge.bare(token)
-        return tuple(found.values())
+                tokens[token.request, token.lane] = self.knowledge.bare(token)
+        return tuple(tokens.values())
 
     # -- outputs ---------------------------------------------------------------------------------------------
 

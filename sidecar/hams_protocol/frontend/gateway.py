@@ -67,9 +67,9 @@ class Gateway:
         knowledge, data = self._ctx.knowledge, self._ctx.graph.data
         if knowledge.topology.generation == 0:
             return "the graph has not started"
-        for found in knowledge.topology.sets:
-            if found.lost:
-                return f"the state of {found.name} is lost"
+        for replica_set in knowledge.topology.sets:
+            if replica_set.lost:
+                return f"the state of {replica_set.name} is lost"
         for op in data.operators:
             if op.stateful:
                 if knowledge.set_of(op.name).primary is None:
@@ -112,14 +112,14 @@ class Gateway:
         self._next += 1
         if mutants.on("deadline-early"):
             budget = min(budget, limits.resend_after_s)
-        found = self._waiting[counter] = Waiting(event, shard, now, now + budget)
+        waiting = self._waiting[counter] = Waiting(event, shard, now, now + budget)
         self._handles[event.handle] = counter
         self._bytes += event.payload.nbytes
-        heappush(self._deadlines, (found.deadline, counter))
+        heappush(self._deadlines, (waiting.deadline, counter))
         if len(self._deadlines) > 2 * len(self._waiting) + 64:
             self._deadlines = [(item.deadline, number) for number, item in self._waiting.items()]
             heapify(self._deadlines)
-        self._hand_over(counter, found)
+        self._hand_over(counter, waiting)
 
     def gone(self, handle: int) -> None:
         """The client of `handle` waits no more."""
@@ -154,38 +154,38 @@ class Gateway:
 
     def resubmit(self) -> None:
         """Hand over again what the present owners of the shards were not handed."""
-        for counter, found in list(self._waiting.items()):
-            roles = self._ctx.knowledge.set_of(self._ctx.graph.shard_names[found.shard])
-            if roles.primary is not None and found.sent_to != (roles.primary, roles.epoch):
-                self._hand_over(counter, found)
+        for counter, waiting in list(self._waiting.items()):
+            roles = self._ctx.knowledge.set_of(self._ctx.graph.shard_names[waiting.shard])
+            if roles.primary is not None and waiting.sent_to != (roles.primary, roles.epoch):
+                self._hand_over(counter, waiting)
 
     def peer_up(self, peer: InstanceId) -> None:
         """What was sent to this peer may be lost: ask how it stands."""
-        for counter, found in list(self._waiting.items()):
-            if found.sent_to is not None and found.sent_to[0] == peer and peer != self._ctx.instance:
-                self._forward(counter, found, whole=False)
+        for counter, waiting in list(self._waiting.items()):
+            if waiting.sent_to is not None and waiting.sent_to[0] == peer and peer != self._ctx.instance:
+                self._forward(counter, waiting, whole=False)
 
-    def _hand_over(self, counter: int, found: Waiting) -> None:
-        roles = self._ctx.knowledge.set_of(self._ctx.graph.shard_names[found.shard])
+    def _hand_over(self, counter: int, waiting: Waiting) -> None:
+        roles = self._ctx.knowledge.set_of(self._ctx.graph.shard_names[waiting.shard])
         if roles.primary == self._ctx.instance:
-            owner = self._owners.get(found.shard)
+            owner = self._owners.get(waiting.shard)
             if owner is None or owner.halted >= 0:
-                found.sent_to = None
+                waiting.sent_to = None
                 return
-            found.sent_to = (self._ctx.instance, owner.epoch)
-            found.asked_at = FOREVER
-            owner.submit(self._ctx.instance, self._ask(counter, found, whole=True))
+            waiting.sent_to = (self._ctx.instance, owner.epoch)
+            waiting.asked_at = FOREVER
+            owner.submit(self._ctx.instance, self._ask(counter, waiting, whole=True))
         elif roles.primary is not None:
-            found.sent_to = (roles.primary, roles.epoch)
-            self._forward(counter, found, whole=True)
+            waiting.sent_to = (roles.primary, roles.epoch)
+            self._forward(counter, waiting, whole=True)
 
-    def _ask(self, counter: int, found: Waiting, whole: bool) -> ClientForward:
+    def _ask(self, counter: int, waiting: Waiting, whole: bool) -> ClientForward:
         while self._settled < counter and self._settled not in self._waiting:
             self._settled += 1
-        event, meta = found.event, found.event.meta
-        left = max(limits.hop_budget_min_s, found.deadline - self._ctx.now)
+        event, meta = waiting.event, waiting.event.meta
+        left = max(limits.hop_budget_min_s, waiting.deadline - self._ctx.now)
         return ClientForward(
-            found.shard,
+            waiting.shard,
             counter,
             self._settled,
             event.key,
@@ -196,23 +196,23 @@ class Gateway:
             event.present,
         )
 
-    def _forward(self, counter: int, found: Waiting, whole: bool) -> None:
-        if found.sent_to is None:
+    def _forward(self, counter: int, waiting: Waiting, whole: bool) -> None:
+        if waiting.sent_to is None:
             return
-        found.asked_at = self._ctx.now + limits.resend_after_s
-        self._asks.append((found.asked_at, counter))
-        self._ctx.send(found.sent_to[0], self._ask(counter, found, whole))
+        waiting.asked_at = self._ctx.now + limits.resend_after_s
+        self._asks.append((waiting.asked_at, counter))
+        self._ctx.send(waiting.sent_to[0], self._ask(counter, waiting, whole))
 
     def held(self, sender: InstanceId, message: ClientForwardHeld) -> None:
         """The owner says whether it has a request."""
-        found = self._waiting.get(message.counter)
+        waiting = self._waiting.get(message.counter)
         if (
-            found is not None
+            waiting is not None
             and not message.held
-            and found.sent_to is not None
-            and found.sent_to[0] == sender
+            and waiting.sent_to is not None
+            and waiting.sent_to[0] == sender
         ):
-            self._forward(message.counter, found, whole=True)
+            self._forward(message.counter, waiting, whole=True)
 
     # -- answers ---------------------------------------------------------------------------------------------
 
@@ -233,16 +233,16 @@ class Gateway:
             self._finish(message.counter, NotServed(message.status, message.message, message.retry_after_s))
 
     def _finish(self, counter: int, outcome: Outcome) -> None:
-        found = self._waiting.get(counter)
-        if found is not None:
-            self._ctx.out.append(Answer(found.event.handle, outcome))
+        waiting = self._waiting.get(counter)
+        if waiting is not None:
+            self._ctx.out.append(Answer(waiting.event.handle, outcome))
             self._forget(counter)
 
     def _forget(self, counter: int) -> None:
-        found = self._waiting.pop(counter)
-        self._bytes -= found.event.payload.nbytes
-        if self._handles.get(found.event.handle) == counter:
-            del self._handles[found.event.handle]
+        waiting = self._waiting.pop(counter)
+        self._bytes -= waiting.event.payload.nbytes
+        if self._handles.get(waiting.event.handle) == counter:
+            del self._handles[waiting.event.handle]
 
     # -- time ------------------------------------------------------------------------------------------------
 
@@ -257,9 +257,9 @@ class Gateway:
                 )
         while self._asks and self._asks[0][0] <= now:
             at, counter = self._asks.popleft()
-            found = self._waiting.get(counter)
-            if found is not None and found.asked_at == at:
-                self._forward(counter, found, whole=False)
+            waiting = self._waiting.get(counter)
+            if waiting is not None and waiting.asked_at == at:
+                self._forward(counter, waiting, whole=False)
 
     def deadline(self) -> float:
         """When `tick` has something to do."""

@@ -147,9 +147,9 @@ def log_of(parts: list[LogCopy], spec: FrontendSpec) -> ShardLog:
 
 
 def _feed(state: ShardState, token: Token) -> None:
-    found = state.open.get(token.request.n)
-    if found is not None:
-        found.fed[token.lane, token.source] = token
+    entry = state.open.get(token.request.n)
+    if entry is not None:
+        entry.fed[token.lane, token.source] = token
 
 
 def empty_log(shard: int, epoch: int, index: int, spec: FrontendSpec, first_n: int = 0) -> ShardLog:

@@ -471,19 +471,19 @@ class FrontendMachine:
 
     def _listen(self) -> None:
         """Who is told of completions: registered operator instances and frontends, and whoever has a role."""
-        found = {
+        peers = {
             member.instance
             for member in self._changes.members.values()
             if member.of == FRONTEND or member.of in self.graph.operators
         }
         topology = self.knowledge.topology
         for item in topology.sets:
-            found.update(item.members)
-            found.update(item.joining)
-        found.update(
+            peers.update(item.members)
+            peers.update(item.joining)
+        peers.update(
             slot.instance for table in topology.tables for slot in table.slots if slot.instance is not None
         )
-        self._broadcast.listen(sorted(found.difference(topology.revoked)))
+        self._broadcast.listen(sorted(peers.difference(topology.revoked)))
 
     def _late(self, by_s: float) -> None:
         """This instance's own loop was late: what others said meanwhile is still unread, so they get that

@@ -99,12 +99,12 @@ class ShardOwner:
             state.tickets.forget()
         ctx.knowledge.completed.below(self.shard, state.completed.watermark(self.shard))
         ctx.knowledge.completed.add(RequestId(self.shard, n) for n in state.completed.sparse(self.shard))
-        for found in list(state.open.values()):
-            live = self._track(found.admit, 0)
-            if found.reply is not None:
+        for admitted in list(state.open.values()):
+            live = self._track(admitted.admit, 0)
+            if admitted.reply is not None:
                 live.replied = live.noted = True
-                self._prefill(live, FRONTEND, found.reply.tokens)
-            self._prefill(live, FEEDBACK, found.fed.values())
+                self._prefill(live, FRONTEND, admitted.reply.tokens)
+            self._prefill(live, FEEDBACK, admitted.fed.values())
         for index, entry in self.log.tail():
             self._recall(index, entry)
         self._count_unresolved()
@@ -489,12 +489,12 @@ class ShardOwner:
     def held_from(self, source: str) -> list[Token]:
         """Sink tokens of open requests that came from one operator; a First's close says nothing of its value
         or route."""
-        found: list[Token] = []
+        tokens: list[Token] = []
         for live in self.live.values():
             for (_, target, _), token in zip(self._ctx.plan.sinks, live.tokens, strict=True):
                 if token is not None and token.source == source and target != CLOSE:
-                    found.append(token)
-        return found
+                    tokens.append(token)
+        return tokens
 
     # -- planned handoff -------------------------------------------------------------------------------------
 

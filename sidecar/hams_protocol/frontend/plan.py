@@ -62,14 +62,14 @@ class Plan:
     def routed(self, present: tuple[str, ...]) -> tuple[str, ...]:
         """The entry edges that get a value: some tensor of theirs is present, and none that they need is
         absent."""
-        found = self._routes.get(present)
-        if found is None:
+        routes = self._routes.get(present)
+        if routes is None:
             have = frozenset(present)
-            found = tuple(
+            routes = tuple(
                 entry.target
                 for entry in self.entries
                 if entry.required <= have and not entry.tensors.isdisjoint(have)
             )
             if len(self._routes) < limits.routes_kept_max:
-                self._routes[present] = found
-        return found
+                self._routes[present] = routes
+        return routes

@@ -28,7 +28,7 @@ def decide(plan: Plan, live: Live) -> Reply | None:
         if outputs is not None and choice.name not in outputs:
             continue
         for lanes in choice.sources:
-            found: list[tuple[int, Token]] = []
+            errors: list[tuple[int, Token]] = []
             for number in lanes:
                 token = live.tokens[number]
                 if token is None or not live.durable[number]:
@@ -39,9 +39,9 @@ def decide(plan: Plan, live: Live) -> Reply | None:
                 if failure is not None:
                     return (), failure
                 if token.kind is Kind.VALUE:
-                    found.append((number, token))
-            if found:
-                used.update(found)
+                    errors.append((number, token))
+            if errors:
+                used.update(errors)
                 break
     if live.unresolved > 0:
         return None

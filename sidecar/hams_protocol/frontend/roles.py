@@ -198,13 +198,13 @@ class ShardRoles:
 
     def statuses(self) -> tuple[ShardStatus, ...]:
         """The shards in which this instance has a role."""
-        found = []
+        statuses = []
         for owner in self.owners.values():
-            found.append(_status(owner.name, "primary", owner.epoch, owner.log, owner.halted >= 0))
+            statuses.append(_status(owner.name, "primary", owner.epoch, owner.log, owner.halted >= 0))
         for follower in self.followers.values():
             role = "joining" if follower.joining else "backup"
-            found.append(_status(follower.name, role, follower.epoch, follower.log, follower.frozen >= 0))
-        return tuple(sorted(found, key=lambda item: item.name))
+            statuses.append(_status(follower.name, role, follower.epoch, follower.log, follower.frozen >= 0))
+        return tuple(sorted(statuses, key=lambda item: item.name))
 
 
 def _status(name: str, role: str, epoch: int, log: ShardLog | None, is_frozen: bool) -> ShardStatus:

@@ -205,8 +205,8 @@ class TicketTable:
 
     def find(self, instance: InstanceId, counter: int) -> int | None:
         """The request of a ticket that is not settled."""
-        found = self._tickets.get(instance)
-        return None if found is None else found.get(counter)
+        tickets = self._tickets.get(instance)
+        return None if tickets is None else tickets.get(counter)
 
     def settled(self, instance: InstanceId) -> int:
         """Tickets of `instance` below this number are settled: refused for ever."""
@@ -218,8 +218,8 @@ class TicketTable:
 
     def pop(self, instance: InstanceId, counter: int) -> None:
         """Forget one ticket."""
-        found = self._tickets.get(instance)
-        if found is not None and found.pop(counter, None) is not None and not found:
+        tickets = self._tickets.get(instance)
+        if tickets is not None and tickets.pop(counter, None) is not None and not tickets:
             del self._tickets[instance]
 
     def settle(self, instance: InstanceId, below: int) -> list[int]:
@@ -231,16 +231,16 @@ class TicketTable:
         self._settled.move_to_end(instance)
         if len(self._settled) > limits.forwarders_kept_max:
             self._settled.popitem(last=False)
-        found = self._tickets.get(instance)
-        if found is None:
+        tickets = self._tickets.get(instance)
+        if tickets is None:
             return []
         counters = (
-            [item for item in found if item < below]
-            if below - held > len(found)
-            else [item for item in range(held, below) if item in found]
+            [item for item in tickets if item < below]
+            if below - held > len(tickets)
+            else [item for item in range(held, below) if item in tickets]
         )
-        gone = [found.pop(counter) for counter in counters]
-        if not found:
+        gone = [tickets.pop(counter) for counter in counters]
+        if not tickets:
             del self._tickets[instance]
         return gone
 
@@ -250,8 +250,8 @@ class TicketTable:
 
     def drop_instance(self, instance: InstanceId) -> list[int]:
         """`instance` is gone for good: its tickets are settled; the requests that had them."""
-        found = self._tickets.get(instance)
-        return self.settle(instance, max(found) + 1) if found else []
+        tickets = self._tickets.get(instance)
+        return self.settle(instance, max(tickets) + 1) if tickets else []
 
     def floors(self) -> tuple[tuple[InstanceId, int], ...]:
         """How far each frontend's tickets are settled."""
@@ -283,9 +283,9 @@ class ShardState:
         if isinstance(entry, Admit):
             self._admit(entry)
         elif isinstance(entry, ReplyEntry):
-            found = self.open.get(entry.request.n)
-            if found is not None:
-                found.reply = entry
+            open_request = self.open.get(entry.request.n)
+            if open_request is not None:
+                open_request.reply = entry
         else:
             self._done(entry)
 
@@ -308,18 +308,18 @@ class ShardState:
 
     def _done(self, entry: DoneEntry) -> None:
         n = entry.request.n
-        found = self.open.pop(n, None)
+        open_request = self.open.pop(n, None)
         self.completed.add_one(entry.request)
-        if found is None or found.reply is None:
+        if open_request is None or open_request.reply is None:
             return
-        admit = found.admit
+        admit = open_request.admit
         if admit.key is not None:
-            for old in self.kept.put(KeptReply(admit, found.reply, self._names)):
+            for old in self.kept.put(KeptReply(admit, open_request.reply, self._names)):
                 if old.key is not None:
                     self.keys.pop(old.key, None)
                     self.expired.add(old.key)
         elif admit.ticket is not None and self.tickets.find(admit.ticket.instance, admit.ticket.counter) == n:
-            for old in self.unkeyed.put(KeptReply(admit, found.reply, self._names)):
+            for old in self.unkeyed.put(KeptReply(admit, open_request.reply, self._names)):
                 if old.ticket is not None:
                     self.tickets.pop(old.ticket.instance, old.ticket.counter)
 
@@ -331,16 +331,16 @@ class ShardState:
 
     def answered(self, request: RequestId) -> ReplyEntry | None:
         """The committed reply of a request that is open or kept."""
-        found = self.open.get(request.n)
-        if found is not None:
-            return found.reply
+        open_request = self.open.get(request.n)
+        if open_request is not None:
+            return open_request.reply
         kept = self.kept.get(request.n) or self.unkeyed.get(request.n)
         return None if kept is None else kept.reply(self.shard)
 
     def admitted(self, n: int) -> Admit | None:
         """The entry (of a kept reply: without payload) by which a request came in."""
-        found = self.open.get(n)
-        if found is not None:
-            return found.admit
+        open_request = self.open.get(n)
+        if open_request is not None:
+            return open_request.admit
         kept = self.kept.get(n) or self.unkeyed.get(n)
         return None if kept is None else kept.admit(self.shard)

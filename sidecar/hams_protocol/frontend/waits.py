@@ -40,11 +40,11 @@ class Waits:
         mark = self._ctx.knowledge.watermark(op)
         if heap is None or mark is None:
             return []
-        found: list[Waiting] = []
+        waiting: list[Waiting] = []
         while heap and (heap[0][0], heap[0][1]) <= (mark.epoch, mark.seq):
-            found.append(heappop(heap))
+            waiting.append(heappop(heap))
         self._rest(op, heap)
-        return found
+        return waiting
 
     def _rest(self, op: str, heap: list[Waiting]) -> None:
         while heap and heap[0][3].tokens[heap[0][4]] is not heap[0][5]:

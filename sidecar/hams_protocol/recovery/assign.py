@@ -18,10 +18,12 @@ Members = Mapping[InstanceId, Member]
 
 def named(topology: Topology) -> set[InstanceId]:
     """Every instance that the topology gives a role."""
-    found = {slot.instance for table in topology.tables for slot in table.slots if slot.instance is not None}
+    instances = {
+        slot.instance for table in topology.tables for slot in table.slots if slot.instance is not None
+    }
     for item in topology.sets:
-        found.update(item.members, item.joining)
-    return found
+        instances.update(item.members, item.joining)
+    return instances
 
 
 def candidates(members: Members, of: str, topology: Topology) -> list[InstanceId]:
@@ -31,13 +33,13 @@ def candidates(members: Members, of: str, topology: Topology) -> list[InstanceId
     )
 
 
-def unburdened(members: Members, of: str, found: ReplicaSet, topology: Topology) -> list[InstanceId]:
+def unburdened(members: Members, of: str, replica_set: ReplicaSet, topology: Topology) -> list[InstanceId]:
     """Candidates for a set that have no other role in the way: an operator's instance has one role, a
     frontend has one in every shard.
 
     Those that lead the fewest sets come first.
     """
-    taken = named(topology) if of != FRONTEND else {*found.members, *found.joining}
+    taken = named(topology) if of != FRONTEND else {*replica_set.members, *replica_set.joining}
     led = [item.primary for item in topology.sets]
     return sorted(
         [item for item in candidates(members, of, topology) if item not in taken],
@@ -50,23 +52,27 @@ def involved(topology: Topology) -> set[InstanceId]:
     return named(topology).union(*(item.keepers for item in topology.sets))
 
 
-def returned(members: Members, found: ReplicaSet) -> list[InstanceId]:
+def returned(members: Members, replica_set: ReplicaSet) -> list[InstanceId]:
     """Registered instances that have brought along the state of a member of this set, under another id."""
     return sorted(
-        item.instance for item in members.values() if item.kept is not None and item.kept in found.members
+        item.instance
+        for item in members.values()
+        if item.kept is not None and item.kept in replica_set.members
     )
 
 
-def rescuers(members: Members, found: ReplicaSet) -> list[InstanceId]:
+def rescuers(members: Members, replica_set: ReplicaSet) -> list[InstanceId]:
     """Who may hold the state where no member in sync answers: returned instances, and the set's keepers."""
-    return [*returned(members, found), *(item for item in found.keepers if item in members)]
+    return [*returned(members, replica_set), *(item for item in replica_set.keepers if item in members)]
 
 
-def fresh_primary(members: Members, of: str, found: ReplicaSet, topology: Topology) -> InstanceId | None:
+def fresh_primary(
+    members: Members, of: str, replica_set: ReplicaSet, topology: Topology
+) -> InstanceId | None:
     """Who may begin an epoch with a keeper's state: one that was joining knows much of it already, else any
     that is free."""
-    joining = [item for item in found.joining if item in members and item not in topology.revoked]
-    free = unburdened(members, of, found, topology)
+    joining = [item for item in replica_set.joining if item in members and item not in topology.revoked]
+    free = unburdened(members, of, replica_set, topology)
     return next((item for item in (*joining, *free) if members[item].keeps), None)
 
 
@@ -74,16 +80,16 @@ def first_roles(graph: Graph, topology: Topology, members: Members, patient: boo
     """Primaries for sets that never had one: a set begins with its primary alone. `patient`: shards wait for
     all frontends to come."""
     for op in graph.data.operators:
-        found = topology.find(op.name)
-        if op.stateful and found.epoch == 0 and (free := candidates(members, op.name, topology)):
-            topology = topology.with_set(replace(found, epoch=1, primary=free[0]))
+        replica_set = topology.find(op.name)
+        if op.stateful and replica_set.epoch == 0 and (free := candidates(members, op.name, topology)):
+            topology = topology.with_set(replace(replica_set, epoch=1, primary=free[0]))
     frontends = candidates(members, FRONTEND, topology)
     if frontends and (len(frontends) >= graph.data.frontend.replicas or not patient):
         for number, name in enumerate(graph.shard_names):
-            found = topology.find(name)
-            if found.epoch == 0:
+            replica_set = topology.find(name)
+            if replica_set.epoch == 0:
                 topology = topology.with_set(
-                    replace(found, epoch=1, primary=frontends[number % len(frontends)])
+                    replace(replica_set, epoch=1, primary=frontends[number % len(frontends)])
                 )
     return topology
 
@@ -97,25 +103,27 @@ def joiners(
     `suspects` get no new place, but keep the one they have: a suspicion is no verdict.
     """
     for name, of, want in wanted_backups(graph):
-        found = topology.find(name)
-        if found.primary is None or found.lost:
+        replica_set = topology.find(name)
+        if replica_set.primary is None or replica_set.lost:
             continue
         joining = tuple(
             item
-            for item in found.joining
+            for item in replica_set.joining
             if (item in members or item in suspects) and item not in topology.revoked
         )
         if mutants.on("shrink-from-outside"):
-            found = replace(found, in_sync=tuple(item for item in found.in_sync if item in members))
-        taken = named(topology) if of != FRONTEND else set(found.members)
-        taken.update(returned(members, found))
+            replica_set = replace(
+                replica_set, in_sync=tuple(item for item in replica_set.in_sync if item in members)
+            )
+        taken = named(topology) if of != FRONTEND else set(replica_set.members)
+        taken.update(returned(members, replica_set))
         free = [
             item for item in candidates(members, of, topology) if item not in taken and item not in joining
         ]
-        missing = want - len(found.in_sync) - len(joining)
+        missing = want - len(replica_set.in_sync) - len(joining)
         joining = (*joining, *free[: max(missing, 0)])
-        if joining != topology.find(name).joining or found.in_sync != topology.find(name).in_sync:
-            topology = topology.with_set(replace(found, joining=joining))
+        if joining != topology.find(name).joining or replica_set.in_sync != topology.find(name).in_sync:
+            topology = topology.with_set(replace(replica_set, joining=joining))
     return topology
 
 

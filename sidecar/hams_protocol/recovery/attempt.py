@@ -131,9 +131,9 @@ class Attempt:
         for name in orphaned:
             effects += self._freeze(name)
         for name in rollbacks:
-            found = self.topology.find(name)
-            if found.primary is not None and name not in self._moves:
-                question = self._rollbacks[name] = FenceQuestion(found.primary)
+            replica_set = self.topology.find(name)
+            if replica_set.primary is not None and name not in self._moves:
+                question = self._rollbacks[name] = FenceQuestion(replica_set.primary)
                 effects += self._ask_fence(name, question, ())
         return effects + self._fence_downstream()
 
@@ -193,10 +193,15 @@ class Attempt:
                 for name in upstream
                 if self._is_decided(name)
             )
-            found = self.topology.find(op.name)
-            if not ends or found.primary is None or found.primary in self.topology.revoked or found.lost:
+            replica_set = self.topology.find(op.name)
+            if (
+                not ends
+                or replica_set.primary is None
+                or replica_set.primary in self.topology.revoked
+                or replica_set.lost
+            ):
                 continue
-            question = self._fences.setdefault(op.name, FenceQuestion(found.primary))
+            question = self._fences.setdefault(op.name, FenceQuestion(replica_set.primary))
             if question.ends != ends:
                 effects += self._ask_fence(op.name, question, ends)
         return effects

@@ -56,18 +56,26 @@ class Logs:
             return []
         if topology.generation == self._asked_in and now < self.again_at:
             return []
-        shards = [found for name in self._m.graph.shard_names if (found := topology.find(name)).epoch]
-        if any(found.lost or found.restarted_in or found.primary in topology.revoked for found in shards):
+        shards = [
+            replica_set for name in self._m.graph.shard_names if (replica_set := topology.find(name)).epoch
+        ]
+        if any(
+            replica_set.lost or replica_set.restarted_in or replica_set.primary in topology.revoked
+            for replica_set in shards
+        ):
             return []
         self._asked, self._empty, self._asked_in = {}, set(), topology.generation
         self.again_at = now + 2 * limits.frozen_max_s
         effects: list[Effect] = []
-        for found in shards:
-            assert found.primary is not None, "a shard in an epoch has an owner"
+        for replica_set in shards:
+            assert replica_set.primary is not None, "a shard in an epoch has an owner"
             self._questions += 1
-            self._asked[self._questions] = found.name
+            self._asked[self._questions] = replica_set.name
             effects.append(
-                Send(found.primary, Freeze(self._questions, topology.generation, found.name, found.epoch))
+                Send(
+                    replica_set.primary,
+                    Freeze(self._questions, topology.generation, replica_set.name, replica_set.epoch),
+                )
             )
         return effects
 
@@ -229,10 +237,10 @@ class Losses:
         if now < self.ask_at < FOREVER:
             return []
         self.ask_at = now + limits.probe_again_after_s
-        found = [
+        names = [
             name
             for of in waiting
             for name in assign.candidates(self._m.members, of, topology)
             if (name, of) not in self._saved
         ]
-        return [Send(name, Probe(0)) for name in found]
+        return [Send(name, Probe(0)) for name in names]

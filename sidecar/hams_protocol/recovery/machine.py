@@ -448,10 +448,10 @@ class ManagerMachine:
         Asking binds nobody, so it need not wait for the revocation. Whom an attempt has begun to replace it
         goes on replacing: his backups have frozen, and only another topology thaws them.
         """
-        found: set[InstanceId] = set() if self._attempt is None else set(self._attempt.to_replace)
+        instances: set[InstanceId] = set() if self._attempt is None else set(self._attempt.to_replace)
         topology = self.knowledge.topology
         if mutants.on("revoke-last-replica"):
-            return found
+            return instances
         out = {*self._suspicions, *topology.revoked}
         for suspicion in self._confirmed(now):
             needed = [item for item in topology.sets if self._is_needed(suspicion.instance, item)]
@@ -462,8 +462,8 @@ class ManagerMachine:
             else:
                 joint = not needed and self._owns_slot(suspicion.instance) and self._has_substitute(suspicion)
             if joint:
-                found.add(suspicion.instance)
-        return found
+                instances.add(suspicion.instance)
+        return instances
 
     def _may_freeze(self, item: ReplicaSet, out: set[InstanceId], now: float) -> bool:
         """Whether somebody in sync, of whom nothing bad is known, may stand in for the primary now."""
@@ -480,7 +480,7 @@ class ManagerMachine:
         """Confirmed suspects that somebody can stand in for; a primary only if an in-sync member has just
         answered."""
         topology = self.knowledge.topology
-        found: set[InstanceId] = set()
+        instances: set[InstanceId] = set()
         for suspicion in self._confirmed(now):
             if any(item.primary == suspicion.instance for item in topology.sets):
                 replaced = all(
@@ -493,8 +493,8 @@ class ManagerMachine:
                 owns = self._owns_slot(suspicion.instance)
                 replaced = not needed and owns and self._has_substitute(suspicion)
             if replaced:
-                found.add(suspicion.instance)
-        return found
+                instances.add(suspicion.instance)
+        return instances
 
     def _is_needed(self, instance: InstanceId, item: ReplicaSet) -> bool:
         """Whether the set needs another replica before this one may go: it leads the set, or backs one that
@@ -641,13 +641,13 @@ class ManagerMachine:
     def _to_roll_back(self) -> list[str]:
         """Sets whose primary, still in the epoch of which it said so, lives without its state, and has no
         backup to stand in for it."""
-        found: set[str] = set()
+        names: set[str] = set()
         for suspicion in self._suspicions.values():
             for name, epoch in suspicion.rollbacks.items():
                 item = self.knowledge.topology.find(name)
                 if (item.primary, item.epoch) == (suspicion.instance, epoch) and not item.in_sync:
-                    found.add(name)
-        return sorted(found)
+                    names.add(name)
+        return sorted(names)
 
     def _must_wait(self, item: ReplicaSet) -> bool:
         """All who could take over fail their probes: the state is not lost, it waits until one of them

@@ -59,10 +59,10 @@ class Replica(Protocol):
 class Backup:
     """The backup (or joiner) role of one instance in one epoch."""
 
-    def __init__(self, machine: Replica, found: ReplicaSet, in_sync: bool, now: float) -> None:
+    def __init__(self, machine: Replica, replica_set: ReplicaSet, in_sync: bool, now: float) -> None:
         self._m = machine
-        self._primary = found.primary
-        self._epoch = found.epoch
+        self._primary = replica_set.primary
+        self._epoch = replica_set.epoch
         self.in_sync = in_sync
         newest = machine.store.newest
         self.applied = newest.number if newest is not None and in_sync else -1

@@ -46,19 +46,19 @@ class Checkpoints:
         """The state is lost and shall begin again: what is on disk? Asked once per epoch, by instances
         without a role."""
         m = self._m
-        found = m.knowledge.set_of(m.operator.name)
+        replica_set = m.knowledge.set_of(m.operator.name)
         restarts = self._every_s != FOREVER and (
-            m.graph.data.recovery.when_lost is WhenLost.RESTART or found.may_restart
+            m.graph.data.recovery.when_lost is WhenLost.RESTART or replica_set.may_restart
         )
         if not (
             restarts
-            and found.lost
+            and replica_set.lost
             and m.primary is None
             and m.backup is None
-            and self._read_for < found.epoch
+            and self._read_for < replica_set.epoch
         ):
             return []
-        self._read_for, self.has_read, self.saved = found.epoch, False, None
+        self._read_for, self.has_read, self.saved = replica_set.epoch, False, None
         return [ReadCheckpoint(m.operator.name)]
 
     def read(self, copy: StateCopy | None) -> None:

@@ -39,11 +39,11 @@ class KeeperChoice:
     def named(self) -> None:
         """A newer topology: a keeper that it names is one from now on, and one that it names no more is done
         with."""
-        found = self._m.knowledge.set_of(self._m.operator.name)
-        self._had_backup = self._had_backup or bool(found.in_sync)
-        for keeper in found.keepers:
+        replica_set = self._m.knowledge.set_of(self._m.operator.name)
+        self._had_backup = self._had_backup or bool(replica_set.in_sync)
+        for keeper in replica_set.keepers:
             self._done_with(keeper)
-        if self._followers.called in found.keepers:
+        if self._followers.called in replica_set.keepers:
             self._followers.called = None
 
     def _done_with(self, keeper: InstanceId) -> None:
@@ -62,11 +62,11 @@ class KeeperChoice:
         A set that begins has nothing yet that only a keeper could save; its first backups copy it at once.
         """
         m = self._m
-        found = m.knowledge.set_of(m.operator.name)
+        replica_set = m.knowledge.set_of(m.operator.name)
         return (
             self._had_backup
-            and not found.in_sync
-            and not found.keepers
+            and not replica_set.in_sync
+            and not replica_set.keepers
             and m.operator.backups > 0
             and m.mode.replicates
             and m.graph.data.recovery.when_unprotected is WhenUnprotected.CONTINUE
@@ -97,7 +97,7 @@ class KeeperChoice:
         topology = m.knowledge.topology
         mine = m.members.get(m.instance)
         host = "" if mine is None else mine.host
-        busy = [item for found in topology.sets for item in found.keepers]
+        busy = [item for replica_set in topology.sets for item in replica_set.keepers]
         free = [
             item
             for item in m.members.values()

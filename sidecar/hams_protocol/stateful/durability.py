@@ -54,17 +54,17 @@ FOREVER = float("inf")
 class Durability:
     """Everything of a primary's epoch that happens between an executed version and its being durable."""
 
-    def __init__(self, machine: "StatefulMachine", found: ReplicaSet, now: float) -> None:
+    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet, now: float) -> None:
         self._m = machine
-        self._epoch = found.epoch
+        self._epoch = replica_set.epoch
         newest = machine.store.newest
         assert newest is not None, "a primary has a state"
         self.base = newest.number
         self.durable = -1
         self._followers = Followers()
-        self._followers.sync(found, self.base, machine.knowledge.topology.generation, now)
-        self.leaving = Leaving(machine, found.epoch, self._followers, now)
-        self._choice = KeeperChoice(machine, found.epoch, self._followers)
+        self._followers.sync(replica_set, self.base, machine.knowledge.topology.generation, now)
+        self.leaving = Leaving(machine, replica_set.epoch, self._followers, now)
+        self._choice = KeeperChoice(machine, replica_set.epoch, self._followers)
         self._choice.named()
         self._proposed_at = -FOREVER
         self._proposed_set: ReplicaSet | None = None
@@ -95,12 +95,14 @@ class Durability:
     def is_protected(self) -> bool:
         """Whether a backup in sync, or a keeper, is within reach: somebody else holds everything durable,
         whatever becomes of what is proposed."""
-        found = self._m.knowledge.set_of(self._m.operator.name)
-        return self._is_held(found) and (self._proposed_set is None or self._is_held(self._proposed_set))
+        replica_set = self._m.knowledge.set_of(self._m.operator.name)
+        return self._is_held(replica_set) and (
+            self._proposed_set is None or self._is_held(self._proposed_set)
+        )
 
-    def _is_held(self, found: ReplicaSet) -> bool:
+    def _is_held(self, replica_set: ReplicaSet) -> bool:
         revoked = self._m.knowledge.topology.revoked
-        holders = (*found.in_sync, *(item for item in found.keepers if item not in revoked))
+        holders = (*replica_set.in_sync, *(item for item in replica_set.keepers if item not in revoked))
         return self._followers.some_in_reach(holders)
 
     @property
@@ -269,7 +271,7 @@ class Durability:
     def _settled(self) -> int:
         """Alone: the newest version that is captured and, with all before it, has only durable dependencies
         on other operators."""
-        found = self.durable
+        newest = self.durable
         knowledge, name = self._m.knowledge, self._m.operator.name
         for version in self._m.store.versions:
             if version.state is None:
@@ -278,8 +280,8 @@ class Durability:
                 "alone-without-deps"
             ):
                 break
-            found = max(found, version.number)
-        return found
+            newest = max(newest, version.number)
+        return newest
 
     def _who_waits(self) -> tuple[tuple[InstanceId, ...], tuple[InstanceId | None, ...]]:
         """Who holds records back for downstream operators: their backups, or a primary that is alone and its
@@ -287,8 +289,8 @@ class Durability:
         m = self._m
         peers: dict[InstanceId, None] = {}
         for name in m.graph.stateful_downstream[m.operator.name]:
-            found = m.knowledge.set_of(name)
-            for peer in found.in_sync or found.holders:
+            replica_set = m.knowledge.set_of(name)
+            for peer in replica_set.in_sync or replica_set.holders:
                 peers[peer] = None
         return tuple(peers), tuple(m.knowledge.set_of(name).primary for name in m.graph.shard_names)
 
@@ -356,10 +358,10 @@ class Durability:
 
     # -- members ---------------------------------------------------------------------------------------------
 
-    def members_named(self, found: ReplicaSet, now: float) -> list[Effect]:
+    def members_named(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
         """A newer topology in the same epoch."""
-        self._followers.sync(found, self.base, self._m.knowledge.topology.generation, now)
-        self._dropping.intersection_update(found.in_sync)
+        self._followers.sync(replica_set, self.base, self._m.knowledge.topology.generation, now)
+        self._dropping.intersection_update(replica_set.in_sync)
         self._choice.named()
         self._proposed_at = -FOREVER
         self._proposed_set = None
@@ -395,8 +397,8 @@ class Durability:
 
     def _is_joining(self, instance: InstanceId) -> bool:
         """Whether it is on its way into the set; so is a keeper that is not named yet."""
-        found = self._m.knowledge.set_of(self._m.operator.name)
-        return instance in found.joining or instance == self._followers.called
+        replica_set = self._m.knowledge.set_of(self._m.operator.name)
+        return instance in replica_set.joining or instance == self._followers.called
 
     def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
         follower = self._followers.all.get(sender)

@@ -89,28 +89,30 @@ class Followers:
         self.all: dict[InstanceId, Follower] = {}
         self.called: InstanceId | None = None
 
-    def sync(self, found: ReplicaSet, base: int, generation: int, now: float) -> None:
+    def sync(self, replica_set: ReplicaSet, base: int, generation: int, now: float) -> None:
         """Take over the topology's in-sync and joining members and its keepers. Those in sync from the start
         of the epoch hold `base`.
 
         A keeper that is called, but not named yet, stays: whether its naming has been committed may not be
         known here.
         """
-        named = (*found.in_sync, *found.joining, *found.keepers)
+        named = (*replica_set.in_sync, *replica_set.joining, *replica_set.keepers)
         stays = {*named, self.called}
         for instance in [instance for instance in self.all if instance not in stays]:
             del self.all[instance]
         for instance in named:
             follower = self.all.get(instance)
-            keeper = instance in found.keepers
-            in_sync = keeper or instance in found.in_sync
+            keeper = instance in replica_set.keepers
+            in_sync = keeper or instance in replica_set.in_sync
             if follower is None:
                 follower = self.all[instance] = Follower(instance, in_sync, generation, now, keeper)
                 if in_sync:
                     follower.sent = follower.received = base
             elif in_sync:
                 follower.ack, follower.copying = True, False
-        assert self.contains((*found.in_sync, *found.keepers)), "the ack set must contain the in-sync set"
+        assert self.contains((*replica_set.in_sync, *replica_set.keepers)), (
+            "the ack set must contain the in-sync set"
+        )
 
     def call(self, keeper: InstanceId, generation: int, now: float) -> Follower:
         """Begin to copy the state to an instance of another operator."""

@@ -37,7 +37,9 @@ FOREVER = float("inf")
 class HeldState:
     """One operator's state in one epoch, as a replica without a model (`backup.Replica`)."""
 
-    def __init__(self, graph: Graph, op: str, knowledge: Knowledge, found: ReplicaSet, now: float) -> None:
+    def __init__(
+        self, graph: Graph, op: str, knowledge: Knowledge, replica_set: ReplicaSet, now: float
+    ) -> None:
         self.operator = graph.operators[op]
         self.knowledge = knowledge
         self.store = VersionStore()
@@ -50,9 +52,9 @@ class HeldState:
         self.proposing = True
         """It proposes nothing: whoever froze it has revoked the primary before, or has that go back, and
         other managers go on."""
-        self.epoch = found.epoch
+        self.epoch = replica_set.epoch
         self.copied_by = -FOREVER
-        self.backup = Backup(self, found, in_sync=False, now=now)
+        self.backup = Backup(self, replica_set, in_sync=False, now=now)
 
     def fits(self, layout: str) -> bool:
         """Any state does."""
@@ -71,12 +73,12 @@ class HeldState:
         """Bytes of all versions held, with what their records carry."""
         return self.store.nbytes + sum(version.carried_nbytes for version in self.store.versions)
 
-    def go_on(self, found: ReplicaSet, end: int, now: float) -> list[Effect]:
+    def go_on(self, replica_set: ReplicaSet, end: int, now: float) -> list[Effect]:
         """Its set has a fresh primary in the next epoch, which goes on from `end`."""
         self.store.rollback(end)
         self.lineage.rollback(end)
-        self.epoch = found.epoch
-        self.backup = Backup(self, found, in_sync=True, now=now)
+        self.epoch = replica_set.epoch
+        self.backup = Backup(self, replica_set, in_sync=True, now=now)
         return self.backup.resumed(end, now)
 
 
@@ -122,16 +124,16 @@ class Keeper:
         return []
 
     def _copied(self, sender: InstanceId, copy: StateCopy, now: float) -> list[Effect]:
-        found = self._knowledge.set_of(copy.op)
-        if copy.epoch > found.epoch:
+        replica_set = self._knowledge.set_of(copy.op)
+        if copy.epoch > replica_set.epoch:
             return [Send(sender, AskTopology(self._knowledge.topology.generation))]
-        if copy.epoch < found.epoch or sender != found.primary or found.in_sync:
+        if copy.epoch < replica_set.epoch or sender != replica_set.primary or replica_set.in_sync:
             return []
         held = self.states.get(copy.op)
         if held is None:
             if self._leaving_due != FOREVER or not self._has_room(copy):
                 return []
-            held = self.states[copy.op] = HeldState(self._graph, copy.op, self._knowledge, found, now)
+            held = self.states[copy.op] = HeldState(self._graph, copy.op, self._knowledge, replica_set, now)
         return held.backup.message(sender, copy, now)
 
     def _has_room(self, copy: StateCopy) -> bool:
@@ -142,11 +144,11 @@ class Keeper:
     def _copy_asked(self, sender: InstanceId, ask: AskCopy, now: float) -> list[Effect]:
         """A fresh primary, which has no state yet: it goes on from the end, which is the newest version here
         then."""
-        found = self._knowledge.set_of(ask.op)
-        if ask.epoch > found.epoch:
+        replica_set = self._knowledge.set_of(ask.op)
+        if ask.epoch > replica_set.epoch:
             return [Send(sender, AskTopology(self._knowledge.topology.generation))]
         held = self.states.get(ask.op)
-        if held is None or held.epoch != ask.epoch or sender != found.primary:
+        if held is None or held.epoch != ask.epoch or sender != replica_set.primary:
             return []
         version = held.store.at_or_below(held.backup.applied)
         if version is None or version.state is None or now < held.copied_by:
@@ -192,8 +194,8 @@ class Keeper:
         return FreezeAnswer(freeze.attempt, generation, freeze.name, freeze.epoch, applied, chain)
 
     def _is_named(self, op: str, held: HeldState) -> bool:
-        found = self._knowledge.set_of(op)
-        return found.epoch == held.epoch and self._instance in found.keepers
+        replica_set = self._knowledge.set_of(op)
+        return replica_set.epoch == held.epoch and self._instance in replica_set.keepers
 
     # -- what others want to know ----------------------------------------------------------------------------
 
@@ -211,20 +213,20 @@ class Keeper:
         """Go on as a keeper of the same epoch or of the next one, or forget the state."""
         effects: list[Effect] = []
         for op, held in list(self.states.items()):
-            found = self._knowledge.set_of(op)
-            named = self._instance in found.keepers
-            if found.epoch == held.epoch:
+            replica_set = self._knowledge.set_of(op)
+            named = self._instance in replica_set.keepers
+            if replica_set.epoch == held.epoch:
                 if named:
                     held.backup.in_sync = True
                     held.backup.thaw(self._knowledge.topology.generation)
                     effects += held.backup.apply(now)
-                elif held.backup.in_sync or found.in_sync or found.keepers:
+                elif held.backup.in_sync or replica_set.in_sync or replica_set.keepers:
                     del self.states[op]
                 continue
-            end = found.end_of(held.epoch)
+            end = replica_set.end_of(held.epoch)
             version = None if end is None or mutants.on("keeper-forgets") else held.store.find(end)
-            if named and end is not None and found.epoch == held.epoch + 1 and version is not None:
-                effects += held.go_on(found, end, now)
+            if named and end is not None and replica_set.epoch == held.epoch + 1 and version is not None:
+                effects += held.go_on(replica_set, end, now)
             else:
                 del self.states[op]
         return effects

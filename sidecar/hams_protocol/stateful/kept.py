@@ -62,14 +62,14 @@ class KeptState:
         if mutants.on("kept-without-consumed"):
             lineage.clear()
 
-    def is_named(self, found: ReplicaSet) -> bool:
+    def is_named(self, replica_set: ReplicaSet) -> bool:
         """Whether the topology names the former id in the epoch of this state."""
-        return found.epoch == self.epoch and self.former in found.members
+        return replica_set.epoch == self.epoch and self.former in replica_set.members
 
-    def may_resume(self, found: ReplicaSet) -> bool:
+    def may_resume(self, replica_set: ReplicaSet) -> bool:
         """Whether the set's epoch follows the one of this state and begins at a version that is here."""
-        end = found.end_of(self.epoch)
-        return found.epoch == self.epoch + 1 and end is not None and self.store.find(end) is not None
+        end = replica_set.end_of(self.epoch)
+        return replica_set.epoch == self.epoch + 1 and end is not None and self.store.find(end) is not None
 
     def newest(self, knowledge: Knowledge) -> Version | None:
         """What a Freeze is told: a former backup's newest applied version, a former primary's newest one with

@@ -67,11 +67,11 @@ class Leaving:
         if draining and now < self._asks_from:
             self.due = min(self.due, self._asks_from)
         name = m.operator.name
-        found, staying = m.knowledge.set_of(name), self._staying()
+        replica_set, staying = m.knowledge.set_of(name), self._staying()
         self._called.intersection_update(m.members)
-        self._called.update(found.joining)
+        self._called.update(replica_set.joining)
         wanted = max(m.operator.backups, 1) if draining else m.operator.backups
-        if len(staying) + len(found.joining) < wanted and (free := self._free()) is not None:
+        if len(staying) + len(replica_set.joining) < wanted and (free := self._free()) is not None:
             return call(m.knowledge.topology, name, m.instance, self._epoch, free)
         if draining:
             return None
@@ -89,12 +89,12 @@ class Leaving:
         """A registered instance of this operator without a role. Whoever was named before and is not any more
         was dropped, by who knows why."""
         m = self._m
-        found, revoked = m.knowledge.set_of(m.operator.name), m.knowledge.topology.revoked
-        taken = {*found.members, *self._called, *revoked}
+        replica_set, revoked = m.knowledge.set_of(m.operator.name), m.knowledge.topology.revoked
+        taken = {*replica_set.members, *self._called, *revoked}
         taken.update(
             item.instance
             for item in m.members.values()
-            if item.kept is not None and item.kept in found.members
+            if item.kept is not None and item.kept in replica_set.members
         )
         return min(
             (

@@ -213,14 +213,14 @@ class StatefulMachine(Vertex):
             self.layout,
         )
 
-    def _resume_kept(self, found: ReplicaSet) -> bool:
+    def _resume_kept(self, replica_set: ReplicaSet) -> bool:
         """Named in the epoch that follows the kept state's: it is this instance's state from now on."""
         kept = self.kept
         if (
             kept is None
             or self.primary is not None
             or (self.backup is not None and self.backup.in_sync)
-            or not kept.may_resume(found)
+            or not kept.may_resume(replica_set)
         ):
             return False
         self.store, self.lineage, self.layout = kept.store, kept.lineage, kept.layout
@@ -424,30 +424,30 @@ class StatefulMachine(Vertex):
         assert self.primary is not None
         effects: list[Effect] = []
         for name in self.graph.stateful_upstream[self.operator.name]:
-            found = self.knowledge.set_of(name)
-            if found.restarted_in <= self._reported.get(name, 0):
+            replica_set = self.knowledge.set_of(name)
+            if replica_set.restarted_in <= self._reported.get(name, 0):
                 continue
-            self._reported[name] = found.restarted_in
-            if self.primary.holds_more_than(found):
+            self._reported[name] = replica_set.restarted_in
+            if self.primary.holds_more_than(replica_set):
                 why = (
                     f"it stems from more of {name} than version "
-                    f"{found.end_of(found.restarted_in - 1) or 0}, from which that began again"
+                    f"{replica_set.end_of(replica_set.restarted_in - 1) or 0}, from which that began again"
                 )
                 effects.append(NoteLost(Loss.STEMS, self.operator.name, self.epoch, self.version, why))
         return effects
 
     def _take_role(self, now: float) -> list[Effect]:
-        found = self.knowledge.set_of(self.operator.name)
-        if self.fetching is not None and self.fetching.epoch != found.epoch:
+        replica_set = self.knowledge.set_of(self.operator.name)
+        if self.fetching is not None and self.fetching.epoch != replica_set.epoch:
             self.fetching = None
-        if found.primary == self.instance:
-            return self._as_primary(found, now)
-        if found.epoch:
+        if replica_set.primary == self.instance:
+            return self._as_primary(replica_set, now)
+        if replica_set.epoch:
             self._restored = None  # somebody else has begun the state
-        if self.instance in found.in_sync:
-            return self._as_backup(found, now)
-        if self.instance in found.joining:
-            return self._as_joiner(found, now)
+        if self.instance in replica_set.in_sync:
+            return self._as_backup(replica_set, now)
+        if self.instance in replica_set.joining:
+            return self._as_joiner(replica_set, now)
         if self.primary is None and self.backup is None:
             return []
         if self.keeper.is_needed:
@@ -468,62 +468,62 @@ class StatefulMachine(Vertex):
             effects += self.keeper.leave(now)
         return effects
 
-    def _as_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
-        if self.primary is not None and self.epoch == found.epoch:
-            return self.primary.members_named(found, now)
-        if not self._resume_kept(found):
-            if found.keepers and not self._has_end(found):
-                return self._fetch(found, now)
+    def _as_primary(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
+        if self.primary is not None and self.epoch == replica_set.epoch:
+            return self.primary.members_named(replica_set, now)
+        if not self._resume_kept(replica_set):
+            if replica_set.keepers and not self._has_end(replica_set):
+                return self._fetch(replica_set, now)
             if self.primary is None and self.backup is None:
-                return self._as_first_primary(found, now) if self.model_ready else []
-            if self.backup is not None and not self.backup.in_sync and self.epoch + 1 != found.epoch:
+                return self._as_first_primary(replica_set, now) if self.model_ready else []
+            if self.backup is not None and not self.backup.in_sync and self.epoch + 1 != replica_set.epoch:
                 return self._stop(
                     "named primary while still joining"
                 )  # of the epoch before it may have been in sync without having heard of it
-        end = found.end_of(found.epoch - 1)
+        end = replica_set.end_of(replica_set.epoch - 1)
         if end is None or not self._go_back(end):
-            return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
-        self._begin_epoch(found.epoch, now)
+            return self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+        self._begin_epoch(replica_set.epoch, now)
         retired = self.primary.retire() if self.primary is not None else []
-        self.primary, self.backup = Primary(self, found, now), None
+        self.primary, self.backup = Primary(self, replica_set, now), None
         self.primary.draining = self._draining
         note = NoteFailover(
-            self.operator.name, self.knowledge.topology.generation, found.epoch, end, self.instance
+            self.operator.name, self.knowledge.topology.generation, replica_set.epoch, end, self.instance
         )
         return [note, *retired, *self.primary.promoted(now), *self._adopt_early_acks(now)]
 
-    def _has_end(self, found: ReplicaSet) -> bool:
+    def _has_end(self, replica_set: ReplicaSet) -> bool:
         """Whether this instance had a role in the epoch before, and holds what that ended with."""
-        end = found.end_of(found.epoch - 1)
+        end = replica_set.end_of(replica_set.epoch - 1)
         version = None if end is None else self.store.find(end)
-        return self.epoch + 1 == found.epoch and version is not None and version.state is not None
+        return self.epoch + 1 == replica_set.epoch and version is not None and version.state is not None
 
-    def _fetch(self, found: ReplicaSet, now: float) -> list[Effect]:
+    def _fetch(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
         """Named primary of a state that only a keeper holds: this instance gets it from there, and begins the
         epoch then."""
-        end = found.end_of(found.epoch - 1)
+        end = replica_set.end_of(replica_set.epoch - 1)
         if end is None:
-            return self._stop(f"cannot know the end of epoch {found.epoch - 1}")
+            return self._stop(f"cannot know the end of epoch {replica_set.epoch - 1}")
         if self.fetching is not None:
             return []
         retired = self.primary.retire() if self.primary is not None else []
         self.primary = self.backup = None
         self.store.clear()
         self.lineage.clear()
-        self.fetching = Fetching(self, found.keepers[0], found.epoch, end)
+        self.fetching = Fetching(self, replica_set.keepers[0], replica_set.epoch, end)
         return [*retired, *self.fetching.ask(now)]
 
     def fetched(self, copy: StateCopy, now: float) -> list[Effect]:
         """A keeper has given the state: the epoch begins, with the fences that managers have put up
         meanwhile."""
         assert self.fetching is not None, "it was asked for"
-        found = self.knowledge.set_of(copy.op)
+        replica_set = self.knowledge.set_of(copy.op)
         if not self.fits(copy.layout):
             return self.refuse_layout(copy.layout)
         if copy.state is not None and copy.state.defect:
             return self.refuse_state(copy.state.defect)
         fences, self.fetching = self.fetching.fences, None
-        effects = self._begin_with(copy, found, now)
+        effects = self._begin_with(copy, replica_set, now)
         assert self.primary is not None, "begun"
         for fence in fences:
             if fence.generation == self.knowledge.topology.generation:
@@ -565,82 +565,84 @@ class StatefulMachine(Vertex):
         joining = self.knowledge.set_of(self.operator.name).joining
         return self.primary is None or ask.epoch != self.epoch or sender not in joining
 
-    def _as_first_primary(self, found: ReplicaSet, now: float) -> list[Effect]:
+    def _as_first_primary(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
         """A set begins with its primary alone: version 0 is a version like any other. After a loss it begins
         again at the reported end."""
-        end = found.end_of(found.epoch - 1)
+        end = replica_set.end_of(replica_set.epoch - 1)
         if end:
-            return self._from_checkpoint(found, end, now)
-        self._begin_epoch(found.epoch, now)
+            return self._from_checkpoint(replica_set, end, now)
+        self._begin_epoch(replica_set.epoch, now)
         version = 0 if end is None else end
-        restored, self._restored = (self._restored if found.epoch == 1 else None), None
+        restored, self._restored = (self._restored if replica_set.epoch == 1 else None), None
         if restored is not None and not self.fits(restored.layout):
             return self.refuse_layout(restored.layout)
         self.layout = self.model_layout
         state = self.initial if restored is None else restored.state
-        self.store.start(StateRecord(self.operator.name, found.epoch, version, -1, (), (), "", state), state)
-        self.primary = Primary(self, found, now)
+        self.store.start(
+            StateRecord(self.operator.name, replica_set.epoch, version, -1, (), (), "", state), state
+        )
+        self.primary = Primary(self, replica_set, now)
         effects: list[Effect] = [] if restored is None else self.primary.load_newest()
-        if found.epoch > 1:
+        if replica_set.epoch > 1:
             effects.append(
                 NoteFailover(
                     self.operator.name,
                     self.knowledge.topology.generation,
-                    found.epoch,
+                    replica_set.epoch,
                     version,
                     self.instance,
                 )
             )
         return effects + self.primary.begun(now)
 
-    def _from_checkpoint(self, found: ReplicaSet, end: int, now: float) -> list[Effect]:
+    def _from_checkpoint(self, replica_set: ReplicaSet, end: int, now: float) -> list[Effect]:
         """The state was lost; the set begins again from the checkpoint that this instance has told of."""
         saved = self.checkpoints.saved
-        if saved is None or saved.version != end or found.restarted_in != found.epoch:
-            return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
+        if saved is None or saved.version != end or replica_set.restarted_in != replica_set.epoch:
+            return self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
         self.checkpoints.saved = None
-        return self._begin_with(saved, found, now)
+        return self._begin_with(saved, replica_set, now)
 
-    def _begin_with(self, copy: StateCopy, found: ReplicaSet, now: float) -> list[Effect]:
+    def _begin_with(self, copy: StateCopy, replica_set: ReplicaSet, now: float) -> list[Effect]:
         """The epoch begins with a state that came whole, from a checkpoint or from a keeper: its version is
         the end."""
         self.knowledge.completed.learn(copy.complete)
-        self._begin_epoch(found.epoch, now)
+        self._begin_epoch(replica_set.epoch, now)
         self.layout = copy.layout
-        record = StateRecord(copy.op, found.epoch, copy.version, -1, (), (), copy.chain, copy.state)
+        record = StateRecord(copy.op, replica_set.epoch, copy.version, -1, (), (), copy.chain, copy.state)
         self.store.start(record, copy.state)
         self.lineage.clear()
         self.lineage.add(copy.units, self.knowledge.completed)
-        self.primary = Primary(self, found, now)
+        self.primary = Primary(self, replica_set, now)
         self.primary.draining = self._draining
         generation = self.knowledge.topology.generation
-        note = NoteFailover(copy.op, generation, found.epoch, copy.version, self.instance)
+        note = NoteFailover(copy.op, generation, replica_set.epoch, copy.version, self.instance)
         return [note, *self.primary.promoted(now)]
 
-    def _as_backup(self, found: ReplicaSet, now: float) -> list[Effect]:
-        if self.backup is not None and self.epoch == found.epoch:
+    def _as_backup(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
+        if self.backup is not None and self.epoch == replica_set.epoch:
             self.backup.thaw(self.knowledge.topology.generation)
             self.backup.in_sync = True
             return self.backup.apply(now)
-        if not self._resume_kept(found) and self.primary is None and self.backup is None:
+        if not self._resume_kept(replica_set) and self.primary is None and self.backup is None:
             return self._stop("named in sync without a state")
-        end = found.end_of(found.epoch - 1)
+        end = replica_set.end_of(replica_set.epoch - 1)
         if end is None or not self._go_back(end):
-            return self._stop(f"has not the record of the end {end} of epoch {found.epoch - 1}")
-        self._begin_epoch(found.epoch, now)
+            return self._stop(f"has not the record of the end {end} of epoch {replica_set.epoch - 1}")
+        self._begin_epoch(replica_set.epoch, now)
         retired = self.primary.retire() if self.primary is not None else []
-        self.primary, self.backup = None, Backup(self, found, in_sync=True, now=now)
+        self.primary, self.backup = None, Backup(self, replica_set, in_sync=True, now=now)
         leave = self.backup.leave(now) if self._draining else []
         return [*retired, *self.backup.resumed(end, now), *leave]
 
-    def _as_joiner(self, found: ReplicaSet, now: float) -> list[Effect]:
-        if not self.model_ready or found.primary is None:
+    def _as_joiner(self, replica_set: ReplicaSet, now: float) -> list[Effect]:
+        if not self.model_ready or replica_set.primary is None:
             return []
         if self.backup is None and self._draining:
             return []  # it is there for another operator's state only
-        if self.backup is not None and not self.backup.in_sync and self.epoch == found.epoch:
+        if self.backup is not None and not self.backup.in_sync and self.epoch == replica_set.epoch:
             return []
-        if self.backup is not None and self.epoch == found.epoch:
+        if self.backup is not None and self.epoch == replica_set.epoch:
             if self.keeper.is_needed:
                 return self._stay_as_keeper(now)
             return self._stop(
@@ -649,9 +651,9 @@ class StatefulMachine(Vertex):
             )
         self.store.clear()
         self.lineage.clear()
-        self._begin_epoch(found.epoch, now)
+        self._begin_epoch(replica_set.epoch, now)
         retired = self.primary.retire() if self.primary is not None else []
-        self.primary, self.backup = None, Backup(self, found, in_sync=False, now=now)
+        self.primary, self.backup = None, Backup(self, replica_set, in_sync=False, now=now)
         return [*retired, *self.backup.ask_copy(now)]
 
     def _go_back(self, end: int) -> bool:

@@ -54,12 +54,12 @@ FOREVER = float("inf")
 class Primary:
     """The primary role of one instance in one epoch."""
 
-    def __init__(self, machine: "StatefulMachine", found: ReplicaSet, now: float) -> None:
+    def __init__(self, machine: "StatefulMachine", replica_set: ReplicaSet, now: float) -> None:
         self._m = machine
-        self._epoch = found.epoch
-        self._durability = Durability(machine, found, now)
-        self._execution = Execution(machine, found.epoch, self._durability)
-        self._fences = Fences(machine, found.epoch)
+        self._epoch = replica_set.epoch
+        self._durability = Durability(machine, replica_set, now)
+        self._execution = Execution(machine, replica_set.epoch, self._durability)
+        self._fences = Fences(machine, replica_set.epoch)
         self._batch = 0
         self._running: list[Unit] = []
         self._wanted = False
