@@ -33,12 +33,12 @@ def sources(root: Path) -> Iterator[Path]:
 
 def digest(root: Path) -> str:
     """Names a compilation: the sources below `root`, and the interpreter they are compiled for."""
-    found = hashlib.sha256(sys.implementation.cache_tag.encode())
+    hashed = hashlib.sha256(sys.implementation.cache_tag.encode())
     for path in sources(root):
-        found.update(
+        hashed.update(
             path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest()
         )
-    return found.hexdigest()[:16]
+    return hashed.hexdigest()[:16]
 
 
 def folder() -> Path:

@@ -78,9 +78,9 @@ def as_array(name: str, value: object, datatype: str) -> Array:
     what was expected and got."""
     if is_tensor(value):
         tensor: Any = value
-        found = TORCH.get(str(tensor.dtype), str(tensor.dtype))
-        if found != datatype:
-            raise ModelFault(f'output "{name}": expected {datatype}, got {found}')
+        datatype_there = TORCH.get(str(tensor.dtype), str(tensor.dtype))
+        if datatype_there != datatype:
+            raise ModelFault(f'output "{name}": expected {datatype}, got {datatype_there}')
         tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
         array: Array = (
             tensor.view(torch_module().int16).numpy().view(np.uint16)
@@ -121,8 +121,8 @@ def all_finite(array: Array, datatype: str) -> Array:
         good = np.isfinite(array)
     else:
         return np.ones(rows, dtype=bool)
-    found: Array = good.reshape(rows, -1).all(axis=1)
-    return found
+    finite: Array = good.reshape(rows, -1).all(axis=1)
+    return finite
 
 
 def encode_bytes(elements: Any) -> bytes:
@@ -135,7 +135,7 @@ def encode_bytes(elements: Any) -> bytes:
 
 
 def _decode_bytes(data: memoryview, count: int) -> Array:
-    found = np.empty(count, dtype=object)
+    texts = np.empty(count, dtype=object)
     at, end = 0, len(data)
     for index in range(count):
         if at + 4 > end:
@@ -144,8 +144,8 @@ def _decode_bytes(data: memoryview, count: int) -> Array:
         at += 4
         if at + length > end:
             raise ValueError(f"BYTES element {index} claims {length} bytes, {end - at} are left")
-        found[index] = bytes(data[at : at + length])
+        texts[index] = bytes(data[at : at + length])
         at += length
     if at != end:
         raise ValueError(f"{end - at} bytes follow the last of {count} BYTES elements")
-    return found
+    return texts

@@ -253,25 +253,25 @@ class Engine:
         if isinstance(returned, Outputs):
             routes, returned = returned.routes, returned.tensors
         dead = set(batch.errors) | batch.refused
-        found = [
+        unit_outputs = [
             UnitOutput(
                 error=batch.errors.get(index), refused=index in batch.refused and index not in batch.errors
             )
             for index in range(len(batch.units))
         ]
-        if returned is None and (len(dead) == len(found) or not self.spec.outputs):
+        if returned is None and (len(dead) == len(unit_outputs) or not self.spec.outputs):
             returned = {}
         elif not isinstance(returned, Mapping):
             raise ModelFault(
                 f"run returned a {type(returned).__name__}, expected a dict of outputs or hams_sdk.Outputs"
             )
-        if len(dead) < len(found):
-            self._place(batch, returned, dead, found)
-        self._route(batch, routes, found)
-        return found
+        if len(dead) < len(unit_outputs):
+            self._place(batch, returned, dead, unit_outputs)
+        self._route(batch, routes, unit_outputs)
+        return unit_outputs
 
     def _place(
-        self, batch: Batch, returned: Mapping[str, Any], dead: set[int], found: list[UnitOutput]
+        self, batch: Batch, returned: Mapping[str, Any], dead: set[int], unit_outputs: list[UnitOutput]
     ) -> None:
         """Cut the outputs into units. Raises ModelFault where they are not what was declared."""
         declared = {spec.name for spec in self.spec.outputs}
@@ -284,7 +284,7 @@ class Engine:
                     f'output "{spec.name}": expected {spec.describe(batch.rows)}, got {list(array.shape)}'
                 )
             finite = all_finite(array, spec.datatype) if spec.finite else None
-            for unit, output in zip(batch.units, found, strict=True):
+            for unit, output in zip(batch.units, unit_outputs, strict=True):
                 if unit.index in dead:
                     continue
                 if finite is not None and not finite[unit.rows].all():
@@ -298,14 +298,14 @@ class Engine:
                     (part.shape, encode_bytes(part.ravel()) if spec.datatype == "BYTES" else part)
                 )
 
-    def _route(self, batch: Batch, routes: Any, found: list[UnitOutput]) -> None:
+    def _route(self, batch: Batch, routes: Any, unit_outputs: list[UnitOutput]) -> None:
         if routes is None:
             return
-        if isinstance(routes, str) or not isinstance(routes, Sequence) or len(routes) != len(found):
+        if isinstance(routes, str) or not isinstance(routes, Sequence) or len(routes) != len(unit_outputs):
             raise ModelFault(
-                f"routes: expected one entry for each of {len(found)} units, got {_count(routes)}"
+                f"routes: expected one entry for each of {len(unit_outputs)} units, got {_count(routes)}"
             )
-        for unit, route, output in zip(batch.units, routes, found, strict=True):
+        for unit, route, output in zip(batch.units, routes, unit_outputs, strict=True):
             if route is None:
                 continue
             if isinstance(route, str) or not isinstance(route, Sequence):
@@ -333,11 +333,11 @@ def load_model(entrypoint: str) -> Model:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise UsageError(f"entrypoint {entrypoint!r}: no module {error.name!r} on the path") from error
         raise
-    found = getattr(module, class_name, None)
-    if not (inspect.isclass(found) and issubclass(found, Model)):
-        what = "there is no such class" if found is None else "it is no subclass of hams_sdk.Model"
+    model_class = getattr(module, class_name, None)
+    if not (inspect.isclass(model_class) and issubclass(model_class, Model)):
+        what = "there is no such class" if model_class is None else "it is no subclass of hams_sdk.Model"
         raise UsageError(f"entrypoint {entrypoint!r}: {what} in {module_name}")
-    model: Model = found()
+    model: Model = model_class()
     return model
 
 

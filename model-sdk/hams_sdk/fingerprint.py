@@ -22,27 +22,27 @@ GRADIENT = " (gradient)"
 
 def fingerprint(value: Any) -> dict[str, str]:
     """Path -> digest of everything below `value.__dict__`, and of the global random number generators."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for path, data in _walk("self", value, 0, set()):
-        found[path] = hashlib.sha256(data).hexdigest()[:16]
-        if len(found) == LEAVES_MAX:
+        digests[path] = hashlib.sha256(data).hexdigest()[:16]
+        if len(digests) == LEAVES_MAX:
             break
-    found["the global generator of random"] = hashlib.sha256(repr(random.getstate()).encode()).hexdigest()[
+    digests["the global generator of random"] = hashlib.sha256(repr(random.getstate()).encode()).hexdigest()[
         :16
     ]
-    found["the global generator of numpy.random"] = hashlib.sha256(
+    digests["the global generator of numpy.random"] = hashlib.sha256(
         repr(np.random.get_state()).encode()
     ).hexdigest()[:16]
     torch = torch_module()
     if torch is not None:
-        found["the global generator of torch"] = hashlib.sha256(
+        digests["the global generator of torch"] = hashlib.sha256(
             torch.get_rng_state().numpy().tobytes()
         ).hexdigest()[:16]
         for device, state in enumerate(cuda.generator_states()):
-            found[f"the global generator of torch on GPU {device}"] = hashlib.sha256(
+            digests[f"the global generator of torch on GPU {device}"] = hashlib.sha256(
                 state.numpy().tobytes()
             ).hexdigest()[:16]
-    return found
+    return digests
 
 
 def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, bytes]]:

@@ -51,12 +51,12 @@ def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> Operato
             key for key, item in operators.items() if item.get("model", {}).get("entrypoint") == entrypoint
         ]
         if len(fitting) != 1:
-            found = (
+            fits = (
                 f"operators {', '.join(fitting)} all"
                 if fitting
                 else f"no operator (there are {', '.join(operators)})"
             )
-            raise UsageError(f"{found} run {entrypoint}; say which with --operator")
+            raise UsageError(f"{fits} run {entrypoint}; say which with --operator")
         name = fitting[0]
     if name not in operators:
         raise UsageError(f'no operator "{name}"; there are {", ".join(operators)}')
@@ -97,16 +97,16 @@ def _find(spec: Mapping[str, Any], entrypoint: str, name: str | None) -> Operato
 
 
 def _tensors(where: str, items: Any) -> dict[str, TensorSpec]:
-    found: dict[str, TensorSpec] = {}
+    specs: dict[str, TensorSpec] = {}
     for index, item in enumerate(items):
         datatype = str(item.get("datatype"))
         if datatype != "BYTES" and datatype not in NUMPY:
             raise UsageError(f"{where}[{index}]: unknown datatype {datatype!r}")
         shape = tuple(int(size) for size in item.get("shape", []))
-        found[str(item["name"])] = TensorSpec(
+        specs[str(item["name"])] = TensorSpec(
             str(item["name"]), datatype, shape, bool(item.get("optional")), bool(item.get("finite"))
         )
-    return found
+    return specs
 
 
 def _source(item: Any) -> str:

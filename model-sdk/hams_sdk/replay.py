@@ -58,37 +58,37 @@ def load_batches(path: Path, spec: OperatorSpec, index: list[list[dict[str, Any]
         for number, batch in enumerate(index):
             units: BatchInputs = []
             for place, unit in enumerate(batch):
-                found: list[Array | None] = []
+                inputs: list[Array | None] = []
                 for item, shape in zip(spec.inputs, unit["shapes"], strict=True):
                     if shape is None:
-                        found.append(None)
+                        inputs.append(None)
                     else:
-                        found.append(
+                        inputs.append(
                             read_tensor(
                                 memoryview(arrays[f"{number}/{place}/{item.name}"]).cast("B"),
                                 item.datatype,
                                 tuple(shape),
                             )
                         )
-                units.append(UnitInput(unit["id"], unit["rows"], found, unit["parameters"]))
+                units.append(UnitInput(unit["id"], unit["rows"], inputs, unit["parameters"]))
             batches.append(units)
     return batches
 
 
 def outputs_of(spec: OperatorSpec, results: list[list[UnitOutput] | str]) -> dict[str, Array]:
     """Outputs of batches as named byte arrays, to be compared."""
-    found: dict[str, Array] = {}
+    outputs: dict[str, Array] = {}
     for number, result in enumerate(results):
         if isinstance(result, str):
-            found[f"batch {number}"] = np.frombuffer(result.encode(), dtype=np.uint8)
+            outputs[f"batch {number}"] = np.frombuffer(result.encode(), dtype=np.uint8)
             continue
         for place, unit in enumerate(result):
             said = f"{unit.route} {unit.error} {unit.refused}".encode()
-            found[f"batch {number}, unit {place}"] = np.frombuffer(said, dtype=np.uint8)
+            outputs[f"batch {number}, unit {place}"] = np.frombuffer(said, dtype=np.uint8)
             for item, (_, content) in zip(spec.outputs, unit.tensors, strict=False):
                 raw = content if isinstance(content, bytes) else np.ascontiguousarray(content).tobytes()
-                found[f"batch {number}, unit {place}, {item.name}"] = np.frombuffer(raw, dtype=np.uint8)
-    return found
+                outputs[f"batch {number}, unit {place}, {item.name}"] = np.frombuffer(raw, dtype=np.uint8)
+    return outputs
 
 
 def run_all(engine: Engine, batches: list[BatchInputs]) -> list[list[UnitOutput] | str]:

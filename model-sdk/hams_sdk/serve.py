@@ -66,36 +66,36 @@ def main(arguments: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The options of `hams-model serve`."""
-    found = argparse.ArgumentParser(prog="hams-model serve", description="Serve a model to its proxy.")
-    found.add_argument("entrypoint", metavar="module:Class")
-    found.add_argument("--socket", required=True, help="Unix socket on which the proxy listens")
-    found.add_argument(
+    arguments = argparse.ArgumentParser(prog="hams-model serve", description="Serve a model to its proxy.")
+    arguments.add_argument("entrypoint", metavar="module:Class")
+    arguments.add_argument("--socket", required=True, help="Unix socket on which the proxy listens")
+    arguments.add_argument(
         "--arena",
         metavar="DIR",
         help="folder of the shared memory files, where it is not the one that the proxy names",
     )
-    found.add_argument(
+    arguments.add_argument(
         "--config", metavar="JSON", help="configuration for initialize, instead of the proxy's"
     )
-    found.add_argument(
+    arguments.add_argument(
         "--path",
         metavar="DIR",
         action="append",
         help="folder to put first on the module path (repeatable; default: the current one)",
     )
-    found.add_argument(
+    arguments.add_argument(
         "--on-sigterm",
         choices=["serve", "exit"],
         default="serve",
         help="serve on until the proxy lets go (default), or exit at once",
     )
-    found.add_argument(
+    arguments.add_argument(
         "--connect-wait-s",
         type=float,
         default=CONNECT_WAIT_S,
         help="how long to wait for the socket to appear",
     )
-    return found
+    return arguments
 
 
 class _Server:
@@ -299,15 +299,15 @@ class _Runs:
             raise Abandoned
 
     def _arrays(self, tensors: list[Any]) -> list[Array | None]:
-        found: list[Array | None] = []
+        arrays: list[Array | None] = []
         for tensor, datatype in zip(tensors, self._inputs, strict=True):
             if tensor is None:
-                found.append(None)
+                arrays.append(None)
                 continue
             region, offset, nbytes, shape = tensor
             array = read_tensor(self._regions.readable((region, offset, nbytes)), datatype, tuple(shape))
-            found.append(array if array.flags.aligned else array.copy())
-        return found
+            arrays.append(array if array.flags.aligned else array.copy())
+        return arrays
 
     def _write(self, number: int, units: list[UnitOutput], spaces: list[Place]) -> list[dict[str, Any]]:
         """Put every unit's outputs into its space, asking for more where that is too small; returns what DONE

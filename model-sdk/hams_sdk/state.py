@@ -152,8 +152,8 @@ class State:
             return _leaf(data[start + at : start + at + nbytes], dtype, tuple(shape))
 
         def own(index: int) -> Any:
-            found = view(index)
-            return found.clone() if is_tensor(found) else found if isinstance(found, bytes) else found.copy()
+            leaf = view(index)
+            return leaf.clone() if is_tensor(leaf) else leaf if isinstance(leaf, bytes) else leaf.copy()
 
         for name, holder in self._holders.items():
             if _is_module(holder) and "_extra_state" not in json.dumps(header["trees"][name]):
@@ -269,15 +269,15 @@ def leaf_digests(data: memoryview) -> dict[str, str]:
     """A digest of every leaf of an image, and of each holder's tree (under its name), by path: what
     `hams-model check` compares."""
     header, start = read_header(data)
-    found = {
+    digests = {
         name: hashlib.sha256(json.dumps(value).encode()).hexdigest()
         for name, value in header["trees"].items()
     }
     for path, dtype, shape, at, nbytes in header["leaves"]:
         digest = hashlib.sha256(f"{dtype}{shape}".encode())
         digest.update(data[start + at : start + at + nbytes])
-        found[path if path not in found else f"{path} (data)"] = digest.hexdigest()
-    return found
+        digests[path if path not in digests else f"{path} (data)"] = digest.hexdigest()
+    return digests
 
 
 def _check_holder(name: object, holder: Any) -> None:
@@ -390,14 +390,20 @@ def _aliases(module: Any, data: memoryview) -> bool:
 
 def _difference(theirs: list[LayoutEntry], ours: tuple[LayoutEntry, ...]) -> str:
     there, here = {entry.path: entry for entry in theirs}, {entry.path: entry for entry in ours}
-    found: list[str] = []
+    differences: list[str] = []
     for path in dict.fromkeys([*there, *here]):
         if there.get(path) != here.get(path):
-            found.append(f"{path}: image has {_brief(there.get(path))}, this model {_brief(here.get(path))}")
-    more = f" and {len(found) - LAYOUT_DIFFERENCES_MAX} more" if len(found) > LAYOUT_DIFFERENCES_MAX else ""
+            differences.append(
+                f"{path}: image has {_brief(there.get(path))}, this model {_brief(here.get(path))}"
+            )
+    more = (
+        f" and {len(differences) - LAYOUT_DIFFERENCES_MAX} more"
+        if len(differences) > LAYOUT_DIFFERENCES_MAX
+        else ""
+    )
     return (
         "state layout mismatch: "
-        + "; ".join(found[:LAYOUT_DIFFERENCES_MAX] or ["other order of state"])
+        + "; ".join(differences[:LAYOUT_DIFFERENCES_MAX] or ["other order of state"])
         + more
     )
 

@@ -84,8 +84,8 @@ def decode(tree: Json, leaf: Callable[[int], Leaf]) -> Any:
     if not isinstance(tree, dict):
         return tree
     if "leaf" in tree:
-        found = leaf(tree["leaf"])
-        return found[()] if tree.get("scalar") else found
+        value = leaf(tree["leaf"])
+        return value[()] if tree.get("scalar") else value
     ((tag, content),) = tree.items()
     if tag in _SEQUENCES:
         return _SEQUENCES[tag](decode(item, leaf) for item in content)
@@ -94,10 +94,10 @@ def decode(tree: Json, leaf: Callable[[int], Leaf]) -> Any:
         return _MAPPINGS[tag](dict(pairs)) if tag == "counter" else _MAPPINGS[tag](pairs)
     if tag == "dtype":
         torch = torch_module()
-        found = getattr(torch, content)
-        if not isinstance(found, torch.dtype):
+        value = getattr(torch, content)
+        if not isinstance(value, torch.dtype):
             raise StateFault(f"state image of another format: {content!r} is no dtype")
-        return found
+        return value
     if tag == "device":
         return torch_module().device(content)
     raise StateFault(f"state image of another format: unknown tag {tag!r}")

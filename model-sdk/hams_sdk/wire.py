@@ -85,12 +85,12 @@ class Channel:
         self._pending = pending[need:]
         try:
             body = _decode(pending[_HEADER.size : need].decode())
-            found = Kind(kind)
+            received = Kind(kind)
         except (ValueError, RecursionError) as error:
             raise ContractBroken(f"bad frame of kind {kind}: {error}") from error
         if not isinstance(body, dict):
             raise ContractBroken(f"bad frame of kind {kind}: not an object")
-        return found, body
+        return received, body
 
     def expect(self, *kinds: Kind) -> tuple[Kind, dict[str, Any]] | None:
         """As `receive`; any other kind is a ContractBroken."""

@@ -59,13 +59,13 @@ class Seen:
 
 def settings_of(flags: Sequence[str]) -> Settings:
     """`--name=value` and `--name`. Raises ValueError."""
-    found: Settings = {}
+    settings: Settings = {}
     for flag in flags:
         name, there, value = flag.partition("=")
         if not name.startswith("--"):
             raise ValueError(f"{flag!r}: expected --name or --name=value")
-        found[name[2:]] = _value(name[2:], value) if there else True
-    return found
+        settings[name[2:]] = _value(name[2:], value) if there else True
+    return settings
 
 
 def _value(name: str, text: str) -> str | int | bool:
@@ -76,15 +76,15 @@ def _value(name: str, text: str) -> str | int | bool:
 
 def file_of(settings: Mapping[str, Any]) -> str:
     """A configuration file that says the same (JSON, which is YAML)."""
-    found: Settings = {}
+    resolved: Settings = {}
     for name, value in settings.items():
         if name in CLIENT_TLS:
-            found.setdefault("client-transport-security", {})[CLIENT_TLS[name]] = value
+            resolved.setdefault("client-transport-security", {})[CLIENT_TLS[name]] = value
         elif name in PEER_TLS:
-            found.setdefault("peer-transport-security", {})[PEER_TLS[name]] = value
+            resolved.setdefault("peer-transport-security", {})[PEER_TLS[name]] = value
         else:
-            found[name] = value
-    return json.dumps(found, indent=1) + "\n"
+            resolved[name] = value
+    return json.dumps(resolved, indent=1) + "\n"
 
 
 def has_run(told: Sequence[Seen] | None, peer_url: str) -> bool:
@@ -113,13 +113,13 @@ async def told_by_others(settings: Mapping[str, Any]) -> tuple[Seen, ...] | None
     context = _peer_tls(settings)
     for url in others_of(settings):
         try:
-            found = await asyncio.to_thread(_members, url, context)
+            members = await asyncio.to_thread(_members, url, context)
         except (URLError, OSError, ValueError) as error:
             log.info("%s does not say who its members are: %s", url, error)
             continue
         return tuple(
             Seen(tuple(item.get("peerURLs") or ()), item.get("name", ""), tuple(item.get("clientURLs") or ()))
-            for item in found
+            for item in members
         )
     return None
 
@@ -128,10 +128,10 @@ def _members(url: str, context: ssl.SSLContext | None) -> list[dict[str, Any]]:
     with urllib.request.urlopen(
         f"{url}/members", timeout=limits.etcd_member_ask_s, context=context
     ) as answer:
-        found = json.loads(answer.read())
-    if not isinstance(found, list):
+        answered = json.loads(answer.read())
+    if not isinstance(answered, list):
         raise ValueError(f"{url}/members: expected a list")
-    return found
+    return answered
 
 
 def _peer_tls(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
@@ -148,8 +148,8 @@ async def rejoin(etcd: EtcdCoordination, peer_url: str, name: str) -> str:
 
     Raises CoordinationError.
     """
-    found = await etcd.cluster("MemberList", pb.MemberListRequest(linearizable=True), pb.MemberListResponse)
-    for member in found.members:
+    listed = await etcd.cluster("MemberList", pb.MemberListRequest(linearizable=True), pb.MemberListResponse)
+    for member in listed.members:
         if peer_url in member.peerURLs:
             log.warning("member %x, %s, has lost its data: it is removed", member.ID, name)
             await etcd.cluster("MemberRemove", pb.MemberRemoveRequest(ID=member.ID), pb.MemberRemoveResponse)

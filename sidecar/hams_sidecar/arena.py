@@ -90,8 +90,8 @@ class Buffer:
     def view(self) -> memoryview:
         """All of it, writable. Made when asked for: a buffer may lie here for long, and a view is larger than
         the buffer itself."""
-        found: memoryview = self._slot.data
-        return found if len(found) == self.nbytes else found[: self.nbytes]
+        memory: memoryview = self._slot.data
+        return memory if len(memory) == self.nbytes else memory[: self.nbytes]
 
     def trim(self, nbytes: int) -> None:
         """Keep the first `nbytes` bytes and give the rest back, unless it is little: then the slot stays of a

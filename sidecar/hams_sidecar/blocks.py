@@ -45,27 +45,27 @@ class Blocks:
         own = _class_of(size)
         if own >= len(self._bins):
             return None
-        found: int | None = None
+        place: int | None = None
         for looks, offset in enumerate(self._bins[own]):
             if self._size[offset] >= size:
-                found = offset
+                place = offset
                 break
             if looks == LOOKS_MAX:
                 break
-        if found is None:
+        if place is None:
             larger = self._filled >> (own + 1)
             if larger:  # every block of a higher class is large enough
-                found = next(iter(self._bins[own + (larger & -larger).bit_length()]))
+                place = next(iter(self._bins[own + (larger & -larger).bit_length()]))
             else:
-                found = next((offset for offset in self._bins[own] if self._size[offset] >= size), None)
-                if found is None:
+                place = next((offset for offset in self._bins[own] if self._size[offset] >= size), None)
+                if place is None:
                     return None
-        whole = self._size[found]
-        self._remove(found, whole)
+        whole = self._size[place]
+        self._remove(place, whole)
         if whole > size:
-            self._insert(found + size, whole - size)
+            self._insert(place + size, whole - size)
         self.used += size
-        return found
+        return place
 
     def give(self, offset: int, size: int) -> None:
         """Make [offset, offset + size) free again."""

@@ -51,18 +51,18 @@ class CheckpointWriter:
             return None
         codec = Codec(_OnLoop(self._codec.factory, asyncio.get_running_loop()))
         try:
-            found = await asyncio.to_thread(self._folder.newest, codec)
+            checkpoint = await asyncio.to_thread(self._folder.newest, codec)
         except NoRoom as error:
             log.error("the newest checkpoint does not fit: %s", error)
             return None
-        if found is not None:
+        if checkpoint is not None:
             log.warning(
                 "%s has a checkpoint of epoch %d, version %d to begin from",
-                found.op,
-                found.epoch,
-                found.version,
+                checkpoint.op,
+                checkpoint.epoch,
+                checkpoint.version,
             )
-        return found
+        return checkpoint
 
     def read(self, tell: Callable[[StateCopy | None], None]) -> None:
         """Read in the background, then `tell`."""

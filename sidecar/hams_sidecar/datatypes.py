@@ -66,7 +66,7 @@ def encode_strings(elements: list[str]) -> bytes:
 
 def decode_bytes(data: memoryview, count: int) -> npt.NDArray[np.object_]:
     """`count` BYTES elements. Raises ValueError if `data` is not exactly that."""
-    found = np.empty(count, dtype=np.object_)
+    texts = np.empty(count, dtype=np.object_)
     at = 0
     end = len(data)
     for index in range(count):
@@ -76,8 +76,8 @@ def decode_bytes(data: memoryview, count: int) -> npt.NDArray[np.object_]:
         at += 4
         if at + length > end:
             raise ValueError(f"BYTES element {index} claims {length} bytes, {end - at} are left")
-        found[index] = bytes(data[at : at + length])
+        texts[index] = bytes(data[at : at + length])
         at += length
     if at != end:
         raise ValueError(f"{end - at} bytes follow the last of {count} BYTES elements")
-    return found
+    return texts

@@ -210,15 +210,15 @@ class GraphPort:
         buffer: Buffer | None = None
         placed: list[TensorInfo] = []
         for tensor in tensors:
-            found = self._arena.locate(tensor.data) if isinstance(tensor.data, memoryview) else None
+            place = self._arena.locate(tensor.data) if isinstance(tensor.data, memoryview) else None
             if (
-                found is None
-                or found[1] != round_up(found[1])
-                or (buffer is not None and buffer.offset != found[0].offset)
+                place is None
+                or place[1] != round_up(place[1])
+                or (buffer is not None and buffer.offset != place[0].offset)
             ):
                 return None
-            buffer = found[0]
-            placed.append(TensorInfo(tensor.name, tensor.datatype, tensor.shape, found[1], len(tensor.data)))
+            buffer = place[0]
+            placed.append(TensorInfo(tensor.name, tensor.datatype, tensor.shape, place[1], len(tensor.data)))
         return None if buffer is None else Payload(tuple(placed), buffer)
 
     def outcome(self, outcome: Replied | NotServed) -> InferenceOutcome:
@@ -248,8 +248,8 @@ class GraphPort:
                 return NotReady(outcome.message)
 
     def _tensors(self, tokens: tuple[Token, ...]) -> tuple[Tensor, ...]:
-        found = [self._reply_tensor(choice, tokens) for choice in self._graph.data.outputs]
-        return tuple([tensor for tensor in found if tensor is not None])
+        tensors = [self._reply_tensor(choice, tokens) for choice in self._graph.data.outputs]
+        return tuple([tensor for tensor in tensors if tensor is not None])
 
     def _reply_tensor(self, choice: ReplyTensor, tokens: tuple[Token, ...]) -> Tensor | None:
         """The first source that has a value; with lanes, the rows of all of them in the order of the declared
@@ -457,10 +457,10 @@ def why_not_ready(node: Node | None) -> str | None:
         return machine.unserved or "a shard has no owner yet"
     wanted = machine.graph.data.frontend.replicas - 1 if machine.graph.data.mode is not Mode.NONE else 0
     for name in machine.graph.shard_names:
-        found = machine.knowledge.set_of(name)
-        if node.instance in found.joining:
+        replica_set = machine.knowledge.set_of(name)
+        if node.instance in replica_set.joining:
             return f"shard {name} is still being copied"
-        if node.instance not in found.members and len(found.in_sync) < wanted:
+        if node.instance not in replica_set.members and len(replica_set.in_sync) < wanted:
             return f"shard {name} waits for this frontend"
     return None
 

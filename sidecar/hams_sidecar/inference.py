@@ -160,19 +160,19 @@ class InferencePort(Protocol):
 
 async def outcome_of(port: InferencePort, request: InferenceRequest) -> InferenceOutcome:
     """Run one request and wait for its outcome; cancelled when nobody waits for it any more."""
-    found: asyncio.Future[InferenceOutcome] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[InferenceOutcome] = asyncio.get_running_loop().create_future()
 
     def done(outcome: InferenceOutcome | Exception) -> None:
-        if found.done():
+        if future.done():
             return
         if isinstance(outcome, Exception):
-            found.set_exception(outcome)
+            future.set_exception(outcome)
         else:
-            found.set_result(outcome)
+            future.set_result(outcome)
 
     cancel = port.submit(request, done)
     try:
-        return await found
+        return await future
     except asyncio.CancelledError:
         cancel()
         raise
@@ -192,10 +192,10 @@ def payload_digest(
 
     The order of tensors, parameters and outputs, the id and the encoding make no difference.
     """
-    found = tensors_digest(tensors)
+    digest = tensors_digest(tensors)
     if not parameters and outputs is None:
-        return found
-    parts = [found]
+        return digest
+    parts = [digest]
     for name in sorted(parameters):
         parts += ("parameter", name, type(parameters[name]).__name__, repr(parameters[name]))
     for name in sorted(set(outputs or ())):

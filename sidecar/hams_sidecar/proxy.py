@@ -244,12 +244,12 @@ async def tell_version(
         machine = node.machine
         if not isinstance(machine, StatefulMachine) or machine.primary is None or machine.primary.durable < 0:
             continue
-        found = records.VersionRecord(machine.epoch, machine.primary.durable)
-        if found == last:
+        record = records.VersionRecord(machine.epoch, machine.primary.durable)
+        if record == last:
             continue
         try:
-            await node.tell(records.version_key(graph_uid, operator), records.encode_version(found))
-            last = found
+            await node.tell(records.version_key(graph_uid, operator), records.encode_version(record))
+            last = record
         except CoordinationError as error:
             log.info("the version is told later: %s", error)
 

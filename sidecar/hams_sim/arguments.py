@@ -137,9 +137,9 @@ def drops_of(text: str) -> dict[str, frozenset[str]]:
 
 
 def _fault(text: str) -> str:
-    found = {word.casefold(): word for word in WORDS}.get(text.casefold())
-    if found is not None:
-        return found
+    known = {word.casefold(): word for word in WORDS}.get(text.casefold())
+    if known is not None:
+        return known
     if text.upper() in ELSEWHERE:
         said = f"{text.upper()} is not simulated: it needs {ELSEWHERE[text.upper()]}, see docs/faults.md"
         raise argparse.ArgumentTypeError(f"{said}; simulated are {', '.join(SCENARIOS)}")
@@ -190,7 +190,7 @@ def _whole(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    found = _whole(text)
-    if found < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, found {found}")
-    return found
+    number = _whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, found {number}")
+    return number

@@ -53,12 +53,12 @@ def converged(world: "World") -> bool:
         return False
     topology, nodes = world.etcd.topology, world.nodes
     for name, backups in _sets_wanted(world):
-        found = topology.find(name)
-        if found.primary is None or found.lost or len(found.in_sync) < backups:
+        replica_set = topology.find(name)
+        if replica_set.primary is None or replica_set.lost or len(replica_set.in_sync) < backups:
             return False
-        if not all(nodes[member].alive for member in found.members):
+        if not all(nodes[member].alive for member in replica_set.members):
             return False
-        machine = nodes[found.primary].machine
+        machine = nodes[replica_set.primary].machine
         if isinstance(machine, StatefulMachine) and (machine.primary is None or machine.primary.loading):
             return False
     for op in world.graph.data.operators:
@@ -71,21 +71,21 @@ def converged(world: "World") -> bool:
 
 def what_is_open(world: "World") -> str:
     """Why it has not converged, for people."""
-    found: list[str] = []
+    lines: list[str] = []
     waiting = sorted(
         {client.name for client in world.clients.values() if not client.done}, key=lambda name: int(name[1:])
     )
     if waiting:
-        found.append(f"{len(waiting)} calls without answer: {' '.join(waiting[:8])}")
+        lines.append(f"{len(waiting)} calls without answer: {' '.join(waiting[:8])}")
     requests = sorted(map(str, open_requests(world)))
     if requests:
-        found.append(f"{len(requests)} requests not complete: {' '.join(requests[:8])}")
+        lines.append(f"{len(requests)} requests not complete: {' '.join(requests[:8])}")
     topology, nodes = world.etcd.topology, world.nodes
     for name, backups in _sets_wanted(world):
         item = topology.find(name)
         dead = [member for member in item.members if not nodes[member].alive]
         if item.primary is None or item.lost or len(item.in_sync) < backups or dead:
-            found.append(
+            lines.append(
                 f"{name}: epoch {item.epoch}, primary {item.primary}, in sync {list(item.in_sync)} of "
                 f"{backups}, "
                 f"joining {list(item.joining)}, dead {dead}{', lost' if item.lost else ''}"
@@ -93,9 +93,9 @@ def what_is_open(world: "World") -> str:
     for op in world.graph.data.operators:
         for number, slot in enumerate(topology.table(op.name).slots):
             if slot.instance is None or not nodes[slot.instance].alive:
-                found.append(f"slot {number} of {op.name}: {slot.instance} {'dead' if slot.instance else ''}")
-    found.append(f"generation {topology.generation}, revoked {list(topology.revoked)[-6:]}")
-    return "; ".join(found)
+                lines.append(f"slot {number} of {op.name}: {slot.instance} {'dead' if slot.instance else ''}")
+    lines.append(f"generation {topology.generation}, revoked {list(topology.revoked)[-6:]}")
+    return "; ".join(lines)
 
 
 def compare_states(world: "World") -> None:
@@ -106,9 +106,9 @@ def compare_states(world: "World") -> None:
     for op in world.graph.data.operators:
         if not op.stateful:
             continue
-        found = world.etcd.topology.find(op.name)
-        assert found.primary is not None
-        node = world.nodes[found.primary]
+        replica_set = world.etcd.topology.find(op.name)
+        assert replica_set.primary is not None
+        node = world.nodes[replica_set.primary]
         assert node.model is not None
         state = node.model.state
         assert state is not None
@@ -116,7 +116,7 @@ def compare_states(world: "World") -> None:
         nonces[op.name] = {(unit, nonce) for unit, nonce in state.history()}
         machine = node.machine
         assert isinstance(machine, StatefulMachine)
-        for peer in found.in_sync:
+        for peer in replica_set.in_sync:
             backup = world.nodes[peer].machine
             assert isinstance(backup, StatefulMachine)
             newest = backup.store.newest
@@ -239,9 +239,11 @@ def answered(world: "World", answers_s: float) -> None:
 
 def not_to_and_fro(world: "World", epochs: int) -> None:
     """A set is handed on a few times at most."""
-    for found in world.etcd.topology.sets:
-        if found.epoch > epochs:
-            raise Broken("I7", f"{found.name} was handed to and fro, and is in epoch {found.epoch}")
+    for replica_set in world.etcd.topology.sets:
+        if replica_set.epoch > epochs:
+            raise Broken(
+                "I7", f"{replica_set.name} was handed to and fro, and is in epoch {replica_set.epoch}"
+            )
 
 
 def nobody_replaced_for_being_slow(world: "World", most: int) -> None:
@@ -280,8 +282,8 @@ def is_promised(world: "World", violation: Violation) -> bool:
     """
     if violation.invariant not in ("I2", "I4"):
         return True
-    found = re.search(r"\b(\d+/\d+)\b", violation.message)
-    return found is None or found.group(1) not in world.torn
+    match = re.search(r"\b(\d+/\d+)\b", violation.message)
+    return match is None or match.group(1) not in world.torn
 
 
 def final_line(world: "World") -> FinalLine:
@@ -289,10 +291,13 @@ def final_line(world: "World") -> FinalLine:
     ops: dict[str, FinalOperator] = {}
     for op in world.graph.data.operators:
         if op.stateful:
-            found = world.etcd.topology.find(op.name)
-            machine = world.nodes[found.primary].machine if found.primary is not None else None
+            replica_set = world.etcd.topology.find(op.name)
+            machine = world.nodes[replica_set.primary].machine if replica_set.primary is not None else None
             version = machine.version if isinstance(machine, StatefulMachine) else None
             ops[op.name] = FinalOperator(
-                primary=found.primary, epoch=found.epoch, insync=found.in_sync, version=version
+                primary=replica_set.primary,
+                epoch=replica_set.epoch,
+                insync=replica_set.in_sync,
+                version=version,
             )
     return FinalLine(ops=ops, open=())

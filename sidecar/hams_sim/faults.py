@@ -87,9 +87,9 @@ class Fault:
 
 def trigger_type(name: str) -> type:
     """The effect or message type that a trigger waits for."""
-    found = getattr(core_messages, name, None) or getattr(core_effects, name)
-    assert isinstance(found, type)
-    return found
+    kind = getattr(core_messages, name, None) or getattr(core_effects, name)
+    assert isinstance(kind, type)
+    return kind
 
 
 KINDS: tuple[tuple[str, int], ...] = (
@@ -164,7 +164,7 @@ HELD: tuple[str, ...] = (
 def draw(rng: Random, count: int, span_s: float, ops: list[str], only: str = "") -> list[Fault]:
     """A schedule of faults."""
     kinds = [kind for kind, weight in KINDS for _ in range(weight)]
-    found: list[Fault] = []
+    faults: list[Fault] = []
     at = 0.0
     for number in range(count):
         at = (
@@ -172,8 +172,8 @@ def draw(rng: Random, count: int, span_s: float, ops: list[str], only: str = "")
             if number == 0 or rng.random() < 0.5
             else at + rng.choice((0.0, 0.001, 0.01, 0.1, 0.3)) * rng.random()
         )
-        found.append(draw_one(rng, at, only or rng.choice(kinds), ops))
-    return sorted(found, key=lambda item: item.at)
+        faults.append(draw_one(rng, at, only or rng.choice(kinds), ops))
+    return sorted(faults, key=lambda item: item.at)
 
 
 def _victim(rng: Random, ops: list[str]) -> str:
@@ -293,10 +293,10 @@ class Faults:
                 key=_held,
                 default=None,
             )
-        found = [world.nodes[name] for name in names if world.nodes[name].alive]
-        if not found:
-            found = [node for node in world.living() if node.of == of]
-        return self.rng.choice(found) if found else None
+        nodes = [world.nodes[name] for name in names if world.nodes[name].alive]
+        if not nodes:
+            nodes = [node for node in world.living() if node.of == of]
+        return self.rng.choice(nodes) if nodes else None
 
     # -- strike ----------------------------------------------------------------------------------------------
 
@@ -592,8 +592,8 @@ class Faults:
             return lambda node: True
         if kind == "op":
             return lambda node: node.of == of
-        found = self.find(role)
-        return lambda node: node is found
+        holder = self.find(role)
+        return lambda node: node is holder
 
     def _etcd_for(self, node: Node, span_s: float) -> None:
         self.world.lives.cut_etcd(node)

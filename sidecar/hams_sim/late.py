@@ -177,17 +177,17 @@ def both_leave(rng: Random, graph: Graph, span: float) -> list[Fault]:
     the operators are slow."""
     at = rng.uniform(0.05, span / 2)
     roles = rng.sample(("primary:F", "backup:F"), 2)
-    found = [
+    faults = [
         Fault(at, "drain", roles[0]),
         Fault(at + rng.choice((0.0, 0.002, 0.02, 0.2)) * rng.random(), "drain", roles[1]),
     ]
-    found += [
+    faults += [
         Fault(0.0, "slow-watch", role, span_s=span + 0.3, amount=rng.choice((10.0, 100.0, 1000.0)))
         for role in roles
         if rng.random() < 0.6
     ]
     if rng.random() < 0.6:
-        found.append(
+        faults.append(
             Fault(
                 max(at - 0.01, 0.0),
                 "slow-etcd",
@@ -196,8 +196,8 @@ def both_leave(rng: Random, graph: Graph, span: float) -> list[Fault]:
             )
         )
     if rng.random() < 0.6:
-        found.append(hold(at, "Deliver", "", "op:F", rng.choice((0.3, 1.0)), 0.5))
-    return found
+        faults.append(hold(at, "Deliver", "", "op:F", rng.choice((0.3, 1.0)), 0.5))
+    return faults
 
 
 def short_log(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -250,12 +250,14 @@ def slow_receivers(rng: Random, graph: Graph, span: float) -> list[Fault]:
     question fences it."""
     op = fan_out(graph)
     at = rng.uniform(0, span)
-    found = [Fault(at, "cut-managers", f"primary:{op.name}", span_s=0.8)]
+    faults = [Fault(at, "cut-managers", f"primary:{op.name}", span_s=0.8)]
     for target in op.targets:
-        found.append(Fault(max(at - 0.01, 0.0), "slow-watch", f"primary:{target}", span_s=1.0, amount=1000.0))
-        found.append(lose(max(at - 0.01, 0.0), "TopologyNews|Heartbeat", "", f"op:{target}", 1.0))
-        found.append(hold(at, "Deliver", f"op:{op.name}", f"op:{target}", rng.choice((0.2, 0.4)), 0.8))
-    return found
+        faults.append(
+            Fault(max(at - 0.01, 0.0), "slow-watch", f"primary:{target}", span_s=1.0, amount=1000.0)
+        )
+        faults.append(lose(max(at - 0.01, 0.0), "TopologyNews|Heartbeat", "", f"op:{target}", 1.0))
+        faults.append(hold(at, "Deliver", f"op:{op.name}", f"op:{target}", rng.choice((0.2, 0.4)), 0.8))
+    return faults
 
 
 def joins_twice(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -362,10 +364,10 @@ def second_backup(rng: Random, graph: Graph, span: float) -> list[Fault]:
     commit."""
     op = stateful(rng, graph)
     at = rng.uniform(0.1, span)
-    found = [kill_successor(at - 0.001, op, rng.choice((1, 1, 2))), flushed(at, f"primary:{op}")]
+    faults = [kill_successor(at - 0.001, op, rng.choice((1, 1, 2))), flushed(at, f"primary:{op}")]
     if rng.random() < 0.5:
-        found.append(hold(at - 0.001, "FreezeAnswer", f"backup:{op}", "", 0.03, 0.3))
-    return found
+        faults.append(hold(at - 0.001, "FreezeAnswer", f"backup:{op}", "", 0.03, 0.3))
+    return faults
 
 
 def kill_successor(at: float, op: str, count: int) -> Fault:
@@ -378,18 +380,18 @@ def adopted_orphan(rng: Random, graph: Graph, span: float) -> list[Fault]:
     is already, unknown to who tells it."""
     op, up = fan_out(graph), first(graph)
     at = rng.uniform(0.05, span)
-    found = [
+    faults = [
         hold(max(at - 0.1, 0.0), "StateRecord", f"op:{up}", f"op:{up}", 0.5, 0.2),
         flushed(at, f"primary:{op.name}", "Deliver", rng.choice((2, 2, 4))),
         flushed(at + rng.choice((0.0, 0.01, 0.05, 0.2)) * rng.random(), f"primary:{up}"),
     ]
     if rng.random() < 0.6:
         deaf = [f"op:{target}" for target in op.targets if target not in SINKS]
-        found += [
+        faults += [
             Fault(at - 0.001, "slow-watch", f"primary:{name[3:]}", span_s=0.6, amount=500.0) for name in deaf
         ]
-        found += [lose(at - 0.001, "TopologyNews|Heartbeat", "", name, 0.6) for name in deaf]
-    return found
+        faults += [lose(at - 0.001, "TopologyNews|Heartbeat", "", name, 0.6) for name in deaf]
+    return faults
 
 
 def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -400,7 +402,7 @@ def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
     taker = rng.choice([name for name in op.targets if name not in SINKS and graph.operators[name].stateful])
     at = rng.uniform(0.1, span / 4)
     dies = at + rng.uniform(0.5, 1.0)
-    found = [
+    faults = [
         lose(
             at - 0.05, "Deliver", f"op:{op.name}", "op:F" if name in SINKS else f"op:{name}", dies - at + 0.05
         )
@@ -408,7 +410,7 @@ def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
         if name != taker
     ]
     return [
-        *found,
+        *faults,
         kill(at, f"backup:{taker}"),
         flushed(dies, f"primary:{taker}"),
         flushed(dies, f"primary:{op.name}"),
@@ -439,28 +441,28 @@ def replied_only(rng: Random, graph: Graph, span: float) -> list[Fault]:
     the owner of the fan-out dies, and with it the frontend that has: another one owns the log."""
     op = fan_out(graph)
     at = rng.uniform(0.05, span)
-    found = [
+    faults = [
         lose(max(at - 0.05, 0.0), "Deliver", f"op:{op.name}", f"op:{name}", 0.1)
         for name in op.targets
         if name not in SINKS
     ]
-    found.append(flushed(at + 0.001, f"primary:{op.name}"))
+    faults.append(flushed(at + 0.001, f"primary:{op.name}"))
     if rng.random() < 0.6:
-        found.append(flushed(at + 0.01 * rng.random(), "primary:F"))
-    return found
+        faults.append(flushed(at + 0.01 * rng.random(), "primary:F"))
+    return faults
 
 
 def torn_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of a fan-out dies between two deliveries, and then who got the first, after it has passed it
     on."""
     op = fan_out(graph)
-    found = []
+    faults = []
     for _ in range(3):
         at = rng.uniform(0, span)
         taker = f"primary:{op.targets[0]}"
         dies = tuple(flushed(rng.uniform(0.0005, 0.01), taker, rng.choice(("", "Deliver"))) for _ in range(2))
-        found.append(flushed(at, f"primary:{op.name}", "Deliver", rng.choice((2, 2, 4)), also=dies))
-    return found
+        faults.append(flushed(at, f"primary:{op.name}", "Deliver", rng.choice((2, 2, 4)), also=dies))
+    return faults
 
 
 def dies_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:

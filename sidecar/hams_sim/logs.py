@@ -91,12 +91,12 @@ class Logs:
         """Every in-sync follower, as etcd knows them, holds what is committed; under Block there is one."""
         world = self._world
         name = world.graph.shard_names[shard]
-        found = world.etcd.topology.find(name)
+        replica_set = world.etcd.topology.find(name)
         mine = _status(node, name)
         if mine is None or mine.role != "primary" or mine.epoch != epoch:
             return  # the same step has taken the shard from it
         committed = mine.committed
-        if found.epoch > epoch:
+        if replica_set.epoch > epoch:
             end = world.etcd.ends[name].get(epoch, -1)
             if committed > end and not world.losses.explains(name, epoch, committed):
                 raise Broken(
@@ -105,7 +105,7 @@ class Logs:
                     f"{end}",
                 )
             return
-        for peer in found.in_sync:
+        for peer in replica_set.in_sync:
             held = _status(world.nodes[peer], name)
             if held is None or held.last < committed:
                 raise Broken(
@@ -113,7 +113,7 @@ class Logs:
                     f"{node.id} commits entry {committed} of {name}; {peer}, in sync, has "
                     f"{held and held.last}",
                 )
-        if self._blocks and not found.in_sync:
+        if self._blocks and not replica_set.in_sync:
             raise Broken("I1", f"{node.id} commits entry {committed} of {name} alone under Block")
 
 

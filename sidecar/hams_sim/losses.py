@@ -170,9 +170,9 @@ class Losses:
         that version has consumed."""
         world = self._world
         at = f"{node.id} writes version {copy.version} of {copy.op}, epoch {copy.epoch},"
-        found = world.etcd.topology.find(copy.op)
+        replica_set = world.etcd.topology.find(copy.op)
         durable = world.recorder.durable.get((copy.op, copy.epoch), -1)
-        if found.epoch > copy.epoch:
+        if replica_set.epoch > copy.epoch:
             durable = max(durable, world.etcd.ends[copy.op].get(copy.epoch, -1))
         if copy.version > durable:
             raise Broken("I1", f"{at} as a checkpoint, but only {durable} is durable")

@@ -24,7 +24,7 @@ EXPECTED = frozenset(("expired",))
 
 def held(machine: object) -> Counter[str]:
     """Entries of containers, by the attributes that lead there."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     seen: set[int] = set()
     waiting: list[tuple[str, object]] = [("", machine)]
     while waiting:
@@ -33,10 +33,10 @@ def held(machine: object) -> Counter[str]:
             continue
         seen.add(id(item))
         if isinstance(item, dict):
-            found[path] += len(item)
+            counts[path] += len(item)
             waiting += [(path, value) for value in item.values()]
         elif isinstance(item, list | set | frozenset | deque):
-            found[path] += len(item)
+            counts[path] += len(item)
             waiting += [(path, value) for value in item]
         elif isinstance(item, tuple):
             waiting += [(path, value) for value in item]
@@ -46,7 +46,7 @@ def held(machine: object) -> Counter[str]:
                 for name in _names(item)
                 if name not in EXPECTED and hasattr(item, name)
             ]
-    return found
+    return counts
 
 
 def _names(item: object) -> list[str]:

@@ -152,11 +152,14 @@ def node_drain(rng: Random, graph: Graph, span: float) -> list[Fault]:
             Fault(at, "drain", f"primary:{op}"),
             Fault(at + 0.002 * rng.random(), "drain", f"backup:{op}"),
         ]
-    found = [
+    faults = [
         Fault(at, "drain", f"backup:{op}"),
         kill(at + rng.choice((0.0, 0.001, 0.1)) * rng.random(), f"primary:{op}"),
     ]
-    return [*sorted(found, key=lambda item: rng.random()), kill(at + rng.uniform(0.1, span), f"primary:{op}")]
+    return [
+        *sorted(faults, key=lambda item: rng.random()),
+        kill(at + rng.uniform(0.1, span), f"primary:{op}"),
+    ]
 
 
 def lost_race(rng: Random, graph: Graph, span: float) -> list[Fault]:

@@ -73,10 +73,10 @@ class SimState:
 
     def history(self) -> list[tuple[UnitId, int]]:
         """(unit, nonce) of every update, oldest first."""
-        found: list[tuple[UnitId, int]] = []
+        units: list[tuple[UnitId, int]] = []
         state: SimState | None = self
         while state is not None:
-            found.extend(reversed(state.entries))
+            units.extend(reversed(state.entries))
             state = state.before
-        found.reverse()
-        return found
+        units.reverse()
+        return units

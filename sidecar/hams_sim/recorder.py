@@ -217,14 +217,14 @@ class Recorder:
         """The surviving history of a stateful operator as its epoch `epoch` has it, in order."""
         execs = self.execs.get(op, {})
         ends = self.world.etcd.ends.get(op, {})
-        found: dict[int, NoteExec] = {}
+        by_seq: dict[int, NoteExec] = {}
         start = 0
         for number in range(1, epoch + 1):
             end = ends.get(number) if number < epoch else None
-            for seq in [seq for seq in found if number > 1 and seq > start]:
-                del found[seq]
+            for seq in [seq for seq in by_seq if number > 1 and seq > start]:
+                del by_seq[seq]
             for (of, seq), note in execs.items():
                 if of == number and seq > start and (end is None or seq <= end):
-                    found[seq] = note
+                    by_seq[seq] = note
             start = end if end is not None else start
-        return [found[seq] for seq in sorted(found)]
+        return [by_seq[seq] for seq in sorted(by_seq)]

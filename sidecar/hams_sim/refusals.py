@@ -77,19 +77,19 @@ class Refusals:
         of = self._family(request)
         if TORN.match(error.message):
             return
-        if found := POISON.fullmatch(error.message):
+        if match := POISON.fullmatch(error.message):
             deaths = max(self._alone[error.op, item] for item in of)
-            least = max(int(found.group(1)), self._world.graph.data.recovery.max_attempts)
+            least = max(int(match.group(1)), self._world.graph.data.recovery.max_attempts)
             self._demand(
                 deaths >= least,
                 client,
                 error.message,
                 f"{error.op}'s model died {deaths} times while it ran it alone",
             )
-        elif found := HOPS.fullmatch(error.message):
+        elif match := HOPS.fullmatch(error.message):
             depth = self._depth(request)
             self._demand(
-                depth >= int(found.group(2)), client, error.message, f"its feedback was {depth} deep"
+                depth >= int(match.group(2)), client, error.message, f"its feedback was {depth} deep"
             )
         elif UNREAD.match(error.message):
             sent = any(
@@ -153,8 +153,8 @@ class Refusals:
 
     def _check_unserved(self, client: "Client", message: str) -> None:
         world = self._world
-        if found := LOST.fullmatch(message):
-            self._demand(found.group(1) in world.losses.said, client, message, "that was never said")
+        if match := LOST.fullmatch(message):
+            self._demand(match.group(1) in world.losses.said, client, message, "that was never said")
         else:
             node = client.frontend
             young = node is not None and world.now - node.born_at <= limits.registered_known_s
@@ -179,11 +179,11 @@ class Refusals:
 
     def _family(self, request: RequestId) -> set[RequestId]:
         """A request, and the internal ones that came of it."""
-        found = {request}
+        family = {request}
         for child, origin in self._fed.items():
-            if origin in found:
-                found.add(child)
-        return found
+            if origin in family:
+                family.add(child)
+        return family
 
     def _depth(self, request: RequestId) -> int:
         depth = {request: 0}

@@ -39,8 +39,8 @@ def keeper_hurt(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A primary dies, and while a keeper holds the state it is hurt, or the primary again, or both lose sight
     of each other."""
     op = stateful(rng, graph)
-    found = [kill(rng.uniform(0, span / 4), f"primary:{op}", rng.choice(("", "StateRecord", "Capture")))]
-    at = found[0].at
+    faults = [kill(rng.uniform(0, span / 4), f"primary:{op}", rng.choice(("", "StateRecord", "Capture")))]
+    at = faults[0].at
     roles = (f"primary:{op}", f"keeper:{op}")
     for _ in range(5):
         at += rng.choice((0.005, 0.05, 0.3)) * (0.5 + rng.random())
@@ -51,10 +51,10 @@ def keeper_hurt(rng: Random, graph: Graph, span: float) -> list[Fault]:
         length = rng.choice((0.05, 0.3))
         if kind == "hold":
             what = rng.choice(("StateCopy", "StateRecord", "RecordAck", "AskCopy", "Freeze"))
-            found.append(Fault(at, kind, victim, other, length, amount=0.1, what=what))
+            faults.append(Fault(at, kind, victim, other, length, amount=0.1, what=what))
         else:
-            found.append(Fault(at, kind, victim, other, length))
-    return found
+            faults.append(Fault(at, kind, victim, other, length))
+    return faults
 
 
 def keeper_unseen(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -62,14 +62,14 @@ def keeper_unseen(rng: Random, graph: Graph, span: float) -> list[Fault]:
     slots, perhaps, while the third one is yet to get the state from it: the copy is late."""
     op = stateful(rng, graph)
     at = rng.uniform(0, span / 4)
-    found = [kill(at, f"primary:{op}", rng.choice(("", "StateRecord", "Capture")))]
+    faults = [kill(at, f"primary:{op}", rng.choice(("", "StateRecord", "Capture")))]
     at += rng.choice((0.1, 0.3, 0.6)) * (0.5 + rng.random())
-    found.append(kill(at, f"primary:{op}", ""))
-    found.append(Fault(at, "hold", f"keeper:{op}", f"primary:{op}", 1.5, amount=0.5, what="StateCopy"))
-    found.append(
+    faults.append(kill(at, f"primary:{op}", ""))
+    faults.append(Fault(at, "hold", f"keeper:{op}", f"primary:{op}", 1.5, amount=0.5, what="StateCopy"))
+    faults.append(
         Fault(at + rng.uniform(0, 0.3), "deaf-to-managers", f"keeper:{op}", span_s=rng.choice((0.5, 1.5)))
     )
-    return found
+    return faults
 
 
 def keeper_vouched(rng: Random, graph: Graph, span: float) -> list[Fault]:

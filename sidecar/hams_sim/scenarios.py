@@ -71,9 +71,9 @@ def f6(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def f7(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """F6, and the downstream backup dies as well."""
-    found = f6(rng, graph, span)
+    faults = f6(rng, graph, span)
     last = [op.name for op in graph.data.operators if op.stateful][-1]
-    return [*found, kill(found[-1].at + 0.001 * rng.random(), f"backup:{last}")]
+    return [*faults, kill(faults[-1].at + 0.001 * rng.random(), f"backup:{last}")]
 
 
 def f9(rng: Random, graph: Graph, span: float) -> list[Fault]:

@@ -211,15 +211,15 @@ def lanes(rng: Random) -> list[Vertex]:
 def random_dag(rng: Random) -> list[Vertex]:
     """Up to 12 operators with random joins, routes and states."""
     count = rng.randint(3, 12)
-    found: list[Vertex] = []
+    vertices: list[Vertex] = []
     for number in range(count):
-        known = [item.name for item in found]
+        known = [item.name for item in vertices]
         sources = (
             [F]
             if not known or rng.random() < 0.2
             else rng.sample(known, min(len(known), rng.choice((1, 1, 1, 2, 2, 3))))
         )
-        lanes = {item.name: item.lanes for item in found} | {F: ((),)}
+        lanes = {item.name: item.lanes for item in vertices} | {F: ((),)}
         join = Join.COMBINE
         if len(sources) > 1:
             join = rng.choice((Join.COMBINE, Join.COMBINE, Join.INTERLEAVE, Join.FIRST))
@@ -229,7 +229,7 @@ def random_dag(rng: Random) -> list[Vertex]:
                 sources, join = sources[:1], Join.COMBINE
         ordered = tuple(source for source in [F, *known] if source in sources)
         name = "abcdefghijkl"[number]
-        found.append(
+        vertices.append(
             Vertex(
                 name,
                 ordered,
@@ -240,13 +240,13 @@ def random_dag(rng: Random) -> list[Vertex]:
                 rng.random() < 0.04,
             )
         )
-        found[-1].lanes = _lanes(found[-1], lanes)
-    used = {source for item in found for source in item.inputs}
-    for item in found:
+        vertices[-1].lanes = _lanes(vertices[-1], lanes)
+    used = {source for item in vertices for source in item.inputs}
+    for item in vertices:
         item.reply = item.name not in used or rng.random() < 0.1
         if item.routes and item.name not in used:
             item.routes = False
-    return found
+    return vertices
 
 
 SHAPES: dict[str, Callable[[Random], list[Vertex]]] = {

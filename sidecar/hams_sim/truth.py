@@ -142,20 +142,20 @@ class Truth:
                 continue
             end = item.end_of(old.epoch)
             for name in self._world.graph.stateful_downstream[item.name]:
-                found = after.find(name)
+                replica_set = after.find(name)
                 if (
-                    found.epoch != before.find(name).epoch
-                    or found.primary is None
-                    or found.primary in after.revoked
-                    or found.lost
+                    replica_set.epoch != before.find(name).epoch
+                    or replica_set.primary is None
+                    or replica_set.primary in after.revoked
+                    or replica_set.lost
                 ):
                     continue
-                machine = self._world.nodes[found.primary].machine
+                machine = self._world.nodes[replica_set.primary].machine
                 assert isinstance(machine, StatefulMachine)
                 if (
                     machine.primary is None
-                    or machine.epoch != found.epoch
-                    or not self._world.nodes[found.primary].alive
+                    or machine.epoch != replica_set.epoch
+                    or not self._world.nodes[replica_set.primary].alive
                 ):
                     continue
                 for dep in machine.primary.deps:
@@ -163,7 +163,7 @@ class Truth:
                         raise Broken(
                             "I3",
                             f"{node.id} ended epoch {old.epoch} of {item.name} at {end}, but "
-                            f"{found.primary} stays with {dep}",
+                            f"{replica_set.primary} stays with {dep}",
                         )
 
     def _kill_successors(self, topology: Topology, revoked: Node) -> None:
@@ -187,11 +187,12 @@ class Truth:
         world = self._world
         if world.losses.explains(dep.op, dep.epoch, dep.seq):
             return True
-        found = world.etcd.topology.find(dep.op)
+        replica_set = world.etcd.topology.find(dep.op)
         announced = [
-            world.recorder.durable.get((dep.op, epoch), -1) for epoch in range(dep.epoch, found.epoch + 1)
+            world.recorder.durable.get((dep.op, epoch), -1)
+            for epoch in range(dep.epoch, replica_set.epoch + 1)
         ]
-        if dep.epoch >= found.epoch:
+        if dep.epoch >= replica_set.epoch:
             return bool(announced) and dep.seq <= announced[0]
         end = world.etcd.ends.get(dep.op, {}).get(dep.epoch, -1)
         return dep.seq <= end and (not self._blocks or dep.seq <= max(announced))
@@ -210,8 +211,8 @@ class Truth:
     def check_durable(self, node: Node, note: NoteDurable) -> None:
         """What is called durable is applied by every in-sync backup that etcd names, or lies within the end
         that has ended its epoch."""
-        found = self._world.etcd.topology.find(note.op)
-        if found.epoch > note.epoch:
+        replica_set = self._world.etcd.topology.find(note.op)
+        if replica_set.epoch > note.epoch:
             end = self._world.etcd.ends[note.op].get(note.epoch, -1)
             if note.version > end and not self._world.losses.explains(note.op, note.epoch, note.version):
                 raise Broken(
@@ -220,16 +221,19 @@ class Truth:
                     f"but that ended at {end}",
                 )
             return
-        for peer in found.in_sync:
-            self._check_holds(node, note, found, self._world.nodes[peer])
-        for peer in found.keepers:
+        for peer in replica_set.in_sync:
+            self._check_holds(node, note, replica_set, self._world.nodes[peer])
+        for peer in replica_set.keepers:
             self._check_keeps(node, note, self._world.nodes[peer])
-        if not found.in_sync and self._world.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK:
+        if (
+            not replica_set.in_sync
+            and self._world.graph.data.recovery.when_unprotected is WhenUnprotected.BLOCK
+        ):
             raise Broken(
                 "I1", f"{node.id} calls version {note.version} of {note.op} durable alone under Block"
             )
 
-    def _check_holds(self, node: Node, note: NoteDurable, found: ReplicaSet, peer: Node) -> None:
+    def _check_holds(self, node: Node, note: NoteDurable, replica_set: ReplicaSet, peer: Node) -> None:
         machine = peer.machine
         assert isinstance(machine, StatefulMachine)
         if machine.version < note.version and machine.epoch == note.epoch:
@@ -324,8 +328,8 @@ class Truth:
             or not machine.mode.replicates
         ):
             return False
-        found = machine.knowledge.set_of(machine.operator.name)
-        if found.in_sync or found.keepers:
+        replica_set = machine.knowledge.set_of(machine.operator.name)
+        if replica_set.in_sync or replica_set.keepers:
             return False
         run = [machine.joins.find(item.unit) for item in units]
         return any(unit is not None and unit.attempts and not machine.attempts.outlived(unit) for unit in run)

@@ -55,7 +55,7 @@ def run_all(
     """Outcomes in the order in which they come. Stops early once `enough` says so of one."""
     waiting: Iterator[Spec] = iter(specs)
     lock, done = threading.Lock(), threading.Event()
-    found: Queue[Outcome | Exception | None] = Queue()
+    outcomes: Queue[Outcome | Exception | None] = Queue()
 
     def serve() -> None:
         worker = Worker()
@@ -65,12 +65,12 @@ def run_all(
                     spec = next(waiting, None)
                 if spec is None:
                     break
-                found.put(worker.run(spec, mutant))
+                outcomes.put(worker.run(spec, mutant))
         except WorkerDied as error:
-            found.put(error)
+            outcomes.put(error)
         finally:
             worker.close()
-            found.put(None)
+            outcomes.put(None)
 
     threads = [threading.Thread(target=serve, daemon=True) for _ in range(jobs)]
     for thread in threads:
@@ -78,7 +78,7 @@ def run_all(
     living = jobs
     try:
         while living:
-            item = found.get()
+            item = outcomes.get()
             if item is None:
                 living -= 1
             elif isinstance(item, Exception):
@@ -90,4 +90,4 @@ def run_all(
     finally:
         done.set()
         while living:
-            living -= found.get() is None
+            living -= outcomes.get() is None

@@ -246,10 +246,10 @@ class World:
         self._performed(node, effects)
 
     def _names_of(self, of: str) -> Names:
-        found = self._names.get(of)
-        if found is None:
-            found = self._names[of] = Names(self.graph, of)
-        return found
+        names = self._names.get(of)
+        if names is None:
+            names = self._names[of] = Names(self.graph, of)
+        return names
 
     def _turn(self, node: Node) -> None:
         """A frontend takes what has come in one turn of its loop together."""
@@ -353,13 +353,13 @@ class World:
 
     def _read_checkpoint(self, node: Node, effect: ReadCheckpoint) -> None:
         """The newest one, unless this host's disk is torn."""
-        found = self.disk.get(effect.op) if self.shell_rng.random() < 0.8 else None
-        self.after(0.003, self._checkpoint_read, node, found)
+        copy = self.disk.get(effect.op) if self.shell_rng.random() < 0.8 else None
+        self.after(0.003, self._checkpoint_read, node, copy)
 
-    def _checkpoint_read(self, node: Node, found: StateCopy | None) -> None:
+    def _checkpoint_read(self, node: Node, copy: StateCopy | None) -> None:
         if node.alive and not node.paused:
-            self.losses.read(node, found)
-        self.feed(node, CheckpointRead(found))
+            self.losses.read(node, copy)
+        self.feed(node, CheckpointRead(copy))
 
     def _answer(self, node: Node, effect: Answer) -> None:
         client = self.clients.get(effect.handle)

@@ -6,8 +6,8 @@ from hams_protocol.topology import ReplicaSet, Topology
 def changes(before: Topology, after: Topology) -> list[str]:
     """Lines about everything that differs; none if nothing that matters to a person does."""
     lines = [f"revoked {instance}" for instance in after.revoked if instance not in before.revoked]
-    for found in after.sets:
-        lines += _set_changes(before.find(found.name), found)
+    for replica_set in after.sets:
+        lines += _set_changes(before.find(replica_set.name), replica_set)
     for table in after.tables:
         old = before.table(table.op).slots
         for number, slot in enumerate(table.slots):

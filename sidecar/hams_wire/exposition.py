@@ -30,12 +30,12 @@ def exposition(samples: Iterable[Sample]) -> bytes:
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
     lines: list[str] = []
-    for name, found in by_name.items():
+    for name, family in by_name.items():
         lines += [
-            f"# HELP {name} {found[0].about}",
+            f"# HELP {name} {family[0].about}",
             f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}",
         ]
-        lines += [f"{name}{_labels(sample.labels)} {sample.value:.10g}" for sample in found]
+        lines += [f"{name}{_labels(sample.labels)} {sample.value:.10g}" for sample in family]
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -488,17 +488,17 @@ class Node:
         prefix = records.prefix_of(self._uid)
         snapshot = await self._coordination.get_prefix(prefix)
         members: dict[InstanceId, Member] = {}
-        found = False
+        has_topology = False
         for entry in snapshot.entries:
             name = entry.key.removeprefix(prefix)
             if name.startswith("members/"):
                 self._member(members, name.removeprefix("members/"), entry.value)
             elif name == "topology":
-                found = True
+                has_topology = True
                 self.feed(TopologyLearnt(records.decode_topology(entry.value), entry.mod_revision))
             elif self._noted is not None:
                 self._noted(name, entry.value, entry.mod_revision)
-        if not found:
+        if not has_topology:
             self.feed(TopologyLearnt(Topology(), 0))
         self._set_members(members)
         self._spawn(self._watch(prefix, snapshot))

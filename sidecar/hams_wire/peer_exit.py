@@ -23,11 +23,11 @@ _CREDENTIALS = struct.Struct("3i")
 def peer_pid(transport: asyncio.BaseTransport) -> int:
     """Process at the other end of a connected Unix socket; 0 if it is not one, or a process outside of this
     pid namespace."""
-    found = transport.get_extra_info("socket")
-    if found is None or found.family != socket.AF_UNIX:
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family != socket.AF_UNIX:
         return 0
     pid, _, _ = _CREDENTIALS.unpack(
-        found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     return int(pid)
 

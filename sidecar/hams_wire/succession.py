@@ -135,7 +135,7 @@ def cut_of(
 ) -> Cut | None:
     """The predecessor at rest: every shard's owner has said, in its present epoch, that nothing is open and
     nothing is admitted. None: not yet."""
-    found: list[tuple[str, int]] = []
+    ends: list[tuple[str, int]] = []
     for name in shards:
         roles = topology.find(name)
         said = None if roles.primary is None or roles.lost else quiet.get(roles.primary)
@@ -144,8 +144,8 @@ def cut_of(
         last = [at for shard, epoch, at in said.shards if shard == name and epoch == roles.epoch]
         if not last:
             return None
-        found.append((name, last[0]))
-    return tuple(found)
+        ends.append((name, last[0]))
+    return tuple(ends)
 
 
 def all_hold(frontends: Collection[InstanceId], quiet: Mapping[InstanceId, Quiet], to: str) -> bool:

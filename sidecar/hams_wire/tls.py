@@ -47,12 +47,12 @@ class Stranger(WireError):
 def read_text(path: Path) -> str:
     """What one of the mounted files says; it may not be empty. Raises BadCertificates."""
     try:
-        found = path.read_text().strip()
+        text = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BadCertificates(f"{path}: {error}") from error
-    if not found:
+    if not text:
         raise BadCertificates(f"{path} is empty")
-    return found
+    return text
 
 
 def digest_of(token: bytes) -> bytes:
@@ -69,11 +69,11 @@ def sealed(token: bytes) -> bytes:
 def read_digest(path: Path) -> bytes:
     """The digest of a token, of a file by `sealed`; of a controller before that the file holds the token
     itself. Raises BadCertificates."""
-    found = read_text(path)
-    if not found.startswith(DIGEST):
-        return digest_of(found.encode())
+    text = read_text(path)
+    if not text.startswith(DIGEST):
+        return digest_of(text.encode())
     try:
-        return bytes.fromhex(found.removeprefix(DIGEST))
+        return bytes.fromhex(text.removeprefix(DIGEST))
     except ValueError as error:
         raise BadCertificates(f"{path}: {error}") from error
 
@@ -132,15 +132,15 @@ class Certificates:
         log.info("certificates of %s renewed", self._directory)
 
     def _fingerprint(self) -> tuple[tuple[int, int, int], ...]:
-        found = []
+        marks = []
         for name in (CERTIFICATE, KEY, AUTHORITY):
             try:
                 status = (self._directory / name).stat()
             except OSError:
-                found.append((0, 0, 0))
+                marks.append((0, 0, 0))
             else:
-                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
-        return tuple(found)
+                marks.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(marks)
 
     def _load(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)

@@ -105,15 +105,15 @@ class LiveRun:
         """See `Run`. Raises NotInTime if nobody has the role."""
 
         def look() -> str:
-            found = self._look()
-            living = [pod.name for pod in found.pods if not pod.deleting]
+            seen = self._look()
+            living = [pod.name for pod in seen.pods if not pod.deleting]
             if operator in (FRONTEND, MANAGER):
                 return min(
-                    (pod.name for pod in found.pods if pod.of == operator and pod.ready and not pod.deleting),
+                    (pod.name for pod in seen.pods if pod.of == operator and pod.ready and not pod.deleting),
                     default="",
                 )
             return next(
-                (pod for name in holders(found.item, operator, role) if (pod := pod_of(name, living))), ""
+                (pod for name in holders(seen.item, operator, role) if (pod := pod_of(name, living))), ""
             )
 
         return self._until(look, limits.chaos_role_s, f"a {role} of {operator}")
@@ -132,23 +132,23 @@ class LiveRun:
 
     def node_of(self, pod: str) -> str:
         """See `Run`."""
-        return next((found.node for found in self._look().pods if found.name == pod), "")
+        return next((candidate.node for candidate in self._look().pods if candidate.name == pod), "")
 
     # -- waiting ---------------------------------------------------------------------------------------------
 
     def _until(self, look: Callable[[], T], within_s: float, what: str) -> T:
         deadline = time.monotonic() + within_s
-        while not (found := look()):
+        while not (value := look()):
             if time.monotonic() > deadline:
                 raise NotInTime(f"{what}: not within {within_s:g} s")
             time.sleep(limits.chaos_look_s)
-        return found
+        return value
 
     def redundant(self, within_s: float = limits.chaos_redundant_s) -> None:
         """See `Run`. A lost state that waits for a person is not waited for."""
         deadline = time.monotonic() + within_s
-        while why := why_not_redundant(found := self._look()):
-            if condition(found.item, "Ready").get("reason") == STATE_LOST and RESTART_LOST in why:
+        while why := why_not_redundant(seen := self._look()):
+            if condition(seen.item, "Ready").get("reason") == STATE_LOST and RESTART_LOST in why:
                 raise NotInTime(f"a state is lost, and a person decides: {why}")
             if time.monotonic() > deadline:
                 raise NotInTime(f"not redundant within {within_s:g} s: {why}")
@@ -187,7 +187,7 @@ class LiveRun:
             image = next(
                 (op["model"].get("image") for op in item["spec"]["operators"] if op["name"] == operator), None
             )
-            return seen and all(rolled_out(found, image) for found in self._deployments(operator))
+            return seen and all(rolled_out(deployment, image) for deployment in self._deployments(operator))
 
         self._until(look, within_s, f"new pods of {operator}")
 
@@ -348,59 +348,59 @@ class LiveRun:
 
 def condition(item: Json, kind: str) -> Mapping[str, str]:
     """A condition of a ServiceGraph's status; {} if there is none."""
-    found: list[dict[str, str]] = (item.get("status") or {}).get("conditions", [])
-    return next((one for one in found if one["type"] == kind), {})
+    conditions: list[dict[str, str]] = (item.get("status") or {}).get("conditions", [])
+    return next((one for one in conditions if one["type"] == kind), {})
 
 
 def entry(item: Json, operator: str) -> Json:
     """What the status says of an operator; {} if nothing."""
-    found: list[Json] = (item.get("status") or {}).get("operators", [])
-    return next((op for op in found if op["name"] == operator), {})
+    operators: list[Json] = (item.get("status") or {}).get("operators", [])
+    return next((op for op in operators if op["name"] == operator), {})
 
 
 def holders(item: Json, operator: str, role: str) -> list[str]:
     """Instances that have a role by the status."""
-    found = entry(item, operator)
+    status_entry = entry(item, operator)
     named: dict[str, list[str]] = {
-        PRIMARY: [found.get("primary", "")],
-        BACKUP: found.get("inSync", []),
-        ACTIVE: found.get("active", []),
+        PRIMARY: [status_entry.get("primary", "")],
+        BACKUP: status_entry.get("inSync", []),
+        ACTIVE: status_entry.get("active", []),
     }
     return [name for name in named.get(role, []) if name]
 
 
-def why_not_redundant(found: Found) -> str:
+def why_not_redundant(seen: Found) -> str:
     """What is missing until every state has its backups in sync and every pod is Ready; "": nothing."""
-    status = found.item.get("status") or {}
-    if status.get("observedGeneration", 0) < found.item["metadata"].get("generation", 0):
+    status = seen.item.get("status") or {}
+    if status.get("observedGeneration", 0) < seen.item["metadata"].get("generation", 0):
         return "the controller has not seen the newest change"
-    ready, redundant = condition(found.item, "Ready"), condition(found.item, "Redundant")
+    ready, redundant = condition(seen.item, "Ready"), condition(seen.item, "Redundant")
     if ready.get("status") != "True":
         return ready.get("message", "there is no status yet")
     if redundant.get("status") != "True" and redundant.get("reason") != NOT_ASKED_FOR:
         return redundant.get("message", "there is no status yet")
-    waiting = next((pod.name for pod in found.pods if pod.deleting or not pod.ready), None)
+    waiting = next((pod.name for pod in seen.pods if pod.deleting or not pod.ready), None)
     if waiting is not None:
         return f"pod {waiting} is not Ready"
-    living = [pod.name for pod in found.pods]
+    living = [pod.name for pod in seen.pods]
     named = [
         name
         for op in status.get("operators", [])
         for role in (PRIMARY, BACKUP, ACTIVE)
-        for name in holders(found.item, op["name"], role)
+        for name in holders(seen.item, op["name"], role)
     ]
     homeless = next((name for name in named if pod_of(name, living) is None), None)
     return "" if homeless is None else f"{homeless} has no pod any more"
 
 
-def spare(found: Found) -> list[str]:
+def spare(seen: Found) -> list[str]:
     """Pods whose end loses no state. The status says who holds each operator's; frontends say by their
     readiness that they hold their copies."""
-    well = [pod for pod in found.pods if pod.ready and not pod.deleting]
+    well = [pod for pod in seen.pods if pod.ready and not pod.deleting]
     names = [pod.name for pod in well]
     needed: set[str] = set()
-    for op in (found.item.get("status") or {}).get("operators", []):
-        holding = [*holders(found.item, op["name"], PRIMARY), *holders(found.item, op["name"], BACKUP)]
+    for op in (seen.item.get("status") or {}).get("operators", []):
+        holding = [*holders(seen.item, op["name"], PRIMARY), *holders(seen.item, op["name"], BACKUP)]
         living = {pod for pod in (pod_of(name, names) for name in holding) if pod is not None}
         if len(living) < 2:
             needed |= living
@@ -437,8 +437,8 @@ def rolled_out(item: Json, image: str | None) -> bool:
 @contextlib.contextmanager
 def background() -> Iterator[Background]:
     """A `Background` that ends with the block."""
-    found = Background()
+    started = Background()
     try:
-        yield found
+        yield started
     finally:
-        found.close()
+        started.close()

@@ -23,7 +23,7 @@ def gaps_ms(
     """
     replies = sorted(replied_s)
     pairs = list(itertools.pairwise([began_s, *replies, max([ended_s, *replies[-1:]])]))
-    found = []
+    gaps = []
     times = list(faults)
     for struck, following in itertools.zip_longest(times, times[1:], fillvalue=math.inf):
         near = [
@@ -31,8 +31,8 @@ def gaps_ms(
             for earlier, later in pairs
             if struck < later and earlier < min(struck + AFTER_S, following)
         ]
-        found.append(round(1000 * max(near, default=0.0), 1))
-    return found
+        gaps.append(round(1000 * max(near, default=0.0), 1))
+    return gaps
 
 
 def slowest_ms(
@@ -45,12 +45,12 @@ def slowest_ms(
     """
     requests = [(replied - took, replied, took) for replied, took in zip(replied_s, latencies_s, strict=True)]
     times = list(faults)
-    found = []
+    slowest = []
     for struck, following in itertools.zip_longest(times, times[1:], fillvalue=math.inf):
         until = min(struck + AFTER_S, following)
         near = [took for sent, replied, took in requests if replied > struck and sent < until]
-        found.append(round(1000 * max(near, default=0.0), 1))
-    return found
+        slowest.append(round(1000 * max(near, default=0.0), 1))
+    return slowest
 
 
 def at(values: Sequence[float], share: float) -> float:

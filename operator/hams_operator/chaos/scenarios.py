@@ -77,20 +77,20 @@ def targets(run: Run, aim: Aim) -> Iterator[tuple[str, str]]:
     """Operator and role of what is hit, one after another: each role that there is, unless an operator or a
     role is named."""
     operator = chosen(run, aim)
-    found = _of(run, operator)
+    instances = _of(run, operator)
     if not aim.operator:
         without_state = next(
             (name for name, keeps in run.operators.items() if not keeps and name != operator), None
         )
         if run.operators[operator] and without_state is not None:
-            found += _of(run, without_state)
-        found += [(FRONTEND, FRONTEND), (MANAGER, MANAGER)]
-    if aim.role and aim.role not in [role for _, role in found]:
+            instances += _of(run, without_state)
+        instances += [(FRONTEND, FRONTEND), (MANAGER, MANAGER)]
+    if aim.role and aim.role not in [role for _, role in instances]:
         raise ValueError(
             f'{aim.operator or "the graph"} has no role "{aim.role}"; there are '
-            f"{', '.join(role for _, role in found)}"
+            f"{', '.join(role for _, role in instances)}"
         )
-    yield from (target for target in found if aim.role in ("", target[1]))
+    yield from (target for target in instances if aim.role in ("", target[1]))
 
 
 def _of(run: Run, operator: str) -> list[tuple[str, str]]:

@@ -52,14 +52,14 @@ def validate(file: Path, output: Output, on_kubernetes: bool = False) -> int:
     return 0
 
 
-def meaning(found: Description) -> str:
+def meaning(description: Description) -> str:
     """A description as text."""
-    lines = [f"{found.name}: mode {found.mode}", ""]
-    lines += [f"  in   {item}" for item in found.inputs]
-    lines += [f"  out  {item}" for item in found.outputs]
+    lines = [f"{description.name}: mode {description.mode}", ""]
+    lines += [f"  in   {item}" for item in description.inputs]
+    lines += [f"  out  {item}" for item in description.outputs]
     lines.append("")
-    width = max(len(op.name) for op in found.operators)
-    for op in found.operators:
+    width = max(len(op.name) for op in description.operators)
+    for op in description.operators:
         roles = ", ".join(f"{count} {role}" for role, count in op.roles)
         join = f", {op.join}" if len(op.upstream) > 1 else ""
         lanes = f", {op.lanes} lanes" if op.lanes > 1 else ""
@@ -67,12 +67,15 @@ def meaning(found: Description) -> str:
             f"  {op.name:<{width}}  {op.kind}{join}{lanes}: {' + '.join(op.upstream)} -> "
             f"{', '.join(op.successors)}; {roles}"
         )
-    lines += ["", f"  {found.frontends} frontends with {found.shards} shards, {found.managers} managers"]
+    lines += [
+        "",
+        f"  {description.frontends} frontends with {description.shards} shards, {description.managers} managers",
+    ]
     lines.append(
-        f"  {found.processes} processes on this machine, about {_mib(found.memory_bytes)} without the models,"
-        f" at most {_mib(found.memory_bytes_max)} with open requests and kept replies"
+        f"  {description.processes} processes on this machine, about {_mib(description.memory_bytes)} without the models,"
+        f" at most {_mib(description.memory_bytes_max)} with open requests and kept replies"
     )
-    lines += [f"  note: {note}" for note in found.notes]
+    lines += [f"  note: {note}" for note in description.notes]
     return "\n".join(lines) + "\n"
 
 

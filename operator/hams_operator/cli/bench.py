@@ -12,18 +12,18 @@ from hams_operator.cli.output import complain
 def bench(arguments: list[str]) -> int:
     """Run one benchmark; without a name, say which there are."""
     root = _root()
-    found = {
+    benchmarks = {
         path.stem: _summary(path) for path in sorted((root / "benchmarks").glob("*.py")) if _has_main(path)
     }
     if not arguments or arguments[0].startswith("-"):
         sys.stdout.write(
             "hams bench NAME [--out FILE.json]\n\n"
-            + "".join(f"  {name:<16} {about}\n" for name, about in found.items())
+            + "".join(f"  {name:<16} {about}\n" for name, about in benchmarks.items())
         )
         return 0 if arguments in (["--help"], ["-h"]) else 2
     name = arguments[0].replace("-", "_")
-    if name not in found:
-        complain(f'no benchmark "{arguments[0]}"; there are: {", ".join(found)}', 2)
+    if name not in benchmarks:
+        complain(f'no benchmark "{arguments[0]}"; there are: {", ".join(benchmarks)}', 2)
     sys.path.insert(0, str(root))
     result = importlib.import_module(f"benchmarks.{name}").main(arguments[1:])
     return result if isinstance(result, int) else 0
@@ -38,12 +38,12 @@ def _root() -> Path:
 
 def _has_main(path: Path) -> bool:
     """Whether it is a benchmark that takes arguments, told without importing it."""
-    found = [
+    mains = [
         node
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef) and node.name == "main"
     ]
-    return bool(found) and bool(found[0].args.args)
+    return bool(mains) and bool(mains[0].args.args)
 
 
 def _summary(path: Path) -> str:

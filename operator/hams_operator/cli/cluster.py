@@ -167,10 +167,10 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
         await kube.close()
 
 
-def status_of(found: Found) -> Status:
+def status_of(seen: Found) -> Status:
     """As `hams status` shows a local run: the graph's status, one line per instance. Process ids of a pod
     mean nothing outside; there are none."""
-    metadata, status = found.item["metadata"], found.item.get("status") or {}
+    metadata, status = seen.item["metadata"], seen.item.get("status") or {}
     place = Place(metadata["name"], metadata["namespace"])
     failure = status.get("lastFailureInfo")
     log = tuple(str(failure.get("log", "")).splitlines()) if failure else ()
@@ -184,19 +184,19 @@ def status_of(found: Found) -> Status:
             for item in status.get("conditions", [])
         )
         or (Condition("Ready", "Unknown", "NoStatus", "the controller has not looked at it yet"),),
-        tuple(instances_of(found)),
+        tuple(instances_of(seen)),
         (FailureInfo(failure["operator"], failure["instance"], failure.get("exitCode", 0), log),)
         if failure
         else (),
     )
 
 
-def instances_of(found: Found) -> list[InstanceStatus]:
+def instances_of(seen: Found) -> list[InstanceStatus]:
     """Instances with a role by the status, and pods that have none there: frontends, managers, and those that
     are still starting."""
     listed: list[InstanceStatus] = []
-    living = {pod.name: pod for pod in found.pods if not pod.deleting}
-    for op in (found.item.get("status") or {}).get("operators", []):
+    living = {pod.name: pod for pod in seen.pods if not pod.deleting}
+    for op in (seen.item.get("status") or {}).get("operators", []):
         epoch, name = op.get("epoch", 0), op["name"]
         roles = [
             ("primary", [op["primary"]] if "primary" in op else []),
@@ -234,18 +234,18 @@ def status(target: Target, graph: str | None, every: bool, output: Output) -> in
                 status_of(await cluster.whole(item)) for item in await cluster.graphs()
             ], cluster.namespace
 
-    found, namespace = asyncio.run(work())
+    seen, namespace = asyncio.run(work())
     if output is Output.JSON:
-        print_json(found if every else found[0])
+        print_json(seen if every else seen[0])
         return 0
     from hams_operator.cli.table import table  # noqa: PLC0415 - rich, only where it is shown
 
     terminal = console()
-    for number, item in enumerate(found):
+    for number, item in enumerate(seen):
         if number:
             terminal.print("")
         terminal.print(table(item))
-    if not found:
+    if not seen:
         terminal.print(f"no graph in namespace {namespace}")
     return 0
 
@@ -275,11 +275,11 @@ def logs(target: Target, operator: str, graph: str | None, lines: int, follow: b
 
     async def work() -> None:
         async with connect(target) as cluster:
-            found = await cluster.find(graph)
-            pods = sorted(pod.name for pod in found.pods if pod.of == operator)
+            seen = await cluster.find(graph)
+            pods = sorted(pod.name for pod in seen.pods if pod.of == operator)
             if not pods:
                 complain(
-                    f'no pods of "{operator}"; there are: {", ".join(sorted({pod.of for pod in found.pods}))}'
+                    f'no pods of "{operator}"; there are: {", ".join(sorted({pod.of for pod in seen.pods}))}'
                 )
             containers = [operator] if operator in (FRONTEND_ROLE, MANAGER_ROLE) else [PROXY, MODEL]
             todo = [tell(cluster, pod, container) for pod in pods for container in containers]
@@ -320,9 +320,9 @@ def kill(
 
     async def work() -> tuple[InstanceStatus, dict[str, int]]:
         async with connect(target) as cluster:
-            found = await cluster.find(graph)
-            chosen = pick(status_of(found), operator, role, leader, instance)
-            names = [pod.name for pod in found.pods]
+            seen = await cluster.find(graph)
+            chosen = pick(status_of(seen), operator, role, leader, instance)
+            names = [pod.name for pod in seen.pods]
             pod = chosen.id if chosen.id in names else pod_of(chosen.id, names)
             if pod is None:
                 complain(f"{chosen.id} has no pod any more")
@@ -364,15 +364,15 @@ def restart(target: Target, operator: str, graph: str | None, output: Output) ->
             item = (await cluster.find(graph)).item
             name = item["metadata"]["name"]
             lost = [
-                found
-                for found in (item.get("status") or {}).get("conditions", [])
-                if found["reason"] == "StateLost"
+                condition
+                for condition in (item.get("status") or {}).get("conditions", [])
+                if condition["reason"] == "StateLost"
             ]
             asked = next(
                 (
                     word
-                    for found in lost
-                    for word in re.findall(r"\S+@\d+", found["message"])
+                    for condition in lost
+                    for word in re.findall(r"\S+@\d+", condition["message"])
                     if word.startswith(f"{operator}@")
                 ),
                 None,
@@ -413,7 +413,7 @@ async def forwarded(target: Target, graph: str, port: int) -> AsyncIterator[str]
     """A URL on this machine whose connections end in the graph's ready frontends, one after the other,
     through the API server."""
     async with connect(target) as cluster:
-        found = await cluster.find(graph)
+        seen = await cluster.find(graph)
         loop = asyncio.get_running_loop()
         turn, looked_at, ready = 0, -1.0, list[str]()
         looking = asyncio.Lock()
@@ -423,7 +423,7 @@ async def forwarded(target: Target, graph: str, port: int) -> AsyncIterator[str]
             nonlocal turn, looked_at, ready
             async with looking:
                 if loop.time() - looked_at > _LOOK_S:
-                    there = await cluster.whole(found.item)
+                    there = await cluster.whole(seen.item)
                     ready = sorted(
                         pod.name
                         for pod in there.pods

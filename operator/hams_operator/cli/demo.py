@@ -73,10 +73,10 @@ class Findings:
     @property
     def verdict(self) -> Verdict:
         """Wrong if anything is; right only if everything is."""
-        found = {verdict for _, verdict, _ in self.lines}
-        if Verdict.WRONG in found:
+        verdicts = {verdict for _, verdict, _ in self.lines}
+        if Verdict.WRONG in verdicts:
             return Verdict.WRONG
-        return Verdict.SLOW if Verdict.SLOW in found else Verdict.RIGHT
+        return Verdict.SLOW if Verdict.SLOW in verdicts else Verdict.RIGHT
 
 
 @dataclass
@@ -175,8 +175,8 @@ def demo(duration: str, rate: float, output: Output) -> int:
                 "good": verdict is Verdict.RIGHT,
                 "verdict": verdict,
                 "findings": [
-                    {"what": what, "good": found is Verdict.RIGHT, "verdict": found, "told": told}
-                    for what, found, told in findings.lines
+                    {"what": what, "good": line is Verdict.RIGHT, "verdict": line, "told": told}
+                    for what, line, told in findings.lines
                 ],
             }
         )
@@ -216,8 +216,8 @@ async def _traffic(
 
         async def murder() -> None:
             await asyncio.sleep(count / rate / 2)
-            found = pick(await _redundant_again(run), VICTIM, None, False, None)
-            hit.append((found, strike(found, "both", signal.SIGKILL), asyncio.get_running_loop().time()))
+            victim = pick(await _redundant_again(run), VICTIM, None, False, None)
+            hit.append((victim, strike(victim, "both", signal.SIGKILL), asyncio.get_running_loop().time()))
 
         what = f"{rate:g} digits/s, a kill half-way"
         tally = await with_progress(traffic, count, what, shown=output is Output.TEXT, aside=murder)

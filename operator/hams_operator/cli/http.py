@@ -150,8 +150,8 @@ class Pool:
 
     async def _connection(self) -> _Connection:
         while self._idle:
-            found = self._idle.pop()
-            if found.usable:
-                return found
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
         _, made = await asyncio.get_running_loop().create_connection(_Connection, self._host, self._port)
         return made

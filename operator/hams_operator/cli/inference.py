@@ -49,13 +49,13 @@ class Tensor(msgspec.Struct, frozen=True):
         """As numpy; BYTES as an object array of bytes."""
         if self.datatype != "BYTES":
             return np.frombuffer(self.data, DTYPES[self.datatype]).reshape(self.shape)
-        found, at = [], 0
+        texts, at = [], 0
         while at < len(self.data):
             end = at + 4 + int.from_bytes(self.data[at : at + 4], "little")
-            found.append(self.data[at + 4 : end])
+            texts.append(self.data[at + 4 : end])
             at = end
-        array = np.empty(len(found), object)
-        array[:] = found
+        array = np.empty(len(texts), object)
+        array[:] = texts
         return array.reshape(self.shape)
 
 
@@ -177,13 +177,13 @@ def _answer(response: Response) -> Answer:
             error = body[:200].decode("utf-8", "replace")
         after = response.headers.get("retry-after", "0")
         return Answer(response.status, error=error, retry_after_s=float(after) if after.isdecimal() else 0.0)
-    found = []
+    tensors = []
     try:
         at = int(response.headers.get("inference-header-content-length", len(body)))
         for item in msgspec.json.decode(body[:at], type=_Reply).outputs:
             end = at + item.parameters.binary_data_size
-            found.append(Tensor(item.name, item.datatype, item.shape, body[at:end]))
+            tensors.append(Tensor(item.name, item.datatype, item.shape, body[at:end]))
             at = end
     except (msgspec.MsgspecError, ValueError) as error:
         return Answer(502, error=f"not an answer of the protocol: {error}")
-    return Answer(200, tuple(found))
+    return Answer(200, tuple(tensors))

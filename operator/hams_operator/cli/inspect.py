@@ -29,16 +29,16 @@ instance's id."""
 def status(graph: str | None, every: bool, output: Output) -> int:
     """Show one run, or all."""
     runs = running() if every else [choose(graph)]
-    found = [status_of(run) for run in runs]
+    statuses = [status_of(run) for run in runs]
     if output is Output.JSON:
-        print_json(found if every else found[0])
+        print_json(statuses if every else statuses[0])
         return 0
     terminal = console()
-    if not found:
+    if not statuses:
         terminal.print("no graph runs here")
     from hams_operator.cli.table import table  # noqa: PLC0415 - rich, only where it is shown
 
-    for number, item in enumerate(found):
+    for number, item in enumerate(statuses):
         if number:
             terminal.print("")
         terminal.print(table(item))
@@ -100,8 +100,8 @@ def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Out
     folder = _folder_of(graph)
     if earlier:
         folder = _earlier(folder, earlier, follow)
-    found = sorted((path for path in folder.glob("*.log*") if _is_of(operator, path)), key=_modified_s)
-    if not found and not follow:
+    paths = sorted((path for path in folder.glob("*.log*") if _is_of(operator, path)), key=_modified_s)
+    if not paths and not follow:
         names = sorted(
             {
                 match[1]
@@ -114,7 +114,7 @@ def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Out
             f'no logs of "{operator}" in {folder}; there are: {", ".join([*names, *etcd, "supervisor"])}'
         )
     said = False
-    for name, line in _last_lines(found, lines):
+    for name, line in _last_lines(paths, lines):
         _say(name, line, output)
         said = True
     if not said and lines and not follow and output is Output.TEXT:

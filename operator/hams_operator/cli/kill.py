@@ -63,38 +63,38 @@ def pick(
 ) -> InstanceStatus:
     """The instance that is meant; of several one at random. Raises CommandError."""
     if target in ("frontend", "manager"):
-        found = [item for item in status.instances if item.operator is None and item.role == target]
+        instances = [item for item in status.instances if item.operator is None and item.role == target]
         if role is not None:
             complain(f"--role is for operators; a {target} has none", 2)
     elif target is None:
-        found = list(status.instances)
+        instances = list(status.instances)
     else:
         operators = sorted({item.operator for item in status.instances if item.operator})
-        found = [item for item in status.instances if item.operator == target]
-        if not found:
+        instances = [item for item in status.instances if item.operator == target]
+        if not instances:
             complain(f'no instance of "{target}" runs; expected {", ".join(operators)}, frontend or manager')
     if instance is not None:
-        named = [item for item in found if item.id == instance]
+        named = [item for item in instances if item.id == instance]
         if not named:
             complain(
                 f'no instance "{instance}"{f" of {target}" if target else ""} runs; these do: '
-                f"{', '.join(item.id for item in found)}"
+                f"{', '.join(item.id for item in instances)}"
             )
         return named[0]
     if leader:
-        found = [item for item in found if item.leader]
+        instances = [item for item in instances if item.leader]
     elif target not in ("frontend", "manager"):
         wanted = ("primary", "active") if role is None else (role,)
-        living = found
-        found = [item for item in found if item.role in wanted]
-        if not found:
+        living = instances
+        instances = [item for item in instances if item.role in wanted]
+        if not instances:
             complain(
                 f"{target} has no {' or '.join(wanted)} now; it has: "
                 f"{', '.join(f'{item.id} ({item.role})' for item in living)}"
             )
-    if not found:
+    if not instances:
         complain(f"no {'leader' if leader else target} runs now")
-    return random.choice(found)
+    return random.choice(instances)
 
 
 def strike(chosen: InstanceStatus, process: str, number: signal.Signals) -> dict[str, int]:

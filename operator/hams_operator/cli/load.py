@@ -169,11 +169,11 @@ def shape_judge(graph: Graph) -> Judge:
     """Declared names, datatypes and shapes, and as many rows as were sent; with lanes, any number of rows."""
     specs = {}
     for reply in graph.data.outputs:
-        found = [
+        outputs = [
             next(item for item in graph.operators[op].outputs if item.name == name)
             for op, name in reply.sources
         ]
-        specs[reply.name] = (found[0].datatype, found[0].shape, reply.concat_lanes)
+        specs[reply.name] = (outputs[0].datatype, outputs[0].shape, reply.concat_lanes)
 
     def judge(request: tuple[Tensor, ...], answer: Answer) -> str | None:
         names = [item.name for item in answer.tensors]

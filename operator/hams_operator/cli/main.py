@@ -56,11 +56,11 @@ def _operators(incomplete: str) -> list[str]:
     from hams_operator.graph import InvalidGraph, load  # noqa: PLC0415
     from hams_operator.local.home import running  # noqa: PLC0415
 
-    found = ["frontend", "manager"]
+    names = ["frontend", "manager"]
     for run in running():
         with contextlib.suppress(InvalidGraph, OSError):  # its file may have gone since
-            found += [op.name for op in load(Path(run.file)).data.operators]
-    return [name for name in found if name.startswith(incomplete)]
+            names += [op.name for op in load(Path(run.file)).data.operators]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 GraphOption = Annotated[
@@ -553,8 +553,8 @@ def _told(message: str, code: int) -> NoReturn:
 
 
 def _first(group: "ExceptionGroup[CommandError]") -> CommandError:
-    found = group.exceptions[0]
-    return _first(found) if isinstance(found, ExceptionGroup) else found
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ def choose(graph: str | None) -> RunFile:
     """The run of that name; without a name the one that runs. Raises CommandError: exit 2 and the names if
     there are several."""
     if graph is not None:
-        found = home_of(graph)
-        run = found.read() if found.folder.is_dir() else None
+        home = home_of(graph)
+        run = home.read() if home.folder.is_dir() else None
         if run is None:
-            if (dead := found.killed()) is not None:
+            if (dead := home.killed()) is not None:
                 complain(_was_killed(dead))
             names = ", ".join(item.graph for item in running())
             complain(f'no graph "{graph}" runs here' + (f"; these do: {names}" if names else ""))

@@ -25,47 +25,47 @@ def samples(graph: Graph, file: Path, data: Path | None) -> Iterator[tuple[Tenso
     """Requests without end, one after another. Raises CommandError: if already the first one cannot be had,
     now."""
     arrays = from_npz(data) if data is not None else from_module(graph, file)
-    found = _requests(graph, generated(graph) if arrays is None else arrays)
-    return itertools.chain((next(found),), found)
+    requests = _requests(graph, generated(graph) if arrays is None else arrays)
+    return itertools.chain((next(requests),), requests)
 
 
 def _requests(graph: Graph, arrays: Iterator[dict[str, Array]]) -> Iterator[tuple[Tensor, ...]]:
     number = 0
     while True:
         try:
-            found = next(arrays)
+            sample = next(arrays)
         except StopIteration:
             complain(f"data ended after {number} requests: expected some without end")
         except Exception as error:  # noqa: BLE001 - data.py is the user's own code and may raise anything
             complain(f"data cannot be had: {type(error).__name__}: {error}")
         number += 1
         try:
-            yield as_request(graph, _arrays(found))
+            yield as_request(graph, _arrays(sample))
         except ValueError as error:
             complain(f"data does not fit the graph: {error}")
 
 
-def _arrays(found: object) -> Mapping[str, Array]:
+def _arrays(value: object) -> Mapping[str, Array]:
     """What data.py yielded, which is its own code's word. Raises ValueError."""
-    if not isinstance(found, Mapping):
-        raise ValueError(f"expected a dictionary of NumPy arrays, found {type(found).__name__}")
-    for name, item in found.items():
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected a dictionary of NumPy arrays, found {type(value).__name__}")
+    for name, item in value.items():
         if not isinstance(item, np.ndarray):
             raise ValueError(f"tensor {name}: expected a NumPy array, found {type(item).__name__}")
-    return found
+    return value
 
 
-def as_request(graph: Graph, found: Mapping[str, Array]) -> tuple[Tensor, ...]:
+def as_request(graph: Graph, sample: Mapping[str, Array]) -> tuple[Tensor, ...]:
     """Arrays as the tensors of a request; names the graph does not know are an error, and so are missing
     ones, and shapes that are not the declared ones behind their rows. Raises ValueError."""
     specs = {item.name: item for item in graph.data.inputs}
-    strange = sorted(set(found) - set(specs))
+    strange = sorted(set(sample) - set(specs))
     if strange:
         raise ValueError(f"expected {', '.join(specs)}, found {', '.join(strange)}")
-    missing = [name for name, item in specs.items() if not item.optional and name not in found]
+    missing = [name for name, item in specs.items() if not item.optional and name not in sample]
     if missing:
-        raise ValueError(f"tensor {missing[0]} is missing; found {', '.join(found) or 'none'}")
-    for name, array in found.items():
+        raise ValueError(f"tensor {missing[0]} is missing; found {', '.join(sample) or 'none'}")
+    for name, array in sample.items():
         shape = specs[name].shape
         if array.ndim != len(shape) + 1 or any(
             dim not in (-1, got) for dim, got in zip(shape, array.shape[1:], strict=True)
@@ -73,7 +73,7 @@ def as_request(graph: Graph, found: Mapping[str, Array]) -> tuple[Tensor, ...]:
             raise ValueError(
                 f"tensor {name}: expected the shape {['rows', *shape]}, found {list(array.shape)}"
             )
-    return tuple(tensor(name, item.datatype, found[name]) for name, item in specs.items() if name in found)
+    return tuple(tensor(name, item.datatype, sample[name]) for name, item in specs.items() if name in sample)
 
 
 def from_npz(path: Path) -> Iterator[dict[str, Array]]:

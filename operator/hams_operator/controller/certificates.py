@@ -118,26 +118,26 @@ def bundle(held: Iterable[Authority]) -> bytes:
 def authorities(certificates: bytes, keys: bytes) -> tuple[Authority, ...]:
     """As `bundle` and the keys in the same order were written. Raises ValueError if they do not fit each
     other."""
-    found = tuple(Authority(*pair) for pair in zip(blocks(certificates), blocks(keys), strict=True))
-    for item in found:
+    pairs = tuple(Authority(*pair) for pair in zip(blocks(certificates), blocks(keys), strict=True))
+    for item in pairs:
         if (
             x509.load_pem_x509_certificate(item.certificate).public_key()
             != serialization.load_pem_private_key(item.key, None).public_key()
         ):
             raise ValueError("an authority's certificate has another key than its own")
-    return found
+    return pairs
 
 
 def blocks(text: bytes) -> list[bytes]:
     """The PEM blocks in a text."""
-    found: list[bytes] = []
+    texts: list[bytes] = []
     lines: list[bytes] = []
     for line in text.splitlines():
         lines.append(line)
         if line.startswith(b"-----END "):
-            found.append(b"\n".join(lines) + b"\n")
+            texts.append(b"\n".join(lines) + b"\n")
             lines = []
-    return found
+    return texts
 
 
 # -- what they sign ------------------------------------------------------------------------------------------
@@ -185,13 +185,13 @@ def good(
     """Whether a certificate is by this authority, for this subject, and holds for longer than `left_days`.
     What cannot be read does not."""
     try:
-        found = x509.load_pem_x509_certificate(certificate)
-        if found.public_key() != serialization.load_pem_private_key(key, None).public_key():
+        parsed = x509.load_pem_x509_certificate(certificate)
+        if parsed.public_key() != serialization.load_pem_private_key(key, None).public_key():
             return False
-        found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
+        parsed.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
     except (ValueError, TypeError, InvalidSignature):
         return False
-    return _named(found) == subject and found.not_valid_after_utc - now > datetime.timedelta(days=left_days)
+    return _named(parsed) == subject and parsed.not_valid_after_utc - now > datetime.timedelta(days=left_days)
 
 
 def fresh_pair(names: tuple[str, ...], now: datetime.datetime) -> Pair:

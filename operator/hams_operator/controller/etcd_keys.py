@@ -156,13 +156,13 @@ class EtcdKeys:
             ("peer", peers, parts),
             ("client", self.client_authority, Subject(ROOT, serves=False)),
         )
-        found: dict[str, bytes] = {"ca.crt": self.trust, "peer-ca.crt": peers.certificate}
+        data: dict[str, bytes] = {"ca.crt": self.trust, "peer-ca.crt": peers.certificate}
         for name, authority, subject in signers:
             certificate, key = held.get(f"{name}.crt", b""), held.get(f"{name}.key", b"")
             if not good(certificate, key, authority, subject, self._clock(), limits.leaf_renew_days):
                 certificate, key = issue(authority, subject, self._clock(), limits.leaf_days)
-            found |= {f"{name}.crt": certificate, f"{name}.key": key}
-        return found
+            data |= {f"{name}.crt": certificate, f"{name}.key": key}
+        return data
 
     def _write_own(self) -> None:
         assert self.tls.certificate is not None

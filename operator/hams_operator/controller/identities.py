@@ -182,9 +182,9 @@ class IssuedIdentities:
     def _mounted(self, held: Data, fixed: Data, trusted: tuple[Authority, ...], place: Place) -> Data:
         now = self._clock()
         wanted = [(tls.CERTIFICATE, tls.KEY, signer(trusted, now), Subject(uris=(identity_of(place),)))]
-        found = dict(fixed)
+        data = dict(fixed)
         if self._keys is not None:
-            found[tls.ETCD_AUTHORITY] = self._keys.trust
+            data[tls.ETCD_AUTHORITY] = self._keys.trust
             wanted.append(
                 (
                     tls.ETCD_CERTIFICATE,
@@ -197,8 +197,8 @@ class IssuedIdentities:
             certificate, key = held.get(name, b""), held.get(key_name, b"")
             if not good(certificate, key, authority, subject, now, limits.leaf_renew_days):
                 certificate, key = issue(authority, subject, now, limits.leaf_days)
-            found |= {name: certificate, key_name: key}
-        return found
+            data |= {name: certificate, key_name: key}
+        return data
 
 
 async def metrics_token(kube: Kube, namespace: str, secret: str) -> bytes:

@@ -92,8 +92,8 @@ def why_not_there(new: Shape, kept: tuple[str, ...]) -> str:
 def why_not_able(old: Shape, kept: tuple[str, ...]) -> str:
     """What of the predecessor is missing to hand anything over; "": nothing."""
     for name in (*kept, *old.graph.shard_names):
-        found = old.topology.find(name)
-        if found.lost or found.primary not in old.registered:
+        replica_set = old.topology.find(name)
+        if replica_set.lost or replica_set.primary not in old.registered:
             return f"{name} of the shape before has no primary"
     return ""
 
@@ -104,15 +104,15 @@ def why_not_complete(new: Shape, kept: tuple[str, ...], cut: Cut) -> str:
     wanted = {op.name: op.backups for op in new.graph.data.operators if op.stateful}
     wanted |= dict.fromkeys(new.graph.shard_names, new.graph.data.frontend.replicas - 1)
     for name, backups in wanted.items():
-        found = new.topology.find(name)
-        if found.primary is None or found.lost or found.restarted_in:
+        replica_set = new.topology.find(name)
+        if replica_set.primary is None or replica_set.lost or replica_set.restarted_in:
             return f"{name} has no primary"
-        if len(found.in_sync) < backups:
-            return f"{name} has {len(found.in_sync)} of {backups} copies"
-        gone = [member for member in found.members if member not in new.registered]
+        if len(replica_set.in_sync) < backups:
+            return f"{name} has {len(replica_set.in_sync)} of {backups} copies"
+        gone = [member for member in replica_set.members if member not in new.registered]
         if gone:
             return f"{gone[0]} is not registered"
-        if name in kept and not (found.primary in new.taken and new.taken[found.primary].loaded):
+        if name in kept and not (replica_set.primary in new.taken and new.taken[replica_set.primary].loaded):
             return f"the model of {name} loads its state"
         if name in kept and not any(item.of == name and item.cut == cut for item in new.taken.values()):
             return f"the state of {name} has not been taken over"

@@ -107,11 +107,14 @@ def _event(line: bytes, heard: Heard | None) -> Json:
     """To read the whole of an object takes five times as long as to read whose version it is."""
     event = _EVENTS.decode(line)
     if heard is not None and event.type in ("ADDED", "MODIFIED"):
-        found = _OBJECTS.decode(event.object).metadata
+        metadata = _OBJECTS.decode(event.object).metadata
         if heard(
-            found.namespace, found.name, found.resourceVersion, partial(msgspec.json.decode, event.object)
+            metadata.namespace,
+            metadata.name,
+            metadata.resourceVersion,
+            partial(msgspec.json.decode, event.object),
         ):
-            return {"type": HEARD, "object": {"metadata": msgspec.structs.asdict(found)}}
+            return {"type": HEARD, "object": {"metadata": msgspec.structs.asdict(metadata)}}
     return {"type": event.type, "object": msgspec.json.decode(event.object)}
 
 
@@ -348,10 +351,10 @@ class KubeClient:
         timeout = aiohttp.ClientTimeout(total=limits.kube_request_s)
         response = await self._send(method, path, query, body, content_type, timeout)
         try:
-            found: Json = msgspec.json.decode(await response.read())
+            answer: Json = msgspec.json.decode(await response.read())
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise KubeError(0, f"{method} {path}: no answer: {error}") from None
-        return found
+        return answer
 
     async def _send(
         self,
@@ -401,8 +404,8 @@ class KubeClient:
         rest = self._client.rest_client
         session: aiohttp.ClientSession | None = rest.pool_manager
         if session is None or rest.proxy or rest.configuration.tls_server_name:
-            found = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
-            response: aiohttp.ClientResponse = found.response
+            answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+            response: aiohttp.ClientResponse = answer.response
             return response
         data = None if body is None else msgspec.json.encode(body)
         return await session.request(

@@ -311,9 +311,9 @@ class Mirror:
         await self._clear_below(records.prefix_of(f"{owner_uid}-r").rstrip("/"))
 
     async def _clear_below(self, prefix: str) -> None:
-        found = await self._coordination.get_prefix(prefix)
-        for start in range(0, len(found.entries), limits.etcd_clear_keys):
-            part = found.entries[start : start + limits.etcd_clear_keys]
+        snapshot = await self._coordination.get_prefix(prefix)
+        for start in range(0, len(snapshot.entries), limits.etcd_clear_keys):
+            part = snapshot.entries[start : start + limits.etcd_clear_keys]
             try:
                 await self._coordination.transact((), tuple(Delete(entry.key) for entry in part))
             except Unknown:

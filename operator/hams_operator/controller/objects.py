@@ -28,12 +28,12 @@ class Objects:
     async def strangers(self, place: Place, items: Iterable[Json]) -> list[str]:
         """Kind and name of those that are there and are somebody else's. Objects that nobody has labelled are
         not followed, so each is asked for."""
-        found = []
+        names = []
         for kind, name in map(key_of, items):
             there = await self._kube.get(OWNED[kind], place.namespace, name)
             if there is not None and not is_ours(there, place.owner_uid):
-                found.append(f"{kind} {name}")
-        return found
+                names.append(f"{kind} {name}")
+        return names
 
     async def make(self, place: Place, items: Sequence[Json]) -> tuple[list[str], list[Json]]:
         """Make those that are missing: Deployments last, as nothing shall run of what cannot be whole. Raises
@@ -109,22 +109,22 @@ def as_applied(entries: Sequence[Json]) -> list[Json] | None:
     updated = [entry for entry in entries if _is_ours(entry, "Update")]
     if not updated:
         return None
-    found = [entry for entry in entries if entry not in updated]
+    left = [entry for entry in entries if entry not in updated]
     for entry in updated:
         applied = next(
             (
                 other
-                for other in found
+                for other in left
                 if _is_ours(other, "Apply") and other.get("apiVersion") == entry.get("apiVersion")
             ),
             None,
         )
         if applied is None:
-            found.append({**entry, "operation": "Apply"})
+            left.append({**entry, "operation": "Apply"})
         else:
             both = {**applied, "fieldsV1": _union(applied.get("fieldsV1") or {}, entry.get("fieldsV1") or {})}
-            found[found.index(applied)] = both
-    return found
+            left[left.index(applied)] = both
+    return left
 
 
 def _is_ours(entry: Json, operation: str) -> bool:

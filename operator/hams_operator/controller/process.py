@@ -224,8 +224,8 @@ async def _health(
                     status=401,
                     text=f"expected Authorization: Bearer and the token in Secret {options.metrics_secret}\n",
                 )
-        found = exposition((*_samples(controller, election.won.is_set(), kube.requests), *of_process()))
-        return web.Response(body=found, headers={"Content-Type": CONTENT_TYPE})
+        page = exposition((*_samples(controller, election.won.is_set(), kube.requests), *of_process()))
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()
     app.router.add_get("/healthz", alive)

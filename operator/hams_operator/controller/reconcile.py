@@ -217,8 +217,8 @@ class Reconciler:
         }
         over = {
             number
-            for number, found in told.items()
-            if found.succession is not None and found.succession.phase is Phase.DONE
+            for number, notice in told.items()
+            if notice.succession is not None and notice.succession.phase is Phase.DONE
         }
         gone = frozenset(
             number for number in told if given_up(number, told, lambda uid: incarnation_of(uid, place))
@@ -229,10 +229,10 @@ class Reconciler:
         unborn = frozenset(
             number
             for number in begun
-            if (found := told.get(number))
-            and found.follows
-            and not found.follows.done
-            and incarnation_of(found.follows.uid, place) in begun
+            if (notice := told.get(number))
+            and notice.follows
+            and not notice.follows.done
+            and incarnation_of(notice.follows.uid, place) in begun
         )
         if known.graphs and not begun:
             return _Asked(
@@ -297,8 +297,8 @@ class Reconciler:
         """The newest incarnation that has run, though nothing may be left of it but keys in etcd: a new one
         with its number would find them."""
         told = {uid: self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)}
-        run = [uid for uid, found in told.items() if found.has_run] + [
-            found.succession.to for found in told.values() if found.succession is not None
+        run = [uid for uid, notice in told.items() if notice.has_run] + [
+            notice.succession.to for notice in told.values() if notice.succession is not None
         ]
         return max(
             (
@@ -403,21 +403,21 @@ class Reconciler:
         follows = self._mirror.of(place.graph_uid()).follows
         serves = self._serves(key, decision) and (follows is None or follows.done)
         held = self._store.objects(key)
-        found = await self._apart(
+        changes = await self._apart(
             difference, wanted, held, place.owner_uid, replaceable=serves, given_up=asked.given_up
         )
-        foreign = found.foreign or await self._bring(asked, place, found, held)
+        foreign = changes.foreign or await self._bring(asked, place, changes, held)
         if foreign:
             return NAME_TAKEN, f"{', '.join(foreign)}: there already, and not of this graph"
-        await self._take_away(key, place, found)
-        if place.incarnation and serves and not found.delete:
+        await self._take_away(key, place, changes)
+        if place.incarnation and serves and not changes.delete:
             await self._clear_past(key, place)
         return None
 
-    async def _bring(self, asked: _Asked, place: Place, found: Difference, held: list[Json]) -> list[str]:
+    async def _bring(self, asked: _Asked, place: Place, changes: Difference, held: list[Json]) -> list[str]:
         """Have what shall be there; or the names that are somebody else's."""
         seen = {key_of(item) for item in held}
-        missing = [item for item in found.apply if key_of(item) not in seen]
+        missing = [item for item in changes.apply if key_of(item) not in seen]
         if _names(
             asked.item.get("status") or {}, NAME_TAKEN
         ):  # to make things and take them back, once is enough
@@ -427,15 +427,15 @@ class Reconciler:
         foreign, there = await self._objects.make(place, missing)
         if not foreign:
             await self._objects.apply(
-                place, [item for item in found.apply if item in there or key_of(item) in seen]
+                place, [item for item in changes.apply if item in there or key_of(item) in seen]
             )
         return foreign
 
-    async def _take_away(self, key: GraphKey, place: Place, found: Difference) -> None:
+    async def _take_away(self, key: GraphKey, place: Place, changes: Difference) -> None:
         with_frontends = {
             str(pod.incarnation) for pod in self._store.pods(key) if pod.of == FRONTEND_ROLE
         } - {str(place.incarnation)}
-        for item in found.delete:
+        for item in changes.delete:
             kind, metadata = item["kind"], item["metadata"]
             labels = metadata.get("labels") or {}
             if labels.get(INCARNATION) in with_frontends and labels.get(ROLE) != FRONTEND_ROLE:
@@ -476,13 +476,13 @@ class Reconciler:
 
     def _told_by_deployments(self, key: GraphKey, place: Place, what: str) -> dict[str, str]:
         """What the store has kept of their statuses, by operator, frontend or manager."""
-        found = {}
+        messages = {}
         for item in self._store.objects(key):
             why = (item.get("status") or {}).get(what, "")
             labels = item["metadata"].get("labels") or {}
             if why and labels.get(INCARNATION) == str(place.incarnation):
-                found[labels.get(OPERATOR) or labels.get(ROLE, "")] = why
-        return found
+                messages[labels.get(OPERATOR) or labels.get(ROLE, "")] = why
+        return messages
 
     async def _warnings(self, key: GraphKey) -> dict[str, str]:
         """What the newest Event warns of, of pods whose containers are not made: a missing Secret or volume
@@ -492,7 +492,7 @@ class Reconciler:
             for pod in sorted(self._store.pods(key), key=lambda pod: pod.name)
             if pod.creating_since and not pod.deleting and _age_s(pod.creating_since) >= limits.pod_creating_s
         ]
-        found = {}
+        warnings = {}
         for pod in late[: limits.pods_asked_max]:
             selector = f"involvedObject.uid={pod.uid},type=Warning"
             try:
@@ -502,8 +502,8 @@ class Reconciler:
                 break
             if events:
                 newest = max(events, key=_when)
-                found[pod.name] = f"{newest.get('reason', '')}: {newest.get('message', '')}"
-        return found
+                warnings[pod.name] = f"{newest.get('reason', '')}: {newest.get('message', '')}"
+        return warnings
 
     async def _tend_pods(self, key: GraphKey, place: Place) -> None:
         """Pods of which no kubelet says anything go: Kubernetes binds pods to a node that is away until it
@@ -652,8 +652,8 @@ class Reconciler:
         before = asked.item.get("status") or {}
         if status == before:
             return
-        found = news(graph, before, status) if graph is not None else _refused(before, status)
-        for entry in found:
+        events = news(graph, before, status) if graph is not None else _refused(before, status)
+        for entry in events:
             await self._publish(asked, entry, status)
         same = {"apiVersion": asked.item["apiVersion"], "kind": asked.item["kind"]}
         metadata = {

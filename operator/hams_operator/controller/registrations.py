@@ -49,8 +49,8 @@ def registry_of(store: Store) -> kopf.OperatorRegistry:
         else:
             store.put_graph({"apiVersion": GRAPHS.api_version, "kind": GRAPHS.kind, **item})
 
-    async def on_login(**found: object) -> kopf.ConnectionInfo | None:
-        settings = cast(kopf.OperatorSettings, found["settings"])
+    async def on_login(**connection: object) -> kopf.ConnectionInfo | None:
+        settings = cast(kopf.OperatorSettings, connection["settings"])
         return kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(
             settings=settings
         )

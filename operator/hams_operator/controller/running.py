@@ -36,7 +36,7 @@ def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -
     Deployments are there, or if nothing of the graph is left in Kubernetes and it has run.
     """
     mine = [item for item in objects if is_ours(item, place.owner_uid)]
-    found: dict[int, Graph] = {}
+    graphs: dict[int, Graph] = {}
     why: dict[int, str] = {}
     for item in mine:
         incarnation = _incarnation(item)
@@ -44,21 +44,21 @@ def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -
             item["kind"] == "ConfigMap"
             and item["metadata"]["name"] == replace(place, incarnation=incarnation).config_map
         ):
-            _read(found, why, place, incarnation, (item.get("data") or {}).get(SPEC_FILE, "").encode())
+            _read(graphs, why, place, incarnation, (item.get("data") or {}).get(SPEC_FILE, "").encode())
     deployed = {_incarnation(item) for item in mine if item["kind"] == "Deployment"}
-    missing = deployed - set(found)
-    if missing or not (found or deployed):
+    missing = deployed - set(graphs)
+    if missing or not (graphs or deployed):
         in_etcd = {incarnation_of(uid, place): value for uid, value in specs().items()}
-        if not (found or deployed):
+        if not (graphs or deployed):
             missing = {incarnation for incarnation, (_, has_run) in in_etcd.items() if has_run}
         for incarnation in missing:
-            _read(found, why, place, incarnation, in_etcd.get(incarnation, (b"", False))[0])
-    newest = max(missing - set(found), default=-1)
-    if newest <= max(found, default=-1):
-        return Running(found, whole=_whole(place, found, mine))
+            _read(graphs, why, place, incarnation, in_etcd.get(incarnation, (b"", False))[0])
+    newest = max(missing - set(graphs), default=-1)
+    if newest <= max(graphs, default=-1):
+        return Running(graphs, whole=_whole(place, graphs, mine))
     name = replace(place, incarnation=newest).config_map
     return Running(
-        found,
+        graphs,
         f"what runs is not known, so nothing is changed: neither ConfigMap {name} nor etcd holds its graph "
         f"as this version reads it ({why[newest]})",
     )
@@ -78,7 +78,7 @@ def _whole(place: Place, graphs: Mapping[int, Graph], mine: Iterable[Json]) -> f
     )
 
 
-def _read(found: dict[int, Graph], why: dict[int, str], place: Place, incarnation: int, spec: bytes) -> None:
+def _read(graphs: dict[int, Graph], why: dict[int, str], place: Place, incarnation: int, spec: bytes) -> None:
     """Put the graph into `found`, or into `why` what is wrong with it."""
     uid = replace(place, incarnation=incarnation).graph_uid()
     try:
@@ -87,7 +87,7 @@ def _read(found: dict[int, Graph], why: dict[int, str], place: Place, incarnatio
         why[incarnation] = str(error) if spec else why.get(incarnation, "it is not there")
         return
     if graph.data.uid == uid:
-        found[incarnation] = graph
+        graphs[incarnation] = graph
     else:
         why[incarnation] = f"a graph with the uid {graph.data.uid}; expected {uid}"
 

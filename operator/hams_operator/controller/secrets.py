@@ -71,13 +71,13 @@ async def keep(
 
 def data_of(secret: Json | None) -> Data:
     """What a Secret holds; what is not base64 counts as not there."""
-    found: dict[str, bytes] = {}
+    data: dict[str, bytes] = {}
     for field, value in ((secret or {}).get("data") or {}).items():
         try:
-            found[field] = base64.b64decode(value, validate=True)
+            data[field] = base64.b64decode(value, validate=True)
         except ValueError:
             continue
-    return found
+    return data
 
 
 def _is_ours(there: Json, metadata: Json) -> bool:

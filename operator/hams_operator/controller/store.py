@@ -126,8 +126,8 @@ class Store:
 
     def graph(self, key: GraphKey) -> Json | None:
         """The ServiceGraph, or None."""
-        found = self._known[key].graph if key in self._known else b""
-        return _unpacked(found) if found else None
+        packed = self._known[key].graph if key in self._known else b""
+        return _unpacked(packed) if packed else None
 
     def objects(self, key: GraphKey) -> list[Json]:
         """All labelled objects but pods."""
@@ -181,10 +181,10 @@ class Store:
         kept = _of_deployment(lean.pop("status", None) or {}, lean)
         if kept:
             lean["status"] = kept
-        found = _packed(lean)
+        packed = _packed(lean)
         place = item["kind"], item["metadata"]["name"]
-        if known.objects.get(place) != found:
-            known.objects[place] = found
+        if known.objects.get(place) != packed:
+            known.objects[place] = packed
             if not ours:
                 self._changed(key)
 
@@ -212,26 +212,26 @@ class Store:
 def _of_deployment(status: Json, item: Json) -> Json:
     """Why the ReplicaSet of a Deployment makes no pods: quotas, policies and webhooks refuse pods, not
     Deployments. And whether pods are replaced."""
-    found = {}
+    lean = {}
     for condition in status.get("conditions") or []:
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            found[REFUSAL] = str(condition.get("message", ""))
+            lean[REFUSAL] = str(condition.get("message", ""))
     wanted = (item.get("spec") or {}).get("replicas", 1)
     if "observedGeneration" in status and (
         status["observedGeneration"] < item["metadata"].get("generation", 0)
         or status.get("updatedReplicas", 0) < wanted
         or status.get("replicas", 0) > status.get("updatedReplicas", 0)
     ):
-        found[ROLLING] = "True"
-    return found
+        lean[ROLLING] = "True"
+    return lean
 
 
 def _conditions(item: Json) -> tuple[tuple[str, bool], ...]:
-    found = {
+    states = {
         condition.get("type"): condition.get("status")
         for condition in (item.get("status") or {}).get("conditions") or []
     }
-    return tuple((kind, found[kind] == "True") for kind in CONDITIONS if kind in found)
+    return tuple((kind, states[kind] == "True") for kind in CONDITIONS if kind in states)
 
 
 def _packed(item: Json) -> bytes:
@@ -239,8 +239,8 @@ def _packed(item: Json) -> bytes:
 
 
 def _unpacked(data: bytes) -> Json:
-    found: Json = msgspec.json.decode(zlib.decompress(data))
-    return found
+    value: Json = msgspec.json.decode(zlib.decompress(data))
+    return value
 
 
 _LEVEL = 1

@@ -47,13 +47,13 @@ async def advance(
         return step
     again = record is not None and record.asked == generation
     tries = 1 if record is None or not again else record.tries + (step.phase is Phase.HOLD)
-    found = Succession(new_uid, step.phase, tries, generation, step.why, step.hopeless)
+    succession = Succession(new_uid, step.phase, tries, generation, step.why, step.hopeless)
     log.warning("succession of %s by %s: %s %s", old_uid, new_uid, step.phase.value, step.why)
     try:
         if step.phase is Phase.DONE:
-            await mirror.switch(old_uid, found)
+            await mirror.switch(old_uid, succession)
         else:
-            await mirror.take_step(old_uid, found)
+            await mirror.take_step(old_uid, succession)
     except NotApplied as error:
         log.info(
             "succession of %s: something has changed meanwhile: %s", old_uid, error

@@ -151,9 +151,9 @@ class Webhook:
         conflicts = 0
         while True:
             secret = await self._kube.get(SECRETS, namespace, name)
-            found = _read(secret)
-            if found is not None and holds(found, self._names, now):
-                return found
+            pair = _read(secret)
+            if pair is not None and holds(pair, self._names, now):
+                return pair
             made = fresh_pair(self._names, now)
             data = {"ca.crt": made.authority, "tls.crt": made.certificate, "tls.key": made.key}
             item: Json = {
@@ -177,11 +177,11 @@ class Webhook:
 
     async def _trust(self, pair: Pair) -> None:
         name = self._options.webhook_configuration
-        found = await self._kube.get(WEBHOOKS, "", name)
-        if found is None:
+        webhook = await self._kube.get(WEBHOOKS, "", name)
+        if webhook is None:
             log.warning("there is no ValidatingWebhookConfiguration %s: nobody asks the webhook", name)
             return
-        hooks = found.get("webhooks") or []
+        hooks = webhook.get("webhooks") or []
         changed = False
         for hook in hooks:
             there = base64.b64decode((hook.get("clientConfig") or {}).get("caBundle") or "")
@@ -196,7 +196,7 @@ class Webhook:
                 WEBHOOKS,
                 "",
                 name,
-                {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "webhooks": hooks},
+                {"metadata": {"resourceVersion": webhook["metadata"]["resourceVersion"]}, "webhooks": hooks},
             )
 
 

@@ -60,9 +60,9 @@ def load_text(text: str, *, uid: str = "", on_kubernetes: bool = False) -> Graph
     return _compile(read_text(text, KIND), uid, on_kubernetes)
 
 
-def load_object(found: dict[str, Plain], *, uid: str = "", on_kubernetes: bool = True) -> Graph:
+def load_object(document: dict[str, Plain], *, uid: str = "", on_kubernetes: bool = True) -> Graph:
     """The graph in an object as Kubernetes hands it out. Raises InvalidGraph."""
-    return _compile(Document(found), uid, on_kubernetes)
+    return _compile(Document(document), uid, on_kubernetes)
 
 
 def read_place(path: str | Path) -> tuple[str, str, str]:
@@ -90,10 +90,10 @@ def parse_text(text: str) -> ServiceGraph:
     return _parse(read_text(text, KIND), False)[0]
 
 
-def parse_object(found: dict[str, Plain]) -> ServiceGraph:
+def parse_object(document: dict[str, Plain]) -> ServiceGraph:
     """The resource with its defaults, from an object as Kubernetes hands it out, checked. Raises
     InvalidGraph."""
-    return _parse(Document(found), True)[0]
+    return _parse(Document(document), True)[0]
 
 
 def _compile(document: Document, uid: str, on_kubernetes: bool) -> Graph:

@@ -67,13 +67,13 @@ def not_asked_for(graph: Graph) -> str:
     )
 
 
-def too_few_copies(name: str, found: ReplicaSet, wanted: int, noun: str = "backups") -> str:
+def too_few_copies(name: str, replica_set: ReplicaSet, wanted: int, noun: str = "backups") -> str:
     """Why the set `name` has fewer copies in sync than `wanted`, and who keeps its state meanwhile; empty if
     it has enough."""
-    if len(found.in_sync) >= wanted:
+    if len(replica_set.in_sync) >= wanted:
         return ""
-    missing = f"{name} has {len(found.in_sync)} of {wanted} {noun} in sync"
-    keeper = f"; {found.keepers[0]} keeps a copy of the state meanwhile" if found.keepers else ""
+    missing = f"{name} has {len(replica_set.in_sync)} of {wanted} {noun} in sync"
+    keeper = f"; {replica_set.keepers[0]} keeps a copy of the state meanwhile" if replica_set.keepers else ""
     return missing + keeper
 
 
@@ -130,24 +130,24 @@ def _describe(op: Operator) -> OperatorDescription:
 
 def _notes(graph: Graph) -> list[str]:
     data = graph.data
-    found = []
+    notes = []
     optional = {item.name for item in data.inputs if item.optional}
     used: set[str] = set()
     if data.mode is Mode.NONE:
-        found.append("mode None protects nothing: what a failed instance held is lost")
+        notes.append("mode None protects nothing: what a failed instance held is lost")
     if data.frontend.replicas == 1:
-        found.append(
+        notes.append(
             "one frontend: accepted requests and kept replies are lost with it; Redundant stays False"
         )
     if data.managers == 1:
-        found.append("one manager: no failover while it is away")
+        notes.append("one manager: no failover while it is away")
     for op in data.operators:
         if op.stateful and op.backups == 0:
-            found.append(
+            notes.append(
                 f'"{op.name}" has no backup: its state is lost with its primary; Redundant stays False'
             )
         if not op.stateful and op.slots == 1 and not op.hot_standbys:
-            found.append(
+            notes.append(
                 f'"{op.name}" has one instance and no standby: after a failure its requests wait until a '
                 "new one is loaded"
             )
@@ -157,15 +157,15 @@ def _notes(graph: Graph) -> list[str]:
             used |= {item.source for item in edge.inputs}
             strict = [item.source for item in edge.inputs if item.source in optional and not item.optional]
             if strict and op.join is Join.COMBINE:
-                found.append(
+                notes.append(
                     f'"{op.name}" is skipped for requests without {" or ".join(strict)}; "optional: true" '
                     "on its input would run it"
                 )
         if op.feedback:
             used |= {target for target, _ in op.feedback.inputs}
-    found += [
+    notes += [
         f'tensor "{item.name}" of the request is used by no operator'
         for item in data.inputs
         if item.name not in used
     ]
-    return found
+    return notes

@@ -156,7 +156,7 @@ class _Unfolding:
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Plain]:
         if node.tag != "tag:yaml.org,2002:map":
             self._say(path, node, f"the tag {node.tag} is not known here")
-        found: dict[str, Plain] = {}
+        mapping: dict[str, Plain] = {}
         first: dict[str, int] = {}
         merged: list[tuple[yaml.Node, yaml.Node]] = []
         for key, child in node.value:
@@ -169,7 +169,7 @@ class _Unfolding:
             else:
                 first[key.value] = key.start_mark.line + 1
                 self.lines[(*path, key.value)] = key.start_mark.line + 1
-                found[key.value] = self._value(child, (*path, key.value))
+                mapping[key.value] = self._value(child, (*path, key.value))
         for key, child in merged:
             for source in child.value if isinstance(child, yaml.SequenceNode) else [child]:
                 if not isinstance(source, yaml.MappingNode):
@@ -177,8 +177,8 @@ class _Unfolding:
                     continue
                 below = self._value(source, path)
                 if isinstance(below, dict):
-                    found = below | found
-        return found
+                    mapping = below | mapping
+        return mapping
 
     def _scalar(self, node: yaml.ScalarNode, path: Path) -> Plain:
         kind, text = node.tag.removeprefix("tag:yaml.org,2002:"), node.value
@@ -227,15 +227,15 @@ def fits(value: Plain, most: int) -> bool:
     no nesting is too deep for it."""
     left, waiting = most, [value]
     while waiting and left >= 0:
-        found = waiting.pop()
-        if isinstance(found, dict):
-            left -= 2 + sum(4 + len(key) for key in found)
-            waiting += found.values()
-        elif isinstance(found, list):
-            left -= 2 + len(found)
-            waiting += found
-        elif isinstance(found, str):
-            left -= 2 + len(found)
+        node = waiting.pop()
+        if isinstance(node, dict):
+            left -= 2 + sum(4 + len(key) for key in node)
+            waiting += node.values()
+        elif isinstance(node, list):
+            left -= 2 + len(node)
+            waiting += node
+        elif isinstance(node, str):
+            left -= 2 + len(node)
         else:
-            left -= found.bit_length() // 4 + 1 if isinstance(found, int) else 4
+            left -= node.bit_length() // 4 + 1 if isinstance(node, int) else 4
     return left >= 0

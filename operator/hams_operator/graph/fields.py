@@ -155,11 +155,11 @@ class Quantity:
                 path, f'expected an amount of memory such as "64Mi" or "1Gi", found {shown(value)}{hint}'
             )
             return self.least
-        found = int(float(match[1]) * _BYTES[match[2]])
-        if not self.least <= found <= self.most:
+        nbytes = int(float(match[1]) * _BYTES[match[2]])
+        if not self.least <= nbytes <= self.most:
             notes.say(path, f"must be from {quantity(self.least)} to {quantity(self.most)}, found {value}")
             return self.least
-        return found
+        return nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,11 +362,11 @@ def part(cls: type[T]) -> type[T]:
 def given_fields(cls: type) -> dict[str, Given]:
     """The declared fields of a `part` by attribute name, keys filled in: `request_timeout_s` is
     `requestTimeout` in the file."""
-    found = {}
+    fields_given = {}
     for item in dataclasses.fields(cls):
         given: Given = item.metadata["given"]
-        found[item.name] = dataclasses.replace(given, key=given.key or _camel(item.name))
-    return found
+        fields_given[item.name] = dataclasses.replace(given, key=given.key or _camel(item.name))
+    return fields_given
 
 
 def _camel(name: str) -> str:

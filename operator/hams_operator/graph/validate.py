@@ -111,20 +111,20 @@ def _check_alike(wiring: Wiring, notes: Notes, path: Path, join: Join, edges: di
     (first, wanted), *others = edges.items()
     names = {item.name: item for item in wanted}
     for source, items in others:
-        found = {item.name: item for item in items}
-        if set(found) != set(names) and items and wanted:
+        by_name = {item.name: item for item in items}
+        if set(by_name) != set(names) and items and wanted:
             notes.say(
                 (*path, items[0].position),
                 f"under {join.value} every edge must bring the same names, "
                 f'but "{called(first)}" brings {listed(names, last="and")} and "{called(source)}" brings '
-                f'{listed(found, last="and")}; "as" renames',
+                f'{listed(by_name, last="and")}; "as" renames',
             )
             continue
         for name, item in names.items():
-            mine, other = wiring.type_of(first, item.tensor), wiring.type_of(source, found[name].tensor)
+            mine, other = wiring.type_of(first, item.tensor), wiring.type_of(source, by_name[name].tensor)
             if mine and other and mine != other:
                 notes.say(
-                    (*path, found[name].position),
+                    (*path, by_name[name].position),
                     f'under {join.value} every edge must bring the same tensors, but "{name}" is {mine} '
                     f'from "{called(first)}" '
                     f'and {other} from "{called(source)}"',
@@ -171,10 +171,11 @@ def _check_feedback(wiring: Wiring, notes: Notes, position: int, op: rs.Operator
             notes.say(
                 (*path, target), f'operator "{op.name}" has no output "{output}"{did_you_mean(output, own)}'
             )
-        wanted, found = wiring.type_of(FRONTEND, target), wiring.type_of(op.name, output)
-        if wanted and found and not _fits(found, wanted):
+        wanted, actual = wiring.type_of(FRONTEND, target), wiring.type_of(op.name, output)
+        if wanted and actual and not _fits(actual, wanted):
             notes.say(
-                (*path, target), f'"{op.name}.{output}" is {found}, but the request\'s "{target}" is {wanted}'
+                (*path, target),
+                f'"{op.name}.{output}" is {actual}, but the request\'s "{target}" is {wanted}',
             )
     given = {target for target, _ in op.feedback.inputs}
     missing = [
@@ -189,12 +190,12 @@ def _check_feedback(wiring: Wiring, notes: Notes, position: int, op: rs.Operator
         )
 
 
-def _fits(found: TensorType, wanted: TensorType) -> bool:
+def _fits(given: TensorType, wanted: TensorType) -> bool:
     """Whether every tensor of type `found` is one of type `wanted`."""
     return (
-        found.datatype == wanted.datatype
-        and len(found.shape) == len(wanted.shape)
-        and all(b in (-1, a) for a, b in zip(found.shape, wanted.shape, strict=True))
+        given.datatype == wanted.datatype
+        and len(given.shape) == len(wanted.shape)
+        and all(b in (-1, a) for a, b in zip(given.shape, wanted.shape, strict=True))
     )
 
 
@@ -203,17 +204,17 @@ def _check_replies(wiring: Wiring, notes: Notes) -> None:
         path = ("spec", "outputs", number)
         sources = [(source, tensor) for source, tensor in wiring.replies[number] if tensor]
         types = [
-            (source, tensor, found)
+            (source, tensor, other)
             for source, tensor in sources
-            if (found := wiring.type_of(source, tensor)) is not None
+            if (other := wiring.type_of(source, tensor)) is not None
         ]
-        for source, tensor, found in types[1:]:
-            if found != types[0][2]:
+        for source, tensor, other in types[1:]:
+            if other != types[0][2]:
                 first_source, first_tensor, first = types[0]
                 notes.say(
                     (*path, "from"),
                     f'all sources of a reply tensor must be alike, but "{first_source}.{first_tensor}" is '
-                    f'{first} and "{source}.{tensor}" is {found}',
+                    f'{first} and "{source}.{tensor}" is {other}',
                 )
         laned = next(
             (source for source, _ in wiring.replies[number] if len(wiring.lanes.get(source, ((),))) > 1), None

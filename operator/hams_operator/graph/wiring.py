@@ -68,14 +68,14 @@ class Wiring:
 
     def _of(self, source: str) -> dict[str, TensorType]:
         """The first declaration of each tensor: asked for once per input, so it is read once per source."""
-        found = self._declared.get(source)
-        if found is None:
+        outputs = self._declared.get(source)
+        if outputs is None:
             spec = self.resource.spec
             declared = spec.inputs if source == FRONTEND else spec.operators[self.index[source]].outputs
-            found = self._declared[source] = {}
+            outputs = self._declared[source] = {}
             for item in declared:
-                found.setdefault(item.name, TensorType(item.datatype, item.shape))
-        return found
+                outputs.setdefault(item.name, TensorType(item.datatype, item.shape))
+        return outputs
 
     def successors(self, name: str) -> list[str]:
         """Operators that take something from `name`, in order of the file."""
@@ -198,7 +198,7 @@ def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, ite
 
 
 def _resolve_reply(wiring: Wiring, notes: Notes, number: int, reply: rs.ReplyTensor) -> list[tuple[str, str]]:
-    found: dict[tuple[str, str], None] = {}
+    edges: dict[tuple[str, str], None] = {}
     path: Path = ("spec", "outputs", number, "from")
     several = isinstance(_at(notes, path), list)
     if not reply.sources:
@@ -219,15 +219,15 @@ def _resolve_reply(wiring: Wiring, notes: Notes, number: int, reply: rs.ReplyTen
             notes.say(
                 here, f'name one tensor of "{source}": {listed([f"{source}.{name}" for name in known])}'
             )
-            found[source, next(iter(known)) if len(known) == 1 else ""] = None
+            edges[source, next(iter(known)) if len(known) == 1 else ""] = None
         elif wiring.tensors(source) and tensor not in wiring.tensors(source):
             notes.say(here, _no_tensor(wiring, source, tensor))
-            found[source, ""] = None
-        elif (source, tensor) in found:
+            edges[source, ""] = None
+        elif (source, tensor) in edges:
             notes.say(here, f'"{text}" stands in this list already')
         else:
-            found[source, tensor] = None
-    return list(found)
+            edges[source, tensor] = None
+    return list(edges)
 
 
 def _at(notes: Notes, path: Path) -> object:
@@ -250,7 +250,7 @@ def _order(wiring: Wiring, notes: Notes) -> None:
     while True:
         try:
             graphlib.TopologicalSorter(
-                {name: sorted(found, key=place.__getitem__) for name, found in above.items()}
+                {name: sorted(above_it, key=place.__getitem__) for name, above_it in above.items()}
             ).prepare()
             break
         except graphlib.CycleError as error:
@@ -281,29 +281,29 @@ def _lanes(wiring: Wiring, notes: Notes) -> None:
         op = wiring.resource.spec.operators[position]
         incoming = {source: wiring.lanes.get(source, ((),)) for source in wiring.edges[position]}
         if op.join is Join.INTERLEAVE:
-            found = tuple((*lane, source) for source, lanes in incoming.items() for lane in lanes)
+            lanes_in = tuple((*lane, source) for source, lanes in incoming.items() for lane in lanes)
         else:
-            found = next(iter(incoming.values()), ((),))
+            lanes_in = next(iter(incoming.values()), ((),))
             for source, lanes in incoming.items():
-                if set(lanes) != set(found):
+                if set(lanes) != set(lanes_in):
                     first = next(iter(incoming))
                     number = next((item.position for item in wiring.edges[position][source]), 0)
                     notes.say(
                         (*operator_path(position), "inputs", number),
                         f'under {op.join.value} all edges must have the same lanes, but "{called(first)}" '
-                        f"has {_spell_lanes(found)} "
+                        f"has {_spell_lanes(lanes_in)} "
                         f'and "{called(source)}" has {_spell_lanes(lanes)}; use "join: Interleave" here, or '
                         "join before the lanes part",
                     )
                     break
-        if len(found) > limits.lanes_max:
+        if len(lanes_in) > limits.lanes_max:
             notes.say(
                 (*operator_path(position), "join"),
-                f'"{name}" would run {len(found)} times for one request (lanes multiply), at most '
+                f'"{name}" would run {len(lanes_in)} times for one request (lanes multiply), at most '
                 f"{limits.lanes_max} are allowed",
             )
-            found = ((),)
-        wiring.lanes[name] = found
+            lanes_in = ((),)
+        wiring.lanes[name] = lanes_in
 
 
 def _spell_lanes(lanes: tuple[Lane, ...]) -> str:

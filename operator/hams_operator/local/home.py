@@ -81,13 +81,13 @@ class GraphHome:
 
     def read(self) -> RunFile | None:
         """The run that is alive, if there is one; what a dead one left is cleared."""
-        found = self.last()
-        if found is None or found.alive:
-            return found
+        last = self.last()
+        if last is None or last.alive:
+            return last
         if self._try_lock():
             try:
                 self.clear()
-                (self.folder / "killed.json").write_bytes(msgspec.json.encode(found))
+                (self.folder / "killed.json").write_bytes(msgspec.json.encode(last))
             finally:
                 self.release()
         return None
@@ -110,10 +110,10 @@ class GraphHome:
         self.folder.chmod(0o700)  # logs, histories and etcd's data hold what clients sent
         deadline = time.monotonic() + lock_wait_s
         while not self._try_lock():  # somebody who only clears holds it for a moment
-            found = self.last()
-            if found is not None and found.alive:
+            last = self.last()
+            if last is not None and last.alive:
                 raise RunsAlready(
-                    f'graph "{self.graph}" runs already: {found.url}, process {found.pid}. End it with: '
+                    f'graph "{self.graph}" runs already: {last.url}, process {last.pid}. End it with: '
                     f"hams down --graph {self.graph}"
                 )
             if time.monotonic() > deadline:
@@ -137,9 +137,9 @@ class GraphHome:
 
     def clear(self) -> None:
         """Remove what a run left behind; logs stay, the newest `logs_kept_max` of them."""
-        found = self.last()
-        if found is not None:
-            shutil.rmtree(found.memory, ignore_errors=True)
+        last = self.last()
+        if last is not None:
+            shutil.rmtree(last.memory, ignore_errors=True)
         for name in ("run.json", "run.json.new"):
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "etcd", ignore_errors=True)

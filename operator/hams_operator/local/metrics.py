@@ -137,8 +137,8 @@ def merged(answers: Mapping[Source, str | None]) -> str:
                 said = about.setdefault(family, [])
                 if not any(item.startswith(comment[0]) for item in said):
                     said.append(line)
-            elif found := _SERIES.match(line):
-                name, labels, value = found.groups()
+            elif match := _SERIES.match(line):
+                name, labels, value = match.groups()
                 # A histogram's series bear its name and a suffix; they stay with what was said of it.
                 owner = family if family and name.startswith(family) else name
                 own = f"{source.labels},{labels}" if labels else source.labels

@@ -153,26 +153,26 @@ def _alone(
 ) -> frozenset[InstanceId]:
     """Who has a state that nobody else has who is there: as a member of its set, as its keeper, or as one
     that has come back with it."""
-    found: set[InstanceId] = set()
+    instances: set[InstanceId] = set()
     for item in topology.sets:
         members = set(item.holders)
         here = members.difference(topology.revoked).intersection(registered)
         holders = here | {name for name, record in registered.items() if record.kept in members}
         if len(holders) == 1:
-            found |= holders
-    return frozenset(found)
+            instances |= holders
+    return frozenset(instances)
 
 
 def _last(topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]) -> frozenset[InstanceId]:
     """Holders of states that nobody holds who is there: should one of them be hung only, its process holds
     all that is left of the state."""
-    found: set[InstanceId] = set()
+    instances: set[InstanceId] = set()
     for item in topology.sets:
         members = set(item.holders)
         here = members.difference(topology.revoked).intersection(registered)
         if not here and not any(record.kept in members for record in registered.values()):
-            found |= members
-    return frozenset(found)
+            instances |= members
+    return frozenset(instances)
 
 
 class Cast(msgspec.Struct, frozen=True):
@@ -391,14 +391,18 @@ class Observer:
             *(op.name for op in self._graph.data.operators if op.stateful),
             *self._graph.shard_names,
         ):
-            found = topology.find(name)
-            if found.lost:
-                decide = "it begins again" if found.may_restart else f"to begin it again: hams restart {name}"
+            replica_set = topology.find(name)
+            if replica_set.lost:
+                decide = (
+                    "it begins again"
+                    if replica_set.may_restart
+                    else f"to begin it again: hams restart {name}"
+                )
                 return "StateLost", f"no replica of the state of {name} is left; {decide}"
-            if found.primary is None:
+            if replica_set.primary is None:
                 return "NoPrimary", f"{name} has no primary yet"
-            if not _serves(answers.get(found.primary), name, found.epoch):
-                return "NotServing", f"{found.primary}, primary of {name}, does not serve it yet"
+            if not _serves(answers.get(replica_set.primary), name, replica_set.epoch):
+                return "NotServing", f"{replica_set.primary}, primary of {name}, does not serve it yet"
         for op in self._graph.data.operators:
             if op.stateful:
                 continue
@@ -490,12 +494,12 @@ def _instance(
 
 
 def _presumed(name: InstanceId, op: str, topology: Topology) -> RoleReport:
-    found = topology.find(op)
-    if found.primary == name:
-        return RoleReport(op, "primary", found.epoch, -1, False)
-    for role, holders in (("backup", found.in_sync), ("joining", found.joining)):
+    replica_set = topology.find(op)
+    if replica_set.primary == name:
+        return RoleReport(op, "primary", replica_set.epoch, -1, False)
+    for role, holders in (("backup", replica_set.in_sync), ("joining", replica_set.joining)):
         if name in holders:
-            return RoleReport(op, role, found.epoch, -1, False)
+            return RoleReport(op, role, replica_set.epoch, -1, False)
     owned = [slot.epoch for slot in topology.table(op).slots if slot.instance == name]
     return RoleReport(op, "active" if owned else "standby", max(owned, default=0), -1, False)
 

@@ -25,17 +25,17 @@ def free_ports(count: int) -> tuple[int, ...]:
     """Different ports that are free on the loopback interface now. Raises OSError if none can be found."""
     top = _ephemeral_from()
     with ExitStack() as held:
-        found: list[int] = []
+        ports: list[int] = []
         for _ in range(limits.port_tries_max):
-            if len(found) == count:
-                return tuple(found)
+            if len(ports) == count:
+                return tuple(ports)
             port = random.randrange(limits.port_lowest, top)
             listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             try:
                 listener.bind((HOST, port))
             except OSError:
                 continue
-            found.append(port)
+            ports.append(port)
     raise OSError(
         f"no {count} free ports between {limits.port_lowest} and {top} on {HOST}: {limits.port_tries_max} "
         "were tried"
@@ -68,13 +68,13 @@ def claim(port: int) -> socket.socket:
 def claim_free(count: int) -> list[socket.socket]:
     """Claim different ports that are free. Raises OSError if none can be found."""
     with ExitStack() as stack:
-        found: list[socket.socket] = []
+        sockets: list[socket.socket] = []
         for _ in range(limits.port_tries_max):
-            if len(found) == count:
+            if len(sockets) == count:
                 stack.pop_all()
-                return found
+                return sockets
             with contextlib.suppress(OSError):
-                found.append(
+                sockets.append(
                     stack.enter_context(claim(random.randrange(limits.port_lowest, _ephemeral_from())))
                 )
     raise OSError(f"no {count} free ports on {HOST}: {limits.port_tries_max} were tried")

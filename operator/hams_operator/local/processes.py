@@ -18,8 +18,8 @@ def birth_of(pid: int) -> int:
 
 def alive(pid: int, birth: int = 0) -> bool:
     """Whether a process with this pid exists and is no zombie; with `birth`, whether it is that very one."""
-    found = birth_of(pid)
-    return found != 0 and birth in (0, found)
+    born = birth_of(pid)
+    return born != 0 and birth in (0, born)
 
 
 def send(pid: int, number: signal.Signals) -> bool:

@@ -153,9 +153,9 @@ async def _until_ready(supervisor: Supervisor, report: Callable[[Status], None])
 
 def settled(status: Status) -> bool:
     """Ready and Redundant are True, or Redundant cannot become so by what the graph asks for and Ready is."""
-    found = {item.type: item for item in status.conditions}
-    return found["Ready"].status == "True" and (
-        found["Redundant"].status == "True" or found["Redundant"].reason == NOT_ASKED_FOR
+    by_type = {item.type: item for item in status.conditions}
+    return by_type["Ready"].status == "True" and (
+        by_type["Redundant"].status == "True" or by_type["Redundant"].reason == NOT_ASKED_FOR
     )
 
 

@@ -19,12 +19,12 @@ class CpuWaits:
     def share(self, pids: Iterable[int], now: float) -> float:
         """The part of the time since the last look, 0 to 1, for which the one of these processes that waited
         longest waited for CPU."""
-        found = {pid: waited for pid in pids if (waited := waited_s(pid)) is not None}
+        waits = {pid: waited for pid in pids if (waited := waited_s(pid)) is not None}
         longest = max(
-            (waited - self._waited_s.get(pid, waited) for pid, waited in found.items()), default=0.0
+            (waited - self._waited_s.get(pid, waited) for pid, waited in waits.items()), default=0.0
         )
         span_s = 0.0 if self._looked_s is None else now - self._looked_s
-        self._waited_s, self._looked_s = found, now
+        self._waited_s, self._looked_s = waits, now
         return min(longest / span_s, 1.0) if span_s > 0.0 else 0.0
 
 

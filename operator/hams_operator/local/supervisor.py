@@ -208,8 +208,8 @@ class Supervisor(Instances):
         prefix = records.prefix_of(self.uid)
         try:
             async with asyncio.timeout(limits.external_etcd_s):
-                found = await coordination.get_prefix(prefix)
-                await coordination.transact((), tuple(Delete(entry.key) for entry in found.entries))
+                snapshot = await coordination.get_prefix(prefix)
+                await coordination.transact((), tuple(Delete(entry.key) for entry in snapshot.entries))
         except (CoordinationError, TimeoutError) as error:
             log.warning("what lies below %s in etcd stays there: %s", prefix, error)
 
@@ -244,14 +244,14 @@ class Supervisor(Instances):
 
     def _sources(self) -> list[Source]:
         """Every process that lives and has metrics."""
-        found = []
+        sources = []
         for place in [*self._places, *self._left]:
             if place.pod is not None and place.pod.proxy_pid:
                 name = place.pod.instance
                 kind = {FRONTEND: "frontend", MANAGER: "manager"}.get(place.of, "proxy")
                 of = place.of if kind == "proxy" else ""
-                found.append(Source(of, name, kind, str(path_of(self._memory, name))))
-        return found
+                sources.append(Source(of, name, kind, str(path_of(self._memory, name))))
+        return sources
 
     def _warnings(self) -> tuple[str, ...]:
         """What the run needs and the machine lacks: room where it writes."""

@@ -60,9 +60,9 @@ class FailoverLog:
             old = before.find(item.name)
             if item.epoch == old.epoch or old.primary is None:
                 continue
-            found = self._cause(old, before, after)
-            if found is not None:
-                suspect, (since, reason) = found
+            cause = self._cause(old, before, after)
+            if cause is not None:
+                suspect, (since, reason) = cause
                 self._tell(
                     item.name,
                     FailoverRecord(item.epoch, max(0, round(1000 * (now - since))), f"{suspect}: {reason}"),

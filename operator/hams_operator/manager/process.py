@@ -139,14 +139,14 @@ async def told(node: Node, graph_uid: str, name: str, record: records.FailoverRe
         log.info("what is known of the failover of %s may not have been written: %s", name, error)
 
 
-async def bring_spec(access: Access, graph_uid: str, found: bytes) -> None:
+async def bring_spec(access: Access, graph_uid: str, encoded: bytes) -> None:
     """Write the compiled graph where nobody has yet: a graph starts without the controller, which alone
     changes it later. Raises WireError."""
-    spec.decode_spec(found)
+    spec.decode_spec(encoded)
     coordination = access.coordination()
     try:
         await coordination.wait_ready(limits.spec_wait_s)
-        await coordination.compare_and_swap(records.spec_key(graph_uid), ABSENT, found)
+        await coordination.compare_and_swap(records.spec_key(graph_uid), ABSENT, encoded)
     except NotApplied:
         pass
     except NoSpace:

@@ -122,22 +122,22 @@ def _at(data: GraphData, place: Place) -> Graph:
 
 def differing(old: GraphData, new: GraphData) -> list[str]:
     """What makes `new` another shape than `old`, in words; nothing if it is the same."""
-    found = []
+    names = []
     if old.mode != new.mode:
-        found.append(f"mode {old.mode.value} becomes {new.mode.value}")
+        names.append(f"mode {old.mode.value} becomes {new.mode.value}")
     if old.frontend.shards != new.frontend.shards:
-        found.append(f"frontend.shards {old.frontend.shards} becomes {new.frontend.shards}")
+        names.append(f"frontend.shards {old.frontend.shards} becomes {new.frontend.shards}")
     if old.inputs != new.inputs:
-        found.append("the tensors of a request change")
+        names.append("the tensors of a request change")
     if old.outputs != new.outputs:
-        found.append("the tensors of the reply change")
+        names.append("the tensors of the reply change")
     before, after = ({op.name: op for op in data.operators} for data in (old, new))
-    found += [f"operator {name} is removed" for name in before if name not in after]
-    found += [f"operator {name} is added" for name in after if name not in before]
+    names += [f"operator {name} is removed" for name in before if name not in after]
+    names += [f"operator {name} is added" for name in after if name not in before]
     for name, op in before.items():
         if name in after and _shape(op) != _shape(after[name]):
-            found.append(f"operator {name} changes its {', '.join(_fields(op, after[name]))}")
-    return found
+            names.append(f"operator {name} changes its {', '.join(_fields(op, after[name]))}")
+    return names
 
 
 _SHAPE = {

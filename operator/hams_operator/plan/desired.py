@@ -127,10 +127,13 @@ def _service(place: Place, graph: Graph) -> Json:
     template = json.loads(graph.data.kubernetes.service)
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     with_labels = {name: value for name, value in metadata.items() if name in ("labels", "annotations")}
-    found = merged(item, {"metadata": with_labels, "spec": spec})
-    found["metadata"]["labels"] = {**(found["metadata"].get("labels") or {}), **item["metadata"]["labels"]}
-    found["spec"]["selector"] = item["spec"]["selector"]
-    return found
+    service = merged(item, {"metadata": with_labels, "spec": spec})
+    service["metadata"]["labels"] = {
+        **(service["metadata"].get("labels") or {}),
+        **item["metadata"]["labels"],
+    }
+    service["spec"]["selector"] = item["spec"]["selector"]
+    return service
 
 
 def _deployment(place: Place, part: str, role: dict[str, str], replicas: int, template: Json) -> Json:

@@ -47,10 +47,10 @@ def difference(
     wanted_keys = {key_of(item): item for item in wanted}
     apply, foreign = [], []
     for key, item in wanted_keys.items():
-        found = by_key.get(key)
-        if found is not None and not is_ours(found, owner_uid):
+        held_object = by_key.get(key)
+        if held_object is not None and not is_ours(held_object, owner_uid):
             foreign.append(f"{key[0]} {key[1]}")
-        elif found is None or not _same(found, item):
+        elif held_object is None or not _same(held_object, item):
             apply.append(item)
     delete = []
     for key, item in by_key.items():
@@ -73,21 +73,25 @@ def is_ours(item: Json, owner_uid: str) -> bool:
     return any(owner.get("uid") == owner_uid for owner in owners)
 
 
-def _same(found: Json, wanted: Json) -> bool:
-    content = (found["metadata"].get("annotations") or {}).get(CONTENT)
-    return content == wanted["metadata"]["annotations"][CONTENT] and covers(found, wanted)
+def _same(held_object: Json, wanted: Json) -> bool:
+    content = (held_object["metadata"].get("annotations") or {}).get(CONTENT)
+    return content == wanted["metadata"]["annotations"][CONTENT] and covers(held_object, wanted)
 
 
-def covers(found: object, wanted: object) -> bool:
+def covers(held_value: object, wanted: object) -> bool:
     """Whether everything in `wanted` is in `found`. Lists of mappings may have more fields in each item, not
     more items."""
     if isinstance(wanted, dict):
         # The API server leaves out what is empty.
         asked = {key: value for key, value in wanted.items() if value not in ({}, [], "", None)}
-        return isinstance(found, dict) and all(
-            found.get(key) == value if key in WHOLE else covers(found.get(key), value)
+        return isinstance(held_value, dict) and all(
+            held_value.get(key) == value if key in WHOLE else covers(held_value.get(key), value)
             for key, value in asked.items()
         )
     if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(map(covers, found, wanted))
-    return found == wanted
+        return (
+            isinstance(held_value, list)
+            and len(held_value) == len(wanted)
+            and all(map(covers, held_value, wanted))
+        )
+    return held_value == wanted

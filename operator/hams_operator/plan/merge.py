@@ -32,21 +32,21 @@ def merged(base: Json, patch: Json) -> Json:
     """`patch` over `base`; neither is changed."""
     if patch.get(DIRECTIVE) == "replace":
         return {key: value for key, value in patch.items() if key != DIRECTIVE}
-    found = dict(base)
+    result = dict(base)
     for key, value in patch.items():
         if key == DIRECTIVE:
             continue
         if value is None:
-            found.pop(key, None)
+            result.pop(key, None)
         elif isinstance(value, dict):
-            below = found.get(key)
-            found[key] = merged(below if isinstance(below, dict) else {}, value)
+            below = result.get(key)
+            result[key] = merged(below if isinstance(below, dict) else {}, value)
         elif isinstance(value, list) and key in MERGE_KEYS and _named(value, MERGE_KEYS[key]):
-            below = found.get(key)
-            found[key] = _merged_list(below if isinstance(below, list) else [], value, MERGE_KEYS[key])
+            below = result.get(key)
+            result[key] = _merged_list(below if isinstance(below, list) else [], value, MERGE_KEYS[key])
         else:
-            found[key] = value
-    return found
+            result[key] = value
+    return result
 
 
 def _named(items: list[Any], name: str) -> bool:
@@ -58,10 +58,10 @@ def _merged_list(base: list[Any], patch: list[Any], name: str) -> list[Any]:
     if any(item.get(DIRECTIVE) == "replace" and name not in item for item in patch):
         return [item for item in patch if name in item]
     changes = {item[name]: item for item in patch if name in item}
-    found = [merged(item, changes[item[name]]) if item.get(name) in changes else item for item in base]
-    found = [item for item in found if changes.get(item.get(name), {}).get(DIRECTIVE) != "delete"]
+    items = [merged(item, changes[item[name]]) if item.get(name) in changes else item for item in base]
+    items = [item for item in items if changes.get(item.get(name), {}).get(DIRECTIVE) != "delete"]
     known = {item.get(name) for item in base}
-    return found + [
+    return items + [
         merged({}, item)
         for key, item in changes.items()
         if key not in known and item.get(DIRECTIVE) != "delete"

@@ -198,9 +198,9 @@ class Place:
 
     def metadata(self, name: str, labels: dict[str, str] | None = None) -> Json:
         """Metadata of an object of this graph."""
-        found: Json = {"name": name, "namespace": self.namespace, "labels": self.labels() | (labels or {})}
+        metadata: Json = {"name": name, "namespace": self.namespace, "labels": self.labels() | (labels or {})}
         if self.owner_uid:
-            found["ownerReferences"] = [
+            metadata["ownerReferences"] = [
                 {
                     "apiVersion": "hams.dev/v1alpha1",
                     "kind": "ServiceGraph",
@@ -210,7 +210,7 @@ class Place:
                     "blockOwnerDeletion": True,
                 }
             ]
-        return found
+        return metadata
 
     def labels(self) -> dict[str, str]:
         """On every object of the graph."""

@@ -19,13 +19,13 @@ class News:
 
 def news(graph: Graph, before: Json, now: Json) -> tuple[News, ...]:
     """What has happened between two statuses of one graph."""
-    found: list[News] = []
+    items: list[News] = []
     earlier = {item["name"]: item for item in before.get("operators", [])}
     for item in now.get("operators", []):
         old = earlier.get(item["name"])
         if old is not None:
-            found += _of_operator(graph, old, item)
-    found += _of_conditions(before, now)
+            items += _of_operator(graph, old, item)
+    items += _of_conditions(before, now)
     failure, known = now.get("lastFailureInfo"), before.get("lastFailureInfo")
     if failure and (not known or known.get("instance") != failure["instance"]):
         last = failure["log"].splitlines()[-1:] or ["it said nothing"]
@@ -33,8 +33,8 @@ def news(graph: Graph, before: Json, now: Json) -> tuple[News, ...]:
             f"the model of {failure['operator']} keeps ending ({failure['instance']}, exit code "
             f"{failure['exitCode']}): {last[0]}"
         )
-        found.append(News("ModelCrashLoop", text, warning=True))
-    return tuple(found)
+        items.append(News("ModelCrashLoop", text, warning=True))
+    return tuple(items)
 
 
 def _of_operator(graph: Graph, old: Json, new: Json) -> list[News]:
@@ -42,58 +42,58 @@ def _of_operator(graph: Graph, old: Json, new: Json) -> list[News]:
     op = graph.operators.get(name)
     if op is None:
         return []
-    found = []
+    items = []
     if not op.stateful:
         for number, (was, is_now) in enumerate(
             zip(old.get("active", []), new.get("active", []), strict=False)
         ):
             if was and is_now and was != is_now:
-                found.append(News("Promoted", f"{is_now} serves slot {number} of {name} instead of {was}"))
-        return found
+                items.append(News("Promoted", f"{is_now} serves slot {number} of {name} instead of {was}"))
+        return items
     if new["epoch"] > old.get("epoch", 0) >= 1:
         reason = new.get("lastFailover", {}).get("reason", "")
         if new.get("primary") and new.get("primary") != old.get("primary"):
-            found.append(
+            items.append(
                 News("Promoted", f"{new['primary']} is primary of {name} in epoch {new['epoch']}: {reason}")
             )
         else:
-            found.append(News("RolledBack", f"{name} begins epoch {new['epoch']}: {reason}"))
+            items.append(News("RolledBack", f"{name} begins epoch {new['epoch']}: {reason}"))
     loss = new.get("lastLoss")
     if loss is not None and loss != old.get("lastLoss"):
         text = (
             f"the state of {name} was lost and began again in epoch {loss['epoch']} from version "
             f"{loss['version']}"
         )
-        found.append(News("StateRestarted", text, warning=True))
+        items.append(News("StateRestarted", text, warning=True))
     held, holds = len(old.get("inSync", [])), len(new.get("inSync", []))
     if held < op.backups <= holds:
-        found.append(News("ReProtected", f"{name} has {holds} of {op.backups} backups in sync"))
+        items.append(News("ReProtected", f"{name} has {holds} of {op.backups} backups in sync"))
     elif holds < min(held, op.backups):
-        found.append(News("Unprotected", f"{name} has {holds} of {op.backups} backups in sync", warning=True))
-    return found
+        items.append(News("Unprotected", f"{name} has {holds} of {op.backups} backups in sync", warning=True))
+    return items
 
 
 def _of_conditions(before: Json, now: Json) -> list[News]:
-    found = []
+    changed = []
     conditions = {item["type"]: item for item in now.get("conditions", [])}
     earlier = {item["type"]: item for item in before.get("conditions", [])}
     for kind, good, bad in (("Ready", "Ready", "NotReady"), ("Redundant", "Redundant", "Degraded")):
         if is_true(now, kind) and not is_true(before, kind):
-            found.append(
+            changed.append(
                 News(good, "the graph answers" if kind == "Ready" else "every state has its backups in sync")
             )
         elif is_true(before, kind) and not is_true(now, kind):
-            found.append(
+            changed.append(
                 News(bad, f"{conditions[kind]['message']} ({conditions[kind]['reason']})", warning=True)
             )
     was, is_now = (items.get("Progressing", {}) for items in (earlier, conditions))
     if is_now.get("reason") == REPLACING != was.get("reason"):
-        found.append(News("Replacing", is_now["message"]))
+        changed.append(News("Replacing", is_now["message"]))
     elif was.get("reason") == REPLACING and is_now.get("reason") in ("Stable", "Recovering"):
-        found.append(News("Replaced", "the shape that was asked for serves"))
+        changed.append(News("Replaced", "the shape that was asked for serves"))
     for reason in ("PodsRefused", "CrashLoop", "ChangeRefused", "Invalid", "NameTaken", "Rejected"):
         mine = [item for item in conditions.values() if item["reason"] == reason]
         known = {(item["reason"], item["message"]) for item in earlier.values()}
         if mine and (mine[0]["reason"], mine[0]["message"]) not in known:
-            found.append(News(reason, mine[0]["message"], warning=True))
-    return found
+            changed.append(News(reason, mine[0]["message"], warning=True))
+    return changed

@@ -48,7 +48,9 @@ def beyond(template: object, allowed: Collection[str], path: str = "") -> Iterat
     if EVERYTHING in allowed or path in allowed:
         return
     if isinstance(template, list):
-        yield from dict.fromkeys(found for item in template for found in beyond(item, allowed, f"{path}[]"))
+        yield from dict.fromkeys(
+            path_beyond for item in template for path_beyond in beyond(item, allowed, f"{path}[]")
+        )
     elif isinstance(template, dict):
         for name, value in template.items():
             here = f"{path}.{name}" if path else name

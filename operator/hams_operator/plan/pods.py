@@ -122,9 +122,9 @@ def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings, p
         {"name": "link", "emptyDir": {"medium": "Memory", "sizeLimit": quantity(LINK_BYTES)}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    found = _with_template(pod, json.loads(op.pod_template), graph)
-    _limit_proxy(found)
-    return found
+    pod_spec = _with_template(pod, json.loads(op.pod_template), graph)
+    _limit_proxy(pod_spec)
+    return pod_spec
 
 
 def _limit_proxy(pod: Json) -> None:
@@ -323,11 +323,11 @@ def _with_template(pod: Json, template: Json, graph: Graph) -> Json:
     if for_proxy:
         spec["containers"] = [item for item in containers if item not in for_proxy]
         spec["initContainers"] = [*(spec.get("initContainers") or []), *for_proxy]
-    found = merged(pod, {**template, "spec": spec})
-    found["spec"]["tolerations"] = _tolerations(
-        found["spec"].get("tolerations") or [], graph.data.kubernetes.evict_after_s
+    result = merged(pod, {**template, "spec": spec})
+    result["spec"]["tolerations"] = _tolerations(
+        result["spec"].get("tolerations") or [], graph.data.kubernetes.evict_after_s
     )
-    return found
+    return result
 
 
 def _tolerations(given: list[Json], evict_after_s: float) -> list[Json]:

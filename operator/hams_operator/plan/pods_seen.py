@@ -61,16 +61,20 @@ def pod_seen(item: Json) -> Pod:
     """A pod as Kubernetes holds it."""
     metadata, status = item["metadata"], item.get("status") or {}
     labels = metadata.get("labels") or {}
-    conditions = {found["type"]: found for found in status.get("conditions") or []}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled", {})
     containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    waiting = [found["state"]["waiting"] for found in containers if "waiting" in (found.get("state") or {})]
-    stuck = [
-        found
-        for found in waiting
-        if found.get("reason") not in (None, "ContainerCreating", "PodInitializing")
+    waiting = [
+        condition["state"]["waiting"]
+        for condition in containers
+        if "waiting" in (condition.get("state") or {})
     ]
-    creating = any(found.get("reason") == "ContainerCreating" for found in waiting)
+    stuck = [
+        condition
+        for condition in waiting
+        if condition.get("reason") not in (None, "ContainerCreating", "PodInitializing")
+    ]
+    creating = any(condition.get("reason") == "ContainerCreating" for condition in waiting)
     return Pod(
         name=metadata["name"],
         of=labels.get(OPERATOR) or labels.get(ROLE, ""),
@@ -97,8 +101,8 @@ def _failure(containers: list[Json]) -> Failure | None:
     """Of the model, or else of the container that has ended most often. One that was revoked ended rightly,
     and says so."""
     in_order = sorted(containers, key=lambda item: (item["name"] != MODEL, -int(item.get("restartCount", 0))))
-    for found in in_order:
-        ended = (found.get("state") or {}).get("terminated") or (found.get("lastState") or {}).get(
+    for terminated in in_order:
+        ended = (terminated.get("state") or {}).get("terminated") or (terminated.get("lastState") or {}).get(
             "terminated"
         )
         if ended and ended.get("exitCode", 0) not in (0, RESIGNED):
@@ -108,8 +112,8 @@ def _failure(containers: list[Json]) -> Failure | None:
                 128 - code if code > 128 else code,
                 lines,
                 ended.get("finishedAt", ""),
-                int(found.get("restartCount", 0)),
-                found["name"],
+                int(terminated.get("restartCount", 0)),
+                terminated["name"],
             )
     return None
 
@@ -123,20 +127,20 @@ def keeps_ending(pod: Pod) -> bool:
 def pod_of(instance: InstanceId, pods: Collection[str]) -> str | None:
     """The pod in which an instance runs, or ran: its id is the pod's name and what makes it fresh
     (`hams_wire.process.instance_in`)."""
-    found = [pod for pod in pods if instance.startswith(f"{pod}-")]
-    return max(found, key=len, default=None)
+    fitting = [pod for pod in pods if instance.startswith(f"{pod}-")]
+    return max(fitting, key=len, default=None)
 
 
 def homes(instances: Iterable[InstanceId], pods: Iterable[Pod]) -> dict[InstanceId, Pod]:
     """The pod of each instance that has one here."""
     by_name = {pod.name: pod for pod in pods}
-    found = {instance: pod_of(instance, by_name) for instance in instances}
-    return {instance: by_name[pod] for instance, pod in found.items() if pod is not None}
+    pods_of = {instance: pod_of(instance, by_name) for instance in instances}
+    return {instance: by_name[pod] for instance, pod in pods_of.items() if pod is not None}
 
 
 def named_in(topology: Topology) -> set[InstanceId]:
     """Every instance to which the topology gives a role, or will."""
-    found = {
+    names = {
         name
         for table in topology.tables
         for slot in table.slots
@@ -144,8 +148,8 @@ def named_in(topology: Topology) -> set[InstanceId]:
         if name is not None
     }
     for item in topology.sets:
-        found.update((*item.members, *item.joining))
-    return found
+        names.update((*item.members, *item.joining))
+    return names
 
 
 def pods_over(topology: Topology, registered: Collection[InstanceId], pods: Iterable[Pod]) -> tuple[Pod, ...]:
@@ -160,12 +164,12 @@ def pods_over(topology: Topology, registered: Collection[InstanceId], pods: Iter
     known: dict[str, set[InstanceId]] = {}
     for instance, pod in homes(named | revoked | set(registered), living).items():
         known.setdefault(pod.name, set()).add(instance)
-    found = []
+    names = []
     for pod in living:
         here = known.get(pod.name, set())
         if here & revoked and not here & named and not (here & set(registered)) - revoked:
-            found.append(pod)
-    return tuple(found)
+            names.append(pod)
+    return tuple(names)
 
 
 def pods_silent(
@@ -183,7 +187,7 @@ def roles_of(topology: Topology, registered: Mapping[InstanceId, str], pods: Ite
     """The role that each pod's label should name: primary, backup, joining, active, standby, frontend,
     manager. `registered`: whose each is."""
     places = homes(named_in(topology) | set(registered), pods)
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for instance, of in registered.items():
         pod = places.get(instance)
         if (
@@ -191,8 +195,8 @@ def roles_of(topology: Topology, registered: Mapping[InstanceId, str], pods: Ite
             and pod.of not in (FRONTEND_ROLE, MANAGER_ROLE)
             and instance not in topology.revoked
         ):
-            found[pod.name] = role_of(topology, of, instance)
-    return found
+            roles[pod.name] = role_of(topology, of, instance)
+    return roles
 
 
 def role_of(topology: Topology, op: str, instance: InstanceId) -> str:

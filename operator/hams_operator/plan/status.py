@@ -91,7 +91,7 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
     operators = [seen.operator(op.name, before, now) for op in graph.data.operators]
     failovers = [op["lastFailover"]["at"] for op in operators if "lastFailover" in op]
     failure = seen.failure()
-    found: Json = {
+    status: Json = {
         "observedGeneration": observed,
         "generation": world.topology.generation,
         "url": place.url,
@@ -109,10 +109,10 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
         "operators": operators,
     }
     if failovers:
-        found["lastFailoverTime"] = max(failovers)
+        status["lastFailoverTime"] = max(failovers)
     if failure is not None:
-        found["lastFailureInfo"] = failure
-    return found
+        status["lastFailureInfo"] = failure
+    return status
 
 
 def refusal(before: Json, problems: Missing, generation: int, now: str, ready: str = "False") -> Json:
@@ -197,14 +197,14 @@ class _Seen:
     def why_not_ready(self) -> Missing | None:
         """What keeps the graph from answering. A problem of objects keeps nothing from it that serves
         already, and that can be reached."""
-        found = self.why_unserved()
-        if found is None:
+        missing = self.why_unserved()
+        if missing is None:
             return None if self.world.addressed else self._no_service()
-        if found[0] == "StateLost":
-            return found
+        if missing[0] == "StateLost":
+            return missing
         if self.world.problem is not None:
             return self.world.problem
-        return self.why_not_started() or found
+        return self.why_not_started() or missing
 
     def why_not_started(self) -> Missing | None:
         """Why Kubernetes does not bring a pod up, in its own words or in those of the container that
@@ -241,15 +241,15 @@ class _Seen:
         """What keeps the parts of the graph from serving, whether they can be reached or not."""
         sets = [*(op.name for op in self.graph.data.operators if op.stateful), *self.graph.shard_names]
         for name in sets:
-            found = self.topology.find(name)
-            if found.lost:
-                how = f"hams restart {name} (annotation {RESTART_LOST}: {name}@{found.epoch})"
-                decide = "it begins again" if found.may_restart else f"to begin it again: {how}"
+            replica_set = self.topology.find(name)
+            if replica_set.lost:
+                how = f"hams restart {name} (annotation {RESTART_LOST}: {name}@{replica_set.epoch})"
+                decide = "it begins again" if replica_set.may_restart else f"to begin it again: {how}"
                 return "StateLost", f"no replica of the state of {name} is left; {decide}"
-            if found.primary is None:
+            if replica_set.primary is None:
                 return "NoPrimary", f"{name} has no primary yet"
-            if not self.serves(found.primary):
-                return "NotServing", f"{found.primary}, primary of {name}, does not serve it"
+            if not self.serves(replica_set.primary):
+                return "NotServing", f"{replica_set.primary}, primary of {name}, does not serve it"
         for op in self.graph.data.operators:
             if op.stateful:
                 continue
@@ -320,31 +320,31 @@ class _Seen:
         """One operator as it is; its last failover is kept from `before`."""
         op = self.graph.operators[name]
         earlier: Json = next((item for item in before.get("operators", []) if item["name"] == name), {})
-        found: Json = {"name": name}
+        entry: Json = {"name": name}
         if op.stateful:
             item = self.topology.find(name)
-            found |= {"epoch": item.epoch, "inSync": list(item.in_sync), "joining": list(item.joining)}
+            entry |= {"epoch": item.epoch, "inSync": list(item.in_sync), "joining": list(item.joining)}
             if item.keepers:
-                found["keepers"] = list(item.keepers)
+                entry["keepers"] = list(item.keepers)
             if item.primary is not None and not item.lost:
-                found["primary"] = item.primary
+                entry["primary"] = item.primary
             if item.restarted_in:
-                found["lastLoss"] = {
+                entry["lastLoss"] = {
                     "epoch": item.restarted_in,
                     "version": item.end_of(item.restarted_in - 1) or 0,
                 }
             version = self.version(item)
             if version is not None:
-                found["version"] = version
+                entry["version"] = version
             failover = _failover(item, earlier, self.topology, self.world.failovers.get(name), now)
             if failover is not None:
-                found["lastFailover"] = failover
+                entry["lastFailover"] = failover
         else:
             slots = self.topology.table(name).slots
-            found["active"] = [slot.instance or "" for slot in slots]
-            found["epoch"] = max((slot.epoch for slot in slots), default=0)
-        found["standbys"] = self.standbys(name)
-        return found
+            entry["active"] = [slot.instance or "" for slot in slots]
+            entry["epoch"] = max((slot.epoch for slot in slots), default=0)
+        entry["standbys"] = self.standbys(name)
+        return entry
 
     def version(self, item: ReplicaSet) -> int | None:
         """The newest durable version that was told: by the primary of this epoch, or by the commit that began
@@ -365,13 +365,13 @@ class _Seen:
         pod = self._crash_loop()
         if pod is None or pod.failure is None or not self._is_model(pod):
             return None
-        found: Json = {
+        entry: Json = {
             "operator": pod.of,
             "instance": pod.name,
             "exitCode": pod.failure.exit_code,
             "log": pod.failure.log,
         }
-        return found | ({"at": pod.failure.at} if pod.failure.at else {})
+        return entry | ({"at": pod.failure.at} if pod.failure.at else {})
 
 
 def _failover(

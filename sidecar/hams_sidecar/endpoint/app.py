@@ -158,8 +158,8 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
             name=graph,
             versions=[MODEL_VERSION],
             platform=PLATFORM,
-            inputs=[_tensor(found) for found in serving.signature.inputs.values()],
-            outputs=[_tensor(found) for found in serving.signature.outputs.values()],
+            inputs=[_tensor(declared) for declared in serving.signature.inputs.values()],
+            outputs=[_tensor(declared) for declared in serving.signature.outputs.values()],
         )
 
     @app.post("/v2/models/{model}/infer", include_in_schema=False)
@@ -196,8 +196,8 @@ def _check_ready(serving: Serving) -> None:
         raise HTTPException(503, f"not ready: {serving.why_not_ready()}")
 
 
-def _tensor(found: Declared) -> TensorMetadata:
-    return TensorMetadata(name=found.name, datatype=found.datatype, shape=found.shape)
+def _tensor(declared: Declared) -> TensorMetadata:
+    return TensorMetadata(name=declared.name, datatype=declared.datatype, shape=declared.shape)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:

@@ -429,9 +429,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def default_headers(self) -> bytes:
         """The header lines that every answer has (the date)."""
-        found = self.server_state.default_headers
-        if self._date[0] is not found:
-            self._date = (found, b"".join(b"%b: %b\r\n" % header for header in found))
+        headers = self.server_state.default_headers
+        if self._date[0] is not headers:
+            self._date = (headers, b"".join(b"%b: %b\r\n" % header for header in headers))
         return self._date[1]
 
     def read_on(self) -> None:

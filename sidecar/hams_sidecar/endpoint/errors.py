@@ -34,18 +34,18 @@ class StartFailed(EndpointError, OSError):
     """The endpoint cannot listen where it was told to."""
 
 
-def shown(found: object) -> str:
+def shown(value: object) -> str:
     """What a client sent, as an error shows it: bounded, as is the work to show it (an integer of thousands
     of digits is not printed)."""
-    if isinstance(found, (list, tuple)):
-        ends = len(found) > _items_shown_max
-        text = "[" + ", ".join(map(shown, found[:_items_shown_max])) + (", ...]" if ends else "]")
-    elif isinstance(found, int) and found.bit_length() > _bits_shown_max:
-        text = f"a number of {found.bit_length()} bits"
-    elif isinstance(found, str):
-        text = repr(found[:shown_chars_max])
+    if isinstance(value, (list, tuple)):
+        ends = len(value) > _items_shown_max
+        text = "[" + ", ".join(map(shown, value[:_items_shown_max])) + (", ...]" if ends else "]")
+    elif isinstance(value, int) and value.bit_length() > _bits_shown_max:
+        text = f"a number of {value.bit_length()} bits"
+    elif isinstance(value, str):
+        text = repr(value[:shown_chars_max])
     else:
-        text = repr(found)
+        text = repr(value)
     return text if len(text) <= shown_chars_max else text[:shown_chars_max] + "..."
 
 

@@ -67,7 +67,7 @@ class Call:
         serving.bodies.begin(self)
         try:
             async with asyncio.timeout(within_s) as self._deadline:
-                found = await self.context.read()
+                content = await self.context.read()
         except TimeoutError:
             if self._gave_way:
                 return SLOW
@@ -75,7 +75,7 @@ class Call:
         finally:
             slow.cancel()
             self._settle()
-        return None if found is EOF else found
+        return None if content is EOF else content
 
     async def send(self, content: bytes) -> Refusal | None:
         """Send one message of a stream; a client that does not take it for long is given up."""
@@ -138,23 +138,23 @@ class Calls:
 
         async def handle(requests: AsyncIterator[bytes], context: Context) -> bytes:
             call = self._begin(context)
-            found: bytes | Refusal | None = FULL
+            reply: bytes | Refusal | None = FULL
             if call is not None:
                 try:
-                    found = await call.message(self._serving.timeout_s)
-                    if isinstance(found, bytes):
-                        found = await method(found, context)
+                    reply = await call.message(self._serving.timeout_s)
+                    if isinstance(reply, bytes):
+                        reply = await method(reply, context)
                 # the boundary: whatever breaks inside is one INTERNAL for one call, its trace in the log and
                 # not in the answer
                 except Exception:
                     log.exception("a call over gRPC failed")
-                    found = INTERNAL_ERROR
-            if not isinstance(found, bytes):
-                await abort(context, found or NOTHING)
+                    reply = INTERNAL_ERROR
+            if not isinstance(reply, bytes):
+                await abort(context, reply or NOTHING)
                 raise AssertionError("abort returned")
             if call is not None:
-                call.replies(found)
-            return found
+                call.replies(reply)
+            return reply
 
         return grpc.stream_unary_rpc_method_handler(handle)
 
@@ -240,5 +240,5 @@ async def abort(context: Context, error: Refusal) -> None:
 
 def left_s(context: Context) -> float:
     """Seconds until the client's deadline; infinite if it gave none."""
-    found: float | None = context.time_remaining()  # None without a deadline, whatever the stubs say
-    return math.inf if found is None else found
+    remaining: float | None = context.time_remaining()  # None without a deadline, whatever the stubs say
+    return math.inf if remaining is None else remaining

@@ -108,7 +108,7 @@ def _typed(name: str, datatype: str, shape: Sequence[int], contents: pb.InferTen
         raise RequestRefused(
             f"tensor {name!r}: {datatype} has no typed contents: expected raw_input_contents"
         )
-    filled = [found.name for found, _ in contents.ListFields()]
+    filled = [listed.name for listed, _ in contents.ListFields()]
     if filled not in ([], [field]):
         raise RequestRefused(f"tensor {name!r}: expected {datatype} as {field}, got {', '.join(filled)}")
     values = getattr(contents, field)
@@ -145,13 +145,13 @@ def _fill(contents: pb.InferTensorContents, tensor: Tensor) -> Steps[None]:
 
 
 def _parameters(given: Mapping[str, pb.InferParameter]) -> dict[str, object]:
-    found: dict[str, object] = {}
+    parameters: dict[str, object] = {}
     for name, parameter in given.items():
         kind = parameter.WhichOneof("parameter_choice")
         if kind is None:
             raise RequestRefused(f"parameter {name[:80]!r}: expected a value, got none")
-        found[name] = getattr(parameter, kind)
-    return found
+        parameters[name] = getattr(parameter, kind)
+    return parameters
 
 
 def _varint(number: int) -> bytes:

@@ -83,14 +83,14 @@ class InferenceService:
         """The graph, seen as a model."""
         message = _parse(pb.ModelMetadataRequest(), request)
         check_model(self._serving.graph.name, message.name, message.version)
-        found = pb.ModelMetadataResponse(
+        metadata = pb.ModelMetadataResponse(
             name=self._serving.graph.name, versions=[MODEL_VERSION], platform=self._platform
         )
         for tensor in self._serving.signature.inputs.values():
-            found.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+            metadata.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         for tensor in self._serving.signature.outputs.values():
-            found.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        return found
+            metadata.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        return metadata
 
     async def model_infer(self, request: bytes, context: Context) -> bytes | Refusal:
         """One inference."""
@@ -169,14 +169,14 @@ class Health:
         message = _parse(health_pb2.HealthCheckRequest(), request)
         if message.service not in SERVICES:
             raise RequestRefused(f"no service {message.service[:80]!r} here", status=404)
-        found: Message = self._state(message.service)
-        return found
+        reply: Message = self._state(message.service)
+        return reply
 
     def list(self, request: bytes) -> Message:
         """The state of each service."""
         states = {service: self._state(service) for service in SERVICES}
-        found: Message = health_pb2.HealthListResponse(statuses=states)
-        return found
+        reply: Message = health_pb2.HealthListResponse(statuses=states)
+        return reply
 
     async def watch(self, call: Call) -> Refusal | None:
         """The state now and whenever it changes, until the client goes."""
@@ -244,8 +244,8 @@ class Reflection:
                 question = _parse(reflection_pb2.ServerReflectionRequest(), _bounded(request))
             except RequestRefused as error:
                 return refused(error)
-            async for found in self._servicer.ServerReflectionInfo(_one(question), None):
-                if (unread := await call.send(found.SerializeToString())) is not None:
+            async for reply in self._servicer.ServerReflectionInfo(_one(question), None):
+                if (unread := await call.send(reply.SerializeToString())) is not None:
                     return unread
         return Refusal(429, f"expected at most {limits.grpc_reflections_max} questions in one call")
 

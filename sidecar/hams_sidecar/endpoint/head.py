@@ -40,23 +40,23 @@ def read_head(version: str, fields: Sequence[tuple[bytes, bytes]]) -> Head:
     """Check the fields of a head, names in small letters."""
     if version not in _VERSIONS:
         return Head(status=505, message=f"expected HTTP/1.1 or HTTP/1.0, got HTTP/{version}")
-    found: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}
     for name, value in fields:
         if name in _ONCE:
-            if name in found:
+            if name in headers:
                 return Head(
                     status=400, message=f"expected the header {name.decode('ascii')} once, got it twice"
                 )
-            found[name] = value
-    host = found.get(b"host")
+            headers[name] = value
+    host = headers.get(b"host")
     if host is None and version == "1.1":
         return Head(status=400, message="expected a header host (RFC 9112, 3.2), got none")
     if host is not None and _HOST.fullmatch(host) is None:
         return Head(status=400, message="expected a host, and a port perhaps, in the header host")
-    coding = found.get(b"transfer-encoding")
+    coding = headers.get(b"transfer-encoding")
     if coding is not None and version == "1.0":
         return Head(status=400, message="expected no transfer-encoding in HTTP/1.0 (RFC 9112, 6.1)")
     if coding is not None and coding.strip().lower() != b"chunked":
         return Head(status=501, message="expected no transfer coding but chunked")
-    length = found.get(b"content-length")
+    length = headers.get(b"content-length")
     return Head(length=0 if length is None else int(length))

@@ -69,10 +69,10 @@ _turns: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]" = w
 
 
 def _turn_of(loop: asyncio.AbstractEventLoop) -> asyncio.Lock:
-    found = _turns.get(loop)
-    if found is None:
-        found = _turns[loop] = asyncio.Lock()
-    return found
+    turn = _turns.get(loop)
+    if turn is None:
+        turn = _turns[loop] = asyncio.Lock()
+    return turn
 
 
 def run_through(steps: Steps[T]) -> T:
@@ -143,8 +143,8 @@ def _values(name: str, shape: Sequence[int], text: memoryview) -> Steps[list[byt
     RequestRefused."""
     elements = Elements(text)
     values: list[bytes] = []
-    while (found := elements.next()) is not None:
-        values.append(found[0])
+    while (element := elements.next()) is not None:
+        values.append(element[0])
         yield
     _check_nesting(name, shape, elements)
     return values if elements.has_values else []
@@ -166,18 +166,18 @@ def _flat(count: int) -> bytes:
 
 
 def _nested(shape: Sequence[int]) -> bytes:
-    found = _flat(shape[-1])
+    text = _flat(shape[-1])
     for dim in reversed(shape[:-1]):
-        found = b"[" + ((found + b",") * dim)[:-1] + b"]"
-    return found
+        text = b"[" + ((text + b",") * dim)[:-1] + b"]"
+    return text
 
 
 def _nested_bytes(shape: Sequence[int]) -> int:
     """Length of `_nested(shape)`: compared first, so that a shape that lies costs nothing."""
-    found = 0
+    nbytes = 0
     for depth, dim in enumerate(reversed(shape)):
-        found = 2 + max(dim - 1, 0) + (found * dim if depth else 0)
-    return found
+        nbytes = 2 + max(dim - 1, 0) + (nbytes * dim if depth else 0)
+    return nbytes
 
 
 def _nested_otherwise(name: str, shape: Sequence[int]) -> RequestRefused:
@@ -250,8 +250,8 @@ def _read_strings(name: str, shape: Sequence[int], text: memoryview) -> Steps[by
     elements = Elements(text)
     parts: list[bytes] = []
     rest: list[bytes] = []
-    while (found := elements.next()) is not None:
-        values, cut = found
+    while (element := elements.next()) is not None:
+        values, cut = element
         if cut:
             parts.append(encode_strings(_strings.decode(b"".join((b"[", *rest, values[: cut - 1], b"]")))))
             rest = [values[cut:]]

@@ -54,8 +54,8 @@ class Outline:
     def array(self, data: memoryview) -> memoryview | None:
         """The array that stands for a value in the head; None: the value is what it is."""
         text = bytes(data[: len(self.mark) + 20])
-        found = re.fullmatch(rb'"%b(\d+)"' % re.escape(self.mark), text)
-        return None if found is None else self.arrays[int(found[1])]
+        match = re.fullmatch(rb'"%b(\d+)"' % re.escape(self.mark), text)
+        return None if match is None else self.arrays[int(match[1])]
 
 
 class Slices:
@@ -180,16 +180,16 @@ class Elements:
         if not len(places):
             self._spaced = True
             return True
-        found = kinds[places]
-        before = np.concatenate((np.array([self._last], np.uint8), found[:-1]))
+        kinds_there = kinds[places]
+        before = np.concatenate((np.array([self._last], np.uint8), kinds_there[:-1]))
         spaced = np.concatenate(([self._spaced or places[0] > 0], np.diff(places) > 1))
         wrong = (
-            (spaced & (before == _OTHER) & (found == _OTHER))
-            | ((before == _CLOSES) & ((found == _OTHER) | (found == _OPENS)))
-            | ((found == _OPENS) & ((before == _OTHER) | (before == _CLOSES)))
-            | ((before == _COMMA) & ((found == _COMMA) | (found == _CLOSES)))
-            | ((before == _OPENS) & (found == _COMMA))
+            (spaced & (before == _OTHER) & (kinds_there == _OTHER))
+            | ((before == _CLOSES) & ((kinds_there == _OTHER) | (kinds_there == _OPENS)))
+            | ((kinds_there == _OPENS) & ((before == _OTHER) | (before == _CLOSES)))
+            | ((before == _COMMA) & ((kinds_there == _COMMA) | (kinds_there == _CLOSES)))
+            | ((before == _OPENS) & (kinds_there == _COMMA))
         )
-        self._last = int(found[-1])
+        self._last = int(kinds_there[-1])
         self._spaced = bool(places[-1] < len(kinds) - 1)
         return not wrong.any()

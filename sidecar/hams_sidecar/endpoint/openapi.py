@@ -58,8 +58,10 @@ def describe(document: dict[str, object], graph: GraphData, signature: Signature
             "tags": ["inference"],
             "summary": f"Infer with {graph.name}",
             "description": _ABOUT.format(
-                inputs=", ".join(_line(found, found.name in optional) for found in signature.inputs.values()),
-                outputs=", ".join(_line(found, False) for found in signature.outputs.values()),
+                inputs=", ".join(
+                    _line(declared, declared.name in optional) for declared in signature.inputs.values()
+                ),
+                outputs=", ".join(_line(declared, False) for declared in signature.outputs.values()),
             ),
             "operationId": "infer",
             "parameters": [
@@ -149,25 +151,25 @@ def _header(name: str, what: str, kind: str) -> dict[str, object]:
     return {"name": name, "in": "header", "required": False, "description": what, "schema": {"type": kind}}
 
 
-def _line(found: Declared, optional: bool) -> str:
-    return f"`{found.name}` {found.datatype} {found.shape}{' (optional)' if optional else ''}"
+def _line(declared: Declared, optional: bool) -> str:
+    return f"`{declared.name}` {declared.datatype} {declared.shape}{' (optional)' if optional else ''}"
 
 
 def _example(signature: Signature, optional: set[str]) -> dict[str, object]:
     """A request that passes, as small as the shapes allow; large tensors are only hinted at."""
     inputs: list[dict[str, object]] = []
-    for found in signature.inputs.values():
-        if found.name in optional and len(signature.inputs) > len(optional):
+    for declared in signature.inputs.values():
+        if declared.name in optional and len(signature.inputs) > len(optional):
             continue
-        shape = [_EXAMPLE_ROWS, *(_VARIABLE_EXAMPLE if dim < 0 else dim for dim in found.row_shape)]
+        shape = [_EXAMPLE_ROWS, *(_VARIABLE_EXAMPLE if dim < 0 else dim for dim in declared.row_shape)]
         count = 1
         for dim in shape:
             count *= dim
-        value: object = {"BOOL": True, "BYTES": "text"}.get(found.datatype, 0)
+        value: object = {"BOOL": True, "BYTES": "text"}.get(declared.datatype, 0)
         inputs.append(
             {
-                "name": found.name,
-                "datatype": found.datatype,
+                "name": declared.name,
+                "datatype": declared.datatype,
                 "shape": shape,
                 "data": [value] * min(count, _EXAMPLE_VALUES_MAX),
             }

@@ -88,11 +88,11 @@ def check_key(key: str) -> str:
     return key
 
 
-def check_id(found: str) -> str:
+def check_id(request_id: str) -> str:
     """The client's request id. Raises RequestRefused."""
-    if len(found.encode()) > id_bytes_max:
-        raise RequestRefused(f"id: expected at most {id_bytes_max} bytes, got {len(found.encode())}")
-    return found
+    if len(request_id.encode()) > id_bytes_max:
+        raise RequestRefused(f"id: expected at most {id_bytes_max} bytes, got {len(request_id.encode())}")
+    return request_id
 
 
 def check_model(graph: str, name: str, version: str) -> None:

@@ -67,9 +67,9 @@ class InferRoute:
         """Where a large body goes: binary tensors to where the graph wants them, everything else anywhere."""
         for name, value in headers:
             if name == b"inference-header-content-length" and value.isdigit() and len(value) < _digits_max:
-                found = self.serving.port.room(nbytes, int(value))
-                if found is not None:
-                    return found
+                memory = self.serving.port.room(nbytes, int(value))
+                if memory is not None:
+                    return memory
         return np.empty(nbytes, np.uint8).data
 
     # ---- with a task
@@ -208,14 +208,14 @@ class _Small:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
-            found = answer(outcome)
-            if isinstance(found, Refusal):
-                written = _error(found)
+            reply = answer(outcome)
+            if isinstance(reply, Refusal):
+                written = _error(reply)
             else:
-                steps = encode_reply(self._serving.graph.name, form, choose(found.tensors, form.outputs))
+                steps = encode_reply(self._serving.graph.name, form, choose(reply.tensors, form.outputs))
                 if (
                     not form.binary
-                    and sum([len(tensor.data) for tensor in found.tensors]) > limits.json_slice_bytes
+                    and sum([len(tensor.data) for tensor in reply.tensors]) > limits.json_slice_bytes
                 ):
                     self._serving.spawn(self._later(steps))
                     return
@@ -315,11 +315,11 @@ def _reply(length: int | None, content: list[Buffer]) -> Written:
     return 200, BINARY + b"inference-header-content-length: %d\r\n" % length, content
 
 
-def _error(found: Refusal) -> Written:
+def _error(refusal: Refusal) -> Written:
     headers = JSON
-    if found.retry_after_s is not None:
-        headers += b"retry-after: %d\r\n" % max(1, math.ceil(found.retry_after_s))
-    return found.status, headers, [encode_error(found.message)]
+    if refusal.retry_after_s is not None:
+        headers += b"retry-after: %d\r\n" % max(1, math.ceil(refusal.retry_after_s))
+    return refusal.status, headers, [encode_error(refusal.message)]
 
 
 def _text(header: bytes | None) -> str | None:

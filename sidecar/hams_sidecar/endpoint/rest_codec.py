@@ -125,14 +125,14 @@ class KnownHeads:
 
     def find(self, head: bytes, body: Buffer) -> RestRequest | None:
         """The request, if its head is known and its body as long as that says."""
-        found = self._heads.get(head)
-        if found is None or found.size != len(body):
+        known = self._heads.get(head)
+        if known is None or known.size != len(body):
             return None
         rest = memoryview(body).toreadonly()
         tensors = tuple(
-            [Tensor(name, datatype, shape, rest[at:end]) for name, datatype, shape, at, end in found.tensors]
+            [Tensor(name, datatype, shape, rest[at:end]) for name, datatype, shape, at, end in known.tensors]
         )
-        return RestRequest(tensors, found.parameters, found.form)
+        return RestRequest(tensors, known.parameters, known.form)
 
     def keep(self, head: bytes, body: Buffer, request: RestRequest, places: dict[str, int]) -> None:
         """Remember a request that has passed; `places`: where its binary tensors begin."""
@@ -170,8 +170,8 @@ def decode_request(
     if end > json_slice_bytes:
         large = yield from outline(text, _MARK)
     try:
-        found = _decode(large.head or text)
-        parameters_given = _parameters(found.parameters) if _is_given(found.parameters) else None
+        decoded = _decode(large.head or text)
+        parameters_given = _parameters(decoded.parameters) if _is_given(decoded.parameters) else None
     except RecursionError:
         raise RequestRefused("malformed JSON: nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -180,7 +180,7 @@ def decode_request(
     places: dict[str, int] = {}
     rest = memoryview(body).toreadonly()
     at = end
-    for given in found.inputs:
+    for given in decoded.inputs:
         expected = signature.expect(given.name, given.datatype, given.shape)
         shape = tuple(given.shape)
         size = None
@@ -227,7 +227,9 @@ def decode_request(
         )
     arranged = signature.arrange(tensors)
     parameters = split(parameters_given) if parameters_given else NO_PARAMETERS
-    request = RestRequest(arranged, parameters, _reply_form(found, parameters.binary_data_output, signature))
+    request = RestRequest(
+        arranged, parameters, _reply_form(decoded, parameters.binary_data_output, signature)
+    )
     if head is not None:
         known.keep(head, body, request, places)
     return request
@@ -282,8 +284,8 @@ def choose(tensors: Iterable[Tensor], outputs: tuple[str, ...] | None) -> list[T
     out."""
     if outputs is None:
         return list(tensors)
-    found = {tensor.name: tensor for tensor in tensors}
-    return [found[name] for name in outputs if name in found]
+    by_name = {tensor.name: tensor for tensor in tensors}
+    return [by_name[name] for name in outputs if name in by_name]
 
 
 def _is_given(text: msgspec.Raw) -> bool:
@@ -297,17 +299,17 @@ def _parameters(text: msgspec.Raw) -> dict[str, object]:
             f"expected parameters of at most {parameters_json_bytes_max} bytes of JSON, got "
             f"{len(bytes(text))}"
         )
-    found: dict[str, object] = _decode_parameters(text)
-    return found
+    parameters: dict[str, object] = _decode_parameters(text)
+    return parameters
 
 
-def _reply_form(found: _Request, binary: bool, signature: Signature) -> ReplyForm:
-    identity = None if found.id is None else check_id(found.id)
-    if not found.outputs:
+def _reply_form(request: _Request, binary: bool, signature: Signature) -> ReplyForm:
+    identity = None if request.id is None else check_id(request.id)
+    if not request.outputs:
         return ReplyForm(identity, None, binary)
-    outputs = signature.select(output.name for output in found.outputs)
+    outputs = signature.select(output.name for output in request.outputs)
     binary_of: list[tuple[str, bool]] = []
-    for output in found.outputs:
+    for output in request.outputs:
         if output.parameters is None:
             continue
         if _is_given(output.parameters.shared_memory_region) or _is_given(output.parameters.classification):

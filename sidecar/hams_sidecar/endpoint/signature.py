@@ -75,18 +75,18 @@ class Signature:
     def arrange(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Check the tensors of one request together, and put them in the order of the graph's inputs. Raises
         RequestRefused."""
-        found: dict[str, Tensor] = {}
+        by_name: dict[str, Tensor] = {}
         for tensor in tensors:
-            if tensor.name in found:
+            if tensor.name in by_name:
                 raise RequestRefused(f"tensor {tensor.name!r}: expected once, got twice")
-            found[tensor.name] = tensor
+            by_name[tensor.name] = tensor
         for name in self._required:
-            if name not in found:
+            if name not in by_name:
                 raise RequestRefused(
                     f"missing tensor {name!r}: expected {_names(self._required)}, got "
-                    f"{_names(found) if found else 'no tensor'}"
+                    f"{_names(by_name) if by_name else 'no tensor'}"
                 )
-        if not found:
+        if not by_name:
             raise RequestRefused(
                 f"expected at least one of {_names(self.inputs)}, got no tensor: a request needs rows"
             )
@@ -103,18 +103,18 @@ class Signature:
                 f"expected at most {rows_without_data_max} rows where there are fewer bytes than rows, got "
                 f"{rows}"
             )
-        return tuple(found[name] for name in self.inputs if name in found)
+        return tuple(by_name[name] for name in self.inputs if name in by_name)
 
     def select(self, names: Iterable[str]) -> tuple[str, ...]:
         """Check the requested outputs. Raises RequestRefused."""
-        found: list[str] = []
+        selected: list[str] = []
         for name in names:
             if name not in self.outputs:
                 raise RequestRefused(f"unknown output {shown(name)}: expected {_names(self.outputs)}")
-            if name in found:
+            if name in selected:
                 raise RequestRefused(f"output {name!r}: expected once, got twice")
-            found.append(name)
-        return tuple(found)
+            selected.append(name)
+        return tuple(selected)
 
 
 def check_size(name: str, shape: Sequence[int], expected: int | None, data: Buffer) -> None:

@@ -36,11 +36,11 @@ class Tally(Collector):
         """One answered request."""
         key = (protocol, code)
         self._codes[key] = self._codes.get(key, 0) + 1
-        found = self._protocols[protocol]
-        found.buckets[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
-        found.seconds += seconds
-        found.received += received
-        found.sent += sent
+        counts = self._protocols[protocol]
+        counts.buckets[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
+        counts.seconds += seconds
+        counts.received += received
+        counts.sent += sent
 
     def collect(self) -> Iterable[Metric]:
         """The metrics of this moment."""
@@ -61,13 +61,13 @@ class Tally(Collector):
         sent = CounterMetricFamily(
             self._name("sent_bytes"), "Bytes of answers, headers left out.", labels=("protocol",)
         )
-        for protocol, found in self._protocols.items():
+        for protocol, counted in self._protocols.items():
             below = 0
             buckets: list[tuple[str, float]] = []
-            for bound, count in zip((*map(str, LATENCY_BUCKETS_S), "+Inf"), found.buckets, strict=True):
+            for bound, count in zip((*map(str, LATENCY_BUCKETS_S), "+Inf"), counted.buckets, strict=True):
                 below += count
                 buckets.append((bound, below))
-            seconds.add_metric((protocol,), buckets, found.seconds)
-            received.add_metric((protocol,), found.received)
-            sent.add_metric((protocol,), found.sent)
+            seconds.add_metric((protocol,), buckets, counted.seconds)
+            received.add_metric((protocol,), counted.received)
+            sent.add_metric((protocol,), counted.sent)
         yield from (seconds, received, sent)

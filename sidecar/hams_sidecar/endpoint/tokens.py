@@ -93,13 +93,13 @@ class Tokens:
         if now_s - self._looked_at >= limits.tokens_look_s:
             self._looked_at = now_s
             try:
-                found = [
+                tokens = [
                     path.read_bytes().strip()
                     for path in sorted(self._folder.iterdir())
                     if not path.name.startswith("..")
                 ]
             except OSError as error:
                 log.error("tokens of clients cannot be read, so nobody is let in: %s", error)
-                found = []
-            self._known = tuple(digest_of(token) for token in found[: limits.tokens_max] if token)
+                tokens = []
+            self._known = tuple(digest_of(token) for token in tokens[: limits.tokens_max] if token)
         return self._known

@@ -92,13 +92,13 @@ class Channel(asyncio.Protocol):
 
     def peer_pid(self) -> int:
         """Process that connected, 0 if it is in a pid namespace that cannot be seen from here."""
-        found: socket.socket | None = (
+        connection: socket.socket | None = (
             self._transport.get_extra_info("socket") if self._transport is not None else None
         )
-        if found is None:
+        if connection is None:
             return 0
         pid: int = _CREDENTIALS.unpack(
-            found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )[0]
         return 0 if pid == os.getpid() else pid
 

@@ -93,7 +93,7 @@ class Declared:
 
 def _inputs(graph: Graph, operator: Operator) -> tuple[TensorSpec, ...]:
     edges = operator.in_edges if operator.join is Join.COMBINE else operator.in_edges[:1]
-    found: list[TensorSpec] = []
+    inputs: list[TensorSpec] = []
     for edge in edges:
         upstream: Sequence[TensorSpec] = (
             graph.data.inputs if edge.source == FRONTEND else graph.operators[edge.source].outputs
@@ -101,8 +101,8 @@ def _inputs(graph: Graph, operator: Operator) -> tuple[TensorSpec, ...]:
         specs = {spec.name: spec for spec in upstream}
         for item in edge.inputs:
             spec = specs[item.source]
-            found.append(TensorSpec(item.name, spec.datatype, spec.shape, item.optional or spec.optional))
-    return tuple(found)
+            inputs.append(TensorSpec(item.name, spec.datatype, spec.shape, item.optional or spec.optional))
+    return tuple(inputs)
 
 
 def _spec(spec: TensorSpec) -> dict[str, object]:

@@ -220,10 +220,10 @@ class ModelLink:
     def _places(self, unit: UnitInputs) -> list[object]:
         """Where the inputs of a unit lie; what lies outside the shared memory is copied there. Raises
         ArenaFull."""
-        found: list[object] = []
+        places: list[object] = []
         for index, located in enumerate(unit.tensors):
             if located is None:
-                found.append(None)
+                places.append(None)
                 continue
             if located[1].buffer.arena not in self._regions:
                 # The batch holds the copy until the run is over.
@@ -231,7 +231,7 @@ class ModelLink:
                     *located, self._tensors.allocate(located[0].nbytes, urgent=True)
                 )
             tensor, payload = located
-            found.append(
+            places.append(
                 (
                     self._regions.index(payload.buffer.arena),
                     payload.buffer.offset + tensor.offset,
@@ -239,7 +239,7 @@ class ModelLink:
                     tensor.shape,
                 )
             )
-        return found
+        return places
 
     def _space_nbytes(self, rows: int) -> int:
         at = 0

@@ -48,10 +48,10 @@ class Passing:
         while True:
             async with self._room:
                 left_s = until - loop.time()
-                found = TimedOut() if left_s <= 0 else await self._once(replace(request, deadline_s=left_s))
-            if found is not None and not isinstance(found, NotReady | Full):
+                outcome = TimedOut() if left_s <= 0 else await self._once(replace(request, deadline_s=left_s))
+            if outcome is not None and not isinstance(outcome, NotReady | Full):
                 self.passed += 1
-                return found
+                return outcome
             await asyncio.sleep(limits.visit_pause_s)
 
     async def _once(self, request: InferenceRequest) -> InferenceOutcome | None:
@@ -70,7 +70,7 @@ class Passing:
             said = talk.answer(answer)
             if not isinstance(said, talk.Outcome):
                 raise VisitFailed(f"expected an outcome, found {said!r:.200}")
-            found = None if said.kind == talk.MALFORMED else talk.outcome_in(said, data)
+            outcome = None if said.kind == talk.MALFORMED else talk.outcome_in(said, data)
         except VisitFailed as error:
             visit.close()
             self._targets = []
@@ -80,9 +80,9 @@ class Passing:
             visit.close()
             raise
         self._idle.setdefault(target, []).append(visit)
-        if found is None:
+        if outcome is None:
             raise RequestRefused(said.message)
-        return found
+        return outcome
 
     async def _visit(self) -> tuple[InstanceId, Visit]:
         if not self._targets:

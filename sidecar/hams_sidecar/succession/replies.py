@@ -41,9 +41,9 @@ class Table:
     def find(self, key: str, digest: str | None) -> InferenceOutcome | None:
         """What a request with this key, and a payload of this digest, is answered; None: it is a new one."""
         for name in known_as(key):
-            found = self._known.get(name)
-            if found is not None:
-                return found[1] if found[0] == digest else Conflict()
+            reply = self._known.get(name)
+            if reply is not None:
+                return reply[1] if reply[0] == digest else Conflict()
         if self._expired and any(key_hash(name) in self._expired for name in known_as(key)):
             return KeyExpired()
         return None
@@ -67,9 +67,9 @@ class Table:
             del self._expired[next(iter(self._expired))]
 
     def _drop(self, key: str) -> None:
-        found = self._known.pop(key, None)
-        if found is not None:
-            self._nbytes -= found[2]
+        reply = self._known.pop(key, None)
+        if reply is not None:
+            self._nbytes -= reply[2]
 
     def entries(self) -> Iterable[tuple[str, str, InferenceOutcome]]:
         """Key, digest, outcome."""
@@ -103,8 +103,8 @@ async def tell(
     kept: list[talk.KeptReply] = []
     parts: list[Buffer] = []
     nbytes = 0
-    for key, digest, found in entries:
-        said, own = talk.told(found)
+    for key, digest, entry in entries:
+        said, own = talk.told(entry)
         kept.append(talk.KeptReply(key, digest, said))
         parts += own
         nbytes += sum(map(len, own)) + len(key.encode()) + len(said.message.encode())

@@ -54,13 +54,13 @@ class Seen:
     @property
     def topology(self) -> Topology:
         """Who has which role. Raises MalformedRecord."""
-        found = self.value("topology")
-        return Topology() if found is None else records.decode_topology(found)
+        value = self.value("topology")
+        return Topology() if value is None else records.decode_topology(value)
 
     def address(self, instance: InstanceId) -> str | None:
         """Where an instance can be visited; None: it is not registered. Raises MalformedRecord."""
-        found = self.value(f"members/{instance}")
-        return None if found is None else records.decode_member(instance, found)[1].address
+        value = self.value(f"members/{instance}")
+        return None if value is None else records.decode_member(instance, value)[1].address
 
     def below(self, start: str) -> dict[str, bytes]:
         """Keys that begin so, without that beginning."""
@@ -134,12 +134,12 @@ class Takeover:
         def needless() -> bool:
             return self._own.topology.find(self._of).epoch > 0 or self._is_done()
 
-        found = await self._take(fetch, needless)
-        if found is not None and found.layout and layout and found.layout != layout:
-            why = f"the state of {self._of} has the layout {found.layout}, the new shape's model {layout}"
+        state = await self._take(fetch, needless)
+        if state is not None and state.layout and layout and state.layout != layout:
+            why = f"the state of {self._of} has the layout {state.layout}, the new shape's model {layout}"
             await self._tell(self._process, Taken(self._of, self._cut, refused=why))
             await asyncio.Event().wait()  # what follows is for the controller to decide
-        return found
+        return state
 
     async def kept_replies(self, frontend: FrontendSpec) -> replies.Table:
         """The replies that the predecessor keeps, or, once that is over, those that a frontend of this graph
@@ -158,8 +158,8 @@ class Takeover:
                 await self._fetch_replies(table, self._before, self.follows.uid, primary, shard)
             return table
 
-        found = await self._take(fetch, self._is_done)
-        return await self._of_peers(frontend) if found is None else found
+        taken = await self._take(fetch, self._is_done)
+        return await self._of_peers(frontend) if taken is None else taken
 
     def _is_done(self) -> bool:
         value = self._own.value(succession.FOLLOWS)
@@ -192,7 +192,7 @@ class Takeover:
                     pause_s: float | None = None
                     if cut is not None:
                         try:
-                            found = await fetch()
+                            taken = await fetch()
                         except (VisitFailed, NoRoom) as error:
                             log.warning(
                                 "what the predecessor has of %s is asked for again: %s", self._of, error
@@ -202,7 +202,7 @@ class Takeover:
                             if self._cut_now() == cut:
                                 self._cut = cut
                                 await self._tell(self._process, Taken(self._of, cut))
-                                return found
+                                return taken
                             continue
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(pause_s):
@@ -372,8 +372,8 @@ async def answer_state(visit: Visit, node: Callable[[], Node | None], factory: P
     durable."""
     while True:
         said = talk.question((await visit.receive(_no_room, None))[0])
-        found = node()
-        machine = None if found is None or found.stopped.done() else found.machine
+        present = node()
+        machine = None if present is None or present.stopped.done() else present.machine
         if (
             not isinstance(said, talk.AskState)
             or not isinstance(machine, StatefulMachine)

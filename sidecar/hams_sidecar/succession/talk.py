@@ -142,13 +142,13 @@ def describe(tensors: Sequence[Tensor]) -> tuple[tuple[Described, ...], list[Buf
 
 def tensors_in(described: Sequence[Described], data: memoryview, at: int = 0) -> tuple[Tensor, ...]:
     """Tensors whose bytes begin at `at`. Raises VisitFailed."""
-    found = []
+    tensors = []
     for item in described:
         if item.nbytes < 0 or at + item.nbytes > len(data):
             raise VisitFailed(f"tensor {item.name!r} ends beyond the {len(data)} bytes that came with it")
-        found.append(Tensor(item.name, item.datatype, item.shape, data[at : at + item.nbytes]))
+        tensors.append(Tensor(item.name, item.datatype, item.shape, data[at : at + item.nbytes]))
         at += item.nbytes
-    return tuple(found)
+    return tuple(tensors)
 
 
 def asked(request: InferenceRequest) -> tuple[AskOutcome, list[Buffer]]:

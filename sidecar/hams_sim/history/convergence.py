@@ -37,7 +37,7 @@ class Converged:
 
     def _stopped(self, final: FinalLine) -> list[str]:
         lost = [name for name, table in self.tables.operators.items() if table.lost]
-        return [name for name in lost if (found := final.ops.get(name)) is None or found.primary is None]
+        return [name for name in lost if (state := final.ops.get(name)) is None or state.primary is None]
 
     def _complete(self, final: int) -> None:
         for request, logs in self.tables.logs.items():
@@ -56,20 +56,20 @@ class Converged:
         for name, table in self.tables.operators.items():
             if not table.stateful:
                 continue
-            found = final.ops.get(name)
-            if found is None:
+            states = final.ops.get(name)
+            if states is None:
                 self.findings.skip(f"I7, {name} at the end", "the final line does not name it")
-            elif table.lost and found.primary is None:
+            elif table.lost and states.primary is None:
                 continue
-            elif found.primary is None:
+            elif states.primary is None:
                 self.findings.violation("I7", f"{name} has no primary at the end", position)
-            elif (backups := _backups(found.insync, found.primary)) < (want := self._want(table)):
+            elif (backups := _backups(states.insync, states.primary)) < (want := self._want(table)):
                 self.findings.violation(
                     "I7", f"{name} has {backups} backup(s) in sync at the end; {want} are wanted", position
                 )
 
-        for name, found in final.ops.items():
-            if name not in self.tables.operators and found.primary is None and not self._lost_shard(name):
+        for name, states in final.ops.items():
+            if name not in self.tables.operators and states.primary is None and not self._lost_shard(name):
                 self.findings.violation("I7", f"{name} has no primary at the end", position)
 
     def _lost_shard(self, name: str) -> bool:

@@ -162,21 +162,21 @@ class Dependencies:
             end, following = stretch.judged_end, stretch.next
             return end is not None and following is not None and version > end and following.gen <= line.gen
 
-        found = trace(self.tables, [value], [], orphan)
-        if found is None:
+        path = trace(self.tables, [value], [], orphan)
+        if path is None:
             return
-        stretch = found.stretch
+        stretch = path.stretch
         assert stretch.next is not None
         began = () if stretch.next.began is None else (stretch.next.began,)
         self.findings.violation(
             "I3",
             f"{line.i} executed {name_of(line)} of {line.op} in generation {line.gen} on the orphan "
-            f"{value}: it depends on {found.version_name},"
-            f" but generation {stretch.next.gen} had ended epoch {stretch.epoch} of {found.op} at "
+            f"{value}: it depends on {path.version_name},"
+            f" but generation {stretch.next.gen} had ended epoch {stretch.epoch} of {path.op} at "
             f"{stretch.end}",
             position,
             *began,
-            *found.path,
+            *path.path,
         )
 
     def _unsettled_version(
@@ -209,10 +209,10 @@ class Dependencies:
             self.findings.count("I3")
             return
         culprit = self._not_durable(position, states[0][0] if states else None)
-        found = trace(self.tables, values, states, culprit)
-        if found is None:
+        path = trace(self.tables, values, states, culprit)
+        if path is None:
             return
-        stretch = found.stretch
+        stretch = path.stretch
         marks = [version for version, at in stretch.durable if not self.ordered or at < position]
         newest = f"durable up to {max(marks)}" if marks else "never called durable"
         if stretch.end is None:
@@ -223,11 +223,11 @@ class Dependencies:
         when = "before" if self.ordered else "anywhere"
         self.findings.violation(
             "I3",
-            f"{what} which depends on {found.version_name}; {when}, {found.op} in epoch {stretch.epoch} is "
+            f"{what} which depends on {path.version_name}; {when}, {path.op} in epoch {stretch.epoch} is "
             f"{newest}, and {end}",
             position,
             *began,
-            *found.path,
+            *path.path,
         )
 
     def _not_durable(self, position: int, own: OperatorTable | None) -> Culprit:

@@ -42,24 +42,24 @@ class OnceEach:
         units: dict[UnitKey, Exec] = {}
         consumed: set[str] = set()
         if table.stateful:
-            for seq, found in table.surviving():
-                line = found[1]
+            for seq, survivor in table.surviving():
+                line = survivor[1]
                 consumed.update(line.inputs)
                 key = (line.req, line.lane)
-                first = units.setdefault(key, found)
-                if first is not found:
+                first = units.setdefault(key, survivor)
+                if first is not survivor:
                     self.findings.violation(
                         "I4",
                         f"{name_of(line)} is twice in the surviving history of {table.name}: at seq "
                         f"{first[1].seq} of epoch {first[1].epoch} (value"
                         f" {first[1].out}) and at seq {seq} of epoch {line.epoch} (value {line.out})",
                         first[0],
-                        found[0],
+                        survivor[0],
                     )
         else:
-            for found in table.execs:
-                consumed.update(found[1].inputs)
-                units[found[1].req, found[1].lane] = found
+            for survivor in table.execs:
+                consumed.update(survivor[1].inputs)
+                units[survivor[1].req, survivor[1].lane] = survivor
         self.units[table.name] = units
         self.consumed[table.name] = consumed
 
@@ -124,16 +124,16 @@ class OnceEach:
 
     def _nothing_missing(self, table: OperatorTable) -> None:
         completes, visible, operators = self.tables.completes, self.visible, self.tables.operators
-        for found in table.execs:
-            line = found[1]
+        for exec_line in table.execs:
+            line = exec_line[1]
             if line.out not in visible or line.req not in completes:
                 continue
             for target in line.route:
                 if target in operators and line.out not in self.consumed[target]:
-                    self._judge_missing(operators[target], found)
+                    self._judge_missing(operators[target], exec_line)
 
-    def _judge_missing(self, target: OperatorTable, found: Exec) -> None:
-        position, line = found
+    def _judge_missing(self, target: OperatorTable, exec_line: Exec) -> None:
+        position, line = exec_line
         assert line.out is not None
         if target.lost_from is not None or line.out in self.tainted:
             return
@@ -182,8 +182,8 @@ class OnceEach:
                 if any(log.source is not None for _, log in self.tables.logs.get(request, ())):
                     return False
                 continue
-            found = self.valued[source].get((request, lane)) if source in self.valued else None
-            if found is None or target.name not in found[1].route:
+            value = self.valued[source].get((request, lane)) if source in self.valued else None
+            if value is None or target.name not in value[1].route:
                 return False
         return True
 
@@ -265,11 +265,11 @@ class OnceEach:
             before: Exec | None = None if stretch.start == 0 else stretch.find(stretch.start)
             expected = 1 if stretch.start == 0 else stretch.start + 1
             for seq in stretch.seqs:
-                found = stretch.units[seq]
+                unit = stretch.units[seq]
                 chain = "" if seq == 1 else before[1].chain if before is not None else None
-                if seq == expected and chain is not None and found[1].chain is not None:
-                    steps.append((chain_next(chain, found[1].out) == found[1].chain, found, before))
-                before, expected = found, seq + 1
+                if seq == expected and chain is not None and unit[1].chain is not None:
+                    steps.append((chain_next(chain, unit[1].out) == unit[1].chain, unit, before))
+                before, expected = unit, seq + 1
         if not any(right for right, _, _ in steps):
             return
         for right, (position, line), before in steps:

@@ -241,9 +241,9 @@ class _World:
 
     def outputs(self, name: str, request: str) -> list[_Token] | None:
         """The tokens of all lanes; None while one is missing."""
-        found = [self.tokens.get((name, request, lane)) for lane in self.lanes(name)]
-        tokens = [token for token in found if token is not None]
-        return tokens if len(tokens) == len(found) else None
+        made = [self.tokens.get((name, request, lane)) for lane in self.lanes(name)]
+        tokens = [token for token in made if token is not None]
+        return tokens if len(tokens) == len(made) else None
 
     # ---- execution ----
 
@@ -265,14 +265,14 @@ class _World:
         if op.join == "interleave":
             token = self.tokens.get((lane[-1], request, lane[:-1]))
             return None if token is None else [(lane[-1], token)]
-        found = [(source, self.tokens.get((source, request, lane))) for source in op.sources]
-        have = [(source, token) for source, token in found if token is not None]
+        tokens = [(source, self.tokens.get((source, request, lane))) for source in op.sources]
+        have = [(source, token) for source, token in tokens if token is not None]
         if op.join == "first":
             self.rng.shuffle(have)
             values = [(source, token) for source, token in have if op.name in token.route]
             if values:
                 return values[:1]
-        return have if len(have) == len(found) else None
+        return have if len(have) == len(tokens) else None
 
     def execute(self, op: _Operator) -> bool:
         ready = [

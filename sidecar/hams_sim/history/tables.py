@@ -88,10 +88,10 @@ class Stretch:
     def owner(self, version: int) -> "Stretch":
         """The stretch that `version`, named in this epoch, belongs to: everything up to `start` was taken
         over."""
-        found = self
-        while found.prev is not None and version <= found.start:
-            found = found.prev
-        return found
+        stretch = self
+        while stretch.prev is not None and version <= stretch.start:
+            stretch = stretch.prev
+        return stretch
 
     def find(self, version: int) -> Exec | None:
         """The unit at a position of the lineage that this epoch stands on."""
@@ -132,10 +132,10 @@ class OperatorTable:
 
     def stretch(self, epoch: int) -> Stretch:
         """The stretch of an epoch, made if need be."""
-        found = self.stretches.get(epoch)
-        if found is None:
-            found = self.stretches[epoch] = Stretch(epoch)
-        return found
+        known = self.stretches.get(epoch)
+        if known is None:
+            known = self.stretches[epoch] = Stretch(epoch)
+        return known
 
     def surviving(self) -> Iterator[tuple[int, Exec]]:
         """(seq, unit) of the surviving history, in order."""
@@ -475,9 +475,9 @@ class Tables:
                 "not known",
                 "history",
             )
-        found = table.failovers.get(epoch)
-        if found is not None:
-            stretch.began, stretch.start, stretch.gen = found[0], found[1].end, found[1].gen
+        failover = table.failovers.get(epoch)
+        if failover is not None:
+            stretch.began, stretch.start, stretch.gen = failover[0], failover[1].end, failover[1].gen
         elif before is not None and (said := self._said_later(table, epoch)) is not None:
             stretch.began, stretch.start, stretch.gen = said[0], said[1].end, said[1].gen
             for position, line in table.applies:

@@ -66,7 +66,7 @@ class Visibility:
             if stretch.prev is not None and start < stretch.prev.start and not self._exempt(table, stretch):
                 self._end_decreases(table, stretch, stretch.prev)
             self._whole_batches(table, stretch)
-            found = 0
+            newest = 0
             for seq in stretch.seqs:
                 line = stretch.units[seq][1]
                 if seq <= start:
@@ -74,14 +74,14 @@ class Visibility:
                         values.update(line.inputs)
                         self._overwritten(table, stretch, seq)
                 elif seq <= mark:
-                    found += 1
+                    newest += 1
                     values.update(line.inputs)
                     if line.out is not None:
                         values.add(line.out)
                 else:
                     break
             if mark > start:
-                if found < mark - start:
+                if newest < mark - start:
                     self._gap(table, stretch)
                 self._survives(table, stretch)
 
@@ -246,13 +246,13 @@ class Visibility:
     def _one_value(self, table: OperatorTable) -> None:
         values, tainted = self.values, self.tainted
         seen: dict[UnitKey, Exec] = {}
-        for found in table.execs:
-            line = found[1]
+        for exec_line in table.execs:
+            line = exec_line[1]
             if line.out is None or line.out not in values or line.out in tainted:
                 continue
-            first = seen.setdefault((line.req, line.lane), found)
+            first = seen.setdefault((line.req, line.lane), exec_line)
             if first[1].out != line.out:
-                self._two_values(table, first, found)
+                self._two_values(table, first, exec_line)
 
     def _two_values(self, table: OperatorTable, first: Exec, second: Exec) -> None:
         if self.findings.full("I2"):
@@ -298,9 +298,9 @@ class Visibility:
                     roots.setdefault(log.source, position)
         users: dict[str, list[Exec]] = {}
         for table in self.tables.order:
-            for found in table.execs:
-                for value in found[1].inputs:
-                    users.setdefault(value, []).append(found)
+            for exec_line in table.execs:
+                for value in exec_line[1].inputs:
+                    users.setdefault(value, []).append(exec_line)
         came_from: dict[str, tuple[str | None, int | None]] = dict.fromkeys(values, (None, None))
         queue = deque(came_from)
         while queue:

@@ -107,21 +107,21 @@ class OneWriter:
         epochs = self._epochs.get(scope)
         if epochs is None:
             epochs = self._epochs[scope] = {}
-        found = epochs.get(epoch)
-        if found is None:
-            found = epochs[epoch] = _Epoch(generation, position)
-        elif generation < found.lowest:
-            found.lowest, found.lowest_at = generation, position
-        elif generation > found.highest:
-            found.highest, found.highest_at = generation, position
-        return found
+        known = epochs.get(epoch)
+        if known is None:
+            known = epochs[epoch] = _Epoch(generation, position)
+        elif generation < known.lowest:
+            known.lowest, known.lowest_at = generation, position
+        elif generation > known.highest:
+            known.highest, known.highest_at = generation, position
+        return known
 
     def _act(
         self, position: int, scope: Scope, epoch: int, generation: int, instance: str, did: str | None
     ) -> None:
-        found = self._see(position, scope, epoch, generation)
+        seen = self._see(position, scope, epoch, generation)
         if did is not None:
-            self._write(found, position, scope, epoch, instance, did)
+            self._write(seen, position, scope, epoch, instance, did)
         key = (scope, instance)
         before = self._acting.get(key)
         if before is None or epoch > before[0]:
@@ -142,34 +142,33 @@ class OneWriter:
         if known is None or generation < known[0]:
             self._begun[key] = (generation, position)
 
-    def _write(self, found: _Epoch, position: int, scope: Scope, epoch: int, instance: str, did: str) -> None:
-        if found.writer is None:
-            found.writer, found.writer_at = instance, position
-        elif found.writer != instance and instance not in found.told:
-            found.told.add(instance)
+    def _write(self, seen: _Epoch, position: int, scope: Scope, epoch: int, instance: str, did: str) -> None:
+        if seen.writer is None:
+            seen.writer, seen.writer_at = instance, position
+        elif seen.writer != instance and instance not in seen.told:
+            seen.told.add(instance)
             self.findings.violation(
                 "I5",
-                f"two writers in epoch {epoch} of {_name(scope)}: {found.writer}, and {instance}, which "
-                f"{did}",
-                found.writer_at,
+                f"two writers in epoch {epoch} of {_name(scope)}: {seen.writer}, and {instance}, which {did}",
+                seen.writer_at,
                 position,
             )
 
     def _rising(self, scope: Scope, epochs: dict[int, _Epoch]) -> None:
         newest: tuple[int, _Epoch] | None = None
         for epoch in sorted(epochs):
-            found = epochs[epoch]
-            if newest is not None and found.lowest <= newest[1].highest:
+            seen = epochs[epoch]
+            if newest is not None and seen.lowest <= newest[1].highest:
                 self.findings.violation(
                     "I5",
                     f"epochs of {_name(scope)} rise while the generation does not: epoch {newest[0]} was "
                     f"acted in in generation {newest[1].highest},"
-                    f" epoch {epoch} already in generation {found.lowest}",
+                    f" epoch {epoch} already in generation {seen.lowest}",
                     newest[1].highest_at,
-                    found.lowest_at,
+                    seen.lowest_at,
                 )
-            if newest is None or found.highest > newest[1].highest:
-                newest = (epoch, found)
+            if newest is None or seen.highest > newest[1].highest:
+                newest = (epoch, seen)
 
 
 def _shard_of(request: str) -> int | None:

@@ -258,16 +258,16 @@ def parse_endpoints(text: str) -> tuple[tuple[str, ...], bool]:
     addresses: list[str] = []
     schemes: set[str] = set()
     for item in text.split(","):
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"(?:(https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})/?", item.strip()
         )
-        if found is None or not 0 < int(found[3]) < 65536:
+        if match is None or not 0 < int(match[3]) < 65536:
             raise InvalidCall(
                 f"etcd endpoint {item.strip()!r}: expected http://HOST:PORT, https://HOST:PORT or "
                 "HOST:PORT, separated by commas"
             )
-        addresses.append(f"{found[2]}:{found[3]}")
-        schemes.add(found[1] or "http")
+        addresses.append(f"{match[2]}:{match[3]}")
+        schemes.add(match[1] or "http")
     if len(schemes) > 1:
         raise InvalidCall(f"etcd endpoints {text!r}: http and https are mixed")
     return tuple(addresses), schemes == {"https"}
@@ -303,14 +303,14 @@ def _channel(address: str, tls: Tls | None) -> grpc.aio.Channel:
 
 def _fingerprint(tls: Tls | None) -> tuple[tuple[int, int], ...]:
     """What changes when one of the files is replaced."""
-    found = []
+    marks = []
     for path in (tls.authority, tls.certificate, tls.key) if tls is not None else ():
         try:
             status = path.stat() if path is not None else None
         except OSError:
             status = None
-        found.append((status.st_mtime_ns, status.st_ino) if status is not None else (0, 0))
-    return tuple(found)
+        marks.append((status.st_mtime_ns, status.st_ino) if status is not None else (0, 0))
+    return tuple(marks)
 
 
 def _read(path: Path) -> bytes:

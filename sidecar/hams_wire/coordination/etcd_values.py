@@ -11,9 +11,9 @@ def key_bytes(key: str) -> bytes:
     return key.encode("utf-8", "surrogateescape")
 
 
-def entry_of(found: pb.KeyValue) -> KeyValue:
+def entry_of(value: pb.KeyValue) -> KeyValue:
     """One key as etcd reports it."""
-    return KeyValue(_text(found.key), found.value, found.mod_revision, found.create_revision, found.lease)
+    return KeyValue(_text(value.key), value.value, value.mod_revision, value.create_revision, value.lease)
 
 
 def changes_of(events: Iterable[pb.Event]) -> list[Put | Deleted]:

@@ -45,13 +45,13 @@ class Follower:
         self.next_revision = newest + 1
         return events
 
-    def resync(self, found: Snapshot, restored: bool) -> list[Event]:
+    def resync(self, snapshot: Snapshot, restored: bool) -> list[Event]:
         """The events between what is known and a linearizable reading. `restored`: of another history, so
         everything found is reported."""
         events: list[Event] = []
         if restored:
-            events.append(Restored(self.anchor, found.revision))
-        present = {entry.key: entry for entry in found.entries}
+            events.append(Restored(self.anchor, snapshot.revision))
+        present = {entry.key: entry for entry in snapshot.entries}
         for key, before in self.known.items():
             entry = present.get(key)
             # Revisions of another history may be equal by chance; a lease never is.
@@ -60,12 +60,12 @@ class Follower:
                 or entry.create_revision != before.create_revision
                 or (restored and entry.lease != before.lease)
             ):
-                events.append(Deleted(key, found.revision, synthetic=True))
-        for entry in sorted(found.entries, key=lambda item: item.mod_revision):
+                events.append(Deleted(key, snapshot.revision, synthetic=True))
+        for entry in sorted(snapshot.entries, key=lambda item: item.mod_revision):
             if restored or self.known.get(entry.key) != entry:
                 events.append(Put(entry, synthetic=True))
         self.known = present
-        self.next_revision = found.revision + 1
+        self.next_revision = snapshot.revision + 1
         return events
 
 

@@ -124,8 +124,8 @@ class MemoryStore:
         """All or nothing; see `Coordination.transact`."""
         self._validate(compares, operations)
         current = [self._entries.get(item.key) for item in compares]
-        found = [entry.mod_revision if entry is not None else ABSENT for entry in current]
-        for item, revision in zip(compares, found, strict=True):
+        revisions = [entry.mod_revision if entry is not None else ABSENT for entry in current]
+        for item, revision in zip(compares, revisions, strict=True):
             if revision != item.mod_revision:
                 raise NotApplied(
                     f"{item.key} is at revision {revision}, expected {item.mod_revision}", current

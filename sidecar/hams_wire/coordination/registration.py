@@ -167,10 +167,10 @@ class Registration:
 
     async def _gone(self) -> None:
         """Return when the key is seen to be gone; raises `InvalidCall` if another owner has written it."""
-        found = await self._read()
-        if not any(self._is_ours(entry) for entry in found.entries):
+        present = await self._read()
+        if not any(self._is_ours(entry) for entry in present.entries):
             return
-        async with self._registrar.watch(self.key, found) as watch:
+        async with self._registrar.watch(self.key, present) as watch:
             async for event in watch:
                 if isinstance(event, Deleted) and event.key == self.key:
                     return

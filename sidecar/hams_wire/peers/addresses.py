@@ -52,7 +52,7 @@ def is_at(text: str, source: str | None) -> bool:
         here = source is None or ipaddress.ip_address(source).is_loopback
         if isinstance(address, Unix):
             return here
-        found = ipaddress.ip_address(address.host)
+        address_there = ipaddress.ip_address(address.host)
     except ValueError:
         return False
-    return found.is_loopback if here else found == ipaddress.ip_address(source or "")
+    return address_there.is_loopback if here else address_there == ipaddress.ip_address(source or "")

@@ -31,11 +31,11 @@ log = logging.getLogger("hams.wire.peers")
 def tune(transport: asyncio.BaseTransport) -> None:
     """Send at once, notice a dead host, keep little unsent in the kernel. A Unix socket takes as much: one
     chunk in one piece."""
-    found = transport.get_extra_info("socket")
-    if found is None:
+    connection = transport.get_extra_info("socket")
+    if connection is None:
         return
-    if found.family == socket.AF_UNIX:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.chunk_bytes)
+    if connection.family == socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.chunk_bytes)
         return
     for level, option, value in (
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -46,7 +46,7 @@ def tune(transport: asyncio.BaseTransport) -> None:
         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.user_timeout_s * 1000),
         (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.unsent_bytes_max),
     ):
-        found.setsockopt(level, option, value)
+        connection.setsockopt(level, option, value)
 
 
 class SendingOwner(Protocol):

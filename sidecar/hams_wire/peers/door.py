@@ -38,10 +38,10 @@ class Door:
         cls, host: str, port: int, tls: Certificates, make: Callable[[], asyncio.BufferedProtocol]
     ) -> "Door":
         """Listen at the first address of `host`. Raises OSError."""
-        found = await asyncio.get_running_loop().getaddrinfo(
+        resolved = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, kind, protocol, _, address = found[0]
+        family, kind, protocol, _, address = resolved[0]
         listening = socket.socket(family, kind, protocol)
         try:
             listening.setblocking(False)

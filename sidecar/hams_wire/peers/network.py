@@ -241,19 +241,19 @@ class PeerNetwork:
 
     def is_up(self, peer: InstanceId) -> bool:
         """Whether messages to this peer can leave."""
-        found = self._peers.get(peer)
-        return found is not None and found.up
+        known = self._peers.get(peer)
+        return known is not None and known.up
 
     def queued_bytes(self, peer: InstanceId) -> int:
         """Bytes that wait for this peer."""
-        found = self._peers.get(peer)
-        return 0 if found is None or found.sending is None else found.sending.outbox.nbytes
+        known = self._peers.get(peer)
+        return 0 if known is None or known.sending is None else known.sending.outbox.nbytes
 
     def send(self, peer: InstanceId, message: Message) -> None:
         """Queue a message; lost if the peer is not connected or its queue is full. One over a bound is said
         to be an error, and lost too."""
-        found = self._peers.get(peer)
-        sending = None if found is None or not found.up else found.sending
+        known = self._peers.get(peer)
+        sending = None if known is None or not known.up else known.sending
         if sending is None:
             self.stats.lost_unconnected += 1
             return

@@ -46,10 +46,10 @@ class Shape(typing.NamedTuple):
 
 def _encode_payload(value: object, refs: Refs) -> int:
     payload = typing.cast(Payload, value)
-    found = refs.get(id(payload))
-    if found is None:
-        found = refs[id(payload)] = (len(refs), payload)
-    return found[0]
+    number = refs.get(id(payload))
+    if number is None:
+        number = refs[id(payload)] = (len(refs), payload)
+    return number[0]
 
 
 def _decode_payload(number: object, payloads: list[Payload]) -> Payload:
@@ -64,10 +64,10 @@ class Schema:
 
     def shape(self, annotation: object) -> Shape:
         """The shape of a type as it stands in an annotation. Raises TypeError for what does not travel."""
-        found = self._shapes.get(annotation)
-        if found is None:
-            found = self._shapes[annotation] = self._compile(annotation)
-        return found
+        known = self._shapes.get(annotation)
+        if known is None:
+            known = self._shapes[annotation] = self._compile(annotation)
+        return known
 
     def _compile(self, annotation: object) -> Shape:
         if isinstance(annotation, type):

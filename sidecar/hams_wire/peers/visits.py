@@ -140,17 +140,21 @@ def taken_over(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) ->
 async def pay(address: str, graph: str, visitor: str, host: str, tls: Certificates | None) -> Visit:
     """Visit the instance `host` of `graph` at its peers' address. Raises NotReached."""
     try:
-        found = addresses.parse(address)
+        parsed = addresses.parse(address)
         context = None if tls is None else tls.client()
         name = None if context is None else TLS_NAME
         async with asyncio.timeout(limits.connect_s):
-            if isinstance(found, addresses.Unix):
+            if isinstance(parsed, addresses.Unix):
                 reader, writer = await asyncio.open_unix_connection(
-                    found.path, ssl=context, server_hostname=name, limit=limits.visit_piece_bytes
+                    parsed.path, ssl=context, server_hostname=name, limit=limits.visit_piece_bytes
                 )
             else:
                 reader, writer = await asyncio.open_connection(
-                    found.host, found.port, ssl=context, server_hostname=name, limit=limits.visit_piece_bytes
+                    parsed.host,
+                    parsed.port,
+                    ssl=context,
+                    server_hostname=name,
+                    limit=limits.visit_piece_bytes,
                 )
     except (OSError, ValueError) as error:
         raise NotReached(f"{host} at {address}: {error!r}") from error
