@@ -94,9 +94,9 @@ async def redundant(supervisor: Supervisor) -> None:
 
 def settled(conditions: Iterable[Condition]) -> bool:
     """Whether nothing is missing that will come."""
-    found = {item.type: item for item in conditions}
-    redundant = found["Redundant"]
-    return found["Ready"].status == "True" and (
+    by_type = {item.type: item for item in conditions}
+    redundant = by_type["Redundant"]
+    return by_type["Ready"].status == "True" and (
         redundant.status == "True" or redundant.reason == NOT_ASKED_FOR
     )
 
@@ -203,9 +203,9 @@ def plot(result: Result, path: Path) -> None:
     """Requests per second of each chain, one group for each size and number of clients."""
     rows = rows_of(result)
     cells = list(dict.fromkeys((row["bytes"], row["clients"]) for row in rows))
-    found = {(title(row), row["bytes"], row["clients"]): row["per_s"] for row in rows}
+    rates = {(title(row), row["bytes"], row["clients"]): row["per_s"] for row in rows}
     groups = {
-        name: [found.get((name, *cell), math.nan) for cell in cells]
+        name: [rates.get((name, *cell), math.nan) for cell in cells]
         for name in dict.fromkeys(title(row) for row in rows)
     }
     labels = [

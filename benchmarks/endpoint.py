@@ -287,11 +287,11 @@ def main() -> None:
     if given.serve:
         uvloop.run(serve(given.serve, given.ready, given.profile))
         return
-    found = json.dumps(run(given.seconds, given.profile), indent=1)
+    text = json.dumps(run(given.seconds, given.profile), indent=1)
     if given.out:
-        given.out.write_text(found + "\n")
+        given.out.write_text(text + "\n")
     else:
-        print(found)
+        print(text)
 
 
 if __name__ == "__main__":

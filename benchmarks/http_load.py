@@ -47,12 +47,12 @@ def first_numbers(head: bytes, body: bytes) -> dict[str, int]:
     if mark not in head:
         raise ValueError(f"expected a binary reply, found {head[:300]!r}")
     at = int(head.split(mark, 1)[1].split(b"\r\n", 1)[0])
-    found = {}
+    numbers = {}
     for item in json.loads(body[:at])["outputs"]:
         kind = np.dtype({"FP32": "<f4", "INT64": "<i8"}[item["datatype"]])
-        found[item["name"]] = int(np.frombuffer(body, kind, 1, at)[0])
+        numbers[item["name"]] = int(np.frombuffer(body, kind, 1, at)[0])
         at += item["parameters"]["binary_data_size"]
-    return found
+    return numbers
 
 
 def _key(key: str | None) -> dict[str, str]:

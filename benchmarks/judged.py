@@ -66,6 +66,6 @@ def open_requests(history: Path) -> set[str]:
     seen: dict[str, set[str]] = {"log": set(), "complete": set()}
     for file in history.glob("frontend-*.jsonl"):
         for line in file.read_text().splitlines(keepends=True):
-            if line.endswith("\n") and (found := json.loads(line))["t"] in seen:
-                seen[found["t"]].add(found["req"])
+            if line.endswith("\n") and (entry := json.loads(line))["t"] in seen:
+                seen[entry["t"]].add(entry["req"])
     return seen["log"] - seen["complete"]

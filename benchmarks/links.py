@@ -94,9 +94,9 @@ def cell(nbytes: int, folder: Path | None, seconds: float) -> dict[str, float]:
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None
         assert other.stdout is not None
-        found = uvloop.run(ask(nbytes, folder, seconds, other.stdout.readline().strip(), other.pid))
+        measured = uvloop.run(ask(nbytes, folder, seconds, other.stdout.readline().strip(), other.pid))
         other.stdin.close()
-    return found
+    return measured
 
 
 class End:

@@ -152,23 +152,23 @@ async def bench(
         assert isinstance(await events.get(), Captured)
 
     name = "stateful batch" if stateful else "stateless batch"
-    found = {f"{name}, {label}": await measure(rounds, run)}
+    measured = {f"{name}, {label}": await measure(rounds, run)}
     if stateful:
-        found[f"capture, {label}"] = await measure(rounds, capture)
+        measured[f"capture, {label}"] = await measure(rounds, capture)
     await link.close()
     await process.wait()
     arena.close()
-    return found
+    return measured
 
 
 async def everything(rounds: int) -> dict[str, dict[str, float]]:
     """All sizes."""
-    found: dict[str, dict[str, float]] = {}
+    measured: dict[str, dict[str, float]] = {}
     for label, floats in SIZES.items():
         for stateful in (False, True):
             with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-                found |= await bench(Path(directory), label, floats, stateful, rounds)
-    return found
+                measured |= await bench(Path(directory), label, floats, stateful, rounds)
+    return measured
 
 
 def main() -> None:

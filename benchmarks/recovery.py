@@ -214,14 +214,14 @@ def _targets(cell: Cell, view: View) -> list[int] | None:
     """Pids to kill; None if one of the targets is not to be seen now."""
     pids: list[int | None] = []
     for operator, role, process in cell.targets:
-        found = [
+        instances = [
             item for item in view.instances if (item.operator or item.role) == operator and item.role == role
         ]
         if operator == "manager":
-            found = [item for item in found if item.leader]
-        if not found:
+            instances = [item for item in instances if item.leader]
+        if not instances:
             return None
-        target = random.choice(found)
+        target = random.choice(instances)
         pids += {
             "model": [target.model_pid],
             "proxy": [target.proxy_pid],
@@ -269,17 +269,17 @@ class TopologyLog:
         after = [(at, topology) for at, topology in self._seen if at >= moment]
         revoked = next((at for at, topology in after if set(topology.revoked) - set(before.revoked)), None)
         decided = next((at for at, topology in after if _moved(before, topology)), None)
-        found: dict[str, float] = {}
+        parts: dict[str, float] = {}
         if revoked is not None:
-            found["detect"] = revoked - moment
+            parts["detect"] = revoked - moment
         if decided is not None:
-            found["decide"] = decided - (revoked if revoked is not None else moment)
+            parts["decide"] = decided - (revoked if revoked is not None else moment)
             executed = _first_exec(history, decided)
             reply = log.first_after(decided)
             if executed is not None:
-                found["promote"] = max(executed - decided, 0.0)
-                found["resend"] = max(reply - executed, 0.0)
-        return found
+                parts["promote"] = max(executed - decided, 0.0)
+                parts["resend"] = max(reply - executed, 0.0)
+        return parts
 
 
 def _moved(before: Topology, after: Topology) -> bool:
@@ -299,11 +299,11 @@ def _first_exec(history: Path, moment: float) -> float | None:
         for line in reversed(file.read_text().splitlines()):
             if not line.endswith("}"):
                 continue
-            found = json.loads(line)
-            if found.get("at", 0.0) < moment:
+            entry = json.loads(line)
+            if entry.get("at", 0.0) < moment:
                 break
-            if found["t"] == "exec":
-                times.append(found["at"])
+            if entry["t"] == "exec":
+                times.append(entry["at"])
     return min(times, default=None)
 
 

@@ -114,10 +114,10 @@ class Asking(threading.Thread):
         try:
             connection.request("POST", "/v2/models/hello/infer", json.dumps(body), {"Idempotency-Key": key})
             answer = connection.getresponse()
-            found = json.loads(answer.read())
+            reply = json.loads(answer.read())
             if answer.status == 200:
-                return {item["name"]: item["data"][0] for item in found["outputs"]}
-            why = f"{answer.status} {found.get('error', '')}"
+                return {item["name"]: item["data"][0] for item in reply["outputs"]}
+            why = f"{answer.status} {reply.get('error', '')}"
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = type(error).__name__
         finally:
@@ -135,19 +135,19 @@ def hams(*words: str) -> subprocess.CompletedProcess[str]:
 
 def conditions() -> dict[str, str]:
     """The conditions as `hams status` tells them; none if it does not answer."""
-    found = hams("status", "--output", "json")
+    status = hams("status", "--output", "json")
     with contextlib.suppress(ValueError, KeyError):
         return {
             item["type"]: f"{item['status']}: {item['message']}"
-            for item in json.loads(found.stdout)["conditions"]
+            for item in json.loads(status.stdout)["conditions"]
         }
     return {}
 
 
 def instances(logs: Path) -> int:
     """How many instances were ever started: each has a log, and a number in its name."""
-    found = [re.match(r"[a-z]+-(\d+)-", path.name) for path in logs.glob("*.log")]
-    return max((int(item.group(1)) for item in found if item), default=0)
+    matches = [re.match(r"[a-z]+-(\d+)-", path.name) for path in logs.glob("*.log")]
+    return max((int(item.group(1)) for item in matches if item), default=0)
 
 
 def starve(
@@ -199,7 +199,7 @@ def measure(share: float, loops: int, seconds: float, port: int, folder: Path) -
         starve(group, share, loops, seconds, time.sleep)
         replaced = instances(logs) - started
         since = time.monotonic()
-        while not (found := conditions()).get("Redundant", "").startswith("True") or not found[
+        while not (present := conditions()).get("Redundant", "").startswith("True") or not present[
             "Ready"
         ].startswith("True"):
             if time.monotonic() > since + GIVE_UP_S:
@@ -234,7 +234,7 @@ def measure(share: float, loops: int, seconds: float, port: int, folder: Path) -
         "replaced": replaced,
         "replaced later": later,
         "in sync after s": round(in_sync_s, 1),
-        "conditions": found,
+        "conditions": present,
         "lost": lost,
         "acknowledged": acknowledged,
         "sent": asking.sent,
@@ -247,22 +247,22 @@ def measure(share: float, loops: int, seconds: float, port: int, folder: Path) -
     }
 
 
-def judge(found: dict[str, Any]) -> list[str]:
+def judge(result: dict[str, Any]) -> list[str]:
     """What is not as it should be."""
     odd = []
-    if found["lost"] or "lost" in found["conditions"].get("Ready", ""):
+    if result["lost"] or "lost" in result["conditions"].get("Ready", ""):
         odd.append("a state was lost")
-    if not found["acknowledged"] <= found["counted"] <= found["sent"]:
+    if not result["acknowledged"] <= result["counted"] <= result["sent"]:
         odd.append(
-            f"the state has counted {found['counted']}, {found['acknowledged']} were acknowledged, "
-            f"{found['sent']} sent"
+            f"the state has counted {result['counted']}, {result['acknowledged']} were acknowledged, "
+            f"{result['sent']} sent"
         )
-    if found["answered otherwise"] or found["counts twice"]:
+    if result["answered otherwise"] or result["counts twice"]:
         odd.append("a key has two replies, or two keys have one count")
-    if found["replaced"] > REPLACED_MAX:
-        odd.append(f"{found['replaced']} instances were replaced; the goal is {REPLACED_MAX}")
-    if found["in sync after s"] > IN_SYNC_S:
-        odd.append(f"in sync after {found['in sync after s']} s; the goal is {IN_SYNC_S:g} s")
+    if result["replaced"] > REPLACED_MAX:
+        odd.append(f"{result['replaced']} instances were replaced; the goal is {REPLACED_MAX}")
+    if result["in sync after s"] > IN_SYNC_S:
+        odd.append(f"in sync after {result['in sync after s']} s; the goal is {IN_SYNC_S:g} s")
     return odd
 
 
@@ -278,9 +278,9 @@ def main() -> int:
     if bool(given.share) == bool(given.loops):
         parser.error("expected --share or --loops")
     folder = Path(tempfile.mkdtemp(prefix="hams-starvation-"))
-    found = measure(given.share, given.loops, given.seconds, given.port, folder)
-    odd = judge(found)
-    print(json.dumps({**found, "odd": odd, "folder": str(folder) if given.keep else ""}, indent=1))
+    result = measure(given.share, given.loops, given.seconds, given.port, folder)
+    odd = judge(result)
+    print(json.dumps({**result, "odd": odd, "folder": str(folder) if given.keep else ""}, indent=1))
     if not given.keep:
         shutil.rmtree(folder)
     return 1 if odd else 0

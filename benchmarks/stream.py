@@ -182,7 +182,7 @@ def raw(family: int, rounds: int) -> dict[str, float]:
         connection.connect(here.recv())
         if family == socket.AF_INET:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        found = {}
+        rates = {}
         memory = memoryview(bytearray(RECORD_BYTES))
         for name, size, count in (
             ("4KiB", 4096, rounds),
@@ -198,12 +198,12 @@ def raw(family: int, rounds: int) -> dict[str, float]:
                 times.append(time.perf_counter() - begin)
             middle = statistics.median(times)
             if name == "record":
-                found["record_GB_s"] = size / middle / 1e9
+                rates["record_GB_s"] = size / middle / 1e9
             else:
-                found[f"{name}_round_trip_us"] = middle * 1e6
+                rates[f"{name}_round_trip_us"] = middle * 1e6
         here.send((0, 0))
         process.join()
-        return found
+        return rates
 
 
 class Peers:
@@ -287,7 +287,7 @@ async def _record_rate(both: Peers, state: ArenaPayload) -> float:
 
 
 async def _measured(both: Peers, rounds: int) -> dict[str, float]:
-    found: dict[str, float] = {}
+    measured: dict[str, float] = {}
     for (name, size), count in zip(SIZES.items(), (rounds, rounds // 5), strict=True):
         payload = both.factory.make(size)
         before, after, ages = 0, 0, [0]
@@ -296,9 +296,9 @@ async def _measured(both: Peers, rounds: int) -> dict[str, float]:
             for n in range(count):
                 await both.answer(token(n, payload))
             after, ages = await both.report()
-        found[f"{name}_one_way_p50_us"] = ages[len(ages) // 2] / 1e3
-        found[f"{name}_one_way_p99_us"] = ages[len(ages) * 99 // 100] / 1e3
-        found[f"{name}_and_answer_cpu_us"] = (after - before) / count / 1e3
+        measured[f"{name}_one_way_p50_us"] = ages[len(ages) // 2] / 1e3
+        measured[f"{name}_one_way_p99_us"] = ages[len(ages) * 99 // 100] / 1e3
+        measured[f"{name}_and_answer_cpu_us"] = (after - before) / count / 1e3
 
     payload = both.factory.make(4096)
     before, _ = await both.report()
@@ -309,10 +309,10 @@ async def _measured(both: Peers, rounds: int) -> dict[str, float]:
         if n % 16 == 0:
             await asyncio.sleep(0)
     after, _ = await both.report()
-    found["4KiB_stream_cpu_us"] = (after - before) / count / 1e3
+    measured["4KiB_stream_cpu_us"] = (after - before) / count / 1e3
 
     state = both.factory.make(RECORD_BYTES)
-    found["record_GB_s"] = await _record_rate(both, state)
+    measured["record_GB_s"] = await _record_rate(both, state)
 
     await both.report()
     for version in range(100, 108):
@@ -320,8 +320,8 @@ async def _measured(both: Peers, rounds: int) -> dict[str, float]:
         await asyncio.sleep(0.01)
         await both.answer(Durable((Dep("rank", 1, time.monotonic_ns()),)))
     _, ages = await both.report()
-    found["notice_past_record_p50_us"] = ages[len(ages) // 2] / 1e3
-    return found
+    measured["notice_past_record_p50_us"] = ages[len(ages) // 2] / 1e3
+    return measured
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -347,17 +347,17 @@ def measure(rounds: int, *, unix: bool) -> Result:
 
 def one_way_us(result: Result) -> dict[str, list[float]]:
     """4 KiB and 1 MiB, one at a time, of raw sockets (half a round trip) and of peers."""
-    found: dict[str, Any] = result
+    values: dict[str, Any] = result
     return {
-        "raw sockets": [found["raw"][f"{size}_round_trip_us"] / 2 for size in SIZES],
-        "peers": [found["peers"][f"{size}_one_way_p50_us"] for size in SIZES],
+        "raw sockets": [values["raw"][f"{size}_round_trip_us"] / 2 for size in SIZES],
+        "peers": [values["peers"][f"{size}_one_way_p50_us"] for size in SIZES],
     }
 
 
 def records(result: Result) -> dict[str, float]:
     """GB/s of a state record."""
-    found: dict[str, Any] = result
-    return {"raw sockets": found["raw"]["record_GB_s"], "peers": found["peers"]["record_GB_s"]}
+    values: dict[str, Any] = result
+    return {"raw sockets": values["raw"]["record_GB_s"], "peers": values["peers"]["record_GB_s"]}
 
 
 def plot(result: Result, path: Path) -> None:
@@ -378,17 +378,17 @@ def plot(result: Result, path: Path) -> None:
 
 def print_table(result: Result) -> None:
     """For people."""
-    found: dict[str, Any] = result
+    values: dict[str, Any] = result
     rates = records(result)
     print(f"{result['links']:12} {'4 KiB us':>9} {'1 MiB us':>9} {'record GB/s':>12}")
     for name, (small, large) in one_way_us(result).items():
         print(f"{name:12} {small:9.1f} {large:9.1f} {rates[name]:12.2f}")
     print(
-        f"record of raw: {100 * found['record_of_raw']:.0f} %; a notice overtakes a record in "
-        f"{found['peers']['notice_past_record_p50_us']:.0f} us"
+        f"record of raw: {100 * values['record_of_raw']:.0f} %; a notice overtakes a record in "
+        f"{values['peers']['notice_past_record_p50_us']:.0f} us"
     )
     cpu = (
-        found["peers"][name]
+        values["peers"][name]
         for name in ("4KiB_and_answer_cpu_us", "1MiB_and_answer_cpu_us", "4KiB_stream_cpu_us")
     )
     print(

@@ -49,12 +49,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _lines(folder: Path) -> list[tuple[int, str, str]]:
-    found: list[tuple[int, str, str]] = []
+    lines: list[tuple[int, str, str]] = []
     for file in folder.glob("*.trace"):
         for line in file.read_text(errors="replace").splitlines():
             at, who, what = line.split(" ", 2)
-            found.append((int(at), who, what))
-    return sorted(found)
+            lines.append((int(at), who, what))
+    return sorted(lines)
 
 
 if __name__ == "__main__":

@@ -139,17 +139,17 @@ class Bare:
         self.processes[name] = Process(name, started.pid)
 
     def _environment(self) -> dict[str, str]:
-        found = {
+        environment = {
             "POD_NAME": "controller-0",
             "POD_NAMESPACE": SYSTEM,
             "HAMS_HEALTH_PORT": str(self._health_port),
             "HAMS_METRICS_SECRET": METRICS,
         }
-        found["KUBECONFIG"] = str(self._account())
+        environment["KUBECONFIG"] = str(self._account())
         if self.clear:
-            return found | {"HAMS_TLS": "false", "HAMS_ETCD": f"http://127.0.0.1:{self._hams_port}"}
+            return environment | {"HAMS_TLS": "false", "HAMS_ETCD": f"http://127.0.0.1:{self._hams_port}"}
         secrets = {"HAMS_ETCD_SECRET": f"{RELEASE}-etcd-ca", "HAMS_ETCD_MEMBERS_SECRET": MEMBERS}
-        return found | secrets | {"HAMS_ETCD": f"https://localhost:{self._hams_port}"}
+        return environment | secrets | {"HAMS_ETCD": f"https://localhost:{self._hams_port}"}
 
     def _kubectl(self, *words: str, stdin: str = "") -> str:
         environment = {**os.environ, "KUBECONFIG": str(self.folders.kubeconfig)}
@@ -169,11 +169,11 @@ class Bare:
         token = self._kubectl(
             "create", "token", f"{RELEASE}-controller", "--namespace", SYSTEM, "--duration=24h"
         ).strip()
-        found = yaml.safe_load(self.folders.kubeconfig.read_text())
-        found["users"][0]["user"] = {"token": token}
+        config = yaml.safe_load(self.folders.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
         file = self.folders.state / "controller.kubeconfig"
         file.touch(0o600)
-        file.write_text(yaml.safe_dump(found))
+        file.write_text(yaml.safe_dump(config))
         return file
 
     async def _with_certificates(self, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -215,10 +215,10 @@ class Bare:
                 f"the controller has ended: {(self.folders.state / 'controller.log').read_text()[-2000:]}"
             )
         try:
-            found = await self.metrics()
+            metrics = await self.metrics()
         except (OSError, aiohttp.ClientError):
             return False
-        return found.get("hams_controller_leads") == 1 and found.get("hams_controller_etcd_away") == 0
+        return metrics.get("hams_controller_leads") == 1 and metrics.get("hams_controller_etcd_away") == 0
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -43,7 +43,7 @@ async def measure(bare: Bare, options: argparse.Namespace) -> dict[str, object]:
     names = [f"{graph['metadata']['name']}-{number}" for number in range(options.graphs)]
     try:
         await bare.start()
-        found = await _run(bare, graph, names)
+        result = await _run(bare, graph, names)
         await asyncio.sleep(SETTLE_S)
         rest = await _at_rest(bare, options.rest)
     finally:
@@ -52,7 +52,7 @@ async def measure(bare: Bare, options: argparse.Namespace) -> dict[str, object]:
         "graph": options.graph.parent.name,
         "graphs": len(names),
         "secured": not bare.clear,
-        **found,
+        **result,
         "at_rest": rest,
     }
 
@@ -118,7 +118,7 @@ async def _converged(kube: KubeClient, waited_for: set[str], began: float) -> No
             item = event["object"]
             version = item["metadata"]["resourceVersion"]
             conditions = (item.get("status") or {}).get("conditions") or []
-            ready = next((found for found in conditions if found["type"] == "Ready"), None)
+            ready = next((condition for condition in conditions if condition["type"] == "Ready"), None)
             if ready is None or item["status"]["observedGeneration"] != item["metadata"]["generation"]:
                 continue
             if ready["reason"] not in ("NoPrimary", "EtcdAway"):
@@ -142,7 +142,7 @@ async def _looks(bare: Bare) -> int:
 
 async def _answered(kube: KubeClient) -> dict[str, int]:
     """What the API server has answered, to anybody, by verb and resource."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     async for line in kube.lines("/metrics", {}):
         if line.startswith(COUNTER + "{"):
             labels = {
@@ -152,8 +152,8 @@ async def _answered(kube: KubeClient) -> dict[str, int]:
                 )
             }
             resource = "/".join(filter(None, (labels["resource"], labels["subresource"])))
-            found[f"{labels['verb']} {resource}"] += int(float(line.rsplit(" ", 1)[1]))
-    return found
+            counts[f"{labels['verb']} {resource}"] += int(float(line.rsplit(" ", 1)[1]))
+    return counts
 
 
 async def _count(kube: KubeClient, kind: str) -> int:

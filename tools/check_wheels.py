@@ -88,11 +88,11 @@ def count(url: str, key: str) -> list[int]:
     return list(outputs["count"])
 
 
-def expect(what: str, found: object, wanted: object) -> None:
+def expect(what: str, value: object, wanted: object) -> None:
     """Raises Failed."""
-    if found != wanted:
-        raise Failed(f"{what}: expected {wanted}, found {found}")
-    print(f"  {what}: {found}", flush=True)
+    if value != wanted:
+        raise Failed(f"{what}: expected {wanted}, found {value}")
+    print(f"  {what}: {value}", flush=True)
 
 
 def try_out(person: Stranger) -> None:

@@ -137,13 +137,13 @@ def level_of(module: str) -> str:
 
 def collected(text: str, source: str) -> set[Test]:
     """The tests that `pytest --collect-only -q` names. Raises BadResults."""
-    found: set[Test] = set()
+    tests: set[Test] = set()
     for match in COLLECTED.finditer(text):
         *classes, name = re.split(r"::(?![^\[]*\])", match["name"])
-        found.add((".".join([match["file"].replace("/", "."), *classes]), name))
-    if not found:
+        tests.add((".".join([match["file"].replace("/", "."), *classes]), name))
+    if not tests:
         raise BadResults(f"{source}: expected what `pytest --collect-only -q` says, found no test")
-    return found
+    return tests
 
 
 def collect() -> set[Test]:
@@ -183,18 +183,18 @@ def read_junit(paths: list[Path], into: Cells, tests: set[Test]) -> list[str]:
             gone.append(f"{module}.{name}")
             continue
         for row in rows:
-            found = into.setdefault((row, level_of(module)), Found())
+            cell = into.setdefault((row, level_of(module)), Found())
             skipped = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
-                found.failed += 1
+                cell.failed += 1
             elif skipped is None:
-                found.passed += 1
+                cell.passed += 1
             elif skipped.get("type") == "pytest.xfail":
-                found.known += 1
+                cell.known += 1
             else:
-                found.skipped += 1
-            found.seconds += float(case.get("time", "0"))
-            found.when.append(when)
+                cell.skipped += 1
+            cell.seconds += float(case.get("time", "0"))
+            cell.when.append(when)
     return gone
 
 
@@ -226,11 +226,11 @@ def read_sim(path: Path, into: Cells) -> None:
         raise BadResults(f"{path}: expected a file named after a row that is simulated, such as F8.json")
     if not histories:
         raise BadResults(f"{path}: no history was simulated")
-    found = into.setdefault((path.stem, "S"), Found(unit="histories"))
-    found.passed += histories - failures
-    found.failed += failures
-    found.seconds += histories / histories_per_s if histories_per_s else 0.0
-    found.when.append(datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat())
+    cell = into.setdefault((path.stem, "S"), Found(unit="histories"))
+    cell.passed += histories - failures
+    cell.failed += failures
+    cell.seconds += histories / histories_per_s if histories_per_s else 0.0
+    cell.when.append(datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat())
 
 
 def table(found: Cells, commit: str = "") -> str:
@@ -291,23 +291,23 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    found: Cells = {}
+    cells: Cells = {}
     try:
         tests = (
             collected(options.collected.read_text(), str(options.collected))
             if options.collected
             else collect()
         )
-        count_sources(tests, found)
-        gone = read_junit(options.junit, found, tests)
+        count_sources(tests, cells)
+        gone = read_junit(options.junit, cells, tests)
         for path in options.sim:
-            read_sim(path, found)
+            read_sim(path, cells)
     except (BadResults, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     for test in gone:
         print(f"left out, the sources have it no more: {test}", file=sys.stderr)
-    options.out.write_text(table(found, options.commit))
+    options.out.write_text(table(cells, options.commit))
     return 0
 
 

@@ -66,7 +66,7 @@ def constraints() -> str:
 
 def resolve() -> dict[str, str]:
     """Each section's packages. Raises CalledProcessError when the projects do not fit together."""
-    found: dict[str, str] = {}
+    pins: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         subprocess.run(
@@ -93,15 +93,15 @@ def resolve() -> dict[str, str]:
                 stdout=subprocess.PIPE,
             )
             new = {item.name: item for item in entries(done.stdout) if item.name not in known}
-            found[name] = "".join(item.text for item in new.values())
+            pins[name] = "".join(item.text for item in new.values())
             known |= new
-    return found
+    return pins
 
 
 def main() -> int:
     """Writes the lock; returns 1 and leaves the old one when there is no solution."""
     try:
-        found = resolve()
+        pins = resolve()
     except subprocess.CalledProcessError as error:
         print(
             f"lock: no set of versions was found (exit code {error.returncode}), see above; {LOCK.name} is "
@@ -109,8 +109,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    LOCK.write_text(HEADER + "".join(_MARK.format(name) + text for name, text in found.items()))
-    print(f"lock: {', '.join(f'{name} {len(list(entries(text)))} packages' for name, text in found.items())}")
+    LOCK.write_text(HEADER + "".join(_MARK.format(name) + text for name, text in pins.items()))
+    print(f"lock: {', '.join(f'{name} {len(list(entries(text)))} packages' for name, text in pins.items())}")
     return 0
 
 

@@ -19,18 +19,18 @@ def plain(source: str) -> str:
     )
     module = ast.parse(source)
     body: list[ast.stmt] = []
-    found = False
+    has_native = False
     for statement in module.body:
         body.append(statement)
         if isinstance(statement, ast.ClassDef) and any(
             isinstance(item, ast.Name) and item.id == "frozen" for item in statement.decorator_list
         ):
-            found = True
+            has_native = True
             body.append(_write_out(statement))
         elif isinstance(statement, ast.ClassDef) and any(
             isinstance(item, ast.Name) and item.id == "NamedTuple" for item in statement.bases
         ):
-            found = True
+            has_native = True
             body.append(
                 _marked(
                     statement.name,
@@ -38,7 +38,7 @@ def plain(source: str) -> str:
                     "annotated",
                 )
             )
-    if not found:
+    if not has_native:
         return source
     after = next(number for number, item in enumerate(body) if isinstance(item, ast.Import | ast.ImportFrom))
     module.body = [

@@ -107,15 +107,15 @@ def calls(step: str, hashed: bool, torch_index: str = "") -> list[tuple[list[str
         return [(["--constraint", "FILE", *arguments], lock.constraints()) for arguments in RESOLVED[step]]
     exact = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", "FILE"]
     packages = list(lock.entries(lock.section(step)))
-    found: list[tuple[list[str], str]] = []
+    commands: list[tuple[list[str], str]] = []
     if step == "torch" and torch_index:
         version = next(item.version for item in packages if item.name == "torch")
         packages = [item for item in packages if item.name != "torch" and not GPU.match(item.name)]
-        found.append((["--no-deps", "--index-url", torch_index, f"torch=={version}"], ""))
-    found.append((exact, "".join(item.text for item in packages)))
+        commands.append((["--no-deps", "--index-url", torch_index, f"torch=={version}"], ""))
+    commands.append((exact, "".join(item.text for item in packages)))
     if step == "core":
-        found.append((["--no-deps", "--no-index", *OWN], ""))
-    return found
+        commands.append((["--no-deps", "--no-index", *OWN], ""))
+    return commands
 
 
 class Progress:
@@ -205,9 +205,9 @@ def main(argv: list[str]) -> int:
         print(f"usage: tools/venv.py STEP...; steps: {', '.join(RESOLVED)}; found: {argv}", file=sys.stderr)
         return 2
     if sys.version_info < PYTHON_MIN:
-        needed, found = ".".join(map(str, PYTHON_MIN)), sys.version.split()[0]
+        needed, version = ".".join(map(str, PYTHON_MIN)), sys.version.split()[0]
         print(
-            f"setup: HAMS needs Python {needed} or newer; {sys.executable} is {found}. Name another one: "
+            f"setup: HAMS needs Python {needed} or newer; {sys.executable} is {version}. Name another one: "
             "make setup PYTHON=...",
             file=sys.stderr,
         )

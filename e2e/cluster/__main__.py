@@ -59,8 +59,8 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
             machine.prepare()
         case "up":
             cluster.build()
-            found = sorted((ROOT / "out" / "images").glob("*.tar"))
-            cluster.up(options.nodes, [*found, *(path.resolve() for path in options.image)])
+            archives = sorted((ROOT / "out" / "images").glob("*.tar"))
+            cluster.up(options.nodes, [*archives, *(path.resolve() for path in options.image)])
         case "down":
             cluster.down()
         case "status":

@@ -122,9 +122,9 @@ def build_helm(folder: Path) -> Path:
     note = folder / "helm.stamp"
     if built.exists() and note.exists() and note.read_text() == wanted:
         return built
-    found = shutil.which("helm")
-    if found is not None:
-        return Path(found)
+    helm = shutil.which("helm")
+    if helm is not None:
+        return Path(helm)
     machine.check_go()
     folder.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()

@@ -159,10 +159,10 @@ class KindCluster(ExistingCluster):
         file = self.folders.state / "kind.yaml"
         file.write_text(json.dumps(config))
         run("kind", "create", "cluster", "--name", KIND_NAME, "--config", file, "--wait", "120s")
-        found = run(
+        images = run(
             "docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", "reference=hams.local/*"
         ).split()
-        run("kind", "load", "docker-image", "--name", KIND_NAME, *found)
+        run("kind", "load", "docker-image", "--name", KIND_NAME, *images)
 
     def running(self) -> list[int]:
         """Whether it is there."""

@@ -51,9 +51,9 @@ def until(look: Callable[[], T], limit_s: float, what: str, pause_s: float = 0.0
     of other programs, kernel objects."""
     end = time.monotonic() + limit_s
     while True:
-        found = look()
-        if found:
-            return found
+        value = look()
+        if value:
+            return value
         if time.monotonic() > end:
             raise NotInTime(f"{what}: not within {limit_s:g} s")
         time.sleep(pause_s)

@@ -102,8 +102,8 @@ def check_go() -> None:
             f"Kubernetes is built from its sources here: install Go {needed} or newer, https://go.dev/dl"
         )
     said = run("go", "env", "GOVERSION").strip()
-    found = re.match(r"go(\d+)\.(\d+)", said)
-    if found is None or (int(found[1]), int(found[2])) < GO_MIN:
+    match = re.match(r"go(\d+)\.(\d+)", said)
+    if match is None or (int(match[1]), int(match[2])) < GO_MIN:
         raise NotPossible(
             f"Kubernetes is built from its sources here: Go {needed} or newer is needed, found "
             f"{said or 'no version'}"

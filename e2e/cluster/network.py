@@ -136,10 +136,10 @@ def remove_cgroups(name: str) -> None:
 def container_processes(uid: str) -> list[int]:
     """The processes of a pod, by its uid, as seen from here: what a crash of a container kills."""
     top = next((path for path in hierarchies() if path.name in ("memory", "unified")), None)
-    found: list[int] = []
+    pids: list[int] = []
     for file in top.glob(f"{CGROUP}/node*/kubepods/**/pod{uid}/*/cgroup.procs") if top else ():
         try:
-            found += [int(pid) for pid in file.read_text().split()]
+            pids += [int(pid) for pid in file.read_text().split()]
         except OSError:  # ended since
             continue
-    return found
+    return pids

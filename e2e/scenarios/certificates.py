@@ -26,8 +26,8 @@ ETCDCTL = (
 
 def secret(cluster: Cluster, namespace: str, name: str) -> dict[str, bytes]:
     """What a Secret holds."""
-    found = json.loads(cluster.kubectl("get", "secret", "-n", namespace, name, "-o", "json"))
-    return {field: base64.b64decode(value) for field, value in found["data"].items()}
+    document = json.loads(cluster.kubectl("get", "secret", "-n", namespace, name, "-o", "json"))
+    return {field: base64.b64decode(value) for field, value in document["data"].items()}
 
 
 def etcd_files(cluster: Cluster, namespace: str, release: str) -> Path:

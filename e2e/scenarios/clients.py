@@ -107,7 +107,7 @@ class Clients:
                     status="ok" if status == 200 else "conflict" if status == 409 else "error",
                 )
             )
-        found = {
+        outputs = {
             item["name"]: item["data"][0]
             for item in answer.get("outputs", ())
             if item["name"] in self._tensors
@@ -118,7 +118,7 @@ class Clients:
             "answered": time.monotonic(),
             "status": status,
             "attempts": attempts,
-            "tensors": found,
+            "tensors": outputs,
         }
         if status != 200:
             reply["error"] = answer.get("error")

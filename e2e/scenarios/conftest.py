@@ -28,27 +28,27 @@ KEPT = ROOT / "out" / "e2e"
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    found = chosen()
-    found.build()
-    if found.running():
+    chosen_cluster = chosen()
+    chosen_cluster.build()
+    if chosen_cluster.running():
         try:
-            check_images(found)
+            check_images(chosen_cluster)
         except OldImages as error:
             pytest.exit(str(error), returncode=1)
-        yield found
+        yield chosen_cluster
         return
-    found.up(NODES, archives() if found.recorded else [])
+    chosen_cluster.up(NODES, archives() if chosen_cluster.recorded else [])
     try:
-        yield found
+        yield chosen_cluster
     finally:
-        found.down()
+        chosen_cluster.down()
 
 
 @pytest.fixture(scope="session")
 def installation(cluster: Cluster) -> Installation:
-    found = Installation(cluster)
-    found.install()
-    return found
+    made = Installation(cluster)
+    made.install()
+    return made
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -157,10 +157,10 @@ class Hits:
 
     def deployments(self) -> list[dict[str, Any]]:
         """Those of this graph."""
-        found = self.cluster.kubectl(
+        listed = self.cluster.kubectl(
             "get", "deployments", "-n", GRAPHS_IN, "-l", f"hams.dev/graph={self.name}", "-o", "json"
         )
-        return list(json.loads(found)["items"])
+        return list(json.loads(listed)["items"])
 
     def replaced(self, operator: str, within_s: float = REPLACED_S) -> None:
         """See `Run`."""
@@ -170,11 +170,11 @@ class Hits:
             seen = item.get("status", {}).get("observedGeneration", 0) >= item["metadata"]["generation"]
             image = next(op["model"]["image"] for op in item["spec"]["operators"] if op["name"] == operator)
             mine = [
-                found
-                for found in self.deployments()
-                if found["metadata"]["labels"].get("hams.dev/operator") == operator
+                deployment
+                for deployment in self.deployments()
+                if deployment["metadata"]["labels"].get("hams.dev/operator") == operator
             ]
-            return seen and all(rolled_out(found, image) for found in mine)
+            return seen and all(rolled_out(deployment, image) for deployment in mine)
 
         until(look, within_s, f"new pods of {operator}", 0.2)
 
@@ -248,7 +248,7 @@ def status_code(cluster: "Cluster", name: str) -> int:
 def reason(run_: Any, kind: str, wanted: str, within_s: float = 60.0) -> str:
     """Until a condition has this reason; its message."""
     deadline = time.monotonic() + within_s
-    while (found := run_.condition(kind)).get("reason") != wanted:
-        assert time.monotonic() < deadline, f"{kind} is {found}, and not {wanted}"
+    while (condition := run_.condition(kind)).get("reason") != wanted:
+        assert time.monotonic() < deadline, f"{kind} is {condition}, and not {wanted}"
         time.sleep(0.1)
-    return str(found["message"])
+    return str(condition["message"])

@@ -161,10 +161,10 @@ def helm(cluster: Cluster) -> Path:
 
 def archives() -> list[Path]:
     """Images of `make images`, in the order of loading. Raises FileNotFoundError when there are none."""
-    found = sorted(IMAGES.glob("*.tar"))
-    if not found:
+    tarballs = sorted(IMAGES.glob("*.tar"))
+    if not tarballs:
         raise FileNotFoundError(f"no images in {IMAGES.relative_to(ROOT)}: make images")
-    return found
+    return tarballs
 
 
 class OldImages(RuntimeError):

@@ -22,7 +22,7 @@ def gaps_ms(run: GraphRun) -> list[float]:
     """Per fault, the longest time without any reply that began within AFTER_S of it, and before the next."""
     times = sorted(float(reply["answered"]) for reply in run.replies)
     pairs = list(itertools.pairwise(times))
-    found = []
+    gaps = []
     struck_at = [struck for struck, _ in run.faults]
     for struck, following in itertools.zip_longest(struck_at, struck_at[1:], fillvalue=math.inf):
         near = [
@@ -30,8 +30,8 @@ def gaps_ms(run: GraphRun) -> list[float]:
             for earlier, later in pairs
             if struck < later and earlier < min(struck + AFTER_S, following)
         ]
-        found.append(round(1000 * max(near, default=0.0), 1))
-    return found
+        gaps.append(round(1000 * max(near, default=0.0), 1))
+    return gaps
 
 
 def slowest_ms(run: GraphRun) -> list[float]:

@@ -142,10 +142,10 @@ class GraphRun(Hits):
 
     def resource(self) -> dict[str, Any]:
         """The ServiceGraph as the API server has it."""
-        found: dict[str, Any] = json.loads(
+        item: dict[str, Any] = json.loads(
             self.cluster.kubectl("get", "servicegraph", self.name, "-n", NAMESPACE, "-o", "json")
         )
-        return found
+        return item
 
     def condition(self, kind: str) -> dict[str, str]:
         """A condition of its status; {} when it has none yet."""
@@ -163,22 +163,22 @@ class GraphRun(Hits):
 
     def topology(self) -> dict[str, Any]:
         """Roles by instance, from etcd; or `error`, why they could not be read just now. See `known`."""
-        found: dict[str, Any] = self.agent.ask(
+        seen: dict[str, Any] = self.agent.ask(
             "look", etcd=self.installation.etcd(), keys=str(self.installation.etcd_keys()), uid=self.uid
         )
-        return found
+        return seen
 
     def known(self) -> dict[str, Any]:
         """The topology, once etcd answers. Raises NotInTime."""
-        found: dict[str, Any] = {}
+        seen: dict[str, Any] = {}
 
         def look() -> bool:
-            found.clear()
-            found.update(self.topology())
-            return "error" not in found
+            seen.clear()
+            seen.update(self.topology())
+            return "error" not in seen
 
         until(look, KNOWN_S, "an answer of etcd", LOOK_S)
-        return found
+        return seen
 
     def instance_of(self, operator: str, role: str) -> str:
         """An instance id. Roles: primary, backup, active; frontend and manager by their own name."""
@@ -186,14 +186,14 @@ class GraphRun(Hits):
         members = {name: of for name, of in topology["members"].items() if name not in topology["revoked"]}
         if operator in ("frontend", "manager"):
             kind = {"frontend": "F", "manager": "manager"}[operator]
-            found = sorted(name for name, of in members.items() if of in (kind, operator))
+            names = sorted(name for name, of in members.items() if of in (kind, operator))
         elif role == STATELESS:
-            found = [name for name in topology["tables"][operator] if name]
+            names = [name for name in topology["tables"][operator] if name]
         else:
             one = topology["sets"][operator]
-            found = [one["primary"]] if role == "primary" else one["inSync"]
-        assert found, f"no {role} of {operator} in {topology}"
-        return str(found[0])
+            names = [one["primary"]] if role == "primary" else one["inSync"]
+        assert names, f"no {role} of {operator} in {topology}"
+        return str(names[0])
 
     def pod_of(self, operator: str, role: str) -> str:
         """The pod in which that instance runs."""
@@ -208,13 +208,13 @@ class GraphRun(Hits):
             return str(topology["error"])
         gone = set(topology["revoked"])
         for name, backups in self.wanted.items():
-            found = topology["sets"].get(name, {"primary": None, "inSync": []})
+            replica_set = topology["sets"].get(name, {"primary": None, "inSync": []})
             if (
-                found["primary"] is None
-                or found["primary"] in gone
-                or len(set(found["inSync"]) - gone) < backups
+                replica_set["primary"] is None
+                or replica_set["primary"] in gone
+                or len(set(replica_set["inSync"]) - gone) < backups
             ):
-                return f"{name}: {found}"
+                return f"{name}: {replica_set}"
         for name, owners in topology["tables"].items():
             if None in owners or gone.intersection(owners) or len(set(owners)) < len(owners):
                 return f"{name}: {owners}"
@@ -231,7 +231,7 @@ class GraphRun(Hits):
             ):
                 return f"pod {pod} is not Ready"
         sets = [topology["sets"][name] for name in self.wanted]
-        of_sets = [name for found in sets for name in (found["primary"], *found["inSync"])]
+        of_sets = [name for replica_set in sets for name in (replica_set["primary"], *replica_set["inSync"])]
         for instance in (*of_sets, *(name for owners in topology["tables"].values() for name in owners)):
             if pod_of(instance, list(pods)) is None:
                 return f"{instance} has no pod any more"
@@ -270,8 +270,8 @@ class GraphRun(Hits):
         pod = self.faults[-1][1].rpartition(" ")[2]
 
         def gone() -> bool:
-            found = self.pods().get(pod)
-            return found is None or "deletionTimestamp" in found["metadata"]
+            present = self.pods().get(pod)
+            return present is None or "deletionTimestamp" in present["metadata"]
 
         until(if_known(gone), within_s, f"end of {pod}", POD_LOOK_S)
 
@@ -293,10 +293,10 @@ class GraphRun(Hits):
         ]
         gone = set(topology["revoked"])
         needed: set[str] = set()
-        for found in topology["sets"].values():
+        for replica_set in topology["sets"].values():
             holders = [
                 pod_of(name, well)
-                for name in (found["primary"], *found["inSync"])
+                for name in (replica_set["primary"], *replica_set["inSync"])
                 if name and name not in gone
             ]
             living = {pod for pod in holders if pod is not None}
@@ -346,10 +346,10 @@ class GraphRun(Hits):
             yield
             self.answered(20)
         finally:
-            found = self.agent.ask("end")
-            self.replies += found["done"]
-            self.unanswered += found["unanswered"]
-            for what, count in found["troubles"].items():
+            result = self.agent.ask("end")
+            self.replies += result["done"]
+            self.unanswered += result["unanswered"]
+            for what, count in result["troubles"].items():
                 self.troubles[what] = self.troubles.get(what, 0) + count
 
     def answered(self, count: int, within_s: float = 60) -> None:
@@ -383,8 +383,8 @@ class GraphRun(Hits):
         pods = self.pods()
         members = {
             name
-            for found in self.known()["sets"].values()
-            for name in (found["primary"], *found["inSync"])
+            for replica_set in self.known()["sets"].values()
+            for name in (replica_set["primary"], *replica_set["inSync"])
             if name
         }
         there = {pod_of(name, list(pods)) for name in members}
@@ -402,13 +402,13 @@ class GraphRun(Hits):
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """Lines of the history so far."""
-        found = []
+        entries = []
         for file in self.recorded():
             for text in file.read_text().splitlines():
                 with contextlib.suppress(ValueError):  # the last one may be half written
                     if (line := json.loads(text))["t"] == kind:
-                        found.append(line)
-        return found
+                        entries.append(line)
+        return entries
 
     def recorded(self) -> list[Path]:
         """Files of the history: those of this graph's pods, and those of clients and harness. Other graphs

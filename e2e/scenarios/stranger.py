@@ -37,11 +37,11 @@ async def attempt(kind: str, host: str, port: int, folder: Path | None, said: st
                 if said == "hello"
                 else said.encode()
             )
-            found = await reader.read(4096)
+            answer = await reader.read(4096)
             writer.close()
     except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
         return f"{type(error).__name__}: {error}"
-    return found.partition(b"\r\n")[0].decode("latin-1")
+    return answer.partition(b"\r\n")[0].decode("latin-1")
 
 
 async def main() -> None:

@@ -24,8 +24,8 @@ ROW = (
 
 def borrowed(library: str) -> dict[str, object]:
     """A podTemplate whose model finds a library where this machine has it."""
-    found = importlib.util.find_spec(library)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(library)
+    if spec is None or spec.origin is None:
         raise NotPossible(f"{library} is not installed here: make setup")
     place = "/opt/borrowed"
     model = {
@@ -35,7 +35,7 @@ def borrowed(library: str) -> dict[str, object]:
     }
     volume = {
         "name": "borrowed",
-        "hostPath": {"path": str(Path(found.origin).parents[1]), "type": "Directory"},
+        "hostPath": {"path": str(Path(spec.origin).parents[1]), "type": "Directory"},
     }
     return {"spec": {"containers": [model], "volumes": [volume]}}
 

@@ -64,17 +64,17 @@ def graph(installation: Installation, tmp_path: Path) -> Iterator[Cluster]:
 def condition(cluster: Cluster, kind: str) -> dict[str, str]:
     item = json.loads(cluster.kubectl("get", "servicegraph", NAME, "-n", "default", "-o", "json"))
     return next(
-        (found for found in item.get("status", {}).get("conditions", ()) if found["type"] == kind), {}
+        (entry for entry in item.get("status", {}).get("conditions", ()) if entry["type"] == kind), {}
     )
 
 
 def pods(cluster: Cluster) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(
+    listed: list[dict[str, object]] = json.loads(
         cluster.kubectl(
             "get", "pods", "-n", "default", "-l", f"hams.dev/graph={NAME},hams.dev/operator=b", "-o", "json"
         )
     )["items"]
-    return found
+    return listed
 
 
 def test_a_graph_waits_for_gpus_says_so_and_runs_where_they_are(graph: Cluster) -> None:

@@ -31,7 +31,9 @@ def apart(run: GraphRun) -> None:
     for _ in range(MOVES_MAX):
         nodes = {name: item["spec"].get("nodeName", "") for name, item in run.pods().items()}
         topology = run.known()
-        groups = [[found["primary"], *found["inSync"]] for found in topology["sets"].values()]
+        groups = [
+            [replica_set["primary"], *replica_set["inSync"]] for replica_set in topology["sets"].values()
+        ]
         groups.append([name for name, of in topology["members"].items() if of == "manager"])
         for group in groups:
             homes = [pod for name in group if name and (pod := pod_of(name, list(nodes))) is not None]
@@ -76,10 +78,10 @@ def test_F16_F17_a_node_is_cut_off_and_returns(chain: GraphRun) -> None:
             chain.cluster.heal(number)
         chain.note(f"heal {node}")
         chain.redundant(within_s=180)
-        found = chain.known()["sets"]["b"]
+        replica_set = chain.known()["sets"]["b"]
     report(chain, "F16")
     assert not chain.failed()
-    assert cut_off not in (found["primary"], *found["inSync"]), (
+    assert cut_off not in (replica_set["primary"], *replica_set["inSync"]), (
         "who was cut off comes back as somebody else, or not at all"
     )
 

@@ -28,8 +28,8 @@ def strangers_find(run: GraphRun, orders: list[dict[str, Any]]) -> list[str]:
     done = subprocess.run(
         words, input=json.dumps(orders) + "\n", capture_output=True, text=True, check=True, cwd=ROOT
     )
-    found: list[str] = json.loads(done.stdout)
-    return found
+    answers: list[str] = json.loads(done.stdout)
+    return answers
 
 
 def files(run: GraphRun, name: str, folder: Path) -> Path:
@@ -86,7 +86,7 @@ def test_strangers_find_every_door_closed_but_the_inference_endpoints(
                 for port in (HTTP_PORT, GRPC_PORT)
             ]
     with chain.load():
-        found = dict(
+        answers = dict(
             zip(
                 (what for what, _ in attempts),
                 strangers_find(chain, [order for _, order in attempts]),
@@ -94,8 +94,8 @@ def test_strangers_find_every_door_closed_but_the_inference_endpoints(
             )
         )
         chain.answered(50)
-    open_ones = {what: answer for what, answer in found.items() if "200 OK" in answer}
-    assert set(open_ones) == {what for what in found if what.startswith("open: ")}, open_ones
+    open_ones = {what: answer for what, answer in answers.items() if "200 OK" in answer}
+    assert set(open_ones) == {what for what in answers if what.startswith("open: ")}, open_ones
     closed = (
         "SSLError",
         "ConnectionRefusedError",
@@ -106,11 +106,13 @@ def test_strangers_find_every_door_closed_but_the_inference_endpoints(
     )
     unexpected = {
         what: answer
-        for what, answer in found.items()
+        for what, answer in answers.items()
         if what not in open_ones and answer and not answer.startswith(closed)
     }
     assert not unexpected
-    assert all(found[what].startswith("HTTP/1.1 401") for what in found if what.endswith("without a token"))
+    assert all(
+        answers[what].startswith("HTTP/1.1 401") for what in answers if what.endswith("without a token")
+    )
 
 
 def test_a_graphs_user_of_etcd_sees_its_own_keys_only(chain: GraphRun) -> None:

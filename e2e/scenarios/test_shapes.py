@@ -28,11 +28,11 @@ def short(spec: dict[str, Any]) -> None:
 
 def longer(document: dict[str, Any]) -> dict[str, Any]:
     """Another operator behind it: `count` still comes from the first, `x` from the new one."""
-    found: dict[str, Any] = json.loads(json.dumps(document))
-    more = json.loads(json.dumps(found["spec"]["operators"][0])) | {"name": "d", "inputs": ["a.x"]}
-    found["spec"]["operators"].append(more)
-    next(item for item in found["spec"]["outputs"] if item["name"] == "x")["from"] = "d.x"
-    return found
+    document_after: dict[str, Any] = json.loads(json.dumps(document))
+    more = json.loads(json.dumps(document_after["spec"]["operators"][0])) | {"name": "d", "inputs": ["a.x"]}
+    document_after["spec"]["operators"].append(more)
+    next(item for item in document_after["spec"]["outputs"] if item["name"] == "x")["from"] = "d.x"
+    return document_after
 
 
 def apply(run: GraphRun, folder: Path, document: dict[str, Any]) -> None:
@@ -46,9 +46,9 @@ def shape_of(run: GraphRun) -> str:
     """How the names of the newest shape end: `-r1` at the first attempt."""
     return max(
         (
-            f"-r{found[1]}"
+            f"-r{match[1]}"
             for name in deployments(run.cluster, run.name)
-            if (found := re.search(r"-r(\d+)$", name))
+            if (match := re.search(r"-r(\d+)$", name))
         ),
         default="",
     )

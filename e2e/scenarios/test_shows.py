@@ -55,10 +55,10 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 def settings_of(installation: Installation) -> Settings:
     """What the controller is told of all graphs."""
-    found = json.loads(
+    deployment = json.loads(
         installation.cluster.kubectl("get", "-n", SYSTEM, f"deployment/{CONTROLLER}", "-o", "json")
     )
-    environment = found["spec"]["template"]["spec"]["containers"][0]["env"]
+    environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     return options_from({item["name"]: item["value"] for item in environment if "value" in item}).settings
 
 

@@ -23,5 +23,5 @@ def variant(folder: Path, name: str, change: Callable[[dict[str, Any]], None], o
 
 def operator(spec: dict[str, Any], name: str) -> dict[str, Any]:
     """One of its operators."""
-    found: dict[str, Any] = next(item for item in spec["operators"] if item["name"] == name)
-    return found
+    entry: dict[str, Any] = next(item for item in spec["operators"] if item["name"] == name)
+    return entry

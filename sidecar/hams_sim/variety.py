@@ -63,18 +63,18 @@ def draw_mixed(rng: Random, graph: Graph, span_s: float, variety: Variety) -> li
     """A schedule of at least two faults of different kinds."""
     kinds = HARMLESS if variety is Variety.BARE else MIXED_KINDS
     ops = list(graph.operators)
-    found: list[Fault] = []
+    faults: list[Fault] = []
     at = 0.0
     count = rng.randint(2, 5)
-    while len(found) < count or len({fault.kind for fault in found}) < 2:
+    while len(faults) < count or len({fault.kind for fault in faults}) < 2:
         at = (
             rng.uniform(0.02, span_s)
-            if not found or rng.random() < 0.5
+            if not faults or rng.random() < 0.5
             else at + rng.choice((0.0, 0.001, 0.01, 0.1, 0.3)) * rng.random()
         )
-        found.append(draw_one(rng, at, rng.choice(kinds), ops))
+        faults.append(draw_one(rng, at, rng.choice(kinds), ops))
     if variety is Variety.LOST:
         stateful = [op.name for op in graph.data.operators if op.stateful]
         if stateful:
-            found.append(Fault(rng.uniform(span_s / 2, span_s), "kill-all", f"set:{rng.choice(stateful)}"))
-    return sorted(found, key=lambda fault: fault.at)
+            faults.append(Fault(rng.uniform(span_s / 2, span_s), "kill-all", f"set:{rng.choice(stateful)}"))
+    return sorted(faults, key=lambda fault: fault.at)

@@ -112,15 +112,15 @@ class Questions:
     def _answer(self, sender: InstanceId, query: SlotQuery, held: list[Token], led: tuple[str, int]) -> None:
         knowledge = self._ctx.knowledge
         slots = len(knowledge.slots_of(query.op))
-        found: dict[tuple[RequestId, Lane], Token] = {}
+        by_lane: dict[tuple[RequestId, Lane], Token] = {}
         for token in held:
             if (
-                token.kind is not Kind.SKIP or (token.request, token.lane) not in found
+                token.kind is not Kind.SKIP or (token.request, token.lane) not in by_lane
             ):  # it may have passed one sink over, and fed another
-                found[token.request, token.lane] = token
+                by_lane[token.request, token.lane] = token
         tokens = tuple(
             knowledge.bare(token)
-            for token in found.values()
+            for token in by_lane.values()
             if slots
             and slot_number(token.request, slots) == query.slot
             and token.request not in knowledge.completed
