@@ -6,7 +6,8 @@ The messages are chosen so that the rule is all that stands between them and a b
 
 from random import Random
 
-from hams_protocol.graph import FRONTEND, SINKS, Graph
+from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected
+from hams_sim import limits
 from hams_sim.faults import Fault
 from hams_sim.scene import (
     CHAINS,
@@ -312,6 +313,19 @@ def told_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
         Fault(at + 0.08, "slow-etcd", span_s=span + 0.2, amount=rng.choice((20.0, 40.0))),
         *(hold(moment - 0.015, "StateRecord", f"op:{up}", f"op:{up}", 0.5, 0.03) for moment in dies),
         *(flushed(moment, f"primary:{up}") for moment in dies),
+    ]
+
+
+def early_ask(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A backup dies, and its replacement hears that it is named before its primary does: it asks too early."""
+    op = stateful(rng, graph)
+    at = rng.uniform(0, span / 4)
+    return [
+        Fault(
+            max(at - 0.01, 0.0), "slow-watch", f"primary:{op}", span_s=3.0, amount=rng.choice((50.0, 200.0))
+        ),
+        lose(max(at - 0.01, 0.0), "TopologyNews|Heartbeat", "", f"op:{op}", 3.0),
+        kill(at, f"backup:{op}"),
     ]
 
 
@@ -648,6 +662,14 @@ LATE: dict[str, Scenario] = {
         ("fan-stateful", "diamond-interleave", "diamond-combine"),
         told_alone,
         backups=1,
+    ),
+    "early-ask": Scenario(
+        "a joiner asks before its primary knows that it is named",
+        ("single", "pair"),
+        early_ask,
+        backups=1,
+        unprotected=WhenUnprotected.BLOCK,
+        whole_s=limits.joins_s,
     ),
     "replaced-alone": Scenario(
         "replaced alive while it runs a suspect alone", ("sandwich", "chain"), replaced_alone, backups=2

@@ -119,7 +119,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "oldest-not-asked-for": ("out-of-reach",),
     "rollback-drops-keeper": ("keeper-alone",),
     "durable-before-rollback": ("keeper-alone",),
-    "early-ask-ignored": ("told-alone",),
+    "early-ask-ignored": ("early-ask",),
     "word-of-a-suspect": ("keeper-vouched",),
 }
 """Which scenes make a mutant show up soonest, if not any fault."""
@@ -157,10 +157,7 @@ HISTORIES_FOR: dict[str, int] = {
 HISTORIES_EACH = 100
 """How many all others are given."""
 
-NOT_CAUGHT: dict[str, str] = {
-    "early-ask-ignored": "the joiner asks again 2 s later; that this became a stall rested on notices that only the "
-    "simulator repeated. A transcript catches it (tests/protocol/test_followers.py)",
-}
+NOT_CAUGHT: dict[str, str] = {}
 """Mutants that the simulation has not caught, and what is known of them. `--mutants` leaves them out unless a
 number of histories is asked for."""
 
