@@ -37,6 +37,36 @@ KINDS = ("ConfigMap", "Service", "NetworkPolicy", "PodDisruptionBudget")
 NOT_YET: set[str] = set()
 """Named in the documents as not there yet."""
 
+WRITTEN = sorted([ROOT / "README.md", ROOT / "e2e" / "README.md", *(ROOT / "docs").rglob("*.md")])
+GENERATED = {"docs/faults.md", "docs/mutants.md"}
+"""Written by tools, from the code."""
+COLUMNS_MAX = 120
+WORDS_PER_SENTENCE_MAX = 18
+LONG_SENTENCES = {
+    "docs/adr/0003-etcd-client.md",
+    "docs/adr/0005-endpoint-on-uvicorns-protocol.md",
+    "docs/adr/0007-backups-load-when-promoted.md",
+    "docs/adr/0009-planned-handoff.md",
+    "docs/adr/0012-slots-free-themselves.md",
+    "docs/adr/0013-optimistic-recovery.md",
+    "docs/adr/0014-one-commit-revokes-and-replaces.md",
+    "docs/adr/0015-machine-code.md",
+    "docs/adr/0017-one-identity-per-graph.md",
+    "docs/adr/0020-keepers.md",
+    "docs/adr/0021-a-starved-judge-judges-nobody.md",
+    "docs/adr/0022-what-cannot-be-read-ends-one-request.md",
+    "docs/adr/0027-redundancy-does-not-wait-for-kubernetes.md",
+    "docs/design/README.md",
+    "docs/design/protocol.md",
+    "docs/kubernetes.md",
+    "docs/performance.md",
+    "docs/roadmap.md",
+    "docs/security.md",
+    "e2e/README.md",
+}
+"""Pages whose sentences are still longer than that on average."""
+ITEM = re.compile(r"([-*+]|\d+[.)])\s+")
+
 
 def prose(text: str) -> str:
     return FENCE.sub("", text)
@@ -45,6 +75,84 @@ def prose(text: str) -> str:
 def anchors(page: Path) -> set[str]:
     heads = re.findall(r"^#+ (.+)$", prose(page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """The paragraphs and items of lists of a page: no code, tables, headings, pictures or bare lists of links."""
+    lines: list[str] = []
+    for line in [*map(str.strip, prose(text).splitlines()), ""]:
+        item = ITEM.match(line)
+        if item or not line or line[0] in "|#<" or line.startswith("!["):
+            if re.search(r"\w", LINK.sub("", " ".join(lines))):
+                yield " ".join(lines)
+            lines = [line[item.end() :]] if item else []
+        else:
+            lines.append(line)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a page. A piece of code counts as one word, a link as its text."""
+    parts: list[str] = []
+    for paragraph in paragraphs(text):
+        words = re.sub(r"(`+).+?\1", "Code", paragraph)
+        words = re.sub(r"!?\[([^\]]*)\]\([^)\s]*\)", r"\1", words)
+        words = words.replace("*", "").replace("et al.", "et al")
+        parts += re.split(r"(?<=[.!?])[\")]*\s+(?=[\"(]*[A-Z0-9])", words)
+    return [sentence for sentence in parts if re.search(r"\w", sentence)]
+
+
+def words_per_sentence(text: str) -> float:
+    """The mean over all sentences of a page."""
+    counts = [len(re.findall(r"\S*\w\S*", sentence)) for sentence in sentences(text)]
+    return sum(counts) / len(counts) if counts else 0.0
+
+
+def test_sentences_are_told_apart() -> None:
+    text = """# A heading. It has no sentence
+
+One sentence (Zhao et al., 2020) is here. Another one, with `some code. In it`, is on
+two lines! A [link. In brackets](of-a-page.md) counts
+as its text.
+
+| a table. With | sentences. |
+| --- | --- |
+
+- first item
+- [only a link](page.md)
+
+```sh
+code. Is left out
+```
+"""
+    assert sentences(text) == [
+        "One sentence (Zhao et al, 2020) is here.",
+        "Another one, with Code, is on two lines!",
+        "A link.",
+        "In brackets counts as its text.",
+        "first item",
+    ]
+    assert words_per_sentence("One two three. Four - five. `six seven`") == 2.0
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_sentences_are_short_on_average(page: Path) -> None:
+    name = str(page.relative_to(ROOT))
+    mean = words_per_sentence(page.read_text(encoding="utf-8"))
+    if name in LONG_SENTENCES:
+        assert mean >= WORDS_PER_SENTENCE_MAX, f"{name} is mended: take it off LONG_SENTENCES"
+    else:
+        assert mean < WORDS_PER_SENTENCE_MAX, f"{name}: {mean:.1f} words per sentence"
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_of_prose_can_be_read_beside_a_diff(page: Path) -> None:
+    if str(page.relative_to(ROOT)) not in GENERATED:
+        wide = [
+            line
+            for line in prose(page.read_text(encoding="utf-8")).splitlines()
+            if len(line) > COLUMNS_MAX and not line.lstrip().startswith(("|", "#"))
+        ]
+        assert not wide, f"{page.name}: wider than {COLUMNS_MAX} columns: {wide}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
