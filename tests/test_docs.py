@@ -59,7 +59,6 @@ LONG_SENTENCES = {
     "docs/design/README.md",
     "docs/design/protocol.md",
     "docs/kubernetes.md",
-    "docs/roadmap.md",
     "docs/security.md",
     "e2e/README.md",
 }
