@@ -56,10 +56,7 @@ LONG_SENTENCES = {
     "docs/adr/0021-a-starved-judge-judges-nobody.md",
     "docs/adr/0022-what-cannot-be-read-ends-one-request.md",
     "docs/adr/0027-redundancy-does-not-wait-for-kubernetes.md",
-    "docs/design/README.md",
     "docs/design/protocol.md",
-    "docs/kubernetes.md",
-    "docs/security.md",
     "e2e/README.md",
 }
 """Pages whose sentences are still longer than that on average."""
