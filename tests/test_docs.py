@@ -42,22 +42,6 @@ GENERATED = {"docs/faults.md", "docs/mutants.md"}
 """Written by tools, from the code."""
 COLUMNS_MAX = 120
 WORDS_PER_SENTENCE_MAX = 18
-LONG_SENTENCES = {
-    "docs/adr/0003-etcd-client.md",
-    "docs/adr/0005-endpoint-on-uvicorns-protocol.md",
-    "docs/adr/0007-backups-load-when-promoted.md",
-    "docs/adr/0009-planned-handoff.md",
-    "docs/adr/0012-slots-free-themselves.md",
-    "docs/adr/0013-optimistic-recovery.md",
-    "docs/adr/0014-one-commit-revokes-and-replaces.md",
-    "docs/adr/0015-machine-code.md",
-    "docs/adr/0017-one-identity-per-graph.md",
-    "docs/adr/0020-keepers.md",
-    "docs/adr/0021-a-starved-judge-judges-nobody.md",
-    "docs/adr/0022-what-cannot-be-read-ends-one-request.md",
-    "docs/adr/0027-redundancy-does-not-wait-for-kubernetes.md",
-}
-"""Pages whose sentences are still longer than that on average."""
 ITEM = re.compile(r"([-*+]|\d+[.)])\s+")
 
 
@@ -129,12 +113,8 @@ code. Is left out
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_sentences_are_short_on_average(page: Path) -> None:
-    name = str(page.relative_to(ROOT))
     mean = words_per_sentence(page.read_text(encoding="utf-8"))
-    if name in LONG_SENTENCES:
-        assert mean >= WORDS_PER_SENTENCE_MAX, f"{name} is mended: take it off LONG_SENTENCES"
-    else:
-        assert mean < WORDS_PER_SENTENCE_MAX, f"{name}: {mean:.1f} words per sentence"
+    assert mean < WORDS_PER_SENTENCE_MAX, f"{page.name}: {mean:.1f} words per sentence"
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
