@@ -293,3 +293,19 @@ def test_pictures_are_used_and_say_what_they_show(picture: Path) -> None:
     assert any(picture.name in page.read_text(encoding="utf-8") for page in PAGES), (
         f"no page shows {picture.name}"
     )
+
+
+def test_the_code_that_the_reading_guide_names_is_there() -> None:
+    text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "sidecar").rglob("*.py")}
+    methods = re.findall(r"`([A-Z]\w+)\.(\w+)`", text)
+    assert len(methods) > 10
+    for owner, method in methods:
+        assert any(
+            re.search(
+                rf"^class {owner}\b(?:(?!^class ).)*?^    (?:async )?def {method}\(", source, re.M | re.S
+            )
+            for source in sources.values()
+        ), f"no {owner}.{method}"
+    for name in re.findall(r"`([\w/]+\.py)`", text):
+        assert any(str(path).endswith(f"/{name}") for path in sources), f"no {name}"
