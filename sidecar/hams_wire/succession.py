@@ -10,8 +10,9 @@ who is there and has begun nothing; `taken/<instance>`, who has what it needs.
 
     hold    the predecessor's frontends keep new requests back and finish the open ones
     close   each of them has: from now on owners of shards admit nothing at all, and what is quiet then is
-    quiet for good done    the successor serves, the predecessor never again; the point of no return back
-    the predecessor goes on as if nothing had been; this successor never serves
+            quiet for good
+    done    the successor serves, the predecessor never again; the point of no return
+    back    the predecessor goes on as if nothing had been; this successor never serves
 
 Pure: records in, verdicts out. Never: a verdict that rests on a clock.
 """
