@@ -56,7 +56,7 @@ check-imports: .venv/.core
 	HAMS_PURE=1 $(BIN)/lint-imports --no-cache --no-logo
 
 check-chart: .venv/.core
-	$(BIN)/pytest -q tests/chart tests/operator/graph/test_crd.py
+	$(BIN)/pytest -q tests/chart tests/graph/test_crd.py
 
 test: setup ## every test but those that kill real processes (make test T=tests/protocol for one part)
 	$(BIN)/pytest -m "not process" $(T)

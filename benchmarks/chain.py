@@ -27,7 +27,7 @@ from benchmarks.graphs import one_frontend
 from benchmarks.http_load import closed_loop, infer_request, percentile, post
 from benchmarks.plots import bars
 from benchmarks.report import Result, add_options, deliver, rows_of
-from hams_operator.graph import NOT_ASKED_FOR, load
+from hams_graph import NOT_ASKED_FOR, load
 from hams_operator.local.observe import Condition
 from hams_operator.local.supervisor import Supervisor
 

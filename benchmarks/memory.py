@@ -20,7 +20,7 @@ from benchmarks.graphs import graph_file, stateful, stateless
 from benchmarks.judged import odd
 from benchmarks.plots import lines
 from benchmarks.report import Result, add_options, deliver, rows_of
-from hams_operator.graph import load
+from hams_graph import load
 from hams_operator.local.supervisor import Supervisor
 
 ROUNDS = 10

@@ -22,7 +22,7 @@ from benchmarks.http_load import closed_loop, infer_request, percentile
 from benchmarks.plots import bars
 from benchmarks.report import Result, add_options, deliver, rows_of
 from benchmarks.stream import record_rate
-from hams_operator.graph import load
+from hams_graph import load
 from hams_operator.local.supervisor import Supervisor
 
 WAIT_S = 0.02

@@ -31,7 +31,7 @@ from benchmarks.http_load import percentile
 from benchmarks.judged import complete, judged
 from benchmarks.plots import cumulative
 from benchmarks.report import Result, add_options, deliver, rows_of
-from hams_operator.graph import load
+from hams_graph import load
 from hams_operator.local.observe import View
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.topology import Topology

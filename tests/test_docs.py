@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
+from hams_graph import load_text
 from hams_operator.cli.main import app
-from hams_operator.graph import load_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(

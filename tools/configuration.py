@@ -1,5 +1,5 @@
 """Write the tables of docs/configuration.md anew from the typed model of the ServiceGraph
-(operator/hams_operator/graph/resource.py).
+(operator/hams_graph/resource.py).
 
     .venv/bin/python tools/configuration.py           rewrites the file between its marks
     .venv/bin/python tools/configuration.py --check   exit 1 if that would change it
@@ -11,8 +11,8 @@ import enum
 import sys
 from pathlib import Path
 
-from hams_operator.graph import fields
-from hams_operator.graph import resource as rs
+from hams_graph import fields
+from hams_graph import resource as rs
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 BEGIN = "<!-- from here on written by tools/configuration.py -->"
@@ -122,7 +122,7 @@ def _value(rule: object) -> str:
         case fields.Text():
             return rule.what.replace("|", "\\|")
         case rs.Shape():
-            return f"list of sizes, {rs.limits.shape_dims_max} at most"
+            return f"list of sizes, {rs.shape_dims_max} at most"
         case rs.Sources():
             return "text, or list of texts"
     raise ValueError(f"no words for the rule {rule!r}")

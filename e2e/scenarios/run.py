@@ -33,7 +33,7 @@ from e2e.scenarios.certificates import by_hand
 from e2e.scenarios.hits import Hits
 from e2e.scenarios.install import NAMESPACE as SYSTEM
 from e2e.scenarios.install import RELEASE, Installation, inner_etcd
-from hams_operator.graph import load as load_graph
+from hams_graph import load as load_graph
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import Place, Settings
 from hams_operator.plan.pods_seen import pod_of

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.graphs import one_frontend
 
 from benchmarks import chain, overhead
-from hams_operator.graph import NOT_ASKED_FOR, load, not_asked_for
+from hams_graph import NOT_ASKED_FOR, load, not_asked_for
 from hams_operator.local.observe import Condition
 
 CHAIN = chain.EXAMPLES

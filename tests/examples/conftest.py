@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hams_operator.graph import load
+from hams_graph import load
 from hams_protocol.graph import FRONTEND, Edge, Graph, Operator
 from hams_sdk.engine import Engine, UnitInput
 from hams_sdk.specs import OperatorSpec, TensorSpec

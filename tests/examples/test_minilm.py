@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hams_operator.graph import load
+from hams_graph import load
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "semantic-cache"
 

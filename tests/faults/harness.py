@@ -27,7 +27,7 @@ from unittest import mock
 
 from benchmarks.judged import odd
 
-from hams_operator.graph import load
+from hams_graph import load
 from hams_operator.local import ports as local_ports
 from hams_operator.local.etcd import LocalEtcd, Ports
 from hams_operator.local.observe import InstanceStatus, View

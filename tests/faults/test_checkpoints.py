@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hams_operator.graph import load
+from hams_graph import load
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.graph import Graph
 from hams_wire.checkpoints import CheckpointFolder

@@ -27,7 +27,7 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from hams_operator.graph import load
+from hams_graph import load
 from hams_protocol.graph import GraphData, TensorSpec
 from hams_sidecar.datatypes import DATATYPES, itemsize
 from hams_sidecar.endpoint import open_inference_pb2 as pb

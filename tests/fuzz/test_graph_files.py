@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hams_operator.graph import InvalidGraph, describe, load_object, load_text
+from hams_graph import InvalidGraph, describe, load_object, load_text
 from tests.fuzz.boundaries import cases, mutated, nested
 
 ROOT = Path(__file__).parents[2]

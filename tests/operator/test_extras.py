@@ -14,7 +14,15 @@ from hams_operator import extras
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OWN = {"hams_protocol", "hams_wire", "hams_sidecar", "hams_sim", "hams_operator", "hams_compiled"}
+OWN = {
+    "hams_protocol",
+    "hams_wire",
+    "hams_sidecar",
+    "hams_sim",
+    "hams_graph",
+    "hams_operator",
+    "hams_compiled",
+}
 ALWAYS = {
     "google": "protobuf",
     "grpc": "grpcio",
@@ -68,7 +76,7 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def test_every_module_that_is_imported_comes_with_all_installations_or_an_extra_that_is_known():
-    found = imported("operator/hams_operator") | imported("sidecar")
+    found = imported("operator") | imported("sidecar")
     third = found - set(sys.stdlib_module_names) - OWN - set(ALONG)
     assert set(ALWAYS.values()) <= names(PROJECT["dependencies"])
     assert third <= set(ALWAYS) | set(extras.BRINGS), "say in extras.py which extra brings it"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hams_operator
-from hams_operator.graph import describe, load
+from hams_graph import describe, load
 from hams_sdk.engine import Engine, UnitInput
 from hams_sdk.specs import OperatorSpec, TensorSpec
 

@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from hams_graph import NOT_ASKED_FOR
 from hams_operator import limits
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
 from hams_operator.cli.cluster import Cluster, Found
 from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeError
-from hams_operator.graph import NOT_ASKED_FOR
 from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 

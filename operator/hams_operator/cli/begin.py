@@ -5,9 +5,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from hams_graph import InvalidGraph, describe, load
+from hams_graph.describe import Description
 from hams_operator.cli.output import Output, complain, print_json
-from hams_operator.graph import InvalidGraph, describe, load
-from hams_operator.graph.describe import Description
 
 TEMPLATE = Path(__file__).resolve().parent.parent / "templates" / "graph"
 

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from hams_graph import InvalidGraph, load_object
 from hams_operator.chaos.live import LiveRun, NotInTime, background
 from hams_operator.chaos.report import Fault, Report, at, gaps_ms, slowest_ms, summary
 from hams_operator.chaos.scenarios import CATALOGUE, Aim, Scenario, find
@@ -20,7 +21,6 @@ from hams_operator.cli.output import CommandError, Output, complain, print_json
 from hams_operator.cli.samples import samples
 from hams_operator.cli.traffic import Tally, Traffic
 from hams_operator.controller.kube import KubeError
-from hams_operator.graph import InvalidGraph, load_object
 from hams_operator.limits import chaos_settle_s, load_request_s, problems_shown_max
 from hams_operator.plan.names import HTTP_PORT
 from hams_protocol.graph import Graph

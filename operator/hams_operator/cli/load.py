@@ -11,13 +11,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hams_graph import InvalidGraph
+from hams_graph import load as load_graph
 from hams_operator.cli.http import endpoint
 from hams_operator.cli.inference import Answer, Client, Tensor
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.cli.samples import samples
 from hams_operator.cli.traffic import Judge, Tally, Traffic, percentile
-from hams_operator.graph import InvalidGraph
-from hams_operator.graph import load as load_graph
 from hams_operator.limits import load_connect_s, load_request_s, problems_shown_max
 from hams_operator.local.home import GraphHome
 from hams_operator.plan.names import HTTP_PORT

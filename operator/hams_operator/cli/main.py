@@ -53,7 +53,7 @@ def _graphs(incomplete: str) -> list[str]:
 def _operators(incomplete: str) -> list[str]:
     """What a shell offers for OPERATOR: those of the graphs that run here, and the two kinds that every graph
     has."""
-    from hams_operator.graph import InvalidGraph, load  # noqa: PLC0415
+    from hams_graph import InvalidGraph, load  # noqa: PLC0415
     from hams_operator.local.home import running  # noqa: PLC0415
 
     names = ["frontend", "manager"]

@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from hams_graph.document import read_text
+from hams_graph.resource import KIND
 from hams_operator.cli.output import complain
-from hams_operator.graph.document import read_text
-from hams_operator.graph.resource import KIND
 from hams_operator.limits import model_check_s, model_checks_at_once, sources_digested_max
 from hams_operator.local.home import GraphHome
 from hams_protocol.graph import Graph, Operator

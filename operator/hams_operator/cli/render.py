@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from hams_graph import InvalidGraph, load, read_place
 from hams_operator.cli.output import Output, check_namespace, complain, print_json
-from hams_operator.graph import InvalidGraph, load, read_place
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import Place, Settings
 from hams_wire.spec import encode_spec

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hams_graph import InvalidGraph, load
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.extras import missing, sentence
-from hams_operator.graph import InvalidGraph, load
 from hams_operator.limits import ready_timeout_s
 from hams_operator.local import capacity
 from hams_operator.local.daemon import Start

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
+from hams_graph import InvalidGraph
 from hams_operator import limits
 from hams_operator.controller.identities import Identities
 from hams_operator.controller.judging import Step
@@ -25,7 +26,6 @@ from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import REFUSAL, ROLLING, GraphKey, Store
 from hams_operator.controller.successions import advance, give_up, given_up, refused
 from hams_operator.controller.workers import Again
-from hams_operator.graph import InvalidGraph
 from hams_operator.plan.change import Decision, current, decide, restarts
 from hams_operator.plan.desired import desired
 from hams_operator.plan.difference import Difference, difference, is_ours, key_of

@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from hams_graph import InvalidGraph, load_object
 from hams_operator import limits
 from hams_operator.controller.certificates import Pair, fresh_pair, holds
 from hams_operator.controller.kube import SECRETS, WEBHOOKS, Kube, KubeError
 from hams_operator.controller.options import Options
 from hams_operator.controller.reading import Aside, Busy
-from hams_operator.graph import InvalidGraph, load_object
 from hams_operator.plan.change import differing, lost_states
 from hams_operator.plan.names import ALLOW_STATE_LOSS, Json, Settings
 from hams_operator.plan.permitted import read_permitted

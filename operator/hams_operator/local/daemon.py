@@ -109,7 +109,7 @@ def main() -> int:
     if options.parent:
         die_with_parent(options.parent, signal.SIGTERM)
     teller = _Teller(int(sys.argv[1]))
-    from hams_operator.graph import InvalidGraph, load  # noqa: PLC0415 - the pipe is heard first
+    from hams_graph import InvalidGraph, load  # noqa: PLC0415 - the pipe is heard first
 
     try:
         graph = load(options.file)

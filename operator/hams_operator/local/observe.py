@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from hams_operator.graph import NOT_ASKED_FOR, not_asked_for, too_few_copies
+from hams_graph import NOT_ASKED_FOR, not_asked_for, too_few_copies
 from hams_operator.limits import payload_bytes_max, status_etcd_s, status_probe_again_s, status_probe_s
 from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph, Mode

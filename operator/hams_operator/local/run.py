@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from hams_operator.graph import NOT_ASKED_FOR
+from hams_graph import NOT_ASKED_FOR
 from hams_operator.limits import log_bytes_max, status_interval_s, table_interval_s
 from hams_operator.local.control import Ear
 from hams_operator.local.etcd import EtcdNotStarted

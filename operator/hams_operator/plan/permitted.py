@@ -8,7 +8,7 @@ allows everything.
 
 from collections.abc import Collection, Iterator
 
-from hams_operator.graph import Graph, InvalidGraph, Problem, load_object
+from hams_graph import Graph, InvalidGraph, Problem, load_object
 from hams_operator.plan.names import Json, Settings
 
 EVERYTHING = "*"

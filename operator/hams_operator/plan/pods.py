@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import msgspec
 
+from hams_graph.fields import bytes_of, quantity
 from hams_operator import limits
-from hams_operator.graph.fields import bytes_of, quantity
 from hams_operator.plan.merge import merged
 from hams_operator.plan.names import (
     ARENA,

@@ -14,7 +14,7 @@ that is not what is asked for, they name the generation that runs.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hams_operator.graph import NOT_ASKED_FOR, not_asked_for, too_few_copies
+from hams_graph import NOT_ASKED_FOR, not_asked_for, too_few_copies
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, Json, Place
 from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
 from hams_protocol.graph import Graph, Mode

@@ -239,7 +239,7 @@ def test_help_loads_nothing_that_takes_long():
         "asyncio",
         "httptools",
         "yaml",
-        "hams_operator.graph",
+        "hams_graph",
         "hams_wire",
         "torch",
     }

@@ -114,14 +114,14 @@ def test_an_installed_wheel_brings_the_example(tmp_path):
         names = archive.namelist()
         archive.extractall(site)
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {
-        *("hams_protocol", "hams_wire", "hams_sidecar", "hams_sim", "hams_operator"),
+        *("hams_protocol", "hams_wire", "hams_sidecar", "hams_sim", "hams_graph", "hams_operator"),
     }
     example = site / "hams_operator" / "examples" / "digits"
     ours = ROOT / "examples" / "digits"
     for path in (item for item in ours.rglob("*") if item.is_file() and "__pycache__" not in item.parts):
         assert (example / path.relative_to(ours)).read_bytes() == path.read_bytes()
     code = (
-        "from hams_operator.cli import demo; from hams_operator.graph import load; load(demo._example()); "
+        "from hams_operator.cli import demo; from hams_graph import load; load(demo._example()); "
         "print(demo._example())"
     )
     said = subprocess.run(

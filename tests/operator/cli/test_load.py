@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from hams_graph import load_text
 from hams_operator.cli.http import NoResponse, Pool, endpoint
 from hams_operator.cli.inference import Answer, Client, Tensor, tensor
 from hams_operator.cli.load import as_json, as_text, shape_judge
 from hams_operator.cli.output import CommandError, seconds
 from hams_operator.cli.samples import as_request, from_npz, generated, samples
 from hams_operator.cli.traffic import Traffic, percentile
-from hams_operator.graph import load_text
 from hams_wire.history import HistoryWriter
 
 GRAPH = load_text(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from hams_graph import load
 from hams_operator.cli.model_check import check_models
 from hams_operator.cli.output import CommandError
-from hams_operator.graph import load
 
 GRAPH = """
 apiVersion: hams.dev/v1alpha1

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from hams_graph import InvalidGraph, load_text
 from hams_operator.controller.certificates import Pair, fresh_pair, holds
 from hams_operator.controller.reading import Aside, Busy
 from hams_operator.controller.webhook import _answer, _load, review
-from hams_operator.graph import InvalidGraph, load_text
 from hams_operator.plan.names import ALLOW_STATE_LOSS
 
 from ..plan.kit import PAIR, SETTINGS, with_change

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from hams_graph import load
 from hams_operator import limits
-from hams_operator.graph import load
 from hams_operator.local import capacity
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "graph.yaml"

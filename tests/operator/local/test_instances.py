@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from hams_graph import load, too_few_copies
 from hams_operator import limits
-from hams_operator.graph import load, too_few_copies
 from hams_operator.local import ports
 from hams_operator.local.fork_client import ForkClient, ForkServerLost
 from hams_operator.local.instances import Instances

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hams_operator.graph import load
+from hams_graph import load
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_wire.history import FinalLine
 

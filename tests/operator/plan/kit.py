@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hams_operator.graph import load_text
+from hams_graph import load_text
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import Place, Settings
 from hams_protocol.graph import Graph

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hams_operator.graph import InvalidGraph
+from hams_graph import InvalidGraph
 from hams_operator.plan.names import POD_FIELDS, SERVICE_FIELDS, Settings
 from hams_operator.plan.permitted import beyond, read_permitted
 

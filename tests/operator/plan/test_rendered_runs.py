@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
+from hams_graph import load_text
 from hams_operator.controller.etcd_keys import EtcdKeys
 from hams_operator.controller.identities import IssuedIdentities
 from hams_operator.controller.options import Options
 from hams_operator.controller.secrets import data_of
-from hams_operator.graph import load_text
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd, _free_ports, find_etcd
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import LINK_DIR, PEER_PORT, PROBE_PORT, SPEC_DIR, TLS_DIR, Place, Settings

@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 import pytest
 
+from hams_graph import load_text
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.successions import advance
-from hams_operator.graph import load_text
 from hams_operator.local.etcd import LocalEtcd
 from hams_operator.plan.change import kept_states
 from hams_operator.plan.desired import desired

@@ -7,10 +7,10 @@ checked while reading (`fields`, `resource`), names of inputs while wiring (`wir
 import re
 from collections.abc import Iterable
 
-from hams_operator.graph import resource as rs
-from hams_operator.graph.fields import Notes, duration, quantity
-from hams_operator.graph.problems import Path, did_you_mean, listed, spell
-from hams_operator.graph.wiring import REQUEST, Taken, TensorType, Wiring, called, operator_path, wire
+from hams_graph import resource as rs
+from hams_graph.fields import Notes, duration, quantity
+from hams_graph.problems import Path, did_you_mean, listed, spell
+from hams_graph.wiring import REQUEST, Taken, TensorType, Wiring, called, operator_path, wire
 from hams_protocol.graph import FRONTEND, Join, WhenUnprotected
 from hams_protocol.limits import queue_units_max
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hams_operator.graph import fields, resource
-from hams_operator.graph.fields import (
+from hams_graph import fields, resource
+from hams_graph.fields import (
     Choice,
     Duration,
     Flag,
@@ -26,7 +26,7 @@ from hams_operator.graph.fields import (
 )
 
 CRD = yaml.safe_load(
-    (Path(__file__).resolve().parents[3] / "crds" / "hams.dev_servicegraphs.yaml").read_text()
+    (Path(__file__).resolve().parents[2] / "crds" / "hams.dev_servicegraphs.yaml").read_text()
 )
 VERSION = CRD["spec"]["versions"][0]
 SPEC = VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"]

@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hams_operator.graph import Graph, InvalidGraph, Problem, load_object, load_text
+from hams_graph import Graph, InvalidGraph, Problem, load_object, load_text
 from hams_wire.spec import decode_spec, encode_spec
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*/*.yaml"))
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*/*.yaml"))
 GRAPHS = [yaml.safe_load(path.read_text()) for path in EXAMPLES]
 
 SCALARS = st.one_of(

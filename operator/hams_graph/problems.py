@@ -11,7 +11,18 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hams_operator import limits
+guess_chars_max = 64
+"""A longer word is no slip of a known one: comparing two words costs the product of their lengths."""
+
+guess_words_max = 64
+"""Known words that a misspelt one is compared with."""
+
+guess_compared_max = 4
+"""Of them, the nearest by their letters alone that are compared letter by letter."""
+
+path_chars_max = 256
+"""Length of a place in a message."""
+
 
 Path = tuple[str | int, ...]
 """Where in the document: keys and list positions from the top."""
@@ -23,8 +34,8 @@ def spell(path: Path) -> str:
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-        if len(text) > limits.path_chars_max:
-            return text[: limits.path_chars_max] + "..."
+        if len(text) > path_chars_max:
+            return text[:path_chars_max] + "..."
     return text or "document"
 
 
@@ -64,12 +75,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     Its cost is bounded whatever the words are: `ratio` takes the product of two lengths, so only the few with
     the most letters in common get there.
     """
-    if len(word) > limits.guess_chars_max:
+    if len(word) > guess_chars_max:
         return None
     by_fold = {
         name.casefold(): name
-        for name in itertools.islice(known, limits.guess_words_max)
-        if len(name) <= limits.guess_chars_max
+        for name in itertools.islice(known, guess_words_max)
+        if len(name) <= guess_chars_max
     }
     matcher = difflib.SequenceMatcher()
     matcher.set_seq2(word.casefold())
@@ -79,7 +90,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
         if matcher.real_quick_ratio() >= _NEAR and (common := matcher.quick_ratio()) >= _NEAR:
             alike.append((common, name))
     best, guess = _NEAR, None
-    for _, name in heapq.nlargest(limits.guess_compared_max, alike):
+    for _, name in heapq.nlargest(guess_compared_max, alike):
         matcher.set_seq1(name)
         if (ratio := matcher.ratio()) > best or (guess is None and ratio == best):
             best, guess = ratio, name

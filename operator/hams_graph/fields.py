@@ -16,9 +16,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast, dataclass_transform
 
-from hams_operator import limits
-from hams_operator.graph.document import Document, Plain
-from hams_operator.graph.problems import Path, Problem, did_you_mean, listed, nearest, shown, spell
+from hams_graph.document import Document, Plain
+from hams_graph.problems import Path, Problem, did_you_mean, listed, nearest, shown, spell
+
+graph_problems_max = 100
+"""Problems reported of one graph: validation ends with the last of them."""
+
+list_items_max = 256
+"""Items in a list of tensors, inputs or sources."""
+
+stand_in_chars_max = 1024
+"""Of text that is too long, what further checks and messages see; or as much as the field allows."""
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -49,7 +58,7 @@ class Notes:
         self.problems.append(problem)
         self._places[path] = self._places.get(path, 0) + 1
         self._above.update(path[:length] for length in range(len(path) + 1))
-        if len(self.problems) >= limits.graph_problems_max:
+        if len(self.problems) >= graph_problems_max:
             raise TooManyProblems
 
     def problems_at(self, path: Path) -> int:
@@ -196,7 +205,7 @@ class Text:
             notes.say(path, f"is {len(value)} characters long, {self.most} at most are allowed")
         elif not re.fullmatch(self.pattern, value):
             notes.say(path, f"expected {self.what}, found {shown(value)}")
-        return value[: max(self.most, limits.stand_in_chars_max)]
+        return value[: max(self.most, stand_in_chars_max)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +295,7 @@ class Many(Generic[T]):
     item: Rule[T]
     what: str
     least: int = 0
-    most: int = limits.list_items_max
+    most: int = list_items_max
 
     def read(self, value: Plain, path: Path, notes: Notes) -> tuple[T, ...]:
         """The items; none as stand-in."""
@@ -380,7 +389,7 @@ def _read_fields(cls: type[T], value: dict[str, Plain] | None, path: Path, notes
     declared = given_fields(cls)
     keys = {given.key for given in declared.values()}
     unknown = [key for key in value or {} if key not in keys]
-    meant = {nearest(key, keys) for key in unknown[: limits.graph_problems_max]}
+    meant = {nearest(key, keys) for key in unknown[:graph_problems_max]}
     for key in unknown:
         guess = did_you_mean(key, keys)
         notes.say(

@@ -13,8 +13,20 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from hams_operator import limits
-from hams_operator.graph.problems import InvalidGraph, Path, Problem, spell
+from hams_graph.problems import InvalidGraph, Path, Problem, spell
+
+graph_file_bytes_max = 1 << 20
+"""Size of a graph file; Kubernetes stores objects up to about 1.5 MB."""
+
+graph_file_values_max = 100_000
+"""Values a graph file may unfold to, aliases followed: the bound against files that explode."""
+
+graph_file_depth_max = 64
+"""Levels of nesting in a graph, in a file or an object."""
+
+graph_number_chars_max = 64
+"""Characters of one number in a graph file."""
+
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What JSON knows."""
@@ -57,13 +69,12 @@ for _tag, _pattern, _first in (
 def read_text(text: str, kind: str) -> Document:
     """The one document of `kind` in `text`; raises InvalidGraph if there is none, more than one, or it is not
     plain YAML."""
-    if len(text.encode()) > limits.graph_file_bytes_max:
+    if len(text.encode()) > graph_file_bytes_max:
         raise InvalidGraph(
             [
                 Problem(
                     "document",
-                    f"larger than {limits.graph_file_bytes_max >> 10} KiB; large data does not belong into "
-                    "a graph",
+                    f"larger than {graph_file_bytes_max >> 10} KiB; large data does not belong into a graph",
                 )
             ]
         )
@@ -129,11 +140,11 @@ class _Unfolding:
 
     def _value(self, node: yaml.Node, path: Path) -> Plain:
         self._values += 1
-        if self._values > limits.graph_file_values_max:
-            self._say(path, node, f"the document unfolds to more than {limits.graph_file_values_max} values")
+        if self._values > graph_file_values_max:
+            self._say(path, node, f"the document unfolds to more than {graph_file_values_max} values")
             raise InvalidGraph(self.problems)
-        if len(path) > limits.graph_file_depth_max:
-            self._say(path, node, f"nested deeper than {limits.graph_file_depth_max} levels")
+        if len(path) > graph_file_depth_max:
+            self._say(path, node, f"nested deeper than {graph_file_depth_max} levels")
             raise InvalidGraph(self.problems)
         self.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.ScalarNode):
@@ -188,11 +199,11 @@ class _Unfolding:
             return None
         if kind == "bool":
             return bool(text.lower() == "true")
-        if kind in ("int", "float") and len(text) > limits.graph_number_chars_max:
+        if kind in ("int", "float") and len(text) > graph_number_chars_max:
             self._say(
                 path,
                 node,
-                f"a number of {len(text)} characters, at most {limits.graph_number_chars_max} are read",
+                f"a number of {len(text)} characters, at most {graph_number_chars_max} are read",
             )
             return 0
         if kind == "int":
@@ -215,8 +226,8 @@ def out_of_bounds(root: Plain) -> tuple[Path, str] | None:
         if isinstance(value, int) and value.bit_length() > 63:
             return path, f"expected a number of at most 64 bits, found one of {value.bit_length() + 1}"
         if isinstance(value, dict | list):
-            if len(path) >= limits.graph_file_depth_max:
-                return path, f"nested deeper than {limits.graph_file_depth_max} levels"
+            if len(path) >= graph_file_depth_max:
+                return path, f"nested deeper than {graph_file_depth_max} levels"
             items = value.items() if isinstance(value, dict) else enumerate(value)
             waiting += [((*path, at), item) for at, item in items]
     return None

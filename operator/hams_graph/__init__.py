@@ -1,4 +1,4 @@
-"""ServiceGraph as typed objects: parse, default, validate, compile. Pure but for `load`, which reads one
+"""What a ServiceGraph says, as typed objects: parse, default, validate, compile. Pure but for `load`, which reads one
 file.
 
     load("graph.yaml")          a file -> Graph, or InvalidGraph with every problem at once
@@ -12,16 +12,20 @@ validates it again.
 
 from pathlib import Path
 
-from hams_operator import limits
-from hams_operator.graph.compiler import compile_graph
-from hams_operator.graph.describe import NOT_ASKED_FOR, Description, describe, not_asked_for, too_few_copies
-from hams_operator.graph.document import Document, Plain, fits, out_of_bounds, read_text
-from hams_operator.graph.fields import Notes, TooManyProblems
-from hams_operator.graph.problems import InvalidGraph, Problem, spell
-from hams_operator.graph.resource import API_VERSION, KIND, ServiceGraph, read_resource
-from hams_operator.graph.validate import RESERVED, check
-from hams_operator.graph.wiring import Wiring
+from hams_graph.compiler import compile_graph
+from hams_graph.describe import NOT_ASKED_FOR, Description, describe, not_asked_for, too_few_copies
+from hams_graph.document import Document, Plain, fits, out_of_bounds, read_text
+from hams_graph.fields import Notes, TooManyProblems
+from hams_graph.problems import InvalidGraph, Problem, spell
+from hams_graph.resource import API_VERSION, KIND, ServiceGraph, read_resource
+from hams_graph.validate import RESERVED, check
+from hams_graph.wiring import Wiring
 from hams_protocol.graph import Graph
+
+graph_spec_bytes_max = 256 << 10
+"""Size of a ServiceGraph's `spec` as compact JSON: what is larger is refused before anything of it is
+read."""
+
 
 __all__ = [
     "API_VERSION",
@@ -124,8 +128,8 @@ def _check_size(document: Document) -> None:
     root = document.root
     if isinstance(root, dict):
         asked = {name: value for name, value in root.items() if name not in ("metadata", "status")}
-        if not fits(asked, limits.graph_spec_bytes_max):
-            most = f"{limits.graph_spec_bytes_max >> 10} KiB"
+        if not fits(asked, graph_spec_bytes_max):
+            most = f"{graph_spec_bytes_max >> 10} KiB"
             why = f"is larger than {most} of JSON; large data does not belong into a graph"
             raise InvalidGraph([Problem("spec", why)])
         wrong = out_of_bounds(asked)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hams_operator.graph import InvalidGraph, load_object, load_text
+from hams_graph import InvalidGraph, load_object, load_text
 
 Json = dict[str, Any]
 Change = Callable[[Json], None]

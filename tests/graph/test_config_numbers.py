@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from hams_operator.graph import InvalidGraph, load_object, load_text
+from hams_graph import InvalidGraph, load_object, load_text
 
 GRAPH = """
 apiVersion: hams.dev/v1alpha1

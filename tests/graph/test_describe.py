@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from hams_graph import describe, load, load_text, not_asked_for
 from hams_operator.cli.begin import TEMPLATE, meaning
-from hams_operator.graph import describe, load, load_text, not_asked_for
 
-TUTORIAL = Path(__file__).parents[3] / "docs" / "tutorial.md"
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 TEXT = """
 apiVersion: hams.dev/v1alpha1

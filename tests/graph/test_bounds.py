@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hams_operator import limits
-from hams_operator.graph import InvalidGraph, load_object, load_text
-from hams_operator.graph.problems import nearest
+import hams_graph
+from hams_graph import InvalidGraph, fields, load_object, load_text
+from hams_graph.problems import nearest
 
 Json = dict[str, Any]
 
@@ -154,7 +154,7 @@ def test_the_cost_of_a_wrong_graph_grows_with_its_size_alone(shape: str, size: i
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_more_problems_are_reported_than_a_person_can_read_and_none_of_them_is_long(shape: str) -> None:
     found = problems(SHAPES[shape](200_000))
-    assert len(found) <= limits.graph_problems_max + 1
+    assert len(found) <= fields.graph_problems_max + 1
     assert max(map(len, found), default=0) < 8192
 
 
@@ -165,14 +165,15 @@ def test_a_graph_of_megabytes_is_refused_for_its_size_before_it_is_read(shape: s
         "spec: is larger than 256 KiB of JSON; large data does not belong into a graph",
     )
     assert (
-        calls_of(lambda: problems(item)) < CALLS_AT_LEAST + CALLS_PER_CHARACTER * limits.graph_spec_bytes_max
+        calls_of(lambda: problems(item))
+        < CALLS_AT_LEAST + CALLS_PER_CHARACTER * hams_graph.graph_spec_bytes_max
     )
 
 
 def test_a_spec_as_large_as_is_allowed_is_read() -> None:
-    config = {"table": "x" * (limits.graph_spec_bytes_max - 2000)}
+    config = {"table": "x" * (hams_graph.graph_spec_bytes_max - 2000)}
     assert problems(graph(operators=[model(config=config)])) == ()
-    too_much = {"table": "x" * limits.graph_spec_bytes_max}
+    too_much = {"table": "x" * hams_graph.graph_spec_bytes_max}
     assert len(problems(graph(operators=[model(config=too_much)]))) == 1
 
 

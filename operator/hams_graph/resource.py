@@ -8,9 +8,8 @@ fields mean *together* (names that resolve, edges that fit) is `validate`'s busi
 import enum
 from typing import cast
 
-from hams_operator import limits
-from hams_operator.graph.document import Document, Plain
-from hams_operator.graph.fields import (
+from hams_graph.document import Document, Plain
+from hams_graph.fields import (
     Choice,
     Duration,
     Flag,
@@ -24,11 +23,84 @@ from hams_operator.graph.fields import (
     Text,
     Whole,
     field_of,
+    list_items_max,
     part,
 )
-from hams_operator.graph.problems import Path, did_you_mean, shown
+from hams_graph.problems import Path, did_you_mean, shown
 from hams_protocol.graph import Join, Mode, Suspects, WhenLost, WhenUnprotected
 from hams_protocol.limits import attempts_alone_max, window_versions_max
+
+name_chars_max = 63
+"""Length of a graph's or operator's name: a DNS label (RFC 1123)."""
+
+tensor_name_chars_max = 128
+"""Length of a tensor's name."""
+
+operators_max = 64
+"""Operators of one graph."""
+
+shape_dims_max = 8
+"""Dimensions of one row of a tensor."""
+
+shape_dim_max = 2**31 - 1
+"""Size of one dimension."""
+
+frontends_max = 16
+"""Frontend instances; each holds every shard's log or a copy of it."""
+
+shards_max = 64
+"""Shards of the frontend's log."""
+
+managers_max = 9
+"""Manager instances."""
+
+instances_max = 64
+"""Active instances of a stateless operator, and its slots."""
+
+backups_max = 7
+"""Backups of one state: every version is copied to each."""
+
+standbys_max = 16
+"""Warmed standbys of one operator."""
+
+batch_rows_max = 65_536
+"""Largest `batch.maxRows`."""
+
+batch_delay_max_s = 10.0
+"""Largest `batch.maxDelay`."""
+
+request_timeout_min_s = 0.01
+request_timeout_max_s = 3600.0
+"""Bounds of `frontend.requestTimeout`."""
+
+suspect_after_min_s = 0.06
+suspect_after_max_s = 60.0
+"""Bounds of `recovery.suspectAfter`: at least two heartbeats must have been missed."""
+
+evict_after_min_s = 1.0
+evict_after_max_s = 86_400.0
+"""Bounds of `recovery.evictAfter`; Kubernetes counts whole seconds."""
+
+in_flight_max = 32_768
+"""Largest `frontend.maxInFlight`, per shard."""
+
+replies_kept_max = 1_000_000
+"""Largest `frontend.repliesKept`, per shard."""
+
+bytes_min = 4096
+bytes_max = 1 << 40
+"""Bounds of every amount of memory in a graph file."""
+
+checkpoint_every_min_s = 1.0
+checkpoint_every_max_s = 86_400.0
+"""Bounds of `stateful.checkpoint.every`."""
+
+checkpoints_kept_max = 100
+"""Largest `stateful.checkpoint.keep`."""
+
+feedback_hops_max = 64
+"""Largest `feedback.maxHops`."""
+
 
 GROUP = "hams.dev"
 VERSION = "v1alpha1"
@@ -92,13 +164,13 @@ class FeedbackTarget(enum.StrEnum):
 DNS_LABEL = Text(
     "a DNS label (lower-case letters, digits and inner hyphens, 63 characters at most)",
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?",
-    limits.name_chars_max,
+    name_chars_max,
     1,
 )
 TENSOR_NAME = Text(
     "a tensor name (letters, digits, _ . -, not starting with . or -)",
     r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
-    limits.tensor_name_chars_max,
+    tensor_name_chars_max,
     1,
 )
 _SECRET_NAME = Text("the name of a Secret", r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", 253, 1)
@@ -107,7 +179,7 @@ _ENTRYPOINT = Text(
 )
 _ENV_NAME = Text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", 256, 1)
 _DATATYPE = Choice(Datatype, _SLIPS)
-_BYTES = Quantity(limits.bytes_min, limits.bytes_max)
+_BYTES = Quantity(bytes_min, bytes_max)
 
 
 class Shape:
@@ -122,14 +194,14 @@ class Shape:
                 f"number), found {shown(value)}",
             )
             return UNKNOWN_SHAPE
-        if len(value) > limits.shape_dims_max:
-            notes.say(path, f"has {len(value)} dimensions, {limits.shape_dims_max} at most are allowed")
+        if len(value) > shape_dims_max:
+            notes.say(path, f"has {len(value)} dimensions, {shape_dims_max} at most are allowed")
             return UNKNOWN_SHAPE
         for position, size in enumerate(value):
             if (
                 isinstance(size, bool)
                 or not isinstance(size, int)
-                or not (size == -1 or 1 <= size <= limits.shape_dim_max)
+                or not (size == -1 or 1 <= size <= shape_dim_max)
             ):
                 notes.say(
                     (*path, position),
@@ -157,12 +229,12 @@ class Sources:
                 f"{'an empty list' if value == [] else shown(value)}",
             )
             return ()
-        if len(value) > limits.list_items_max:
-            notes.say(path, f"has {len(value)} items, {limits.list_items_max} at most are allowed")
-        for position, item in enumerate(value[: limits.list_items_max]):
+        if len(value) > list_items_max:
+            notes.say(path, f"has {len(value)} items, {list_items_max} at most are allowed")
+        for position, item in enumerate(value[:list_items_max]):
             if not isinstance(item, str):
                 notes.say((*path, position), f'expected "operator.tensor", found {shown(item)}')
-        return tuple(item if isinstance(item, str) else "" for item in value[: limits.list_items_max])
+        return tuple(item if isinstance(item, str) else "" for item in value[:list_items_max])
 
 
 SOURCES = Sources()
@@ -270,10 +342,10 @@ class Batch:
     """How units share a run of the model."""
 
     max_rows: int = field_of(
-        Whole(1, limits.batch_rows_max), default=64, about="rows of a batch; a larger request runs alone"
+        Whole(1, batch_rows_max), default=64, about="rows of a batch; a larger request runs alone"
     )
     max_delay_s: float = field_of(
-        Duration(0.0, limits.batch_delay_max_s),
+        Duration(0.0, batch_delay_max_s),
         default=0.002,
         about="how long a unit waits for company; 0 takes what is queued",
     )
@@ -283,7 +355,7 @@ class Batch:
 class Standby:
     """Warmed processes that wait for a role."""
 
-    hot: int = field_of(Whole(0, limits.standbys_max), default=0, about="how many")
+    hot: int = field_of(Whole(0, standbys_max), default=0, about="how many")
 
 
 @part
@@ -291,9 +363,9 @@ class Checkpoint:
     """Durable versions on disk, written by a backup."""
 
     every_s: float = field_of(
-        Duration(limits.checkpoint_every_min_s, limits.checkpoint_every_max_s), about="time between two"
+        Duration(checkpoint_every_min_s, checkpoint_every_max_s), about="time between two"
     )
-    keep: int = field_of(Whole(1, limits.checkpoints_kept_max), default=2, about="how many to keep")
+    keep: int = field_of(Whole(1, checkpoints_kept_max), default=2, about="how many to keep")
     dir: str = field_of(Text("a directory", r"[\s\S]+", 4096, 1), about="where to write them")
 
 
@@ -302,7 +374,7 @@ class Stateful:
     """What a stateful operator adds; its presence makes an operator stateful."""
 
     backups: int = field_of(
-        Whole(0, limits.backups_max), default=1, about="copies of the state beside the primary's"
+        Whole(0, backups_max), default=1, about="copies of the state beside the primary's"
     )
     window: int = field_of(
         Whole(1, window_versions_max), default=4, about="versions that may be executed but not yet durable"
@@ -325,7 +397,7 @@ class Feedback:
         Pairs(TENSOR_NAME, TENSOR_NAME), about="request tensor: output of this operator"
     )
     max_hops: int = field_of(
-        Whole(1, limits.feedback_hops_max), default=8, about="how deep; beyond it the reply is an error"
+        Whole(1, feedback_hops_max), default=8, about="how deep; beyond it the reply is an error"
     )
 
 
@@ -345,7 +417,7 @@ class Operator:
         cast(Rule[Stateful | None], Part(Stateful)), default=None, about="present if the model keeps state"
     )
     replicas: int = field_of(
-        Whole(1, limits.instances_max), default=1, about="active instances of a stateless operator"
+        Whole(1, instances_max), default=1, about="active instances of a stateless operator"
     )
     standby: Standby = field_of(
         Part(Standby), default=Standby(), about="warmed processes that wait for a role"
@@ -365,19 +437,19 @@ class Operator:
 class Frontend:
     """The inference endpoint."""
 
-    replicas: int = field_of(Whole(1, limits.frontends_max), default=2, about="frontend instances")
+    replicas: int = field_of(Whole(1, frontends_max), default=2, about="frontend instances")
     shards: int = field_of(
-        Whole(1, limits.shards_max),
+        Whole(1, shards_max),
         default=2,
         about="shards of the request log; fixed for the life of the graph",
     )
     request_timeout_s: float = field_of(
-        Duration(limits.request_timeout_min_s, limits.request_timeout_max_s),
+        Duration(request_timeout_min_s, request_timeout_max_s),
         default=30.0,
         about="after this a client gets 504",
     )
     max_in_flight: int = field_of(
-        Whole(1, limits.in_flight_max),
+        Whole(1, in_flight_max),
         default=1024,
         about="open requests per shard; beyond it a client gets 429",
     )
@@ -388,7 +460,7 @@ class Frontend:
         _BYTES, default=64 << 20, about="size of one request; beyond it a client gets 413"
     )
     replies_kept: int = field_of(
-        Whole(0, limits.replies_kept_max), default=10_000, about="replies kept per shard for repeated keys"
+        Whole(0, replies_kept_max), default=10_000, about="replies kept per shard for repeated keys"
     )
     replies_kept_bytes: int = field_of(_BYTES, default=64 << 20, about="memory of the replies kept per shard")
     token_secret: str = field_of(
@@ -419,7 +491,7 @@ class Managers:
     """Who confirms failures and moves roles."""
 
     replicas: int = field_of(
-        Whole(1, limits.managers_max), default=3, about="manager instances; all but one may fail"
+        Whole(1, managers_max), default=3, about="manager instances; all but one may fail"
     )
     pod_template: dict[str, Plain] = field_of(
         Json(("metadata", "spec")),
@@ -433,7 +505,7 @@ class Recovery:
     """What happens at a failure."""
 
     suspect_after_s: float = field_of(
-        Duration(limits.suspect_after_min_s, limits.suspect_after_max_s),
+        Duration(suspect_after_min_s, suspect_after_max_s),
         default=0.15,
         about="silence after which an instance is probed",
     )
@@ -452,7 +524,7 @@ class Recovery:
         Choice(WhenLost), default=WhenLost.STOP, about="whether a lost state stops the graph or starts over"
     )
     evict_after_s: float = field_of(
-        Duration(limits.evict_after_min_s, limits.evict_after_max_s),
+        Duration(evict_after_min_s, evict_after_max_s),
         default=30.0,
         about="Kubernetes only: how long pods stay on a node that is not ready or cannot be reached, once "
         "Kubernetes says so",
@@ -492,7 +564,7 @@ class Spec:
         Many(Part(ReplyTensor), "tensor of the reply", 1), about="tensors of the reply"
     )
     operators: tuple[Operator, ...] = field_of(
-        Many(Part(Operator), "operator", 1, limits.operators_max), about="the models"
+        Many(Part(Operator), "operator", 1, operators_max), about="the models"
     )
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from hams_operator import limits
-from hams_operator.graph import InvalidGraph
-from hams_operator.graph.document import read_text
+from hams_graph import InvalidGraph, document
+from hams_graph.document import read_text
 
 
 def values(text: str) -> object:
@@ -120,11 +119,11 @@ def test_what_is_not_plain_yaml_is_refused_with_its_place(text: str, message: st
 def test_a_file_that_unfolds_without_end_is_refused() -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 9))
     with pytest.raises(
-        InvalidGraph, match=f"the document unfolds to more than {limits.graph_file_values_max} values"
+        InvalidGraph, match=f"the document unfolds to more than {document.graph_file_values_max} values"
     ):
         read_text(f"l0: &l0 [1]\n{levels}", "ServiceGraph")
 
 
 def test_a_file_that_is_too_large_is_refused() -> None:
     with pytest.raises(InvalidGraph, match="larger than 1024 KiB"):
-        read_text("a: " + "x" * limits.graph_file_bytes_max, "ServiceGraph")
+        read_text("a: " + "x" * document.graph_file_bytes_max, "ServiceGraph")

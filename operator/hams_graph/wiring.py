@@ -10,12 +10,18 @@ import itertools
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from hams_operator import limits
-from hams_operator.graph import resource as rs
-from hams_operator.graph.fields import Notes
-from hams_operator.graph.problems import Path, did_you_mean, listed, nearest
+from hams_graph import resource as rs
+from hams_graph.fields import Notes
+from hams_graph.problems import Path, did_you_mean, listed, nearest
 from hams_protocol.graph import FRONTEND, Join
 from hams_protocol.ids import Lane
+
+operator_tensors_max = 1024
+"""Tensors that one operator takes, an upstream without a tensor counted with all of its outputs."""
+
+lanes_max = 64
+"""Executions of one operator for one request; nested Interleaves multiply them."""
+
 
 REQUEST = "request"
 """What a graph file calls the frontend as a source."""
@@ -107,10 +113,10 @@ def wire(resource: rs.ServiceGraph, notes: Notes) -> Wiring:
         wiring.edges.append({})
         for number, item in enumerate(op.inputs):
             _resolve_input(wiring, notes, position, number, item)
-            if sum(map(len, wiring.edges[position].values())) > limits.operator_tensors_max:
+            if sum(map(len, wiring.edges[position].values())) > operator_tensors_max:
                 notes.say(
                     (*operator_path(position), "inputs"),
-                    f"are more than {limits.operator_tensors_max} tensors; name those that the model needs",
+                    f"are more than {operator_tensors_max} tensors; name those that the model needs",
                 )
                 wiring.certain = False
                 break
@@ -296,11 +302,11 @@ def _lanes(wiring: Wiring, notes: Notes) -> None:
                         "join before the lanes part",
                     )
                     break
-        if len(lanes_in) > limits.lanes_max:
+        if len(lanes_in) > lanes_max:
             notes.say(
                 (*operator_path(position), "join"),
                 f'"{name}" would run {len(lanes_in)} times for one request (lanes multiply), at most '
-                f"{limits.lanes_max} are allowed",
+                f"{lanes_max} are allowed",
             )
             lanes_in = ((),)
         wiring.lanes[name] = lanes_in

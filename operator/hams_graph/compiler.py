@@ -3,9 +3,9 @@ and decides no default."""
 
 import json
 
-from hams_operator.graph import resource as rs
-from hams_operator.graph.document import Plain
-from hams_operator.graph.wiring import Wiring
+from hams_graph import resource as rs
+from hams_graph.document import Plain
+from hams_graph.wiring import Wiring
 from hams_protocol.graph import (
     FRONTEND,
     BatchPolicy,

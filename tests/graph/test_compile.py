@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hams_operator.graph import InvalidGraph, load, load_object, load_text, parse_text
-from hams_operator.graph.document import read_text
+from hams_graph import InvalidGraph, load, load_object, load_text, parse_text
+from hams_graph.document import read_text
 from hams_protocol.graph import (
     CLOSE,
     FEEDBACK,

@@ -3,10 +3,23 @@
 
 from dataclasses import dataclass
 
-from hams_operator import limits
-from hams_operator.graph.wiring import called
+from hams_graph.wiring import called
 from hams_protocol.graph import FRONTEND, Graph, Join, Mode, Operator
 from hams_protocol.topology import ReplicaSet
+
+# Estimates that `hams validate` shows: resident memory on x86-64, Python 3.11; the first three after 100,000
+# requests (docs/performance.md).
+frontend_memory_bytes = 105 << 20
+manager_memory_bytes = 67 << 20
+proxy_memory_bytes = 71 << 20
+etcd_memory_bytes = 40 << 20
+supervisor_memory_bytes = 50 << 20
+warmed_memory_bytes = 105 << 20
+"""Two processes from which others are forked: 80 that of the data plane, 25 that of models, which takes more
+if it imports torch."""
+
+own_processes = 4
+"""Of a local run, besides what the graph asks for: supervisor, etcd, two warmed processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +96,12 @@ def describe(graph: Graph) -> Description:
     operators = tuple(_describe(op) for op in data.operators)
     instances = sum(op.instances for op in operators)
     memory = (
-        limits.frontend_memory_bytes * data.frontend.replicas
-        + limits.manager_memory_bytes * data.managers
-        + limits.etcd_memory_bytes
-        + limits.supervisor_memory_bytes
-        + limits.warmed_memory_bytes
-        + limits.proxy_memory_bytes * instances
+        frontend_memory_bytes * data.frontend.replicas
+        + manager_memory_bytes * data.managers
+        + etcd_memory_bytes
+        + supervisor_memory_bytes
+        + warmed_memory_bytes
+        + proxy_memory_bytes * instances
     )
     held = (data.frontend.max_in_flight_bytes + data.frontend.replies_kept_bytes) * data.frontend.shards
     return Description(
@@ -106,7 +119,7 @@ def describe(graph: Graph) -> Description:
         frontends=data.frontend.replicas,
         shards=data.frontend.shards,
         managers=data.managers,
-        processes=2 * instances + data.frontend.replicas + data.managers + limits.own_processes,
+        processes=2 * instances + data.frontend.replicas + data.managers + own_processes,
         memory_bytes=memory,
         memory_bytes_max=memory + held * data.frontend.replicas,
         notes=tuple(_notes(graph)),
