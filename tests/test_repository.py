@@ -20,6 +20,7 @@ PACKAGES = [
     "sidecar/hams_sidecar",
     "sidecar/hams_sim",
     "operator/hams_graph",
+    "operator/hams_load",
     "operator/hams_operator",
     "model-sdk/hams_sdk",
 ]
@@ -147,13 +148,14 @@ KUBERNETES = {"kopf", "kubernetes"}
     ("folder", "forbidden"),
     [
         ("hams_graph", INPUT_OUTPUT),
+        ("hams_load", KUBERNETES),
         ("hams_operator/plan", INPUT_OUTPUT),
         ("hams_operator/manager", KUBERNETES),
         ("hams_operator/local", KUBERNETES),
     ],
 )
 def test_no_part_of_the_control_plane_reaches_beyond_its_task(folder: str, forbidden: set[str]) -> None:
-    """Graphs and plans are pure; managers and local clusters know no Kubernetes."""
+    """Graphs and plans are pure; load, managers and local clusters know no Kubernetes."""
     sources = sorted((ROOT / "operator" / folder).rglob("*.py"))
     assert sources
     reached = {

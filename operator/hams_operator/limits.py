@@ -125,22 +125,6 @@ long is killed."""
 
 # ---- load ----
 
-load_connections_max = 512
-"""Connections of `hams load`."""
-
-load_in_flight_max = 10_000
-"""Requests of `hams load` open at a time; those due beyond it are not sent and count as failed."""
-
-load_request_s = 30.0
-"""A request of `hams load` that has no answer for this long has failed."""
-
-load_pause_s = 0.01
-load_pause_max_s = 0.25
-"""Pause before a key is sent again, doubled each time up to the second."""
-
-resend_every = 10
-"""`--verify` sends each key of this row once more."""
-
 problems_shown_max = 10
 """Wrong replies and kinds of failures shown."""
 

@@ -20,6 +20,7 @@ OWN = {
     "hams_sidecar",
     "hams_sim",
     "hams_graph",
+    "hams_load",
     "hams_operator",
     "hams_compiled",
 }

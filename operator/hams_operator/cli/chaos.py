@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hams_graph import InvalidGraph, load_object
+from hams_load.inference import Client
+from hams_load.judge import shape_judge
+from hams_load.samples import samples
+from hams_load.traffic import Tally, Traffic, load_request_s
 from hams_operator.chaos.live import LiveRun, NotInTime, background
 from hams_operator.chaos.report import Fault, Report, at, gaps_ms, slowest_ms, summary
 from hams_operator.chaos.scenarios import CATALOGUE, Aim, Scenario, find
 from hams_operator.cli.cluster import Cluster, Target, connect, forwarded
-from hams_operator.cli.inference import Client
-from hams_operator.cli.load import check_token, check_url, shape_judge
+from hams_operator.cli.load import check_token, check_url
 from hams_operator.cli.output import CommandError, Output, complain, print_json
-from hams_operator.cli.samples import samples
-from hams_operator.cli.traffic import Tally, Traffic
 from hams_operator.controller.kube import KubeError
-from hams_operator.limits import chaos_settle_s, load_request_s, problems_shown_max
+from hams_operator.limits import chaos_settle_s, problems_shown_max
 from hams_operator.plan.names import HTTP_PORT
 from hams_protocol.graph import Graph
 

@@ -22,16 +22,17 @@ from pathlib import Path
 import numpy as np
 
 from hams_graph import load
-from hams_operator.cli.inference import Answer, Client, Tensor
+from hams_load.inference import Answer, Client, Tensor
+from hams_load.judge import shape_judge
+from hams_load.samples import samples
+from hams_load.traffic import Tally, Traffic, load_request_s, percentile
 from hams_operator.cli.inspect import end
 from hams_operator.cli.kill import pick, strike
-from hams_operator.cli.load import shape_judge, with_progress
+from hams_operator.cli.load import with_progress
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.cli.runs import choose, status_of
-from hams_operator.cli.samples import samples
-from hams_operator.cli.traffic import Tally, Traffic, percentile
 from hams_operator.cli.up import patience_s, start_detached
-from hams_operator.limits import demo_settle_s, demo_start_s, load_request_s, status_interval_s
+from hams_operator.limits import demo_settle_s, demo_start_s, status_interval_s
 from hams_operator.local.home import RunFile, running
 from hams_operator.local.observe import InstanceStatus, Status
 from hams_operator.local.run import Options, settled

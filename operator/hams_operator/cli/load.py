@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from hams_graph import InvalidGraph
 from hams_graph import load as load_graph
-from hams_operator.cli.http import endpoint
-from hams_operator.cli.inference import Answer, Client, Tensor
+from hams_load.http import endpoint
+from hams_load.inference import Client
+from hams_load.judge import shape_judge
+from hams_load.samples import samples
+from hams_load.traffic import Tally, Traffic, load_request_s, percentile
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
-from hams_operator.cli.samples import samples
-from hams_operator.cli.traffic import Judge, Tally, Traffic, percentile
-from hams_operator.limits import load_connect_s, load_request_s, problems_shown_max
+from hams_operator.limits import load_connect_s, problems_shown_max
 from hams_operator.local.home import GraphHome
 from hams_operator.plan.names import HTTP_PORT
-from hams_protocol.graph import Graph
 from hams_wire.history import HistoryError, HistoryWriter
 
 if TYPE_CHECKING:
@@ -163,39 +163,6 @@ async def check_answers(url: str) -> None:
     except OSError as error:
         complain(f"nothing answers at {url}: {os.strerror(error.errno) if error.errno else error}")
     writer.close()
-
-
-def shape_judge(graph: Graph) -> Judge:
-    """Declared names, datatypes and shapes, and as many rows as were sent; with lanes, any number of rows."""
-    specs = {}
-    for reply in graph.data.outputs:
-        outputs = [
-            next(item for item in graph.operators[op].outputs if item.name == name)
-            for op, name in reply.sources
-        ]
-        specs[reply.name] = (outputs[0].datatype, outputs[0].shape, reply.concat_lanes)
-
-    def judge(request: tuple[Tensor, ...], answer: Answer) -> str | None:
-        names = [item.name for item in answer.tensors]
-        if len(set(names)) != len(names):
-            return f"an output came twice: {', '.join(names)}"
-        for item in answer.tensors:
-            if item.name not in specs:
-                return f"output {item.name} is not declared"
-            datatype, shape, lanes = specs[item.name]
-            rows_right = lanes or item.shape[0] == request[0].shape[0]
-            fits = len(item.shape) == len(shape) + 1 and all(
-                dim in (-1, got) for dim, got in zip(shape, item.shape[1:], strict=True)
-            )
-            if item.datatype != datatype or not fits or not rows_right:
-                wanted = ["rows" if lanes else request[0].shape[0], *shape]
-                return (
-                    f"output {item.name}: expected {datatype} {wanted}, got {item.datatype} "
-                    f"{list(item.shape)}"
-                )
-        return None
-
-    return judge
 
 
 def as_json(tally: Tally) -> dict[str, object]:

@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from hams_load.errors import BadData
 from hams_operator.cli.output import CommandError, Output
 from hams_operator.extras import extra_of, missing, sentence
 from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE
@@ -524,14 +525,14 @@ def main() -> None:
     """Entry point of the console script."""
     try:
         app()
-    except CommandError as error:
-        _told(str(error), error.code)
+    except (CommandError, BadData) as error:
+        _told(str(error), _code(error))
     except ExceptionGroup as group:
-        complaints, others = group.split(CommandError)
+        complaints, others = group.split((CommandError, BadData))
         if complaints is None or others is not None:
             raise
         first = _first(complaints)
-        _told(str(first), first.code)
+        _told(str(first), _code(first))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:  # `hams logs | head`
@@ -552,7 +553,11 @@ def _told(message: str, code: int) -> NoReturn:
     raise SystemExit(code) from None
 
 
-def _first(group: "ExceptionGroup[CommandError]") -> CommandError:
+def _code(error: Exception) -> int:
+    return error.code if isinstance(error, CommandError) else 1
+
+
+def _first(group: "ExceptionGroup[Exception]") -> Exception:
     first = group.exceptions[0]
     return _first(first) if isinstance(first, ExceptionGroup) else first
 

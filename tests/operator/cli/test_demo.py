@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hams_load.traffic import Tally
 from hams_operator.cli import demo
 from hams_operator.cli.demo import Findings, Replies, Verdict
 from hams_operator.cli.output import CommandError
-from hams_operator.cli.traffic import Tally
 
 ROOT = Path(__file__).parents[3]
 
@@ -114,7 +114,15 @@ def test_an_installed_wheel_brings_the_example(tmp_path):
         names = archive.namelist()
         archive.extractall(site)
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {
-        *("hams_protocol", "hams_wire", "hams_sidecar", "hams_sim", "hams_graph", "hams_operator"),
+        *(
+            "hams_protocol",
+            "hams_wire",
+            "hams_sidecar",
+            "hams_sim",
+            "hams_graph",
+            "hams_load",
+            "hams_operator",
+        ),
     }
     example = site / "hams_operator" / "examples" / "digits"
     ours = ROOT / "examples" / "digits"

@@ -13,19 +13,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from hams_operator.cli.inference import Answer, Client, Tensor, digest
-from hams_operator.cli.output import CommandError
-from hams_operator.limits import (
-    load_in_flight_max,
-    load_pause_max_s,
-    load_pause_s,
-    load_request_s,
-    resend_every,
-)
+from hams_load.errors import BadData
+from hams_load.inference import Answer, Client, Tensor, digest
+from hams_load.judge import Judge
 from hams_wire.history import CallLine, HistoryWriter, RetLine
 
-Judge = Callable[[tuple[Tensor, ...], Answer], str | None]
-"""What is wrong with an answer; None: nothing."""
+load_in_flight_max = 10_000
+"""Requests of `hams load` open at a time; those due beyond it are not sent and count as failed."""
+
+load_request_s = 30.0
+"""A request of `hams load` that has no answer for this long has failed."""
+
+load_pause_s = 0.01
+load_pause_max_s = 0.25
+"""Pause before a key is sent again, doubled each time up to the second."""
+
+resend_every = 10
+"""`--verify` sends each key of this row once more."""
 
 
 @dataclass
@@ -89,11 +93,11 @@ class Traffic:
         self._open = 0
 
     async def run(self, stop: asyncio.Event | None = None) -> Tally:
-        """Send everything, or what is due until `stop` is set; wait for the last answer. Raises CommandError,
+        """Send everything, or what is due until `stop` is set; wait for the last answer. Raises BadData,
         of the source."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        trouble: CommandError | None = None
+        trouble: BadData | None = None
         async with asyncio.TaskGroup() as group:
             for number in range(self._count):
                 due = began + number / self._rate
@@ -103,7 +107,7 @@ class Traffic:
                     break
                 try:
                     tensors = next(self._source)
-                except CommandError as error:  # told alone, once every answer has come
+                except BadData as error:  # told alone, once every answer has come
                     trouble = error
                     break
                 self.tally.sent += 1

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from hams_operator.limits import load_connections_max
+load_connections_max = 512
+"""Connections of `hams load`."""
 
 
 class NoResponse(Exception):

@@ -14,16 +14,15 @@ from typing import cast
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from hams_operator.cli.inference import DTYPES, Array, Tensor, tensor
-from hams_operator.cli.output import complain
+from hams_load.errors import BadData
+from hams_load.inference import DTYPES, Array, Tensor, tensor
 from hams_protocol.graph import Graph, TensorSpec
 
 _VARIABLE_DIM = 4
 
 
 def samples(graph: Graph, file: Path, data: Path | None) -> Iterator[tuple[Tensor, ...]]:
-    """Requests without end, one after another. Raises CommandError: if already the first one cannot be had,
-    now."""
+    """Requests without end, one after another. Raises BadData: if already the first one cannot be had, now."""
     arrays = from_npz(data) if data is not None else from_module(graph, file)
     requests = _requests(graph, generated(graph) if arrays is None else arrays)
     return itertools.chain((next(requests),), requests)
@@ -35,14 +34,14 @@ def _requests(graph: Graph, arrays: Iterator[dict[str, Array]]) -> Iterator[tupl
         try:
             sample = next(arrays)
         except StopIteration:
-            complain(f"data ended after {number} requests: expected some without end")
+            raise BadData(f"data ended after {number} requests: expected some without end") from None
         except Exception as error:  # noqa: BLE001 - data.py is the user's own code and may raise anything
-            complain(f"data cannot be had: {type(error).__name__}: {error}")
+            raise BadData(f"data cannot be had: {type(error).__name__}: {error}") from None
         number += 1
         try:
             yield as_request(graph, _arrays(sample))
         except ValueError as error:
-            complain(f"data does not fit the graph: {error}")
+            raise BadData(f"data does not fit the graph: {error}") from None
 
 
 def _arrays(value: object) -> Mapping[str, Array]:
@@ -81,7 +80,9 @@ def from_npz(path: Path) -> Iterator[dict[str, Array]]:
     try:
         loaded = np.load(path, allow_pickle=False)
         if not isinstance(loaded, NpzFile):
-            complain(f"--data {path}: expected a .npz file of plain arrays, found a single array (.npy)")
+            raise BadData(
+                f"--data {path}: expected a .npz file of plain arrays, found a single array (.npy)"
+            ) from None
         with loaded as found:
             arrays = {name: found[name] for name in found.files}
     except (
@@ -95,13 +96,13 @@ def from_npz(path: Path) -> Iterator[dict[str, Array]]:
         why = (
             error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
         )
-        complain(f"--data {path}: expected a .npz file of plain arrays: {why}")
+        raise BadData(f"--data {path}: expected a .npz file of plain arrays: {why}") from None
     rows = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(rows) != 1 or rows == {0}:
-        complain(
+        raise BadData(
             f"--data {path}: expected arrays with one common number of rows above 0, found "
             f"{sorted(rows) or 'no array'}"
-        )
+        ) from None
     return (
         {name: array[row : row + 1] for name, array in arrays.items()}
         for row in itertools.cycle(range(rows.pop()))
@@ -124,10 +125,10 @@ def from_module(graph: Graph, file: Path) -> Iterator[dict[str, Array]] | None:
         )
         return None if stream is None else iter(stream())
     except Exception as error:  # noqa: BLE001 - data.py is the user's own code and may raise anything
-        complain(
+        raise BadData(
             f"{name} in {folder} cannot be used: {type(error).__name__}: {error}; give requests with --data "
             "FILE.npz"
-        )
+        ) from None
 
 
 def generated(graph: Graph, seed: int = 0) -> Iterator[dict[str, Array]]:

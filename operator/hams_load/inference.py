@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hams_operator.cli.http import NoResponse, Pool, Response
+from hams_load.http import NoResponse, Pool, Response
 from hams_wire.history import tensor_digest
 
 Array = npt.NDArray[np.generic]

@@ -1,0 +1,44 @@
+"""The client of the inference endpoint."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from hams_load.inference import Client, tensor
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([[True, False]]), np.array([b"a", b""], object)],
+)
+def test_tensors_come_back_as_they_went(array):
+    datatype = {"f": "FP32", "b": "BOOL", "O": "BYTES"}[array.dtype.kind]
+    back = tensor("t", datatype, array).array()
+    assert back.shape == array.shape
+    assert back.tolist() == array.tolist()
+
+
+async def test_a_token_is_borne_by_each_request_and_none_by_default():
+    said: list[bytes] = []
+
+    async def one(reader, writer):
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            said.append(head)
+            length = next(
+                int(line.partition(b":")[2])
+                for line in head.split(b"\r\n")
+                if line.lower().startswith(b"content-length")
+            )
+            await reader.readexactly(length)
+            writer.write(b'HTTP/1.1 401 Unauthorized\r\ncontent-length: 14\r\n\r\n{"error": "x"}')
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    asked = (tensor("x", "FP32", np.zeros(1, np.float32)),)
+    async with Client(url, "g", 5) as without, Client(url, "g", 5, "secret") as bearing:
+        answers = [await client.infer(asked, "key") for client in (without, bearing)]
+    server.close()
+    assert [b"authorization" in head.lower() for head in said] == [False, True]
+    assert b"authorization: Bearer secret\r\n" in said[1]
+    assert [(answer.status, answer.error, answer.again) for answer in answers] == [(401, "x", False)] * 2
