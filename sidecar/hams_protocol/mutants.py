@@ -69,6 +69,7 @@ REGISTRY: dict[str, str] = {
     "the successor may have died "
     "(section 7)",
     "leaves-at-once": "a backup that is drained ends before the topology has let it go (section 7)",
+    "lost-probe-counts": "a probe that was lost with its connection counts as unanswered (section 6)",
     "longest-log-wins": "a shard's new owner keeps entries above the end, which others do not hold (section "
     "5)",
     "key-table-not-derived": "a shard's new owner does not know the keys that its log holds (section 5)",

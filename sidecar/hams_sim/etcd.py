@@ -6,6 +6,7 @@ its state. Trouble is drawn from the seed: requests and replies are lost (their 
 shell reads again), etcd is away for a while.
 """
 
+from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ class Etcd:
         self.lose_request = 0.0
         self.lose_reply = 0.0
         self.proposed: dict[int, Topology] = {}
+        self.about_to_propose: Topology | None = None
         self.ends: dict[str, dict[int, int]] = {}
         self.epochs: dict[tuple[str, int], tuple[str | None, int]] = {}
         self._proposal = 0
@@ -58,6 +60,14 @@ class Etcd:
             raise Broken("I6", f"{node.id} has {len(node.proposals)} proposals under way")
         if len(node.proposals) == 1:
             self._begin(node)
+
+    @property
+    def possible(self) -> Iterator[Topology]:
+        """The topology, and every one that may follow it without another word of who proposes it."""
+        yield self.topology
+        yield from self.proposed.values()
+        if self.about_to_propose is not None:
+            yield self.about_to_propose
 
     def _answered(self, node: "Node", event: CasDone | CasFailed | CasUnknown) -> None:
         node.proposals.popleft()

@@ -11,6 +11,7 @@ from hams_protocol.deps import Dep
 from hams_protocol.effects import BatchUnit, NoteDurable
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import WhenUnprotected
+from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.stateless import StatelessMachine
@@ -255,20 +256,28 @@ class Truth:
 
     def may_hurt(self, node: Node) -> bool:
         """Whether the protocol tolerates the loss of this instance now: every state it holds has another
-        sound holder."""
+        sound holder, which no manager is about to replace."""
         if node.of == MANAGER:
             return any(
                 other.sound and not other.etcd_cut and other is not node
                 for other in self._world.living()
                 if other.of == MANAGER
             )
-        for topology in (self._world.etcd.topology, *self._world.etcd.proposed.values()):
+        replaced = {
+            name
+            for other in self._world.living()
+            if isinstance(other.machine, ManagerMachine)
+            for name in other.machine.to_replace
+        }
+        for topology in self._world.etcd.possible:
             for item in topology.sets:
                 if node.id in item.holders:
                     others = [
                         self._world.nodes[name]
                         for name in item.members
-                        if name != node.id and self._has_state(item, self._world.nodes[name])
+                        if name != node.id
+                        and name not in replaced
+                        and self._has_state(item, self._world.nodes[name])
                     ]
                     keepers = [self._world.nodes[name] for name in item.keepers if name != node.id]
                     if not any(other.sound and self.model_ready(other) for other in others) and not any(

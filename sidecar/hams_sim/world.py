@@ -301,7 +301,9 @@ class World:
                 trigger.count -= 1
                 if trigger.count <= 0:
                     node.trigger = None
+                    self.etcd.about_to_propose = effect.topology if type(effect) is Propose else None
                     trigger.strike()
+                    self.etcd.about_to_propose = None
                     if not node.alive:
                         return False
             if type(effect) is Send:

@@ -662,6 +662,34 @@ def test_a_keeper_is_not_revoked_on_the_word_of_a_primary_that_is_gone_since():
     assert not revokes(rig), "it answers, and has the state"
 
 
+def keeper_of_a_lost_state(refused):
+    """Its primary is revoked and nobody holds the state but the keeper, which fails its probe."""
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    rig.step(MembersChanged((member("F-1"), member("p-2"), Member("m-1", "manager", ""))))
+    rig.learn(topo(4, KEPT_BY_P, P_SLOT, revoked=("q-1", "q-2")))
+    rig.step(PeerDown("p-1", refused=refused))
+    for _ in range(4):
+        rig.after(0.3)
+    lost = of(rig.all, Propose)[-1].topology
+    assert lost.find("q").lost
+    assert not revokes(rig)
+    rig.step(CasDone(lost, lost.generation))
+    return rig
+
+
+def test_a_keeper_of_a_lost_state_that_only_hangs_is_waited_for():
+    rig = keeper_of_a_lost_state(refused=False)
+    for _ in range(int(limits.hung_wait_s) - 1):
+        rig.after(1.0)
+    assert not revokes(rig), "it may wake up and have the state"
+    rig.after(1.1)
+    assert revokes(rig), "its slot does not wait for ever"
+
+
+def test_a_keeper_of_a_lost_state_where_nobody_listens_any_more_is_revoked_at_once():
+    assert revokes(keeper_of_a_lost_state(refused=True))
+
+
 def goes_back():
     """The primary has a fresh model and must go back by itself; it retains versions 6 and 8, and 6 has only
     durable dependencies."""

@@ -8,7 +8,7 @@ from kit import Rig, dep, graph, of, op, rset, table, topo
 from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteLost, Propose, Send
-from hams_protocol.events import CasDone, CasFailed, CasUnknown, Late, PeerDown, Tick
+from hams_protocol.events import CasDone, CasFailed, CasUnknown, Late, PeerDown, PeerUp, Tick
 from hams_protocol.graph import FRONTEND, Graph, WhenLost
 from hams_protocol.messages import (
     KEPT,
@@ -135,6 +135,19 @@ def test_a_silent_suspect_is_confirmed_by_a_manager_that_has_learnt_long_patienc
     for _ in range(30):
         rig.after(0.1)
     assert freezes(rig.all)
+
+
+def test_a_probe_is_sent_once_more_when_the_suspects_connection_is_back_for_the_first_may_be_lost_with_it():
+    rig = manager(P, Q, S)
+    rig.step(PeerDown("p-1", refused=False))
+    asked = probes(rig)
+    rig.all.clear()
+    rig.step(PeerUp("p-1"))
+    assert probes(rig) == {"p-1": asked["p-1"]}
+    rig.get("p-1", ProbeAnswer(asked["p-1"], Health.HEALTHY, 1))
+    rig.all.clear()
+    rig.step(PeerUp("p-1"))
+    assert not probes(rig), "nobody suspects it any more"
 
 
 def test_the_last_replica_of_a_state_is_never_revoked():

@@ -134,12 +134,11 @@ class Losses:
         `Stop` leaves it to a person."""
         notes: list[Effect] = []
         restarts = self._m.graph.data.recovery.when_lost is WhenLost.RESTART
-        self._note_losses(now)
         for item in topology.sets:
             if not item.lost:
                 continue
             untouched = not item.may_restart and self._is_untouched(item, now)
-            decided = item.may_restart or untouched or (restarts and not self._may_wake_up(item, now))
+            decided = item.may_restart or untouched or (restarts and not self._may_any_wake_up(item, now))
             if not decided:
                 continue
             of = item.name if item.name in self._m.graph.operators else FRONTEND
@@ -161,16 +160,19 @@ class Losses:
                 topology = topology.with_set(replace(restarted, restarted_in=restarted.epoch))
         return topology, notes
 
-    def _note_losses(self, now: float) -> None:
-        """Since when this manager knows of losses."""
+    def learn(self, now: float) -> None:
+        """The manager has learnt another topology: since when it knows of which losses."""
         lost = [item.name for item in self._m.knowledge.topology.sets if item.lost]
         self._lost_since = {name: self._lost_since.get(name, now) for name in lost}
 
-    def _may_wake_up(self, item: ReplicaSet, now: float) -> bool:
-        """A hang is no death: of a member whose address refuses connections nothing is left, a silent one may
-        come back with its state."""
-        holders = [member for member in item.holders if member not in self._m.knowledge.topology.revoked]
-        if all(self._m.is_refused(member) for member in holders) or mutants.on("hung-is-dead"):
+    def _may_any_wake_up(self, item: ReplicaSet, now: float) -> bool:
+        revoked = self._m.knowledge.topology.revoked
+        return any(member not in revoked and self.may_wake_up(item, member, now) for member in item.holders)
+
+    def may_wake_up(self, item: ReplicaSet, holder: InstanceId, now: float) -> bool:
+        """Whether a holder of a lost state may come back with it. A hang is no death: of one whose address
+        refuses connections nothing is left, a silent one is waited for."""
+        if self._m.is_refused(holder) or mutants.on("hung-is-dead"):
             return False
         return now < self._lost_since.get(item.name, now) + limits.hung_wait_s
 
@@ -184,7 +186,7 @@ class Losses:
     def _is_untouched(self, item: ReplicaSet, now: float) -> bool:
         """Whether an operator's lost state is still as its model made it: then nothing is lost, and it begins
         again without a person."""
-        if item.name not in self._m.graph.operators or self._may_wake_up(item, now):
+        if item.name not in self._m.graph.operators or self._may_any_wake_up(item, now):
             return False
         return self._logs.are_empty or mutants.on("begins-again-unasked")
 
@@ -196,7 +198,7 @@ class Losses:
             and not item.may_restart
             and item.name in self._m.graph.operators
             and assign.unburdened(self._m.members, item.name, item, topology)
-            and not self._may_wake_up(item, now)
+            and not self._may_any_wake_up(item, now)
             for item in topology.sets
         )
         if not waits or not self._m.leader:

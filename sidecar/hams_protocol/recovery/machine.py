@@ -186,6 +186,11 @@ class ManagerMachine:
         """Who is suspected now, and of what: for who tells people."""
         return {name: item.reason for name, item in self._suspicions.items()}
 
+    @property
+    def to_replace(self) -> frozenset[InstanceId]:
+        """Whom the attempt that is under way replaces, whatever they say from now on."""
+        return frozenset() if self._attempt is None else self._attempt.to_replace
+
     def _rank(self) -> int:
         """Position among the managers that can act; broken or revoked ones do not count."""
         revoked = self.knowledge.topology.revoked
@@ -223,7 +228,7 @@ class ManagerMachine:
         if isinstance(event, PeerUp):
             self._down.pop(event.peer, None)
             self._met.add(event.peer)
-            return []
+            return self._ask_again(event.peer, now)
         if isinstance(event, Late):
             self._late(event.by_s, now)
         return []
@@ -233,6 +238,7 @@ class ManagerMachine:
         if self.knowledge.learn(topology, revision):
             self._attempt = None
             self._needed_since = FOREVER
+            self._losses.learn(now)
             roles = assign.involved(topology)
             self._suspicions = {
                 name: item
@@ -343,7 +349,9 @@ class ManagerMachine:
 
     def _probes(self, suspicion: Suspicion, now: float) -> list[Effect]:
         """Ask the suspect itself, and who could take over."""
-        sets = [item for item in self.knowledge.topology.sets if self._is_needed(suspicion.instance, item)]
+        sets = [
+            item for item in self.knowledge.topology.sets if self._is_needed(suspicion.instance, item, now)
+        ]
         revoked = self.knowledge.topology.revoked
         successors = [
             item.primary for item in sets if item.primary is not None and item.primary not in revoked
@@ -355,6 +363,15 @@ class ManagerMachine:
         for peer in asked:
             self._patience.asked(peer, now)
         return [Send(peer, Probe(suspicion.nonce)) for peer in asked]
+
+    def _ask_again(self, peer: InstanceId, now: float) -> list[Effect]:
+        """A suspect's probe, once its connection is there: the first may have been lost with the one before,
+        and silence would count against it."""
+        suspicion = self._suspicions.get(peer)
+        if suspicion is None or mutants.on("lost-probe-counts"):
+            return []
+        self._patience.asked(peer, now)
+        return [Send(peer, Probe(suspicion.nonce))]
 
     def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> list[Effect]:
         self._answered_at[sender] = now
@@ -454,7 +471,7 @@ class ManagerMachine:
             return instances
         out = {*self._suspicions, *topology.revoked}
         for suspicion in self._confirmed(now):
-            needed = [item for item in topology.sets if self._is_needed(suspicion.instance, item)]
+            needed = [item for item in topology.sets if self._is_needed(suspicion.instance, item, now)]
             if any(item.primary == suspicion.instance for item in topology.sets):
                 joint = all(
                     item.primary == suspicion.instance and self._may_freeze(item, out, now) for item in needed
@@ -486,24 +503,25 @@ class ManagerMachine:
                 replaced = all(
                     self._has_successor(item, suspicion)
                     for item in topology.sets
-                    if self._is_needed(suspicion.instance, item)
+                    if self._is_needed(suspicion.instance, item, now)
                 )
             else:
-                needed = any(self._is_needed(suspicion.instance, item) for item in topology.sets)
+                needed = any(self._is_needed(suspicion.instance, item, now) for item in topology.sets)
                 owns = self._owns_slot(suspicion.instance)
                 replaced = not needed and owns and self._has_substitute(suspicion)
             if replaced:
                 instances.add(suspicion.instance)
         return instances
 
-    def _is_needed(self, instance: InstanceId, item: ReplicaSet) -> bool:
+    def _is_needed(self, instance: InstanceId, item: ReplicaSet, now: float) -> bool:
         """Whether the set needs another replica before this one may go: it leads the set, or backs one that
         has lost its primary, or keeps one whose primary has not just said that it has the state: that may be
-        dead, or waiting for the keeper's copy."""
+        dead, or waiting for the keeper's copy. A keeper of a lost state counts while it may have it."""
         if mutants.on("revoke-last-replica"):
             return False
         revoked = self.knowledge.topology.revoked
-        keeps = instance in item.keepers and not item.lost and not self._has_just_led(item, instance)
+        has_state = not item.lost or self._losses.may_wake_up(item, instance, now)
+        keeps = instance in item.keepers and has_state and not self._has_just_led(item, instance)
         return item.primary == instance or keeps or (instance in item.in_sync and item.primary in revoked)
 
     def _has_just_led(self, item: ReplicaSet, suspect: InstanceId) -> bool:
