@@ -6,7 +6,6 @@ its state. Trouble is drawn from the seed: requests and replies are lost (their 
 shell reads again), etcd is away for a while.
 """
 
-from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -60,14 +59,6 @@ class Etcd:
             raise Broken("I6", f"{node.id} has {len(node.proposals)} proposals under way")
         if len(node.proposals) == 1:
             self._begin(node)
-
-    @property
-    def possible(self) -> Iterator[Topology]:
-        """The topology, and every one that may follow it without another word of who proposes it."""
-        yield self.topology
-        yield from self.proposed.values()
-        if self.about_to_propose is not None:
-            yield self.about_to_propose
 
     def _answered(self, node: "Node", event: CasDone | CasFailed | CasUnknown) -> None:
         node.proposals.popleft()

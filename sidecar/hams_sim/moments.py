@@ -22,7 +22,7 @@ def late_return(rng: Random, graph: Graph, span: float) -> list[Fault]:
             rng.uniform(0, span),
             rng.choice(("pause-late", "isolate-late")),
             rng.choice(names),
-            span_s=rng.uniform(0.2, 0.6),
+            span_s=rng.uniform(0.3, 0.9),
             way=rng.choice((1, 3)),
         )
         for _ in range(4)
@@ -38,7 +38,7 @@ def late_fan(rng: Random, graph: Graph, span: float) -> list[Fault]:
             "pause-late",
             f"primary:{op}",
             trigger=rng.choice(("", "Deliver", "StartBatch")),
-            span_s=rng.uniform(0.2, 0.5),
+            span_s=rng.uniform(0.3, 0.8),
         )
         for _ in range(3)
     ]

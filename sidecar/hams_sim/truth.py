@@ -11,6 +11,7 @@ from hams_protocol.deps import Dep
 from hams_protocol.effects import BatchUnit, NoteDurable
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import WhenUnprotected
+from hams_protocol.ids import InstanceId
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateful.keeper import Keeper
@@ -263,13 +264,8 @@ class Truth:
                 for other in self._world.living()
                 if other.of == MANAGER
             )
-        replaced = {
-            name
-            for other in self._world.living()
-            if isinstance(other.machine, ManagerMachine)
-            for name in other.machine.to_replace
-        }
-        for topology in self._world.etcd.possible:
+        replaced = self._to_be_replaced()
+        for topology in (self._world.etcd.topology, *self._world.etcd.proposed.values()):
             for item in topology.sets:
                 if node.id in item.holders:
                     others = [
@@ -290,6 +286,15 @@ class Truth:
                 if node.kept is not None and node.kept in item.members:
                     return False
         return True
+
+    def _to_be_replaced(self) -> set[InstanceId]:
+        """Whom a manager is about to revoke, whatever happens now."""
+        about_to_propose = self._world.etcd.about_to_propose
+        names = set() if about_to_propose is None else {*about_to_propose.revoked}
+        for other in self._world.living():
+            if isinstance(other.machine, ManagerMachine):
+                names |= other.machine.to_replace
+        return names
 
     def _has_state(self, item: ReplicaSet, member: Node) -> bool:
         """Whether a member holds the state: a fresh primary does not before its keeper has given it (section
