@@ -260,6 +260,7 @@ class Faults:
             node.trigger = None
         for undo in list(self._undo.values()):
             undo()
+        self.world.network.let_all_go()
         self._undo.clear()
 
     # -- who -------------------------------------------------------------------------------------------------

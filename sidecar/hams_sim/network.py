@@ -86,6 +86,8 @@ class Network:
         self.echo = 0.0
         self.mute = 0.0
         self.adversary = Adversary(rng)
+        self._held: dict[int, tuple[Link, int, Message]] = {}
+        self._holds = 0
 
     def link(self, sender: "Node", receiver: "Node") -> Link:
         """The link, made at the first use."""
@@ -122,7 +124,7 @@ class Network:
             held = self.adversary.delay(sender, link.receiver, message)
             if held is not None:
                 if held >= 0:
-                    self._push(link, message, now + link.delay + held)
+                    self._hold(link, message, held)
                 return
         if self.echo and rng.random() < self.echo:
             self._push(link, message, now + link.delay + limits.echo_s * rng.random())
@@ -158,6 +160,21 @@ class Network:
 
     def _push(self, link: Link, message: Message, at: float) -> None:
         self.world.at(at, self._arrive, link, link.life, message)
+
+    def _hold(self, link: Link, message: Message, held_s: float) -> None:
+        self._holds += 1
+        self._held[self._holds] = (link, link.life, message)
+        self.world.at(self.world.now + link.delay + held_s, self._let_go, self._holds)
+
+    def _let_go(self, number: int) -> None:
+        held = self._held.pop(number, None)
+        if held is not None:
+            self._arrive(*held)
+
+    def let_all_go(self) -> None:
+        """Faults have ended: what was held back is on its way, as if it had just been sent."""
+        for number, (link, _, _) in self._held.items():
+            self.world.after(link.delay, self._let_go, number)
 
     def _arrive(self, link: Link, life: int, message: Message) -> None:
         if link.life != life or not link.receiver.alive:

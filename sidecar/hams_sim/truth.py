@@ -278,6 +278,7 @@ class Truth:
                     keepers = [self._world.nodes[name] for name in item.keepers if name != node.id]
                     if not any(other.sound and self.model_ready(other) for other in others) and not any(
                         keeper.sound
+                        and keeper.id not in replaced
                         and keeper.id not in topology.revoked
                         and self._stays(item, self._world.nodes[item.primary or node.id], keeper)
                         for keeper in keepers
