@@ -6,6 +6,8 @@ file.
     load_object(object)         the same for an object as Kubernetes hands it out
     describe(graph)             what the graph means: operators, roles, processes, memory
 
+`hams_graph.wholeness` says what a graph that runs lacks.
+
 `hams_protocol.graph.Graph` is what comes out; it is right by construction, and nothing behind this package
 validates it again.
 """
@@ -13,12 +15,13 @@ validates it again.
 from pathlib import Path
 
 from hams_graph.compiler import compile_graph
-from hams_graph.describe import NOT_ASKED_FOR, Description, describe, not_asked_for, too_few_copies
+from hams_graph.describe import Description, describe
 from hams_graph.document import Document, Plain, fits, out_of_bounds, read_text
 from hams_graph.fields import Notes, TooManyProblems
 from hams_graph.problems import InvalidGraph, Problem, spell
 from hams_graph.resource import API_VERSION, KIND, ServiceGraph, read_resource
 from hams_graph.validate import RESERVED, check
+from hams_graph.wholeness import NOT_ASKED_FOR, not_asked_for
 from hams_graph.wiring import Wiring
 from hams_protocol.graph import Graph
 
@@ -45,7 +48,6 @@ __all__ = [
     "parse_object",
     "parse_text",
     "read_place",
-    "too_few_copies",
 ]
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from hams_graph.wiring import called
 from hams_protocol.graph import FRONTEND, Graph, Join, Mode, Operator
-from hams_protocol.topology import ReplicaSet
 
 # Estimates that `hams validate` shows: resident memory on x86-64, Python 3.11; the first three after 100,000
 # requests (docs/performance.md).
@@ -59,35 +58,6 @@ class Description:
     memory_bytes: int
     memory_bytes_max: int
     notes: tuple[str, ...]
-
-
-NOT_ASKED_FOR = "NotAskedFor"
-"""Reason of Redundant=False when the graph asks for no copies: it will not become True."""
-
-
-def not_asked_for(graph: Graph) -> str:
-    """What of a graph has no copy by its own wish; empty if everything has one."""
-    data = graph.data
-    if data.mode is Mode.NONE:
-        return "mode None keeps no replicas"
-    for op in data.operators:
-        if op.stateful and op.backups == 0:
-            return f"{op.name} asks for no backups"
-    return (
-        "frontend.replicas is 1: accepted requests and kept replies have no copy"
-        if data.frontend.replicas == 1
-        else ""
-    )
-
-
-def too_few_copies(name: str, replica_set: ReplicaSet, wanted: int, noun: str = "backups") -> str:
-    """Why the set `name` has fewer copies in sync than `wanted`, and who keeps its state meanwhile; empty if
-    it has enough."""
-    if len(replica_set.in_sync) >= wanted:
-        return ""
-    missing = f"{name} has {len(replica_set.in_sync)} of {wanted} {noun} in sync"
-    keeper = f"; {replica_set.keepers[0]} keeps a copy of the state meanwhile" if replica_set.keepers else ""
-    return missing + keeper
 
 
 def describe(graph: Graph) -> Description:

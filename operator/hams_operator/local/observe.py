@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from hams_graph import NOT_ASKED_FOR, not_asked_for, too_few_copies
+from hams_graph.wholeness import NOT_ASKED_FOR, READY, REDUNDANT, Serving, wholeness, why_not
 from hams_operator.limits import payload_bytes_max, status_etcd_s, status_probe_again_s, status_probe_s
 from hams_operator.local.processes import alive
-from hams_protocol.graph import FRONTEND, Graph, Mode
+from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Health, Message, Probe, ProbeAnswer, RoleReport
 from hams_protocol.topology import Topology, allow_restart
@@ -29,7 +29,6 @@ from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import HeapFactory
 
 MANAGER = "manager"
-DEGRADED = "Degraded"
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -363,19 +362,15 @@ class Observer:
         failures: tuple[FailureInfo, ...],
         away: str,
     ) -> tuple[Condition, ...]:
-        ready = self._why_not_ready(topology, answers)
+        lacks = wholeness(self._graph, topology, serving_of(topology, answers, away))
+        ready, redundant = why_not(READY, lacks), why_not(REDUNDANT, lacks)
         if ready is not None and failures:
             ready = failures[0].reason, failures[0].sentence()
-        redundant = (
-            ("EtcdAway", f"nothing can be moved: {away}")
-            if away
-            else self._why_not_redundant(topology, answers)
-        )
         missing = ready or redundant
         busy = missing is not None and missing[0] != NOT_ASKED_FOR
         return (
-            _condition("Ready", ready, "Serving"),
-            _condition("Redundant", redundant, "InSync"),
+            _condition(READY, ready, "Serving"),
+            _condition(REDUNDANT, redundant, "InSync"),
             Condition(
                 "Progressing",
                 "True" if busy else "False",
@@ -384,64 +379,18 @@ class Observer:
             ),
         )
 
-    def _why_not_ready(
-        self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]
-    ) -> tuple[str, str] | None:
-        for name in (
-            *(op.name for op in self._graph.data.operators if op.stateful),
-            *self._graph.shard_names,
-        ):
-            replica_set = topology.find(name)
-            if replica_set.lost:
-                decide = (
-                    "it begins again"
-                    if replica_set.may_restart
-                    else f"to begin it again: hams restart {name}"
-                )
-                return "StateLost", f"no replica of the state of {name} is left; {decide}"
-            if replica_set.primary is None:
-                return "NoPrimary", f"{name} has no primary yet"
-            if not _serves(answers.get(replica_set.primary), name, replica_set.epoch):
-                return "NotServing", f"{replica_set.primary}, primary of {name}, does not serve it yet"
-        for op in self._graph.data.operators:
-            if op.stateful:
-                continue
-            slots = topology.table(op.name).slots
-            if len(slots) < op.slots:
-                return "NoActive", f"{op.name} has no active instance yet"
-            for number, slot in enumerate(slots):
-                if slot.instance is None or not _serves(answers.get(slot.instance), op.name, 0):
-                    return "NotServing", f"slot {number} of {op.name} is not served"
-        return None
 
-    def _why_not_redundant(
-        self, topology: Topology, answers: dict[InstanceId, ProbeAnswer]
-    ) -> tuple[str, str] | None:
-        if self._graph.data.mode is Mode.NONE:
-            return NOT_ASKED_FOR, not_asked_for(self._graph)
-        for op in self._graph.data.operators:
-            if op.stateful and (few := too_few_copies(op.name, topology.find(op.name), op.backups)):
-                return DEGRADED, few
-            owners = [slot.instance for slot in topology.table(op.name).slots]
-            if not op.stateful and len(set(owners)) < min(op.slots, len(owners)):
-                return DEGRADED, f"an instance of {op.name} has more than one slot"
-            spare = sum(
-                1
-                for answer in answers.values()
-                for role in answer.roles
-                if role.name == op.name and role.role == "standby" and role.ready
-            )
-            if spare < op.hot_standbys:
-                return DEGRADED, f"{op.name} has {spare} of {op.hot_standbys} standbys warm"
-        backups = self._graph.data.frontend.replicas - 1
-        for name in self._graph.shard_names:
-            if few := too_few_copies(f"shard {name}", topology.find(name), backups, "copies"):
-                return DEGRADED, few
-        silent = [member for item in topology.sets for member in item.members if member not in answers]
-        if silent:
-            return DEGRADED, f"{silent[0]} does not answer"
-        wish = not_asked_for(self._graph)
-        return (NOT_ASKED_FOR, wish) if wish else None
+def serving_of(topology: Topology, answers: Mapping[InstanceId, ProbeAnswer], away: str) -> Serving:
+    """What instances say of themselves; a silent one takes no part."""
+
+    def serves(name: InstanceId, of: str) -> bool:
+        return _serves(answers.get(name), of, topology.find(of).epoch)
+
+    def warm(op: str) -> int:
+        roles = (role for answer in answers.values() for role in answer.roles if role.name == op)
+        return sum(role.role == "standby" and role.ready for role in roles)
+
+    return Serving(serves, answers.__contains__, warm, away)
 
 
 def losses_of(graph: Graph, topology: Topology) -> tuple[Loss, ...]:

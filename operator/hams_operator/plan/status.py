@@ -13,11 +13,23 @@ that is not what is asked for, they name the generation that runs.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from hams_graph import NOT_ASKED_FOR, not_asked_for, too_few_copies
+from hams_graph.wholeness import (
+    DEGRADED,
+    NOT_ASKED_FOR,
+    READY,
+    REDUNDANT,
+    STATE_LOST,
+    Lack,
+    Serving,
+    copies_wanted,
+    wholeness,
+    why_not,
+)
 from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, Json, Place
 from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
-from hams_protocol.graph import Graph, Mode
+from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import ReplicaSet, Topology
 
@@ -77,14 +89,13 @@ class World:
 def status_of(graph: Graph, place: Place, world: World, before: Json, generation: int, now: str) -> Json:
     """The whole status. `before`: the one that stands there now; `generation`: metadata.generation; `now`:
     RFC 3339."""
-    pods = tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
-    seen = _Seen(graph, world, pods)
+    seen = _Seen(graph, place, world)
     ready, redundant = seen.why_not_ready(), seen.why_not_redundant()
     missing = ready or redundant
     held_up = _held_up(world)
     progressing = _progressing(world, held_up, missing)
     stalled = held_up or (
-        ready if ready is not None and ready[0] == "StateLost" and not world.replacing else None
+        ready if ready is not None and ready[0] == STATE_LOST and not world.replacing else None
     )
     observed = before.get("observedGeneration", 0) if world.unapplied else generation
     runs = _generation_that_runs(before) if held_up or world.unapplied or world.replacing else generation
@@ -96,13 +107,13 @@ def status_of(graph: Graph, place: Place, world: World, before: Json, generation
         "generation": world.topology.generation,
         "url": place.url,
         "message": held_up[1] if held_up else missing[1] if missing else "serving",
-        "replicas": sum(1 for pod in pods if pod.of == FRONTEND_ROLE and not pod.deleting),
+        "replicas": sum(1 for pod in seen.pods if pod.of == FRONTEND_ROLE and not pod.deleting),
         "selector": f"{GRAPH}={place.name},{ROLE}={FRONTEND_ROLE}",
         "inSync": seen.in_sync(),
         "epoch": max((world.topology.find(op.name).epoch for op in graph.data.operators), default=0),
         "conditions": [
-            _condition("Ready", *_told(ready, "Serving"), before, runs, now),
-            _condition("Redundant", *_told(redundant, "InSync"), before, runs, now),
+            _condition(READY, *_told(ready, "Serving"), before, runs, now),
+            _condition(REDUNDANT, *_told(redundant, "InSync"), before, runs, now),
             _condition("Progressing", *progressing, before, generation, now),
             *_for_waiters(progressing, stalled, before, generation, now),
         ],
@@ -119,8 +130,8 @@ def refusal(before: Json, problems: Missing, generation: int, now: str, ready: s
     """The status of a graph that cannot be run as it stands: nothing else about it is known to have changed.
     `ready`: "Unknown" if it may answer."""
     conditions = [
-        _condition("Ready", ready, *problems, before, generation, now),
-        _condition("Redundant", "Unknown", *problems, before, generation, now),
+        _condition(READY, ready, *problems, before, generation, now),
+        _condition(REDUNDANT, "Unknown", *problems, before, generation, now),
         _condition("Progressing", "False", *problems, before, generation, now),
         *_for_waiters(("False", *problems), problems, before, generation, now),
     ]
@@ -157,32 +168,38 @@ def is_true(status: Json, kind: str) -> bool:
 
 def serving(graph: Graph, place: Place, world: World) -> Callable[[InstanceId], bool]:
     """Whether an instance is registered and its pod serves its role."""
-    return _Seen(
-        graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
-    ).serves
+    return _Seen(graph, place, world).serves
 
 
 def answers(graph: Graph, place: Place, world: World) -> bool:
     """Whether what runs answers whoever reaches it. That nobody does, for want of a Service, says nothing
     against the pods: another shape may take their place, or be told of in their stead, only if these do not
     serve."""
-    return (
-        _Seen(
-            graph, world, tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
-        ).why_unserved()
-        is None
-    )
+    return _Seen(graph, place, world).why_unserved() is None
 
 
 class _Seen:
-    """A graph, and what is known of it, looked at from several sides."""
+    """A graph at a place, and what is known of it, looked at from several sides."""
 
-    def __init__(self, graph: Graph, world: World, pods: tuple[Pod, ...]) -> None:
+    def __init__(self, graph: Graph, place: Place, world: World) -> None:
         self.graph = graph
         self.topology = world.topology
         self.world = world
-        self.pods = pods
-        self.homes = homes(set(world.registered) | named_in(world.topology), pods)
+        self.pods = tuple(pod for pod in world.pods if pod.incarnation == place.incarnation)
+        self.homes = homes(set(world.registered) | named_in(world.topology), self.pods)
+
+    @cached_property
+    def lacks(self) -> list[Lack]:
+        """What the graph itself lacks: nothing of pods, Services or what Kubernetes refuses is in it."""
+
+        def serves(name: InstanceId, _: str) -> bool:
+            return self.serves(name)  # a pod is ready only while its one role is served
+
+        def warm(op: str) -> int:
+            return sum(map(self.serves, self.standbys(op)))
+
+        serving = Serving(serves, self.serves, warm, self.world.etcd_away)
+        return wholeness(self.graph, self.topology, serving)
 
     def serves(self, instance: InstanceId) -> bool:
         """Whether an instance is registered (if etcd can be asked) and its pod says that its role is
@@ -200,7 +217,7 @@ class _Seen:
         missing = self.why_unserved()
         if missing is None:
             return None if self.world.addressed else self._no_service()
-        if missing[0] == "StateLost":
+        if missing[0] == STATE_LOST:
             return missing
         if self.world.problem is not None:
             return self.world.problem
@@ -239,65 +256,21 @@ class _Seen:
 
     def why_unserved(self) -> Missing | None:
         """What keeps the parts of the graph from serving, whether they can be reached or not."""
-        sets = [*(op.name for op in self.graph.data.operators if op.stateful), *self.graph.shard_names]
-        for name in sets:
-            replica_set = self.topology.find(name)
-            if replica_set.lost:
-                how = f"hams restart {name} (annotation {RESTART_LOST}: {name}@{replica_set.epoch})"
-                decide = "it begins again" if replica_set.may_restart else f"to begin it again: {how}"
-                return "StateLost", f"no replica of the state of {name} is left; {decide}"
-            if replica_set.primary is None:
-                return "NoPrimary", f"{name} has no primary yet"
-            if not self.serves(replica_set.primary):
-                return "NotServing", f"{replica_set.primary}, primary of {name}, does not serve it"
-        for op in self.graph.data.operators:
-            if op.stateful:
-                continue
-            slots = self.topology.table(op.name).slots
-            if not slots:
-                return "NoActive", f"{op.name} has no active instance yet"
-            for number, slot in enumerate(slots):
-                if slot.instance is None or not self.serves(slot.instance):
-                    return "NotServing", f"slot {number} of {op.name} is not served"
-        if not any(pod.of == FRONTEND_ROLE and pod.ready and not pod.deleting for pod in self.pods):
-            return "NoFrontend", "no frontend is ready"
-        return None
+        lack = next((lack for lack in self.lacks if lack.condition == READY), None)
+        if lack is None:
+            ready = any(pod.of == FRONTEND_ROLE and pod.ready and not pod.deleting for pod in self.pods)
+            return None if ready else ("NoFrontend", "no frontend is ready")
+        replica_set = self.topology.find(lack.of)
+        if lack.reason != STATE_LOST or replica_set.may_restart:
+            return lack.reason, lack.message
+        return STATE_LOST, f"{lack.message} (annotation {RESTART_LOST}: {lack.of}@{replica_set.epoch})"
 
     def why_not_redundant(self) -> Missing | None:
         """What is missing for the next failure to lose nothing, and why Kubernetes does not bring it, if it
         does not."""
-        missing = self._why_not_redundant()
-        cause = self.why_not_started() if missing is not None and missing[0] == "Degraded" else None
+        missing = why_not(REDUNDANT, self.lacks)
+        cause = self.why_not_started() if missing is not None and missing[0] == DEGRADED else None
         return missing if missing is None or cause is None else (missing[0], f"{missing[1]}; {cause[1]}")
-
-    def _why_not_redundant(self) -> Missing | None:
-        if self.world.etcd_away:
-            return "EtcdAway", f"nothing can be moved: {self.world.etcd_away}"
-        if self.graph.data.mode is Mode.NONE:
-            return NOT_ASKED_FOR, not_asked_for(self.graph)
-        for op in self.graph.data.operators:
-            if op.stateful and (few := too_few_copies(op.name, self.topology.find(op.name), op.backups)):
-                return "Degraded", few
-            owners = [slot.instance for slot in self.topology.table(op.name).slots]
-            serving = {name for name in owners if name is not None and self.serves(name)}
-            if not op.stateful and not serving:
-                return "Degraded", f"{op.name} has no active instance that serves"
-            if not op.stateful and len(set(owners)) < min(op.slots, len(owners)):
-                return "Degraded", f"an instance of {op.name} has more than one slot"
-            if not op.stateful and len(serving) < len(set(owners)):
-                return "Degraded", f"a slot of {op.name} is not served"
-            warm = sum(1 for name in self.standbys(op.name) if self.serves(name))
-            if warm < op.hot_standbys:
-                return "Degraded", f"{op.name} has {warm} of {op.hot_standbys} standbys warm"
-        backups = self.graph.data.frontend.replicas - 1
-        for name in self.graph.shard_names:
-            if few := too_few_copies(f"shard {name}", self.topology.find(name), backups, "copies"):
-                return "Degraded", few
-        silent = [member for item in self.topology.sets for member in item.members if not self.serves(member)]
-        if silent:
-            return "Degraded", f"{silent[0]} does not serve its role"
-        wish = not_asked_for(self.graph)
-        return (NOT_ASKED_FOR, wish) if wish else None
 
     def standbys(self, op: str) -> list[InstanceId]:
         """Registered instances of an operator without a role."""
@@ -311,8 +284,7 @@ class _Seen:
     def in_sync(self) -> str:
         """Backups in sync of backups wanted, over all states. One too many, after a scale down, makes up for
         none that is missing."""
-        wanted = {op.name: op.backups for op in self.graph.data.operators if op.stateful}
-        wanted |= dict.fromkeys(self.graph.shard_names, self.graph.data.frontend.replicas - 1)
+        wanted = copies_wanted(self.graph)
         held = sum(min(len(self.topology.find(name).in_sync), most) for name, most in wanted.items())
         return f"{held}/{sum(wanted.values())}"
 

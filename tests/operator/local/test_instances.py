@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hams_graph import load, too_few_copies
+from hams_graph import load
 from hams_operator import limits
 from hams_operator.local import ports
 from hams_operator.local.fork_client import ForkClient, ForkServerLost
@@ -548,21 +548,6 @@ def test_a_keeper_holds_the_state_as_a_member_does(there, alone, last):
     registered = {name: MemberRecord("reader" if name == "k" else "learner", "") for name in there}
     assert _alone(topology, registered) == frozenset(alone)
     assert _last(topology, registered) == frozenset(last)
-
-
-@pytest.mark.parametrize(
-    ("found", "told"),
-    [
-        (ReplicaSet("learner", 1, "a", ("b",)), ""),
-        (ReplicaSet("learner", 2, "a"), "learner has 0 of 1 backups in sync"),
-        (
-            ReplicaSet("learner", 2, "a", keepers=("k",)),
-            "learner has 0 of 1 backups in sync; k keeps a copy of the state meanwhile",
-        ),
-    ],
-)
-def test_who_keeps_a_state_without_a_backup_is_said(found, told):
-    assert too_few_copies("learner", found, 1) == told
 
 
 def frontend_of(instances: Instances, line: str) -> Place:
