@@ -107,6 +107,10 @@ lost_recovers_s = recovers_s + core.hung_wait_s
 """The same where every holder of a state may die without a word: a silent one may hang, and is waited for
 before the state begins again."""
 
+losses_said_max = 8
+"""A set is called lost at most so often in one history. More, and managers that see it differently overrule
+each other."""
+
 registered_known_s = 1.0
 """Every manager that may commit knows of an instance that has been registered for this long, and without a
 fault."""

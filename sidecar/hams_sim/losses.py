@@ -5,6 +5,7 @@ What a loss excuses ends at what it explains: executions beyond the version from
 epochs before. Everything else of that set is judged as ever.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from hams_protocol.graph import WhenLost
@@ -29,7 +30,7 @@ class Losses:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.restarts: dict[str, dict[int, int]] = {}
-        self.said: set[str] = set()
+        self.said: Counter[str] = Counter()
         self._said_at: dict[str, float] = {}
         self._read: dict[InstanceId, StateCopy | None] = {}
 
@@ -57,7 +58,9 @@ class Losses:
 
     def declared(self, old: ReplicaSet, manager: "Node") -> None:
         """A commit calls a set lost."""
-        self.said.add(old.name)
+        self.said[old.name] += 1
+        if self.said[old.name] > limits.losses_said_max:
+            raise Broken("I6", f"{manager.id} calls {old.name} lost, for the {self.said[old.name]}th time")
         self._said_at[old.name] = self._world.now
         self._check_nobody_holds(old, manager)
 

@@ -47,6 +47,13 @@ def test_a_handover_of_unknown_outcome_without_a_successor_is_settled_and_the_qu
     assert of(rig.step(CasDone(settling.topology, 2)), StartBatch)
 
 
+def test_a_former_primary_that_was_dropped_and_named_again_before_it_heard_of_its_handover_ends():
+    rig, _ = draining()
+    rig.step(CasUnknown())
+    rig.learn(topo(4, rset("q", "q-2", joining=("q-1",), epoch=2, ends=((1, 0),))))
+    assert of(rig.all, Stop)
+
+
 def test_who_has_just_got_a_set_waits_for_its_successor_to_say_whether_it_is_to_end_as_well():
     rig = primary_of(DATA, "q", topo(2, rset("q", "q-1", "q-2", epoch=2, ends=((1, 0),))))
     rig.members(q_1="q", q_2="q", F_1="F")

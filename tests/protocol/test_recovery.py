@@ -214,6 +214,17 @@ def test_the_lowest_backup_becomes_primary_and_its_version_the_end():
     assert (found.epoch, found.primary, found.in_sync, found.ends) == (2, "p-3", ("p-2",), ((1, 7),))
 
 
+def test_a_question_is_asked_once_more_when_the_connection_of_whom_it_waits_for_is_back():
+    rig = orphaned()
+    rig.all.clear()
+    rig.step(PeerUp("p-2"))
+    assert set(freezes(rig.all)) == {"p-2"}
+    freeze_answers(rig, p_2=9)
+    rig.all.clear()
+    rig.step(PeerUp("p-2"))
+    assert not freezes(rig.all), "it has answered"
+
+
 def test_nothing_is_committed_before_every_question_is_answered():
     rig = orphaned()
     assert not of(freeze_answers(rig, p_2=9, p_3=7), Propose)
@@ -432,6 +443,20 @@ def lost_by_silence(when_lost=WhenLost.RESTART, from_scratch=True):
     rig.step(CasDone(lost, 2))
     rig.members(m_1="manager", F_1="F", q_9="q")
     return rig
+
+
+def test_a_lost_state_is_found_once_a_holder_is_registered_and_not_for_want_of_a_suspicion():
+    rig = Rig(ManagerMachine(DATA, "m-1"))
+    others = {key: of_ for key, of_ in EVERYBODY.items() if of_ != "p"}
+    rig.members(m_1="manager", **others)
+    rig.learn(topo(1, replace(rset("p", "p-1"), lost=True), Q, S))
+    rig.after(0.1)
+    assert all(item.topology.find("p").lost for item in of(rig.all, Propose)), (
+        "another manager has seen that it fails its probe: they would overrule each other for ever"
+    )
+    rig.members(m_1="manager", p_1="p", **others)
+    rig.after(0.1)
+    assert not proposed(rig.all).find("p").lost
 
 
 def test_a_lost_state_does_not_begin_again_at_once_where_who_has_it_may_only_hang():

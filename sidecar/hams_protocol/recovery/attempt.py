@@ -288,19 +288,20 @@ class Attempt:
         waiting |= {question.primary for question in self._fences.values() if not question.clean}
         return waiting | {question.primary for question in self._rollbacks.values()}
 
-    def ask_again(self) -> list[Effect]:
-        """Questions and answers may be lost: every question without an answer once more."""
+    def ask_again(self, of: InstanceId | None = None) -> list[Effect]:
+        """Questions and answers may be lost: every question without an answer once more, or those to one
+        instance."""
         generation = self.topology.generation
         effects: list[Effect] = []
         for name, move in self._moves.items():
             for instance in move.missing:
-                effects.append(Send(instance, Freeze(move.asked[instance], generation, name, move.old.epoch)))
+                if of is None or instance == of:
+                    question = Freeze(move.asked[instance], generation, name, move.old.epoch)
+                    effects.append(Send(instance, question))
         for questions in (self._fences, self._rollbacks):
-            for name, question in questions.items():
-                if not question.clean:
-                    effects.append(
-                        Send(question.primary, Fence(question.number, generation, name, question.ends))
-                    )
+            for name, fence in questions.items():
+                if not fence.clean and (of is None or fence.primary == of):
+                    effects.append(Send(fence.primary, Fence(fence.number, generation, name, fence.ends)))
         return effects
 
     # -- decisions -------------------------------------------------------------------------------------------

@@ -107,17 +107,22 @@ class Losses:
         self._saved[sender, report.name] = (report.epoch, max(report.version, 0))
 
     def lost_and_found(self, topology: Topology) -> tuple[Topology, list[Effect]]:
-        """A set whose every member has lost its lease and fails its probe is lost, until one of them is back.
-        None of them is revoked."""
+        """A set whose every member has lost its lease and fails its probe is lost, until one of them is
+        registered again. None of them is revoked.
+
+        That it does not fail this manager's probe is not enough to call it found: managers that see it
+        differently would overrule each other as fast as etcd answers.
+        """
         notes: list[Effect] = []
         for item in topology.sets:
             holders = [member for member in item.holders if member not in topology.revoked]
-            gone = all(self._m.is_gone(member) for member in holders) and not assign.returned(
-                self._m.members, item
-            )
+            returned = bool(assign.returned(self._m.members, item))
+            gone = all(self._m.is_gone(member) for member in holders) and not returned
             if mutants.on("lost-while-held"):
                 gone = self._m.is_gone(holders[0]) if holders else gone
-            if gone == item.lost or item.primary is None or not holders:
+            back = returned or any(member in self._m.members for member in holders)
+            changes = back if item.lost else gone
+            if not changes or item.primary is None or not holders:
                 continue
             joining = (
                 () if gone else item.joining

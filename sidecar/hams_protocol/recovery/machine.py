@@ -365,13 +365,16 @@ class ManagerMachine:
         return [Send(peer, Probe(suspicion.nonce)) for peer in asked]
 
     def _ask_again(self, peer: InstanceId, now: float) -> list[Effect]:
-        """A suspect's probe, once its connection is there: the first may have been lost with the one before,
-        and silence would count against it."""
+        """Everything that this peer has not answered, once its connection is there: the first question may
+        have been lost with the one before, and silence would count against it."""
+        effects: list[Effect] = []
         suspicion = self._suspicions.get(peer)
-        if suspicion is None or mutants.on("lost-probe-counts"):
-            return []
-        self._patience.asked(peer, now)
-        return [Send(peer, Probe(suspicion.nonce))]
+        if suspicion is not None and not mutants.on("lost-probe-counts"):
+            self._patience.asked(peer, now)
+            effects.append(Send(peer, Probe(suspicion.nonce)))
+        if self._attempt is not None:
+            effects += self._attempt.ask_again(peer)
+        return effects
 
     def _probe_answer(self, sender: InstanceId, answer: ProbeAnswer, now: float) -> list[Effect]:
         self._answered_at[sender] = now

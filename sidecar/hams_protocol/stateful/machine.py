@@ -448,8 +448,10 @@ class StatefulMachine(Vertex):
             return self._as_backup(replica_set, now)
         if self.instance in replica_set.joining:
             return self._as_joiner(replica_set, now)
-        if self.primary is None and self.backup is None:
-            return []
+        return [] if self.primary is None and self.backup is None else self._left_out(now)
+
+    def _left_out(self, now: float) -> list[Effect]:
+        """It had a role in its set, and has none any more."""
         if self.keeper.is_needed:
             return self._stay_as_keeper(now)
         if self._draining:
@@ -639,7 +641,9 @@ class StatefulMachine(Vertex):
         if not self.model_ready or replica_set.primary is None:
             return []
         if self.backup is None and self._draining:
-            return []  # it is there for another operator's state only
+            # It is to end: it joins nothing. One that has handed its set over, and was then dropped and named
+            # again before it heard of that, ends now.
+            return [] if self.primary is None else self._left_out(now)
         if self.backup is not None and not self.backup.in_sync and self.epoch == replica_set.epoch:
             return []
         if self.backup is not None and self.epoch == replica_set.epoch:
