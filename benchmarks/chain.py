@@ -13,7 +13,6 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ from benchmarks.graphs import one_frontend
 from benchmarks.http_load import closed_loop, infer_request, percentile, post
 from benchmarks.plots import bars
 from benchmarks.report import Result, add_options, deliver, rows_of
-from hams_graph import NOT_ASKED_FOR, load
-from hams_operator.local.observe import Condition
+from hams_graph import load
+from hams_operator.local.observe import awaited
 from hams_operator.local.supervisor import Supervisor
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "chain"
@@ -88,17 +87,8 @@ async def redundant(supervisor: Supervisor) -> None:
     and says when that is all.
     """
     async with asyncio.timeout(READY_S):
-        while not settled((await supervisor.view()).conditions):
+        while awaited((await supervisor.view()).conditions) is not None:
             pass  # each look takes as long as the instances take to answer
-
-
-def settled(conditions: Iterable[Condition]) -> bool:
-    """Whether nothing is missing that will come."""
-    by_type = {item.type: item for item in conditions}
-    redundant = by_type["Redundant"]
-    return by_type["Ready"].status == "True" and (
-        redundant.status == "True" or redundant.reason == NOT_ASKED_FOR
-    )
 
 
 async def _cells(

@@ -6,8 +6,7 @@ import pytest
 from benchmarks.graphs import one_frontend
 
 from benchmarks import chain, overhead
-from hams_graph import NOT_ASKED_FOR, load, not_asked_for
-from hams_operator.local.observe import Condition
+from hams_graph import load, not_asked_for
 
 CHAIN = chain.EXAMPLES
 
@@ -29,23 +28,6 @@ def test_a_file_that_says_how_many_frontends_it_wants_is_not_overruled(tmp_path:
         file.write_text(f"kind: ServiceGraph\n{text}")
         with pytest.raises(ValueError, match="expected a spec without `frontend`"), one_frontend(file):
             pass
-
-
-@pytest.mark.parametrize(
-    ("ready", "redundant", "reason", "settled"),
-    [
-        ("True", "True", "InSync", True),
-        ("True", "False", NOT_ASKED_FOR, True),
-        ("True", "False", "Degraded", False),
-        ("False", "False", NOT_ASKED_FOR, False),
-        ("False", "True", "InSync", False),
-    ],
-)
-def test_all_that_a_graph_asks_for_is_there(ready: str, redundant: str, reason: str, settled: bool) -> None:
-    assert (
-        chain.settled([Condition("Ready", ready, "", ""), Condition("Redundant", redundant, reason, "")])
-        is settled
-    )
 
 
 async def test_the_chain_is_measured_with_two_frontends_and_with_one(monkeypatch: pytest.MonkeyPatch) -> None:

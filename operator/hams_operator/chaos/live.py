@@ -15,11 +15,12 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from hams_graph import NOT_ASKED_FOR
+from hams_graph.wholeness import READY, STATE_LOST
 from hams_operator import limits
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
-from hams_operator.cli.cluster import Cluster, Found
+from hams_operator.cli.cluster import Cluster, Found, status_of
 from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeError
+from hams_operator.local.observe import awaited
 from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 
@@ -32,8 +33,6 @@ NO_MEMBER = (
     "own, which is let be"
 )
 NO_CONTROLLER = "no controller in namespace {}: say where it is with --system"
-STATE_LOST = "StateLost"
-"""Reason of Ready=False: see `hams_operator.plan.status`."""
 DEPLOYMENTS = OWNED["Deployment"]
 
 
@@ -148,7 +147,7 @@ class LiveRun:
         """See `Run`. A lost state that waits for a person is not waited for."""
         deadline = time.monotonic() + within_s
         while why := why_not_redundant(seen := self._look()):
-            if condition(seen.item, "Ready").get("reason") == STATE_LOST and RESTART_LOST in why:
+            if condition(seen.item, READY).get("reason") == STATE_LOST and RESTART_LOST in why:
                 raise NotInTime(f"a state is lost, and a person decides: {why}")
             if time.monotonic() > deadline:
                 raise NotInTime(f"not redundant within {within_s:g} s: {why}")
@@ -374,11 +373,9 @@ def why_not_redundant(seen: Found) -> str:
     status = seen.item.get("status") or {}
     if status.get("observedGeneration", 0) < seen.item["metadata"].get("generation", 0):
         return "the controller has not seen the newest change"
-    ready, redundant = condition(seen.item, "Ready"), condition(seen.item, "Redundant")
-    if ready.get("status") != "True":
-        return ready.get("message", "there is no status yet")
-    if redundant.get("status") != "True" and redundant.get("reason") != NOT_ASKED_FOR:
-        return redundant.get("message", "there is no status yet")
+    waits = awaited(status_of(seen).conditions)
+    if waits is not None:
+        return waits.message
     waiting = next((pod.name for pod in seen.pods if pod.deleting or not pod.ready), None)
     if waiting is not None:
         return f"pod {waiting} is not Ready"

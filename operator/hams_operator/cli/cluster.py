@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from hams_graph.wholeness import READY, STATE_LOST
 from hams_operator.cli.kill import PROCESSES, ROLES, SIGNALS, pick
 from hams_operator.cli.output import Output, check_lines, check_namespace, complain, console, print_json
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
@@ -183,7 +184,7 @@ def status_of(seen: Found) -> Status:
             Condition(item["type"], item["status"], item["reason"], item["message"])
             for item in status.get("conditions", [])
         )
-        or (Condition("Ready", "Unknown", "NoStatus", "the controller has not looked at it yet"),),
+        or (Condition(READY, "Unknown", "NoStatus", "the controller has not looked at it yet"),),
         tuple(instances_of(seen)),
         (FailureInfo(failure["operator"], failure["instance"], failure.get("exitCode", 0), log),)
         if failure
@@ -366,7 +367,7 @@ def restart(target: Target, operator: str, graph: str | None, output: Output) ->
             lost = [
                 condition
                 for condition in (item.get("status") or {}).get("conditions", [])
-                if condition["reason"] == "StateLost"
+                if condition["reason"] == STATE_LOST
             ]
             asked = next(
                 (

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from hams_graph import load
+from hams_graph.wholeness import READY, STATE_LOST
 from hams_load.inference import Answer, Client, Tensor
 from hams_load.judge import shape_judge
 from hams_load.samples import samples
@@ -34,8 +35,8 @@ from hams_operator.cli.runs import choose, status_of
 from hams_operator.cli.up import patience_s, start_detached
 from hams_operator.limits import demo_settle_s, demo_start_s, status_interval_s
 from hams_operator.local.home import RunFile, running
-from hams_operator.local.observe import InstanceStatus, Status
-from hams_operator.local.run import Options, settled
+from hams_operator.local.observe import InstanceStatus, Status, awaited
+from hams_operator.local.run import Options
 from hams_protocol.graph import Graph
 from hams_wire.history import HistoryWriter
 
@@ -253,12 +254,12 @@ def _recovered(
 ) -> tuple[Verdict, str]:
     """A state that is lost is wrong; a successor that is not there yet, or no backup, within `demo_settle_s`
     is slow."""
-    ready = next(item for item in after.conditions if item.type == "Ready")
-    if ready.reason == "StateLost":
+    ready = next(item for item in after.conditions if item.type == READY)
+    if ready.reason == STATE_LOST:
         return Verdict.WRONG, ready.message
     if successor is None or successor.epoch <= victim.epoch:
         return Verdict.SLOW, f"{VICTIM} has no new primary after {demo_settle_s:g} s: {ready.message}"
-    if not settled(after):
+    if awaited(after.conditions) is not None:
         return (
             Verdict.SLOW,
             f"{successor.id} is primary in epoch {successor.epoch}, but not everything is redundant after "
@@ -307,7 +308,7 @@ async def _redundant_again(run: RunFile) -> Status:
     deadline = time.monotonic() + demo_settle_s
     while True:
         status = await asyncio.to_thread(status_of, run)
-        if settled(status) or time.monotonic() > deadline:
+        if awaited(status.conditions) is None or time.monotonic() > deadline:
             return status
         await asyncio.sleep(status_interval_s)
 

@@ -4,6 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hams_graph.wholeness import READY, REDUNDANT
 from hams_operator.local.observe import InstanceStatus, Status, said
 
 _COLOURS = {
@@ -68,7 +69,7 @@ def _headline(status: Status) -> Text:
         (status.graph, "bold"), f"   {status.url}   gRPC {status.grpc}   generation {status.generation}\n"
     )
     for item in status.conditions:
-        if item.type not in ("Ready", "Redundant"):
+        if item.type not in (READY, REDUNDANT):
             continue
         good = item.status == "True"
         text.append(f"{item.type} ", style="")

@@ -15,7 +15,7 @@ from hams_operator.local import capacity
 from hams_operator.local.daemon import Start
 from hams_operator.local.etcd import has_etcd
 from hams_operator.local.home import GraphHome
-from hams_operator.local.observe import Status
+from hams_operator.local.observe import Status, awaited
 from hams_operator.local.run import Failed, Options, log_to, run, what_is_missing
 from hams_protocol.graph import Graph
 from hams_wire import logs
@@ -260,11 +260,9 @@ class _Announce:
         self._waiting = None if output is Output.JSON else Waiting(graph)
 
     def __call__(self, status: Status) -> None:
-        from hams_operator.local.run import settled  # noqa: PLC0415
-
         if self._said:
             return
-        if not settled(status):
+        if awaited(status.conditions) is not None:
             if self._waiting is not None:
                 self._waiting.look(status)
             return

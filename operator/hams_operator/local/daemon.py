@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hams_operator.local.observe import Status
+from hams_operator.local.observe import Status, awaited
 from hams_operator.local.parent_death_signal import die_with_parent
-from hams_operator.local.run import Failed, Options, log_to, run, settled
+from hams_operator.local.run import Failed, Options, log_to, run
 
 
 class News(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,7 +93,7 @@ class _Teller:
 
     def look(self, status: Status) -> None:
         self.tell(News(status=status))
-        if settled(status):
+        if awaited(status.conditions) is None:
             self.tell(News(ready=True))
             self.close()
 

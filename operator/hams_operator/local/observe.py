@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import secrets
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -38,6 +38,19 @@ class Condition(msgspec.Struct, frozen=True):
     status: str
     reason: str
     message: str
+
+
+def awaited(conditions: Iterable[Condition]) -> Condition | None:
+    """The condition for which a wait goes on: Ready before Redundant. None: both hold, or all that is missing
+    is what the graph asks for no copies of."""
+    return next(
+        (
+            item
+            for item in conditions
+            if item.type in (READY, REDUNDANT) and item.status != "True" and item.reason != NOT_ASKED_FOR
+        ),
+        None,
+    )
 
 
 class InstanceStatus(msgspec.Struct, frozen=True, rename="camel"):

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from hams_graph import NOT_ASKED_FOR
 from hams_operator.limits import log_bytes_max, status_interval_s, table_interval_s
 from hams_operator.local.control import Ear
 from hams_operator.local.etcd import EtcdNotStarted
 from hams_operator.local.home import GraphHome, RunsAlready
-from hams_operator.local.observe import Status, said
+from hams_operator.local.observe import Status, awaited, said
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph
 from hams_wire import logs
@@ -141,7 +140,7 @@ async def _until_ready(supervisor: Supervisor, report: Callable[[Status], None])
     while True:
         status = await supervisor.status()
         report(status)
-        if settled(status):
+        if awaited(status.conditions) is None:
             return
         given_up = supervisor.given_up()
         if given_up is not None:
@@ -151,20 +150,10 @@ async def _until_ready(supervisor: Supervisor, report: Callable[[Status], None])
         await asyncio.sleep(status_interval_s)
 
 
-def settled(status: Status) -> bool:
-    """Ready and Redundant are True, or Redundant cannot become so by what the graph asks for and Ready is."""
-    by_type = {item.type: item for item in status.conditions}
-    return by_type["Ready"].status == "True" and (
-        by_type["Redundant"].status == "True" or by_type["Redundant"].reason == NOT_ASKED_FOR
-    )
-
-
 def what_is_missing(status: Status) -> str:
-    """What keeps a graph from being ready, or else from being redundant; empty if nothing does."""
-    missing = [
-        item for item in status.conditions if item.type in ("Ready", "Redundant") and item.status != "True"
-    ]
-    return f"{missing[0].message} ({missing[0].reason})" if missing else ""
+    """What a start waits for; "": nothing."""
+    waits = awaited(status.conditions)
+    return f"{waits.message} ({waits.reason})" if waits is not None else ""
 
 
 def log_to(graph: str) -> None:
