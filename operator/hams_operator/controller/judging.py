@@ -8,7 +8,8 @@ successor is there and waits for it alone.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hams_protocol.graph import FRONTEND, Graph, Operator
+from hams_graph.wholeness import copies_wanted, too_few_copies, unserved
+from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
 from hams_wire.node import MANAGER
@@ -70,72 +71,56 @@ def next_step(old: Shape, new: Shape, kept: tuple[str, ...], record: Succession 
 
 def why_not_there(new: Shape, kept: tuple[str, ...]) -> str:
     """What of the successor is missing before its predecessor is asked to stop; "": nothing."""
-    waiting = list(new.waiting.values())
     if MANAGER not in new.registered.values():
         return "no manager is there"
-    for op in new.graph.data.operators:
-        if op.name in kept:
-            if waiting.count(op.name) < _instances(op):
-                return f"{waiting.count(op.name)} of {_instances(op)} instances of {op.name} are there"
-        else:
-            why = _why_unserved(new, op)
-            if why:
-                return why
-    wanted = new.graph.data.frontend.replicas
-    return (
-        ""
-        if waiting.count(FRONTEND) >= wanted
-        else f"{waiting.count(FRONTEND)} of {wanted} frontends are there"
-    )
+    waiting = list(new.waiting.values())
+    operators = new.graph.data.operators
+    wanted = {op.name: 1 + op.backups + op.hot_standbys for op in operators if op.name in kept}
+    for name, instances in wanted.items():
+        if waiting.count(name) < instances:
+            return f"{waiting.count(name)} of {instances} instances of {name} are there"
+    fresh = new.graph.operators.keys() - wanted.keys()
+    for lack in unserved(new.graph, new.topology, lambda instance, _: new.serves(instance)):
+        if lack.of in fresh:
+            return lack.message
+    there, frontends = waiting.count(FRONTEND), new.graph.data.frontend.replicas
+    return "" if there >= frontends else f"{there} of {frontends} frontends are there"
 
 
 def why_not_able(old: Shape, kept: tuple[str, ...]) -> str:
     """What of the predecessor is missing to hand anything over; "": nothing."""
-    for name in (*kept, *old.graph.shard_names):
-        replica_set = old.topology.find(name)
-        if replica_set.lost or replica_set.primary not in old.registered:
-            return f"{name} of the shape before has no primary"
+    for lack in unserved(old.graph, old.topology, lambda instance, _: instance in old.registered):
+        if lack.of in (*kept, *old.graph.shard_names):
+            return f"in the shape before, {lack.message}"
     return ""
 
 
 def why_not_complete(new: Shape, kept: tuple[str, ...], cut: Cut) -> str:
     """What of the successor is missing before it may take over: it holds everything, as often as it was asked
     for."""
-    wanted = {op.name: op.backups for op in new.graph.data.operators if op.stateful}
-    wanted |= dict.fromkeys(new.graph.shard_names, new.graph.data.frontend.replicas - 1)
-    for name, backups in wanted.items():
+    sets = copies_wanted(new.graph)
+
+    def serves(instance: InstanceId, of: str) -> bool:
+        return instance in new.registered if of in sets else new.serves(instance)
+
+    for lack in unserved(new.graph, new.topology, serves):
+        return lack.message
+    loaded = [instance for instance, item in new.taken.items() if item.loaded]
+    for name in sets:
         replica_set = new.topology.find(name)
-        if replica_set.primary is None or replica_set.lost or replica_set.restarted_in:
-            return f"{name} has no primary"
-        if len(replica_set.in_sync) < backups:
-            return f"{name} has {len(replica_set.in_sync)} of {backups} copies"
+        if replica_set.restarted_in:
+            return f"the state of {name} was lost and has begun again"
+        if few := too_few_copies(new.graph, new.topology, name):
+            return few
         gone = [member for member in replica_set.members if member not in new.registered]
         if gone:
             return f"{gone[0]} is not registered"
-        if name in kept and not (replica_set.primary in new.taken and new.taken[replica_set.primary].loaded):
+        if name in kept and replica_set.primary not in loaded:
             return f"the model of {name} loads its state"
         if name in kept and not any(item.of == name and item.cut == cut for item in new.taken.values()):
             return f"the state of {name} has not been taken over"
-    for op in new.graph.data.operators:
-        why = "" if op.stateful else _why_unserved(new, op)
-        if why:
-            return why
     frontends = [name for name, of in new.registered.items() if of == FRONTEND]
     late = [name for name in frontends if name not in new.taken or new.taken[name].cut != cut]
     if late or not frontends:
         return f"{late[0]} takes replies over" if late else "no frontend is there"
     return ""
-
-
-def _instances(op: Operator) -> int:
-    return 1 + op.backups + op.hot_standbys
-
-
-def _why_unserved(new: Shape, op: Operator) -> str:
-    if op.stateful:
-        primary = new.topology.find(op.name).primary
-        return "" if primary is not None and new.serves(primary) else f"{op.name} has no primary that serves"
-    owners = [slot.instance for slot in new.topology.table(op.name).slots]
-    if owners and all(owner is not None and new.serves(owner) for owner in owners):
-        return ""
-    return f"{op.name} is not served"

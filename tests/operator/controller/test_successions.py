@@ -177,7 +177,10 @@ async def test_a_shape_that_has_nobody_to_hand_its_state_over_is_not_asked_to_st
     scene.etcd.transact((), (Delete(records.member_key(UID, "pair-count-1-aa")),))
     await scene.there()
     assert scene.phase() is None
-    assert "count of the shape before has no primary" in scene.condition("Progressing")["message"]
+    assert (
+        "in the shape before, pair-count-1-aa, primary of count, does not serve it"
+        in scene.condition("Progressing")["message"]
+    )
 
 
 @pytest.mark.parametrize("missing", ["manager", "a frontend", "an instance", "a pod"])
