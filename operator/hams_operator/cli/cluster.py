@@ -5,6 +5,7 @@ Nothing here reaches a pod but through the API server, so that it works wherever
 """
 
 import asyncio
+import inspect
 import json
 import re
 import signal
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from hams_graph.wholeness import READY, STATE_LOST
+from hams_operator.cli import in_pod
 from hams_operator.cli.kill import PROCESSES, ROLES, SIGNALS, pick
 from hams_operator.cli.output import Output, check_lines, check_namespace, complain, console, print_json
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
@@ -32,37 +34,6 @@ from hams_operator.plan.names import (
 )
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 
-STRIKE = """
-import json, os, signal, sys
-want, number = sys.argv[1], getattr(signal, "SIG" + sys.argv[2])
-found = {}
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    if int(pid) == os.getpid():
-        continue  # these very words are on its own command line
-    try:
-        words = open(f"/proc/{pid}/cmdline").read().split("\\0")
-    except OSError:
-        continue
-    text = " ".join(words)
-    if "hams_sidecar.proxy" in words: found["proxy"] = int(pid)
-    elif "hams_sidecar.frontend" in words or "hams_operator.manager.process" in words: found["process"] = int(pid)
-    elif "hams-model serve" in text or "hams_sdk" in text and "serve" in words: found["model"] = int(pid)
-hit = {name: found[name] for name in ("model", "proxy", "process") if name in found and (want in (name, "both") or name == "process")}
-if number == signal.SIGKILL and len(hit) > 1:
-    os.kill(hit["proxy"], signal.SIGSTOP)
-for name, pid in list(hit.items()):
-    if name == list(hit)[-1]:
-        print(json.dumps(hit), flush=True)
-    os.kill(pid, number)
-if not hit:
-    print("{}")
-"""
-"""Runs in a pod, whose containers share their processes: finds them by their command lines, and signals. To
-kill both, the proxy is stopped first.
-
-It says what it hits before the last one: that is its container's own process, which takes it along when it
-ends.
-"""
 _KILLED = 128 + signal.SIGKILL
 
 
@@ -329,7 +300,10 @@ def kill(
                 complain(f"{chosen.id} has no pod any more")
             container = PROXY if chosen.operator else chosen.role
             said = await cluster.run_in(
-                pod, container, ["python3", "-I", "-S", "-c", STRIKE, process, number], ends_with_it=True
+                pod,
+                container,
+                ["python3", "-I", "-S", "-c", inspect.getsource(in_pod), process, number],
+                ends_with_it=True,
             )
             return chosen, json.loads(said)
 

@@ -2,16 +2,13 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from hams_operator.cli.cluster import STRIKE, Cluster, Found, Target, connect, status_of
+from hams_operator.cli.cluster import Cluster, Found, Target, connect, status_of
 from hams_operator.cli.kill import pick
 from hams_operator.cli.output import CommandError
 from hams_operator.plan.pods_seen import Pod
@@ -73,47 +70,6 @@ def test_a_graph_without_a_status_is_said_to_be_unknown() -> None:
     found = status_of(Found({"metadata": {"name": "g", "namespace": "n"}}, ()))
     assert [(item.type, item.status) for item in found.conditions] == [("Ready", "Unknown")]
     assert found.grpc == "g.n.svc:8081"
-
-
-def test_what_runs_in_the_pod_finds_the_processes_by_their_command_lines(tmp_path: Any) -> None:
-    """With a signal that does nothing to them, and whatever else runs here left alone; its own command line
-    has all their words in it."""
-    idle = "import time; time.sleep(60)"
-    proxy = subprocess.Popen([sys.executable, "-c", idle, "-m", "hams_sidecar.proxy", "--hams-test"])
-    try:
-        script = STRIKE.replace('os.listdir("/proc")', f'["{proxy.pid}", "{os.getpid()}", str(os.getpid())]')
-        said = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", script, "both", "CONT"],
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        assert json.loads(said) == {"proxy": proxy.pid}
-    finally:
-        proxy.kill()
-        proxy.wait()
-
-
-def test_what_ends_its_own_container_has_said_so_before() -> None:
-    """A container takes everything in it along when its first process ends."""
-    proxy = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(60)", "-m", "hams_sidecar.proxy"],
-        start_new_session=True,
-    )
-    try:
-        script = STRIKE.replace('os.listdir("/proc")', f'["{proxy.pid}"]').replace(
-            "    os.kill(pid, number)", "    os.kill(os.getpid(), number)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", script, "both", "KILL"],
-            capture_output=True,
-            check=False,
-            text=True,
-        )
-        assert (done.returncode, json.loads(done.stdout)) == (-9, {"proxy": proxy.pid})
-    finally:
-        proxy.kill()
-        proxy.wait()
 
 
 KUBECONFIG = """
