@@ -18,12 +18,12 @@ from hams_load.traffic import Tally, Traffic, load_request_s
 from hams_operator.chaos.live import LiveRun, NotInTime, background
 from hams_operator.chaos.report import Fault, Report, at, gaps_ms, slowest_ms, summary
 from hams_operator.chaos.scenarios import CATALOGUE, Aim, Scenario, find
-from hams_operator.cli.cluster import Cluster, Target, connect, forwarded
+from hams_operator.cli.cluster import Cluster, connect
 from hams_operator.cli.load import check_token, check_url
 from hams_operator.cli.output import CommandError, Output, complain, print_json
+from hams_operator.cli.runs import Target
 from hams_operator.controller.kube import KubeError
 from hams_operator.limits import chaos_settle_s, problems_shown_max
-from hams_operator.plan.names import HTTP_PORT
 from hams_protocol.graph import Graph
 
 REQUESTS_MAX = 1 << 40
@@ -142,11 +142,12 @@ async def _under_load(target: Target, name: str | None, load: Load, begun: "Futu
             graph = load_object({key: value for key, value in item.items() if key != "status"})
         except InvalidGraph as error:
             complain(f"the graph on the cluster cannot be read by this version: {error.problems[0]}")
-        url = (
-            load.url
-            if load.url is not None
-            else await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
-        )
+        url = load.url
+        if (
+            url is None
+        ):  # by connections of its own: the load's are many, and what is done to pods must not wait
+            way = await stack.enter_async_context(connect(target))
+            url = (await stack.enter_async_context(way.reach(graph.data.name))).url
         client = await stack.enter_async_context(Client(url, graph.data.name, load_request_s, load.token))
         source = samples(
             graph, Path(os.devnull), load.data

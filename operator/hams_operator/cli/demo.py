@@ -28,10 +28,10 @@ from hams_load.judge import shape_judge
 from hams_load.samples import samples
 from hams_load.traffic import Tally, Traffic, load_request_s, percentile
 from hams_operator.cli.inspect import end
-from hams_operator.cli.kill import pick, strike
+from hams_operator.cli.kill import pick
 from hams_operator.cli.load import with_progress
+from hams_operator.cli.local_runs import choose, status_of, strike
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
-from hams_operator.cli.runs import choose, status_of
 from hams_operator.cli.up import patience_s, start_detached
 from hams_operator.limits import demo_settle_s, demo_start_s, status_interval_s
 from hams_operator.local.home import RunFile, running

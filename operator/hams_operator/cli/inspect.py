@@ -1,43 +1,35 @@
 """`hams status`, `hams down`, `hams logs`: what runs here, its end, and what it said."""
 
-import re
 import signal
 import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
+from hams_operator.cli.local_runs import choose
 from hams_operator.cli.output import Output, check_lines, complain, console, print_json
-from hams_operator.cli.runs import choose, home_of, status_of
-from hams_operator.limits import down_s, log_bytes_max
+from hams_operator.cli.runs import Runs, Target, on_runs
+from hams_operator.limits import down_s
 from hams_operator.local.control import NoAnswer, ask
-from hams_operator.local.home import GraphHome, RunFile, folders, running
-from hams_operator.local.logfiles import last_lines, new_lines
+from hams_operator.local.home import GraphHome, RunFile, running
+from hams_operator.local.observe import Status
 from hams_operator.local.processes import send, wait_end
 
-_FOLLOW_PAUSE_S = 0.2
 
-_OF_INSTANCE = r"-\d+-[0-9a-f]{4}(?:\.model)?\.log(?:\.1)?"
-_OF_ETCD = r"-\d+\.log(?:\.1)?"
-_OF_SUPERVISOR = r"\.log(?:\.1)?"
-"""What follows the operator's name in the names of log files; those of the run's own processes have no
-instance's id."""
+def status(target: Target, graph: str | None, every: bool, output: Output) -> int:
+    """Show one graph, or all."""
 
+    async def look(runs: Runs) -> tuple[list[Status], str]:
+        return await runs.every() if every else [await runs.status(graph)], runs.none
 
-def status(graph: str | None, every: bool, output: Output) -> int:
-    """Show one run, or all."""
-    runs = running() if every else [choose(graph)]
-    statuses = [status_of(run) for run in runs]
+    statuses, none = on_runs(target, look)
     if output is Output.JSON:
         print_json(statuses if every else statuses[0])
         return 0
-    terminal = console()
-    if not statuses:
-        terminal.print("no graph runs here")
     from hams_operator.cli.table import table  # noqa: PLC0415 - rich, only where it is shown
 
+    terminal = console()
+    if not statuses:
+        terminal.print(none)
     for number, item in enumerate(statuses):
         if number:
             terminal.print("")
@@ -45,15 +37,11 @@ def status(graph: str | None, every: bool, output: Output) -> int:
     return 0
 
 
-def restart(operator: str, graph: str | None, output: Output) -> int:
+def restart(target: Target, operator: str, graph: str | None, output: Output) -> int:
     """Decide that a state that is lost shall begin again."""
-    run = choose(graph)
-    try:
-        ask(run, "restart", operator)
-    except NoAnswer as error:
-        complain(str(error))
+    name = on_runs(target, lambda runs: runs.restart(graph, operator))
     if output is Output.JSON:
-        print_json({"graph": run.graph, "restarts": operator})
+        print_json({"graph": name, "restarts": operator})
     else:
         sys.stdout.write(
             f"the state of {operator} begins again, from its newest checkpoint if there is one\n"
@@ -90,128 +78,25 @@ def end(run: RunFile) -> None:
     GraphHome(run.graph).forget_killed()
 
 
-def logs(operator: str, graph: str | None, lines: int, follow: bool, output: Output, earlier: int = 0) -> int:
-    """The last lines of an operator's processes in this run, or in the last one; with `follow` also what
-    comes.
-
-    `earlier`: so many runs before that one.
-    """
+def logs(
+    target: Target, operator: str, graph: str | None, lines: int, follow: bool, earlier: int, output: Output
+) -> int:
+    """The last lines of an operator's processes, or of those of an earlier run; with `follow` also what
+    comes."""
     check_lines(lines)
-    folder = _folder_of(graph)
-    if earlier:
-        folder = _earlier(folder, earlier, follow)
-    paths = sorted((path for path in folder.glob("*.log*") if _is_of(operator, path)), key=_modified_s)
-    if not paths and not follow:
-        names = sorted(
-            {
-                match[1]
-                for path in folder.glob("*.log*")
-                if (match := re.fullmatch(f"(.+){_OF_INSTANCE}", path.name))
-            }
-        )
-        etcd = ["etcd"] if any(folder.glob("etcd-0.log*")) else []
-        complain(
-            f'no logs of "{operator}" in {folder}; there are: {", ".join([*names, *etcd, "supervisor"])}'
-        )
-    said = False
-    for name, line in _last_lines(paths, lines):
-        _say(name, line, output)
-        said = True
+    said = 0
+
+    def say(name: str, line: str) -> None:
+        nonlocal said
+        said += 1
+        if output is Output.JSON:
+            sys.stdout.write(msgspec.json.encode({"process": name, "line": line}).decode() + "\n")
+        else:
+            sys.stdout.write(f"{name} | {line}\n")
+        if follow:
+            sys.stdout.flush()
+
+    on_runs(target, lambda runs: runs.logs(graph, operator, lines, follow, earlier, say))
     if not said and lines and not follow and output is Output.TEXT:
         sys.stderr.write(f"{operator} has written nothing in this run\n")
-    if follow:
-        _follow(folder, operator, output)
     return 0
-
-
-def _earlier(logs: Path, earlier: int, follow: bool) -> Path:
-    """The folder with the logs of a run before. Raises CommandError."""
-    if earlier < 0 or follow:
-        complain(
-            "--earlier: expected a number of runs, without --follow: nothing comes of a run that is over", 2
-        )
-    kept = sorted(GraphHome(logs.parent.name).earlier.glob("*"))
-    if earlier > len(kept):
-        complain(f"--earlier {earlier}: logs of {len(kept)} earlier runs are kept")
-    return kept[-earlier]
-
-
-def _is_of(operator: str, path: Path) -> bool:
-    """Whether that is a log of an operator's processes, or of the run's own: supervisor, etcd."""
-    kinds = {"supervisor": _OF_SUPERVISOR, "etcd": f"(?:{_OF_INSTANCE}|{_OF_ETCD})"}.get(
-        operator, _OF_INSTANCE
-    )
-    return re.fullmatch(re.escape(operator) + kinds, path.name) is not None
-
-
-def _folder_of(graph: str | None) -> Path:
-    """Logs outlive their run: without a name, the run that is alive, else the only graph that has logs."""
-    if graph is not None:
-        named = home_of(graph).logs
-        if not named.is_dir():
-            complain(f'no logs of a graph "{graph}" here')
-        return named
-    runs = running()
-    if len(runs) == 1:
-        return GraphHome(runs[0].graph).logs
-    past = [folder for folder in folders() if folder.logs.is_dir()]
-    if not runs and len(past) == 1:
-        return past[0].logs
-    if not runs and not past:
-        complain("no graph has run here; start one with: hams up FILE")
-    names = [run.graph for run in runs] or [folder.graph for folder in past]
-    complain(
-        f"several graphs {'run' if runs else 'have run'}: {', '.join(names)}; choose one with --graph NAME", 2
-    )
-
-
-def _last_lines(files: list[Path], lines: int) -> Iterator[tuple[str, str]]:
-    """The last `lines` of each file, file by file, oldest first."""
-    for path in files:
-        yield from ((_name(path), line) for line in last_lines(path, lines, log_bytes_max))
-
-
-def _follow(folder: Path, operator: str, output: Output) -> None:
-    """Until Ctrl-C. Files are looked at again and again: a log has no other event to offer, and new instances
-    bring new files.
-
-    Ctrl-C is noted, and not raised: an exception may come up where it cannot go on, in the clean-up of an
-    iterator, and be lost.
-    """
-    at = {path: path.stat().st_size for path in folder.glob("*.log")}
-    asked: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
-    try:
-        while not asked:
-            for path in sorted(folder.glob("*.log")):
-                if not _is_of(operator, path):
-                    continue
-                try:
-                    size = path.stat().st_size
-                except FileNotFoundError:  # removed, or about to be begun anew
-                    continue
-                start = at.get(path, 0)
-                if size < start:  # cut
-                    start = 0
-                at[path], lines = new_lines(path, start, size, log_bytes_max)
-                for line in lines:
-                    _say(_name(path), line, output)
-            sys.stdout.flush()
-            time.sleep(_FOLLOW_PAUSE_S)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _say(name: str, line: str, output: Output) -> None:
-    if output is Output.JSON:
-        sys.stdout.write(msgspec.json.encode({"process": name, "line": line}).decode() + "\n")
-    else:
-        sys.stdout.write(f"{name} | {line}\n")
-
-
-def _name(path: Path) -> str:
-    return path.name.partition(".log")[0]
-
-
-def _modified_s(path: Path) -> float:
-    return path.stat().st_mtime

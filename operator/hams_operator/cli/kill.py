@@ -1,13 +1,11 @@
 """`hams kill`: chaos by hand."""
 
 import random
-import signal
 import sys
 
 from hams_operator.cli.output import Output, complain, print_json
-from hams_operator.cli.runs import choose, status_of
+from hams_operator.cli.runs import Runs, Target, on_runs
 from hams_operator.local.observe import InstanceStatus, Status
-from hams_operator.local.processes import send
 
 SIGNALS = ("KILL", "STOP", "CONT", "TERM")
 PROCESSES = ("model", "proxy", "both")
@@ -15,6 +13,7 @@ ROLES = ("primary", "backup", "joining", "active", "standby")
 
 
 def kill(
+    where: Target,
     target: str | None,
     graph: str | None,
     role: str | None,
@@ -25,16 +24,23 @@ def kill(
     output: Output,
 ) -> int:
     """Send a signal to an instance's processes and say which."""
-    if number.removeprefix("SIG") not in SIGNALS:
-        complain(f"--signal: expected {', '.join(SIGNALS)}, found {number}", 2)
-    if process not in PROCESSES:
-        complain(f"--process: expected {', '.join(PROCESSES)}, found {process}", 2)
-    if role is not None and role not in ROLES:
-        complain(f"--role: expected {', '.join(ROLES)}, found {role}", 2)
+    number = number.removeprefix("SIG")
+    for option, allowed, word in (
+        ("signal", SIGNALS, number),
+        ("process", PROCESSES, process),
+        ("role", ROLES, role),
+    ):
+        if word is not None and word not in allowed:
+            complain(f"--{option}: expected {', '.join(allowed)}, found {word}", 2)
     if target is None and instance is None:
         complain("kill what? Expected an operator, frontend or manager, or --instance ID", 2)
-    chosen = pick(status_of(choose(graph)), target, role, leader, instance)
-    hit = strike(chosen, process, signal.Signals[f"SIG{number.removeprefix('SIG')}"])
+
+    async def strike(runs: Runs) -> tuple[InstanceStatus, dict[str, int]]:
+        status = await runs.status(graph)
+        chosen = pick(status, target, role, leader, instance)
+        return chosen, await runs.strike(status.graph, chosen, process, number)
+
+    chosen, hit = on_runs(where, strike)
     if not hit:
         complain(f"{chosen.id} has no living {'process' if process == 'both' else process} any more")
     if output is Output.JSON:
@@ -43,7 +49,7 @@ def kill(
                 "instance": chosen.id,
                 "operator": chosen.operator,
                 "role": chosen.role,
-                "signal": number.removeprefix("SIG"),
+                "signal": number,
                 "pids": hit,
             }
         )
@@ -54,7 +60,7 @@ def kill(
             if chosen.operator
             else chosen.role + (" (leader)" if chosen.leader else "")
         )
-        sys.stdout.write(f"SIG{number.removeprefix('SIG')}: {chosen.id}, {place}: {what}\n")
+        sys.stdout.write(f"SIG{number}: {chosen.id}, {place}: {what}\n")
     return 0
 
 
@@ -95,14 +101,3 @@ def pick(
     if not instances:
         complain(f"no {'leader' if leader else target} runs now")
     return random.choice(instances)
-
-
-def strike(chosen: InstanceStatus, process: str, number: signal.Signals) -> dict[str, int]:
-    """Send it; which processes got it. To kill both at once the proxy is stopped first: else it may notice
-    its model's end and leave in order."""
-    pids = {"model": chosen.model_pid, "proxy" if chosen.operator else "process": chosen.proxy_pid}
-    if chosen.operator is not None and process != "both":
-        pids = {process: pids[process]}
-    if number is signal.SIGKILL and len(pids) > 1 and chosen.operator is not None:
-        send(chosen.proxy_pid or 0, signal.SIGSTOP)
-    return {name: pid for name, pid in pids.items() if pid and send(pid, number)}

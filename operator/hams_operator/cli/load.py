@@ -9,7 +9,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hams_graph import InvalidGraph
 from hams_graph import load as load_graph
@@ -19,16 +18,13 @@ from hams_load.judge import shape_judge
 from hams_load.samples import samples
 from hams_load.traffic import Tally, Traffic, load_request_s, percentile
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
+from hams_operator.cli.runs import Reached, Runs, Target, on_runs
 from hams_operator.limits import load_connect_s, problems_shown_max
-from hams_operator.local.home import GraphHome
-from hams_operator.plan.names import HTTP_PORT
 from hams_wire.history import HistoryError, HistoryWriter
-
-if TYPE_CHECKING:
-    from hams_operator.cli.cluster import Target
 
 
 def load(
+    target: Target,
     file: Path,
     url: str | None,
     data: Path | None,
@@ -36,11 +32,10 @@ def load(
     duration: str,
     verify: bool,
     output: Output,
-    target: "Target | None" = None,
     token: str = "",
 ) -> int:
-    """Load it; 0 only if nothing is off. `target`: the cluster where it runs, if that is meant. `token`:
-    borne by each request."""
+    """Load it; 0 only if nothing is off. `target`: where it runs, if no URL is given. `token`: borne by each
+    request."""
     check_token(token)
     check_url(url)
     if not 0 < rate <= 100_000:
@@ -50,42 +45,30 @@ def load(
         graph = load_graph(file)
     except InvalidGraph as error:
         complain(f"{file}: {error.problems[0]}; hams validate {file} tells all")
-    run = None
-    if url is None and target is None:
-        run = GraphHome(graph.data.name).read()
-        if run is None:
-            complain(
-                f'graph "{graph.data.name}" does not run here; start it with: hams up {file}, or say where '
-                "it is with --url"
-            )
-        url = run.url
-    source = samples(graph, file, data)
-    history = None
-    if run is not None and run.history is not None:
-        try:
-            history = HistoryWriter(run.history, f"client-{secrets.token_hex(4)}")
-        except HistoryError as error:
-            complain(str(error))
 
-    async def work() -> Tally:
+    async def at(there: Reached) -> Tally:
+        source = samples(graph, file, data)
         async with AsyncExitStack() as stack:
-            at = url
-            if at is None:
-                assert target is not None, "else the local run's"
-                from hams_operator.cli.cluster import forwarded  # noqa: PLC0415 - the Kubernetes client, only where it is used
-
-                at = await stack.enter_async_context(forwarded(target, graph.data.name, HTTP_PORT))
-            await check_answers(at)
-            client = await stack.enter_async_context(Client(at, graph.data.name, load_request_s, token))
+            history = None
+            if there.history is not None:
+                try:
+                    history = HistoryWriter(there.history, f"client-{secrets.token_hex(4)}")
+                except HistoryError as error:
+                    complain(str(error))
+                stack.callback(history.close)
+            await check_answers(there.url)
+            client = await stack.enter_async_context(
+                Client(there.url, graph.data.name, load_request_s, token)
+            )
             judge = shape_judge(graph) if verify else None
             traffic = Traffic(client, source, rate, count, judge=judge, resend=verify, history=history)
             return await with_progress(traffic, count, "load", shown=output is Output.TEXT)
 
-    try:
-        tally = asyncio.run(work())
-    finally:
-        if history is not None:
-            history.close()
+    async def reached(runs: Runs) -> Tally:
+        async with runs.reach(graph.data.name) as there:
+            return await at(there)
+
+    tally = on_runs(target, reached) if url is None else asyncio.run(at(Reached(url)))
     if output is Output.JSON:
         print_json(as_json(tally))
     else:

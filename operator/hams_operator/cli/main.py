@@ -17,6 +17,7 @@ import typer
 
 from hams_load.errors import BadData
 from hams_operator.cli.output import CommandError, Output
+from hams_operator.cli.runs import Target
 from hams_operator.extras import extra_of, missing, sentence
 from hams_operator.plan.names import DEFAULT_ETCD, DEFAULT_IMAGE
 
@@ -218,13 +219,9 @@ def status(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """What runs, in which role, and whether it is redundant."""
-    if context is not None or namespace is not None:
-        from hams_operator.cli import cluster  # noqa: PLC0415
-
-        raise Code(cluster.status(cluster.Target(context, namespace), graph, every, output))
     from hams_operator.cli import inspect  # noqa: PLC0415
 
-    raise Code(inspect.status(graph, every, output))
+    raise Code(inspect.status(Target(context, namespace), graph, every, output))
 
 
 @app.command()
@@ -252,13 +249,10 @@ def logs(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """What an operator's processes said."""
-    if context is not None or namespace is not None:
-        from hams_operator.cli import cluster  # noqa: PLC0415
-
-        raise Code(cluster.logs(cluster.Target(context, namespace), operator, graph, lines, follow, output))
     from hams_operator.cli import inspect  # noqa: PLC0415
 
-    raise Code(inspect.logs(operator, graph, lines, follow, output, earlier))
+    where = Target(context, namespace)
+    raise Code(inspect.logs(where, operator, graph, lines, follow, earlier, output))
 
 
 @app.command()
@@ -297,16 +291,10 @@ def kill(
 
     Of several that fit, one at random is hit.
     """
-    if context is not None or namespace is not None:
-        from hams_operator.cli import cluster  # noqa: PLC0415
-
-        where = cluster.Target(context, namespace)
-        raise Code(
-            cluster.kill(where, target, graph, role, leader, instance, process, number.upper(), output)
-        )
     from hams_operator.cli import kill as work  # noqa: PLC0415
 
-    raise Code(work.kill(target, graph, role, leader, instance, process, number.upper(), output))
+    where = Target(context, namespace)
+    raise Code(work.kill(where, target, graph, role, leader, instance, process, number.upper(), output))
 
 
 @app.command()
@@ -326,13 +314,9 @@ def restart(
 
     Where whenLost is Stop, the graph waits for this.
     """
-    if context is not None or namespace is not None:
-        from hams_operator.cli import cluster  # noqa: PLC0415
-
-        raise Code(cluster.restart(cluster.Target(context, namespace), operator, graph, output))
     from hams_operator.cli import inspect  # noqa: PLC0415
 
-    raise Code(inspect.restart(operator, graph, output))
+    raise Code(inspect.restart(Target(context, namespace), operator, graph, output))
 
 
 @app.command()
@@ -368,12 +352,8 @@ def load(
     """
     from hams_operator.cli import load as work  # noqa: PLC0415
 
-    where = None
-    if context is not None or namespace is not None:
-        from hams_operator.cli import cluster  # noqa: PLC0415
-
-        where = cluster.Target(context, namespace)
-    raise Code(work.load(file, url, data, rate, duration, verify, output, where, token))
+    where = Target(context, namespace)
+    raise Code(work.load(where, file, url, data, rate, duration, verify, output, token))
 
 
 @app.command()
@@ -463,11 +443,11 @@ def chaos_run(
 ) -> None:
     """Hit a graph on a cluster while it answers requests; exit code 1 if a request failed."""
     from hams_operator.chaos.scenarios import Aim  # noqa: PLC0415
-    from hams_operator.cli import chaos, cluster  # noqa: PLC0415
+    from hams_operator.cli import chaos  # noqa: PLC0415
     from hams_operator.cli.output import seconds  # noqa: PLC0415
 
     aim = Aim(operator, role, times, seconds(duration), seconds(every), seed, image)
-    where = cluster.Target(context, namespace)
+    where = Target(context, namespace)
     raise Code(
         chaos.run(
             scenario, graph, where, system, aim, chaos.Load(url, rate, data, token), allow_state_loss, output

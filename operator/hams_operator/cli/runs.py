@@ -1,58 +1,92 @@
-"""Which run a command is about, and what its supervisor says."""
+"""The port by which commands reach graphs that run: on this machine, or in a namespace of a cluster.
 
-from hams_operator.cli.output import CommandError, complain
-from hams_operator.local.control import NoAnswer, ask
-from hams_operator.local.home import GraphHome, RunFile, folders, running
-from hams_operator.local.observe import Status
+Each command is written once, on this port. Both implementations complain in words for the user
+(`CommandError`), so a command adds nothing to what went wrong.
+"""
 
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-def choose(graph: str | None) -> RunFile:
-    """The run of that name; without a name the one that runs. Raises CommandError: exit 2 and the names if
-    there are several."""
-    if graph is not None:
-        home = home_of(graph)
-        run = home.read() if home.folder.is_dir() else None
-        if run is None:
-            if (dead := home.killed()) is not None:
-                complain(_was_killed(dead))
-            names = ", ".join(item.graph for item in running())
-            complain(f'no graph "{graph}" runs here' + (f"; these do: {names}" if names else ""))
-        return run
-    runs = running()
-    ended = [item for item in (folder.killed() for folder in folders()) if item is not None]
-    if not runs and ended:
-        complain(_was_killed(ended[0]))
-    if not runs:
-        complain("no graph runs here; start one with: hams up FILE")
-    if len(runs) > 1:
-        complain(
-            f"several graphs run: {', '.join(run.graph for run in runs)}; choose one with --graph NAME", 2
-        )
-    return runs[0]
+if TYPE_CHECKING:  # `hams --help` imports this module
+    from hams_operator.local.observe import InstanceStatus, Status
 
 
-def _was_killed(run: RunFile) -> str:
-    """What a user should know of a run that nobody ended."""
-    return (
-        f"{run.graph} does not run any more: its supervisor (process {run.pid}) was killed, and its "
-        "processes ended with it. "
-        f"What it said: hams logs supervisor --graph {run.graph}. Start it again with: hams up {run.file}"
-    )
+T = TypeVar("T")
+Say = Callable[[str, str], None]
+"""Takes a line of a log: the process, and what it wrote."""
 
 
-def home_of(graph: str) -> GraphHome:
-    """The folder of a graph of that name, which is no path. Raises CommandError."""
-    if "/" in graph or not graph.strip("."):
-        complain(f"expected the name of a graph, found {graph!r}", 2)
-    return GraphHome(graph)
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which cluster: a context of the kubeconfig and a namespace, each as given or None: then the
+    kubeconfig's current one and the context's."""
+
+    context: str | None = None
+    namespace: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether a cluster is meant at all, not this machine."""
+        return self.context is not None or self.namespace is not None
 
 
-def status_of(run: RunFile) -> Status:
-    """What its supervisor says now. Raises CommandError."""
-    try:
-        status = ask(run, "status").status
-    except NoAnswer as error:
-        raise CommandError(str(error)) from None
-    if status is None:
-        complain(f"the supervisor of {run.graph} answered something else")
-    return status
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Where a graph's endpoint answers requests from this machine, and the folder of its history if it records
+    one."""
+
+    url: str
+    history: str | None = None
+
+
+class Runs(Protocol):
+    """Graphs that run in one place. `graph` is a name, or None for the only graph there. Every method raises
+    CommandError: exit 2 and the names if there are several."""
+
+    @property
+    def none(self) -> str:
+        """What to say where no graph runs."""
+
+    async def every(self) -> "list[Status]":
+        """All graphs, by name."""
+
+    async def status(self, graph: str | None) -> "Status":
+        """One graph as it is now."""
+
+    async def strike(
+        self, graph: str, instance: "InstanceStatus", process: str, number: str
+    ) -> dict[str, int]:
+        """Send the signal of that name to an instance's model, proxy or both: which processes got it. A
+        frontend or manager is one process."""
+
+    async def logs(
+        self, graph: str | None, operator: str, lines: int, follow: bool, earlier: int, say: Say
+    ) -> None:
+        """Say the last lines of an operator's processes; with `follow` also what they go on to say, until
+        Ctrl-C. `earlier`: of so many runs before, where logs of those are kept."""
+
+    def reach(self, graph: str) -> AbstractAsyncContextManager[Reached]:
+        """A way to a graph's endpoint, for as long as the block lasts."""
+
+    async def restart(self, graph: str | None, operator: str) -> str:
+        """Let a lost state begin again; the name of its graph."""
+
+
+def on_runs(target: Target, ask: "Callable[[Runs], Coroutine[Any, Any, T]]") -> T:
+    """What a question to the runs of this machine, or of the cluster that is meant, is answered. Raises
+    CommandError, too if there is no such cluster to talk to."""
+    import asyncio  # noqa: PLC0415 - as below: no command loads what it does not use
+
+    async def work() -> T:
+        if not target.given:
+            from hams_operator.cli.local_runs import LocalRuns  # noqa: PLC0415
+
+            return await ask(LocalRuns())
+        from hams_operator.cli.cluster import connect  # noqa: PLC0415
+
+        async with connect(target) as cluster:
+            return await ask(cluster)
+
+    return asyncio.run(work())

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from hams_operator.cli import chaos, cluster
 from hams_operator.cli.main import app
 from hams_operator.cli.output import CommandError
+from hams_operator.cli.runs import Target
 
 from ..controller.fakes import FakeKube
 from .test_live import PODS, STATUS
@@ -118,7 +119,7 @@ def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
         kube.put(item)
 
     @asynccontextmanager
-    async def connect(target: cluster.Target) -> AsyncIterator[cluster.Cluster]:
+    async def connect(target: Target) -> AsyncIterator[cluster.Cluster]:
         yield cluster.Cluster(kube, target.namespace or "default")  # type: ignore[arg-type]
 
     monkeypatch.setattr(chaos, "connect", connect)

@@ -8,9 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hams_operator.cli.cluster import Cluster, Found, Target, connect, status_of
+from hams_operator.cli.cluster import Cluster, Found, connect, status_of
 from hams_operator.cli.kill import pick
 from hams_operator.cli.output import CommandError
+from hams_operator.cli.runs import Target
 from hams_operator.plan.pods_seen import Pod
 
 Json = dict[str, Any]

@@ -7,7 +7,9 @@ import pytest
 
 from hams_operator.cli import inspect
 from hams_operator.cli.output import CommandError, Output
+from hams_operator.cli.runs import Target
 
+HERE = Target()
 FILES = (
     "count-1-00ff.log",
     "count-1-00ff.model.log",
@@ -40,7 +42,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_logs_are_told_apart_by_whose_they_are(
     logs: Path, capsys: pytest.CaptureFixture[str], word: str, said: list[str]
 ) -> None:
-    inspect.logs(word, "g", 20, False, Output.TEXT)
+    inspect.logs(HERE, word, "g", 20, False, 0, Output.TEXT)
     assert sorted(capsys.readouterr().out.splitlines()) == said
 
 
@@ -48,7 +50,7 @@ def test_of_an_operator_that_goes_by_the_name_etcd_both_are_shown(
     logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (logs / "etcd-2-0a0b.log").write_text("of the operator\n")
-    inspect.logs("etcd", "g", 20, False, Output.TEXT)
+    inspect.logs(HERE, "etcd", "g", 20, False, 0, Output.TEXT)
     assert {"etcd-2-0a0b | of the operator", "etcd-0 | of etcd-0.log"} < set(
         capsys.readouterr().out.splitlines()
     )
@@ -56,7 +58,7 @@ def test_of_an_operator_that_goes_by_the_name_etcd_both_are_shown(
 
 def test_who_asks_for_nobody_is_told_who_there_is(logs: Path) -> None:
     with pytest.raises(CommandError, match=r"there are: count, etcd, supervisor$"):
-        inspect.logs("nobody", "g", 20, False, Output.TEXT)
+        inspect.logs(HERE, "nobody", "g", 20, False, 0, Output.TEXT)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +80,8 @@ def test_what_comes_is_told_too(
             case _:
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("hams_operator.cli.inspect.time.sleep", passed)
-    inspect.logs(word, "g", 0, True, Output.TEXT)
+    monkeypatch.setattr("hams_operator.cli.local_logs.time.sleep", passed)
+    inspect.logs(HERE, word, "g", 0, True, 0, Output.TEXT)
     process = name.removesuffix(".log")
     assert capsys.readouterr().out.splitlines() == [f"{process} | goes on", f"{process} | anew"]
 
@@ -90,17 +92,17 @@ def test_logs_of_an_earlier_run_are_shown_when_they_are_asked_for(
     for number, name in enumerate(("20260101T000000Z", "20260102T000000Z")):
         (logs.parent / "earlier" / name).mkdir(parents=True)
         (logs.parent / "earlier" / name / "count-9-00aa.log").write_text(f"day {number + 1}\n")
-    inspect.logs("count", "g", 20, False, Output.TEXT, earlier=1)
+    inspect.logs(HERE, "count", "g", 20, False, 1, Output.TEXT)
     assert capsys.readouterr().out == "count-9-00aa | day 2\n"
-    inspect.logs("count", "g", 20, False, Output.TEXT)
+    inspect.logs(HERE, "count", "g", 20, False, 0, Output.TEXT)
     assert "day" not in capsys.readouterr().out
     with pytest.raises(CommandError, match="logs of 2 earlier runs are kept"):
-        inspect.logs("count", "g", 20, False, Output.TEXT, earlier=3)
+        inspect.logs(HERE, "count", "g", 20, False, 3, Output.TEXT)
 
 
 def test_an_operator_that_has_written_nothing_is_said_to(
     logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (logs / "supervisor.log").write_text("")
-    inspect.logs("supervisor", "g", 20, False, Output.TEXT)
+    inspect.logs(HERE, "supervisor", "g", 20, False, 0, Output.TEXT)
     assert capsys.readouterr() == ("", "supervisor has written nothing in this run\n")

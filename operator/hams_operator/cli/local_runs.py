@@ -1,0 +1,122 @@
+"""Graphs that run on this machine: which one a command is about, and what its supervisor says and does."""
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from hams_operator.cli.local_logs import earlier_one, folder_of, tell
+from hams_operator.cli.output import complain
+from hams_operator.cli.runs import Reached, Say
+from hams_operator.local import control
+from hams_operator.local.control import Answer, NoAnswer
+from hams_operator.local.home import GraphHome, RunFile, folders, running
+from hams_operator.local.observe import InstanceStatus, Status
+from hams_operator.local.processes import send
+
+
+def choose(graph: str | None) -> RunFile:
+    """The run of that name; without a name the one that runs. Raises CommandError: exit 2 and the names if
+    there are several."""
+    if graph is not None:
+        home = home_of(graph)
+        run = home.read() if home.folder.is_dir() else None
+        if run is None:
+            if (dead := home.killed()) is not None:
+                complain(_was_killed(dead))
+            names = ", ".join(item.graph for item in running())
+            complain(
+                f'no graph "{graph}" runs here'
+                + (f"; these do: {names}" if names else "; start it with: hams up FILE")
+            )
+        return run
+    runs = running()
+    ended = [item for item in (folder.killed() for folder in folders()) if item is not None]
+    if not runs and ended:
+        complain(_was_killed(ended[0]))
+    if not runs:
+        complain("no graph runs here; start one with: hams up FILE")
+    if len(runs) > 1:
+        complain(
+            f"several graphs run: {', '.join(run.graph for run in runs)}; choose one with --graph NAME", 2
+        )
+    return runs[0]
+
+
+def _was_killed(run: RunFile) -> str:
+    """What a user should know of a run that nobody ended."""
+    return (
+        f"{run.graph} does not run any more: its supervisor (process {run.pid}) was killed, and its "
+        "processes ended with it. "
+        f"What it said: hams logs supervisor --graph {run.graph}. Start it again with: hams up {run.file}"
+    )
+
+
+def home_of(graph: str) -> GraphHome:
+    """The folder of a graph of that name, which is no path. Raises CommandError."""
+    if "/" in graph or not graph.strip("."):
+        complain(f"expected the name of a graph, found {graph!r}", 2)
+    return GraphHome(graph)
+
+
+def status_of(run: RunFile) -> Status:
+    """What its supervisor says now. Raises CommandError."""
+    status = ask(run, "status").status
+    if status is None:
+        complain(f"the supervisor of {run.graph} answered something else")
+    return status
+
+
+def ask(run: RunFile, question: str, of: str = "") -> Answer:
+    """Ask a run's supervisor. Raises CommandError."""
+    try:
+        return control.ask(run, question, of)
+    except NoAnswer as error:
+        complain(str(error))
+
+
+def strike(instance: InstanceStatus, process: str, number: signal.Signals) -> dict[str, int]:
+    """Send it; which processes got it. To kill both at once the proxy is stopped first: else it may notice
+    its model's end and leave in order."""
+    pids = {"model": instance.model_pid, "proxy" if instance.operator else "process": instance.proxy_pid}
+    if instance.operator is not None and process != "both":
+        pids = {process: pids[process]}
+    if number is signal.SIGKILL and len(pids) > 1 and instance.operator is not None:
+        send(instance.proxy_pid or 0, signal.SIGSTOP)
+    return {name: pid for name, pid in pids.items() if pid and send(pid, number)}
+
+
+class LocalRuns:
+    """`Runs` of this machine."""
+
+    none = "no graph runs here"
+
+    async def every(self) -> list[Status]:
+        """See `Runs`."""
+        return [status_of(run) for run in running()]
+
+    async def status(self, graph: str | None) -> Status:
+        """See `Runs`."""
+        return status_of(choose(graph))
+
+    async def strike(self, graph: str, instance: InstanceStatus, process: str, number: str) -> dict[str, int]:
+        """See `Runs`."""
+        return strike(instance, process, signal.Signals[f"SIG{number}"])
+
+    async def logs(
+        self, graph: str | None, operator: str, lines: int, follow: bool, earlier: int, say: Say
+    ) -> None:
+        """See `Runs`. Logs outlive their run."""
+        folder = folder_of(None if graph is None else home_of(graph))
+        tell(earlier_one(folder, earlier, follow) if earlier else folder, operator, lines, follow, say)
+
+    @asynccontextmanager
+    async def reach(self, graph: str) -> AsyncIterator[Reached]:
+        """See `Runs`."""
+        run = choose(graph)
+        yield Reached(run.url, run.history)
+
+    async def restart(self, graph: str | None, operator: str) -> str:
+        """See `Runs`."""
+        run = choose(graph)
+        ask(run, "restart", operator)
+        return run.graph
