@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from hams_protocol.events import Received
+from hams_protocol.knowledge import Knowledge
 from hams_protocol.messages import (
     Attempt,
     AttemptAck,
@@ -184,17 +185,25 @@ class Network:
                 link.kept.append(message)
             return
         if type(message) is Deliver and message.token.source in self.world.fan_outs:
-            token = message.token
-            if token.kind is not Kind.SKIP:
-                epoch = getattr(link.receiver.machine, "epoch", 0)
-                self.world.received.setdefault(token.value_id.rstrip("!"), []).append((link.receiver, epoch))
-            elif not token.route:
-                self.world.recorder.fan_out_again(link.sender, token.source, token.unit)
+            self._fan_out_arrived(link, message)
         elif type(message) is SlotAnswer:
             self.world.recorder.answered(link.receiver, message)
         elif isinstance(message, LogAppend | LogCopy):
             self.world.recorder.log_arrived(link.receiver, message)
         self.world.feed(link.receiver, Received(link.sender.id, message))
+
+    def _fan_out_arrived(self, link: Link, message: Deliver) -> None:
+        """Note who has received a fan-out's value. One whose owner is fenced already refuses it, and can tell
+        nobody of it."""
+        token, receiver = message.token, link.receiver.machine
+        known: Knowledge = receiver.knowledge  # type: ignore[attr-defined]
+        if message.epoch < known.source_epoch(token.source, token.request):
+            return
+        if token.kind is not Kind.SKIP:
+            epoch = getattr(receiver, "epoch", 0)
+            self.world.received.setdefault(token.value_id.rstrip("!"), []).append((link.receiver, epoch))
+        elif not token.route:
+            self.world.recorder.fan_out_again(link.sender, token.source, token.unit)
 
     def _refused(self, link: Link) -> None:
         now = self.world.now

@@ -9,7 +9,7 @@ from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteLost, Propose, Send
 from hams_protocol.events import CasDone, CasFailed, CasUnknown, Late, PeerDown, PeerUp, Tick
-from hams_protocol.graph import FRONTEND, Graph, WhenLost
+from hams_protocol.graph import FRONTEND, Checkpoint, Graph, WhenLost
 from hams_protocol.messages import (
     KEPT,
     Fence,
@@ -163,6 +163,16 @@ def test_a_proxy_that_answers_with_a_dead_model_fails_its_probe():
     rig.get("p-1", Suspect("p-1", "model died"))
     rig.get("p-1", ProbeAnswer(probes(rig)["p-1"], Health.MODEL_DEAD, 1))
     assert set(freezes(rig.all)) == {"p-2", "p-3"}
+
+
+def test_a_joiner_whose_model_is_still_starting_is_no_suspect():
+    others = {key: of_ for key, of_ in EVERYBODY.items() if key != "p_2"}
+    rig = manager(rset("p", "p-1", joining=("p-2",)), Q, S, **others)
+    nonce = probes(rig)["p-2"]
+    rig.get("p-2", ProbeAnswer(nonce, Health.MODEL_DEAD, 1))
+    rig.members(m_1="manager", **EVERYBODY)
+    rig.step(CasFailed(topo(2, rset("p", "p-2", "p-1", epoch=2, ends=((1, 5),)), Q, S), 2))
+    assert not freezes(rig.all), "by now it leads the set"
 
 
 def test_a_proxy_that_reports_its_own_models_death_needs_no_probe():
@@ -443,6 +453,20 @@ def lost_by_silence(when_lost=WhenLost.RESTART, from_scratch=True):
     rig.step(CasDone(lost, 2))
     rig.members(m_1="manager", F_1="F", q_9="q")
     return rig
+
+
+def test_an_instance_that_comes_late_has_its_time_to_tell_of_a_checkpoint():
+    one = graph(op("q", FRONTEND, stateful=True)).data
+    saved = replace(one.operators[0], checkpoint=Checkpoint(1.0, 2, "states"))
+    data = Graph(replace(one, operators=(saved,), recovery=replace(one.recovery, when_lost=WhenLost.RESTART)))
+    rig = Rig(ManagerMachine(data, "m-1", False))
+    rig.members(m_1="manager", F_1="F", q_8="q")
+    rig.learn(topo(1, replace(rset("q", "q-1"), lost=True), rset("F/0", "F-1")))
+    rig.step(PeerDown("q-1", refused=True))
+    rig.members(m_1="manager", F_1="F")
+    rig.after(limits.checkpoint_wait_s + 10.0)
+    rig.members(m_1="manager", F_1="F", q_9="q")
+    assert not of(rig.all, Propose), "it may have read one"
 
 
 def test_a_lost_state_is_found_once_a_holder_is_registered_and_not_for_want_of_a_suspicion():

@@ -97,7 +97,7 @@ class Losses:
     def __init__(self, machine: "ManagerMachine") -> None:
         self._m = machine
         self._saved: dict[tuple[InstanceId, str], tuple[int, int]] = {}
-        self._saved_since: dict[tuple[str, int], float] = {}
+        self._awaited_since: dict[tuple[str, int, InstanceId], float] = {}
         self._lost_since: dict[str, float] = {}
         self._logs = Logs(machine)
         self.ask_at = FOREVER
@@ -217,27 +217,30 @@ class Losses:
 
     def _waits_for_checkpoints(self, item: ReplicaSet, free: list[InstanceId], now: float) -> bool:
         """Instances read theirs once they learn that the state is lost; each tells a probe what it has
-        found."""
+        found. Each has its own time for that, for replacements may come late."""
         operator = self._m.graph.operators.get(item.name)
         if operator is None or operator.checkpoint is None:
             return False
         if not self._m.knowledge.topology.find(item.name).lost:
             return True
-        since = self._saved_since.setdefault((item.name, item.epoch), now)
-        return now < since + limits.checkpoint_wait_s and any(
-            (name, item.name) not in self._saved for name in free
-        )
+        waits = False
+        for name in free:
+            since = self._awaited_since.setdefault((item.name, item.epoch, name), now)
+            waits = waits or ((name, item.name) not in self._saved and now < since + limits.checkpoint_wait_s)
+        return waits
 
     def ask_saved(self, now: float) -> list[Effect]:
         """Probes for that, again and again while somebody waits."""
         topology = self._m.knowledge.topology
-        waiting = [
-            name
-            for name, epoch in self._saved_since
-            if topology.find(name).lost and topology.find(name).epoch == epoch
-        ]
+        self._awaited_since = {
+            key: since
+            for key, since in self._awaited_since.items()
+            if topology.find(key[0]).lost
+            and topology.find(key[0]).epoch == key[1]
+            and key[2] in self._m.members
+        }
+        waiting = sorted({name for name, _, _ in self._awaited_since})
         if not waiting:
-            self._saved_since.clear()
             self._saved.clear()
             self.ask_at = FOREVER
             return []

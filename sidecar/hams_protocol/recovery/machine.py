@@ -387,12 +387,21 @@ class ManagerMachine:
         suspicion = self._suspicions.get(sender)
         if suspicion is None or suspicion.nonce != answer.nonce:
             return []
-        if answer.health is Health.HEALTHY:
+        if answer.health is Health.HEALTHY or (
+            answer.health is Health.MODEL_DEAD and self._only_joins(sender)
+        ):
             del self._suspicions[sender]
             return []
         if answer.health is Health.NEEDS_ROLLBACK:
             suspicion.rollbacks = {report.name: report.epoch for report in answer.roles}
         return self._confirm(suspicion, answer.health, now)
+
+    def _only_joins(self, instance: InstanceId) -> bool:
+        """Whether an instance has no role but that of a joiner, so that a model which is still starting is no
+        reason to replace it: it may be in sync a moment later."""
+        return not self._owns_slot(instance) and not any(
+            instance in item.holders for item in self.knowledge.topology.sets
+        )
 
     def _confirm(self, suspicion: Suspicion, health: Health | None, now: float) -> list[Effect]:
         """The probe failed, or was answered by a proxy whose model is dead. Later answers may tell more, and
