@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from hams_graph.wholeness import READY, STATE_LOST
 from hams_operator import limits
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
-from hams_operator.cli.cluster import Cluster, Found, status_of
+from hams_operator.cli.cluster import Cluster, Found, instances_of, status_of
 from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeError
-from hams_operator.local.observe import awaited
+from hams_operator.local.observe import InstanceStatus, awaited
 from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 
@@ -111,9 +111,8 @@ class LiveRun:
                     (pod.name for pod in seen.pods if pod.of == operator and pod.ready and not pod.deleting),
                     default="",
                 )
-            return next(
-                (pod for name in holders(seen.item, operator, role) if (pod := pod_of(name, living))), ""
-            )
+            names = [item.id for item in holders(seen, role) if item.operator == operator]
+            return next((pod for name in names if (pod := pod_of(name, living))), "")
 
         return self._until(look, limits.chaos_role_s, f"a {role} of {operator}")
 
@@ -127,7 +126,8 @@ class LiveRun:
 
     def epoch_of(self, operator: str) -> int:
         """See `Run`."""
-        return int(entry(self._look().item, operator).get("epoch", 0))
+        operators: list[Json] = (self._look().item.get("status") or {}).get("operators", [])
+        return next((int(op.get("epoch", 0)) for op in operators if op["name"] == operator), 0)
 
     def node_of(self, pod: str) -> str:
         """See `Run`."""
@@ -351,21 +351,9 @@ def condition(item: Json, kind: str) -> Mapping[str, str]:
     return next((one for one in conditions if one["type"] == kind), {})
 
 
-def entry(item: Json, operator: str) -> Json:
-    """What the status says of an operator; {} if nothing."""
-    operators: list[Json] = (item.get("status") or {}).get("operators", [])
-    return next((op for op in operators if op["name"] == operator), {})
-
-
-def holders(item: Json, operator: str, role: str) -> list[str]:
-    """Instances that have a role by the status."""
-    status_entry = entry(item, operator)
-    named: dict[str, list[str]] = {
-        PRIMARY: [status_entry.get("primary", "")],
-        BACKUP: status_entry.get("inSync", []),
-        ACTIVE: status_entry.get("active", []),
-    }
-    return [name for name in named.get(role, []) if name]
+def holders(seen: Found, *roles: str) -> list[InstanceStatus]:
+    """Instances that have one of these roles by the status."""
+    return [item for item in instances_of(seen) if item.role in roles]
 
 
 def why_not_redundant(seen: Found) -> str:
@@ -380,12 +368,7 @@ def why_not_redundant(seen: Found) -> str:
     if waiting is not None:
         return f"pod {waiting} is not Ready"
     living = [pod.name for pod in seen.pods]
-    named = [
-        name
-        for op in status.get("operators", [])
-        for role in (PRIMARY, BACKUP, ACTIVE)
-        for name in holders(seen.item, op["name"], role)
-    ]
+    named = [item.id for item in holders(seen, PRIMARY, BACKUP, ACTIVE)]
     homeless = next((name for name in named if pod_of(name, living) is None), None)
     return "" if homeless is None else f"{homeless} has no pod any more"
 
@@ -396,9 +379,10 @@ def spare(seen: Found) -> list[str]:
     well = [pod for pod in seen.pods if pod.ready and not pod.deleting]
     names = [pod.name for pod in well]
     needed: set[str] = set()
-    for op in (seen.item.get("status") or {}).get("operators", []):
-        holding = [*holders(seen.item, op["name"], PRIMARY), *holders(seen.item, op["name"], BACKUP)]
-        living = {pod for pod in (pod_of(name, names) for name in holding) if pod is not None}
+    copies = holders(seen, PRIMARY, BACKUP)
+    for operator in {item.operator for item in copies}:
+        homes = {pod_of(item.id, names) for item in copies if item.operator == operator}
+        living = {pod for pod in homes if pod is not None}
         if len(living) < 2:
             needed |= living
     frontends = [pod.name for pod in well if pod.of == FRONTEND]
