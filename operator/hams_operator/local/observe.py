@@ -23,7 +23,7 @@ from hams_protocol.ids import InstanceId
 from hams_protocol.messages import Health, Message, Probe, ProbeAnswer, RoleReport
 from hams_protocol.topology import Topology, allow_restart
 from hams_wire import records
-from hams_wire.coordination.port import Coordination
+from hams_wire.coordination.port import Coordination, Snapshot
 from hams_wire.errors import CoordinationError, NotApplied
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import HeapFactory
@@ -115,7 +115,6 @@ class View(msgspec.Struct, frozen=True):
     generation: int
     conditions: tuple[Condition, ...]
     instances: tuple[InstanceStatus, ...]
-    open_sets: tuple[str, ...]
     failures: tuple[FailureInfo, ...] = ()
     losses: tuple[Loss, ...] = ()
 
@@ -160,31 +159,23 @@ def current(
     return next((other for other, of in registered.items() if of == pid and other not in revoked), name)
 
 
-def _alone(
+def holders_of(
     topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]
-) -> frozenset[InstanceId]:
+) -> tuple[frozenset[InstanceId], frozenset[InstanceId]]:
     """Who has a state that nobody else has who is there: as a member of its set, as its keeper, or as one
-    that has come back with it."""
-    instances: set[InstanceId] = set()
+    that has come back with it. And the holders of states that nobody holds who is there: should one of them
+    be hung only, its process holds all that is left of the state."""
+    alone: set[InstanceId] = set()
+    last: set[InstanceId] = set()
     for item in topology.sets:
-        members = set(item.holders)
-        here = members.difference(topology.revoked).intersection(registered)
-        holders = here | {name for name, record in registered.items() if record.kept in members}
-        if len(holders) == 1:
-            instances |= holders
-    return frozenset(instances)
-
-
-def _last(topology: Topology, registered: Mapping[InstanceId, records.MemberRecord]) -> frozenset[InstanceId]:
-    """Holders of states that nobody holds who is there: should one of them be hung only, its process holds
-    all that is left of the state."""
-    instances: set[InstanceId] = set()
-    for item in topology.sets:
-        members = set(item.holders)
-        here = members.difference(topology.revoked).intersection(registered)
-        if not here and not any(record.kept in members for record in registered.values()):
-            instances |= members
-    return frozenset(instances)
+        holders = set(item.holders)
+        here = holders.difference(topology.revoked).intersection(registered)
+        here |= {name for name, record in registered.items() if record.kept in holders}
+        if not here:
+            last |= holders
+        elif len(here) == 1:
+            alone |= here
+    return frozenset(alone), frozenset(last)
 
 
 class Cast(msgspec.Struct, frozen=True):
@@ -242,25 +233,28 @@ class Observer:
 
     async def cast(self) -> Cast:
         """Who plays a part, and who does not yet, or never will again. Raises CoordinationError."""
-        prefix = records.prefix_of(self._uid)
-        snapshot = await self._coordination.get_prefix(prefix)
-        names = {entry.key.removeprefix(prefix): entry.value for entry in snapshot.entries}
-        topology = records.decode_topology(names["topology"]) if "topology" in names else Topology()
-        members = {
-            name.removeprefix("members/"): value
-            for name, value in names.items()
-            if name.startswith("members/")
-        }
-        warming = frozenset(
-            name.removeprefix(records.WARMING) for name in names if name.startswith(records.WARMING)
-        )
-        registered = {name: records.decode_member(name, value)[1] for name, value in members.items()}
+        snapshot = await self._coordination.get_prefix(records.prefix_of(self._uid))
+        topology, members, warming = self._decoded(snapshot)
         return Cast(
-            {name: record.pid for name, record in registered.items()},
+            {name: record.pid for name, record in members.items()},
             warming,
             frozenset(topology.revoked),
-            _alone(topology, registered),
-            _last(topology, registered),
+            *holders_of(topology, members),
+        )
+
+    def _decoded(
+        self, snapshot: Snapshot
+    ) -> tuple[Topology, dict[InstanceId, records.MemberRecord], frozenset[InstanceId]]:
+        """The topology, whose each registered instance is, and whose model is loading."""
+        prefix = records.prefix_of(self._uid)
+        values = {entry.key.removeprefix(prefix): entry.value for entry in snapshot.entries}
+        members = [name.removeprefix("members/") for name in values if name.startswith("members/")]
+        return (
+            records.decode_topology(values["topology"]) if "topology" in values else Topology(),
+            {name: records.decode_member(name, values[f"members/{name}"])[1] for name in members},
+            frozenset(
+                name.removeprefix(records.WARMING) for name in values if name.startswith(records.WARMING)
+            ),
         )
 
     async def look(self, processes: dict[InstanceId, Pids], failures: tuple[FailureInfo, ...] = ()) -> View:
@@ -284,11 +278,8 @@ class Observer:
             _instance(name, pids, topology, answers.get(name), name == leader)
             for name, pids in living.items()
         )
-        open_sets = tuple(item.name for item in topology.sets if item.lost or item.primary is None)
         conditions = self._conditions(topology, answers, failures, away)
-        return View(
-            topology.generation, conditions, instances, open_sets, failures, losses_of(self._graph, topology)
-        )
+        return View(topology.generation, conditions, instances, failures, losses_of(self._graph, topology))
 
     async def allow_restart(self, name: str) -> str:
         """A person has decided that a lost state shall begin again; why not, if it cannot. Raises
@@ -308,22 +299,14 @@ class Observer:
 
     async def _read(self) -> str:
         """Read topology and members; why that failed, if an earlier reading can serve."""
-        prefix = records.prefix_of(self._uid)
         try:
             async with asyncio.timeout(status_etcd_s if self._read_once else None):
-                snapshot = await self._coordination.get_prefix(prefix)
+                snapshot = await self._coordination.get_prefix(records.prefix_of(self._uid))
         except (CoordinationError, TimeoutError) as error:
             if not self._read_once:
                 raise
             return str(error) or f"no answer for {status_etcd_s:g} s"
-        self._topology, self._members = Topology(), {}
-        for entry in snapshot.entries:
-            name = entry.key.removeprefix(prefix)
-            if name == "topology":
-                self._topology = records.decode_topology(entry.value)
-            elif name.startswith("members/"):
-                instance = name.removeprefix("members/")
-                self._members[instance] = records.decode_member(instance, entry.value)[1]
+        self._topology, self._members, _ = self._decoded(snapshot)
         self._read_once = True
         return ""
 
@@ -379,18 +362,11 @@ class Observer:
         ready, redundant = why_not(READY, lacks), why_not(REDUNDANT, lacks)
         if ready is not None and failures:
             ready = failures[0].reason, failures[0].sentence()
-        missing = ready or redundant
-        busy = missing is not None and missing[0] != NOT_ASKED_FOR
-        return (
-            _condition(READY, ready, "Serving"),
-            _condition(REDUNDANT, redundant, "InSync"),
-            Condition(
-                "Progressing",
-                "True" if busy else "False",
-                "Recovering" if busy else "Stable",
-                missing[1] if busy and missing else "",
-            ),
-        )
+        ready_and_redundant = _condition(READY, ready, "Serving"), _condition(REDUNDANT, redundant, "InSync")
+        waits = awaited(ready_and_redundant)
+        if waits is None:
+            return (*ready_and_redundant, Condition("Progressing", "False", "Stable", ""))
+        return (*ready_and_redundant, Condition("Progressing", "True", "Recovering", waits.message))
 
 
 def serving_of(topology: Topology, answers: Mapping[InstanceId, ProbeAnswer], away: str) -> Serving:

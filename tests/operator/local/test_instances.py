@@ -17,7 +17,7 @@ from hams_operator import limits
 from hams_operator.local import ports
 from hams_operator.local.fork_client import ForkClient, ForkServerLost
 from hams_operator.local.instances import Instances
-from hams_operator.local.observe import Cast, _alone, _last
+from hams_operator.local.observe import Cast, holders_of
 from hams_operator.local.places import Place, Pod, pause_after
 from hams_operator.local.processes import alive, send
 from hams_operator.local.supervisor import CannotStart, Supervisor
@@ -461,7 +461,7 @@ async def test_a_supervisor_that_gets_no_cpu_takes_nobody_for_hung_and_says_so(
 def test_who_may_be_the_last_to_have_a_state(members, revoked, last):
     topology = Topology(sets=(ReplicaSet("learner", 1, "a", ("b",)),), revoked=revoked)
     registered = {name: MemberRecord("learner", "", kept) for name, kept in members.items()}
-    assert _last(topology, registered) == frozenset(last)
+    assert holders_of(topology, registered)[1] == frozenset(last)
 
 
 async def test_nobody_is_called_missing_while_etcd_is_away(instances, monkeypatch):
@@ -530,7 +530,7 @@ async def test_a_second_run_on_a_port_is_refused_with_the_name_of_the_first(tmp_
 def test_who_has_a_state_that_nobody_else_has(members, revoked, alone):
     topology = Topology(sets=(ReplicaSet("learner", 1, "a", ("b",)),), revoked=revoked)
     registered = {name: MemberRecord("learner", "", kept) for name, kept in members.items()}
-    assert _alone(topology, registered) == frozenset(alone)
+    assert holders_of(topology, registered)[0] == frozenset(alone)
 
 
 @pytest.mark.parametrize(
@@ -546,8 +546,7 @@ def test_who_has_a_state_that_nobody_else_has(members, revoked, alone):
 def test_a_keeper_holds_the_state_as_a_member_does(there, alone, last):
     topology = Topology(sets=(ReplicaSet("learner", 2, "a", keepers=("k",)),))
     registered = {name: MemberRecord("reader" if name == "k" else "learner", "") for name in there}
-    assert _alone(topology, registered) == frozenset(alone)
-    assert _last(topology, registered) == frozenset(last)
+    assert holders_of(topology, registered) == (frozenset(alone), frozenset(last))
 
 
 def frontend_of(instances: Instances, line: str) -> Place:
