@@ -18,7 +18,7 @@ from hams_graph.wholeness import READY, STATE_LOST
 from hams_operator.cli import in_pod
 from hams_operator.cli.forward import forwarded
 from hams_operator.cli.output import check_namespace, complain
-from hams_operator.cli.runs import Reached, Say, Target
+from hams_operator.cli.runs import Reached, Say, Target, chosen
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
 from hams_operator.local.observe import Condition, FailureInfo, InstanceStatus, Status
 from hams_operator.plan.names import (
@@ -60,19 +60,9 @@ class Cluster:
     async def find(self, graph: str | None) -> Found:
         """The graph of that name; without a name the only one. Raises CommandError: exit 2 and the names if
         there are several."""
-        there = await self.graphs()
-        names = [item["metadata"]["name"] for item in there]
-        if graph is not None and graph not in names:
-            complain(
-                f'no graph "{graph}" in namespace {self.namespace}'
-                + (f"; there are: {', '.join(names)}" if names else "")
-            )
-        if graph is None and not there:
-            complain(f"no graph in namespace {self.namespace}; create one with: kubectl apply -f FILE")
-        if graph is None and len(there) > 1:
-            complain(f"several graphs: {', '.join(names)}; choose one with --graph NAME", 2)
-        item = there[0 if graph is None else names.index(graph)]
-        return await self.whole(item)
+        there = {item["metadata"]["name"]: item for item in await self.graphs()}
+        name = chosen(graph, list(there), self.where, "create one with: kubectl apply -f FILE")
+        return await self.whole(there[name])
 
     async def whole(self, item: Json) -> Found:
         """A graph with its pods."""
@@ -84,9 +74,9 @@ class Cluster:
         return tuple(pod_seen(pod) for pod in page["items"])
 
     @property
-    def none(self) -> str:
+    def where(self) -> str:
         """See `Runs`."""
-        return f"no graph in namespace {self.namespace}"
+        return f"in namespace {self.namespace}"
 
     async def every(self) -> list[Status]:
         """See `Runs`."""

@@ -19,9 +19,9 @@ def status(target: Target, graph: str | None, every: bool, output: Output) -> in
     """Show one graph, or all."""
 
     async def look(runs: Runs) -> tuple[list[Status], str]:
-        return await runs.every() if every else [await runs.status(graph)], runs.none
+        return await runs.every() if every else [await runs.status(graph)], runs.where
 
-    statuses, none = on_runs(target, look)
+    statuses, where = on_runs(target, look)
     if output is Output.JSON:
         print_json(statuses if every else statuses[0])
         return 0
@@ -29,7 +29,7 @@ def status(target: Target, graph: str | None, every: bool, output: Output) -> in
 
     terminal = console()
     if not statuses:
-        terminal.print(none)
+        terminal.print(f"no graph {where}")
     for number, item in enumerate(statuses):
         if number:
             terminal.print("")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from hams_operator.cli.local_logs import earlier_one, folder_of, tell
 from hams_operator.cli.output import complain
-from hams_operator.cli.runs import Reached, Say
+from hams_operator.cli.runs import Reached, Say, chosen
 from hams_operator.local import control
 from hams_operator.local.control import Answer, NoAnswer
 from hams_operator.local.home import GraphHome, RunFile, folders, running
@@ -17,29 +17,12 @@ from hams_operator.local.processes import send
 def choose(graph: str | None) -> RunFile:
     """The run of that name; without a name the one that runs. Raises CommandError: exit 2 and the names if
     there are several."""
-    if graph is not None:
-        home = home_of(graph)
-        run = home.read() if home.folder.is_dir() else None
-        if run is None:
-            if (dead := home.killed()) is not None:
-                complain(_was_killed(dead))
-            names = ", ".join(item.graph for item in running())
-            complain(
-                f'no graph "{graph}" runs here'
-                + (f"; these do: {names}" if names else "; start it with: hams up FILE")
-            )
-        return run
-    runs = running()
-    ended = [item for item in (folder.killed() for folder in folders()) if item is not None]
-    if not runs and ended:
-        complain(_was_killed(ended[0]))
-    if not runs:
-        complain("no graph runs here; start one with: hams up FILE")
-    if len(runs) > 1:
-        complain(
-            f"several graphs run: {', '.join(run.graph for run in runs)}; choose one with --graph NAME", 2
-        )
-    return runs[0]
+    homes = folders() if graph is None else [home_of(graph)]
+    runs = {run.graph: run for run in running()}
+    if not runs or (graph is not None and graph not in runs):
+        for killed in filter(None, (home.killed() for home in homes)):
+            complain(_was_killed(killed))
+    return runs[chosen(graph, list(runs), LocalRuns.where, "start one with: hams up FILE")]
 
 
 def _was_killed(run: RunFile) -> str:
@@ -88,7 +71,7 @@ def strike(instance: InstanceStatus, process: str, number: signal.Signals) -> di
 class LocalRuns:
     """`Runs` of this machine."""
 
-    none = "no graph runs here"
+    where = "runs here"
 
     async def every(self) -> list[Status]:
         """See `Runs`."""

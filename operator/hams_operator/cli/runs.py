@@ -4,10 +4,12 @@ Each command is written once, on this port. Both implementations complain in wor
 (`CommandError`), so a command adds nothing to what went wrong.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from hams_operator.cli.output import complain
 
 if TYPE_CHECKING:  # `hams --help` imports this module
     from hams_operator.local.observe import InstanceStatus, Status
@@ -46,8 +48,8 @@ class Runs(Protocol):
     CommandError: exit 2 and the names if there are several."""
 
     @property
-    def none(self) -> str:
-        """What to say where no graph runs."""
+    def where(self) -> str:
+        """Ends a sentence like "no graph runs here"."""
 
     async def every(self) -> "list[Status]":
         """All graphs, by name."""
@@ -72,6 +74,19 @@ class Runs(Protocol):
 
     async def restart(self, graph: str | None, operator: str) -> str:
         """Let a lost state begin again; the name of its graph."""
+
+
+def chosen(graph: str | None, names: Sequence[str], where: str, begin: str) -> str:
+    """The graph of that name; without a name the only one there is. `begin`: how to begin one. Raises
+    CommandError."""
+    if graph is None and len(names) > 1:
+        complain(f"several graphs: {', '.join(names)}; choose one with --graph NAME", 2)
+    if graph is None and names:
+        return names[0]
+    if graph is None or graph not in names:
+        what = "no graph" if graph is None else f'no graph "{graph}"'
+        complain(f"{what} {where}; " + (f"there are: {', '.join(names)}" if names else begin))
+    return graph
 
 
 def on_runs(target: Target, ask: "Callable[[Runs], Coroutine[Any, Any, T]]") -> T:

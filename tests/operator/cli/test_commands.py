@@ -105,7 +105,7 @@ def test_init_writes_a_graph_that_is_valid_and_overwrites_nothing(hams, tmp_path
         (("up", "FOLDER"), 1, "1 problem; nothing was started"),
         (("up", "FINE", "--history", "FINE"), 1, "--history: history folder "),
         (("init", "FINE"), 1, "cannot write to "),
-        (("load", "FINE"), 1, 'no graph "fine" runs here; start it with: hams up FILE'),
+        (("load", "FINE"), 1, 'no graph "fine" runs here; start one with: hams up FILE'),
         (
             ("load", "FINE", *NOWHERE, "--data", "missing.npz"),
             1,

@@ -69,6 +69,25 @@ def test_the_status_of_one_graph_is_shown_or_of_all(kube: Kube, capsys: pytest.C
     assert capsys.readouterr().out == "no graph in namespace n\n"
 
 
+@pytest.mark.parametrize(
+    ("graph", "names", "said"),
+    [
+        (None, [], "no graph runs here; start one"),
+        ("a", [], 'no graph "a" runs here; start one'),
+        ("a", ["b", "c"], 'no graph "a" runs here; there are: b, c'),
+        (None, ["b", "c"], "several graphs: b, c; choose one with --graph NAME"),
+    ],
+)
+def test_which_graph_is_meant_has_to_be_clear(graph: str | None, names: list[str], said: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        runs.chosen(graph, names, "runs here", "start one")
+    assert (str(raised.value), raised.value.code) == (said, 2 if said.startswith("several") else 1)
+
+
+def test_the_only_graph_needs_no_name() -> None:
+    assert runs.chosen(None, ["b"], "", "") == runs.chosen("b", ["a", "b"], "", "") == "b"
+
+
 def test_of_no_graph_there_is_no_status(kube: Kube) -> None:
     with pytest.raises(CommandError, match='no graph "other" in namespace n; there are: g'):
         inspect.status(THERE, "other", False, Output.TEXT)
