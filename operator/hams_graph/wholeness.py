@@ -94,16 +94,18 @@ def _unprotected(graph: Graph, topology: Topology, serving: Serving) -> Iterator
     """What the next failure may cost, and what the graph asks for no copies of."""
     if serving.etcd_away:
         yield Lack(REDUNDANT, "", "EtcdAway", f"nothing can be moved: {serving.etcd_away}")
-    if graph.data.mode is not Mode.NONE:
+    if graph.data.mode is not Mode.NONE:  # that mode wants no copies, so none can be missing
         for op in graph.data.operators:
             if few := too_few_copies(graph, topology, op.name) or _too_few_owners(op, topology, serving):
                 yield Lack(REDUNDANT, op.name, DEGRADED, few)
-            if (warm := serving.warm(op.name)) < op.hot_standbys:
+            # Counting the warm ones costs a look at every instance, and most operators ask for none.
+            if op.hot_standbys and (warm := serving.warm(op.name)) < op.hot_standbys:
                 message = f"{op.name} has {warm} of {op.hot_standbys} standbys warm"
                 yield Lack(REDUNDANT, op.name, DEGRADED, message)
         for shard in graph.shard_names:
             if few := too_few_copies(graph, topology, shard):
                 yield Lack(REDUNDANT, shard, DEGRADED, few)
+        # Last, as the sets above name what is missing better: a backup counts as in sync until it is replaced.
         for replica_set in topology.sets:
             for member in replica_set.members:
                 if not serving.takes_part(member):
@@ -120,6 +122,8 @@ def _too_few_owners(op: Operator, topology: Topology, serving: Serving) -> str:
     there = {owner for owner in owners if owner is not None and serving.serves(owner, op.name)}
     if not there:
         return f"{op.name} has no active instance that serves"
+    # After a failure one instance may have several slots, until another one is there: its loss would stop
+    # them all.
     if len(set(owners)) < min(op.slots, len(owners)):
         return f"an instance of {op.name} has more than one slot"
     return f"a slot of {op.name} is not served" if len(there) < len(set(owners)) else ""
