@@ -135,6 +135,11 @@ def copies_wanted(graph: Graph) -> dict[str, int]:
     return wanted | dict.fromkeys(graph.shard_names, graph.data.frontend.replicas - 1)
 
 
+def instances_wanted(op: Operator) -> int:
+    """How many instances an operator is to have: primary and backups, or active ones; and standbys."""
+    return (1 + op.backups if op.stateful else op.slots) + op.hot_standbys
+
+
 def too_few_copies(graph: Graph, topology: Topology, name: str) -> str:
     """Why a state or shard has fewer copies in sync than it should, and who keeps it meanwhile; "" if it has
     enough."""

@@ -8,7 +8,7 @@ successor is there and waits for it alone.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hams_graph.wholeness import copies_wanted, too_few_copies, unserved
+from hams_graph.wholeness import copies_wanted, instances_wanted, too_few_copies, unserved
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
@@ -75,7 +75,7 @@ def why_not_there(new: Shape, kept: tuple[str, ...]) -> str:
         return "no manager is there"
     waiting = list(new.waiting.values())
     operators = new.graph.data.operators
-    wanted = {op.name: 1 + op.backups + op.hot_standbys for op in operators if op.name in kept}
+    wanted = {op.name: instances_wanted(op) for op in operators if op.name in kept}
     for name, instances in wanted.items():
         if waiting.count(name) < instances:
             return f"{waiting.count(name)} of {instances} instances of {name} are there"

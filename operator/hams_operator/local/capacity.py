@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hams_graph.wholeness import instances_wanted
 from hams_operator import limits
-from hams_operator.local.places import instances_of
 from hams_protocol.graph import Graph
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -58,7 +58,7 @@ def _quota(folder: Path) -> Iterator[float]:
 def processes_of(graph: Graph) -> int:
     """Processes of a local run: a proxy and a model per instance, frontends, managers, etcd, the supervisor
     and what it forks from."""
-    instances = sum(instances_of(op) for op in graph.data.operators)
+    instances = sum(instances_wanted(op) for op in graph.data.operators)
     return 2 * instances + graph.data.frontend.replicas + graph.data.managers + limits.run_processes_more
 
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from hams_operator import limits
 from hams_operator.local.observe import FailureInfo, Pids
-from hams_protocol.graph import Operator
 from hams_protocol.ids import InstanceId
 
 MANAGER = "manager"
@@ -95,8 +94,3 @@ def pause_after(pause_s: float, young: bool, calm_s: float) -> float:
     """The pause before the next start: `calm_s` after one that ran well, else twice the last one, which may
     have been none."""
     return min(max(2 * pause_s, limits.restart_pause_s), limits.restart_pause_max_s) if young else calm_s
-
-
-def instances_of(op: Operator) -> int:
-    """Processes pairs that an operator asks for: primary and backups, or active instances; and standbys."""
-    return (1 + op.backups if op.stateful else op.slots) + op.hot_standbys

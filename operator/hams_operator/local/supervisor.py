@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hams_graph.wholeness import instances_wanted
 from hams_operator import limits
 from hams_operator.local.etcd import LocalEtcd
 from hams_operator.local.etcd_keeper import keep
@@ -23,7 +24,7 @@ from hams_operator.local.home import RunFile, own_birth, running
 from hams_operator.local.instances import DATA_MODULES, Instances
 from hams_operator.local.metrics import MetricsPage, Source, path_of
 from hams_operator.local.observe import Observer, Status, View
-from hams_operator.local.places import MANAGER, Launch, Place, instances_of
+from hams_operator.local.places import MANAGER, Launch, Place
 from hams_operator.local.ports import HOST, claim, claim_free
 from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator
 from hams_protocol.topology import Topology
@@ -270,7 +271,7 @@ class Supervisor(Instances):
     def _wanted(self) -> list[Place]:
         """Every instance that the graph asks for. Data plane first: it takes longest."""
         data = self.graph.data
-        places = [Place(op.name, number) for op in data.operators for number in range(instances_of(op))]
+        places = [Place(op.name, number) for op in data.operators for number in range(instances_wanted(op))]
         places += [Place(FRONTEND, number) for number in range(data.frontend.replicas)]
         return [*places, *(Place(MANAGER, number) for number in range(data.managers))]
 

@@ -11,6 +11,7 @@ import json
 
 import msgspec
 
+from hams_graph.wholeness import instances_wanted
 from hams_operator.plan.merge import merged
 from hams_operator.plan.names import (
     CONTENT,
@@ -31,7 +32,7 @@ from hams_operator.plan.names import (
     Settings,
 )
 from hams_operator.plan.pods import frontend_pod, manager_pod, operator_pod, selector
-from hams_protocol.graph import Graph, Operator
+from hams_protocol.graph import Graph
 
 
 def desired(
@@ -57,7 +58,7 @@ def desired(
                 place,
                 op.name,
                 {OPERATOR: op.name},
-                instances_of(op),
+                instances_wanted(op),
                 operator_pod(graph, op, place, settings, probe_token),
             )
         )
@@ -77,11 +78,6 @@ def desired(
     ]
     objects.append(_budget(place, FRONTEND_ROLE, frontends, 1))
     return tuple(with_digest(item) for item in objects)
-
-
-def instances_of(op: Operator) -> int:
-    """Pods of an operator: primary and backups, or active instances; and standbys."""
-    return (1 + op.backups if op.stateful else op.slots) + op.hot_standbys
 
 
 def with_digest(item: Json) -> Json:
