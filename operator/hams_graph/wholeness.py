@@ -148,7 +148,12 @@ def too_few_copies(graph: Graph, topology: Topology, name: str) -> str:
         return ""
     whose, noun = (name, "backups") if name in graph.operators else (f"shard {name}", "copies")
     keeper = f"; {replica_set.keepers[0]} keeps a copy of the state meanwhile" if replica_set.keepers else ""
-    return f"{whose} has {len(replica_set.in_sync)} of {wanted} {noun} in sync{keeper}"
+    return copies_in_sync(whose, len(replica_set.in_sync), wanted, noun) + keeper
+
+
+def copies_in_sync(whose: str, count: int, wanted: int, noun: str = "backups") -> str:
+    """The sentence for a state or shard, whether that is enough or not."""
+    return f"{whose} has {count} of {wanted} {noun} in sync"
 
 
 def not_asked_for(graph: Graph) -> str:

@@ -3,6 +3,7 @@ nothing needs to be remembered."""
 
 from dataclasses import dataclass
 
+from hams_graph.wholeness import copies_in_sync
 from hams_operator.plan.names import Json
 from hams_operator.plan.status import REPLACING, is_true
 from hams_protocol.graph import Graph
@@ -67,9 +68,9 @@ def _of_operator(graph: Graph, old: Json, new: Json) -> list[News]:
         items.append(News("StateRestarted", text, warning=True))
     held, holds = len(old.get("inSync", [])), len(new.get("inSync", []))
     if held < op.backups <= holds:
-        items.append(News("ReProtected", f"{name} has {holds} of {op.backups} backups in sync"))
+        items.append(News("ReProtected", copies_in_sync(name, holds, op.backups)))
     elif holds < min(held, op.backups):
-        items.append(News("Unprotected", f"{name} has {holds} of {op.backups} backups in sync", warning=True))
+        items.append(News("Unprotected", copies_in_sync(name, holds, op.backups), warning=True))
     return items
 
 
