@@ -9,7 +9,6 @@ its unit back to waiting, so that its successor is accepted.
 import enum
 from collections.abc import Iterable
 
-from hams_protocol import mutants
 from hams_protocol.deps import Deps, merge
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import Join, Operator
@@ -99,7 +98,7 @@ class Forward:
 def fan_name(op: str, lane: Lane) -> str:
     """What an execution of a fan-out operator is called in `Token.fan`: of several lanes each has one of its
     own."""
-    return f"{op}[{','.join(lane)}]" if lane and not mutants.on("lanes-share-fan") else op
+    return f"{op}[{','.join(lane)}]" if lane else op
 
 
 def torn(fans: Iterable[tuple[tuple[str, ValueId], ...]]) -> str | None:
@@ -108,7 +107,7 @@ def torn(fans: Iterable[tuple[tuple[str, ValueId], ...]]) -> str | None:
     seen: dict[str, ValueId] = {}
     for fan in fans:
         for name, value_id in fan:
-            if seen.setdefault(name, value_id) != value_id and not mutants.on("mix-fan-out-values"):
+            if seen.setdefault(name, value_id) != value_id:
                 return name.partition("[")[0]
     return None
 

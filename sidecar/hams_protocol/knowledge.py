@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.graph import FRONTEND, SINKS, Graph, WhenUnprotected, shard_name
 from hams_protocol.ids import InstanceId, RequestId
@@ -86,8 +86,6 @@ class Knowledge:
         if not slots:
             return None, 0
         number = slot_number(request, len(slots))
-        if mutants.on("unsticky-slots"):
-            number = (number + self.topology.generation) % len(slots)
         slot = slots[number]
         return slot.instance, slot.epoch
 

@@ -8,7 +8,6 @@ find. Entries of complete requests are dropped: those requests are refused for e
 import hashlib
 from collections.abc import Iterable
 
-from hams_protocol import mutants
 from hams_protocol.ids import UnitId, ValueId
 from hams_protocol.knowledge import CompletionSet, Knowledge
 from hams_protocol.messages import Consumed
@@ -71,9 +70,7 @@ def bare(units: Iterable[Consumed], knowledge: Knowledge) -> tuple[Consumed, ...
                 item.seq,
                 item.out,
                 outputs,
-                ()
-                if mutants.on("copy-without-fan-inputs")
-                else tuple(knowledge.bare(token) for token in item.fan_inputs),
+                tuple(knowledge.bare(token) for token in item.fan_inputs),
                 item.fan,
             )
         )

@@ -8,7 +8,6 @@ in; receivers refuse by it alone.
 import enum
 from typing import NamedTuple, Protocol
 
-from hams_protocol import mutants
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId, Lane, RequestId, UnitId, ValueId
@@ -106,7 +105,7 @@ class Token:
         its payload cannot be read."""
         if self.kind is Kind.ERROR:
             return self.error
-        if self.payload is None or not self.payload.defect or mutants.on("unreadable-runs"):
+        if self.payload is None or not self.payload.defect:
             return None
         return ModelError(reader, f'cannot read what "{self.source}" sent: {self.payload.defect}')
 

@@ -10,7 +10,7 @@ becoming orphan) frees them.
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.effects import Effect, Send
 from hams_protocol.ids import InstanceId, Lane, RequestId
 from hams_protocol.knowledge import Knowledge, Status
@@ -108,9 +108,9 @@ class Outbox:
         entry = None if edges is None else edges.get((ack.source, ack.target, ack.unit.lane))
         if entry is None or entry.owner != sender:
             return
-        if entry.token.value_id != ack.value_id and not mutants.on("ack-without-value-id"):
+        if entry.token.value_id != ack.value_id:
             return
-        if entry.epoch == ack.epoch or mutants.on("ack-without-epoch"):
+        if entry.epoch == ack.epoch:
             entry.held = True
 
     def owners_changed(self, now: float) -> list[Effect]:
@@ -119,7 +119,7 @@ class Outbox:
         for request, edges in self._requests.items():
             for entry in edges.values():
                 owner, epoch = self._knowledge.owner(entry.target, request)
-                if owner != entry.owner or (epoch != entry.epoch and not mutants.on("ack-without-epoch")):
+                if owner != entry.owner or epoch != entry.epoch:
                     self._count_death(entry)
                     effects += self._send(entry, now)
         return effects
@@ -133,9 +133,7 @@ class Outbox:
         """
         owner, epoch = self._knowledge.owner(entry.target, entry.token.request)
         alone_in = entry.alone_in
-        if owner != entry.owner and (
-            entry.owner in self._knowledge.topology.revoked or mutants.on("replaced-is-dead")
-        ):
+        if owner != entry.owner and entry.owner in self._knowledge.topology.revoked:
             entry.losses += 1
             if alone_in is not None and alone_in + 1 >= epoch:
                 entry.attempts += 1
@@ -213,8 +211,6 @@ class Outbox:
 
     def purge(self) -> None:
         """Drop what has become orphan: its operator will produce another value."""
-        if mutants.on("outbox-keeps-orphan"):
-            return
         for request, edges in list(self._requests.items()):
             for key, entry in list(edges.items()):
                 if self._knowledge.status(entry.token.deps) is Status.ORPHAN:

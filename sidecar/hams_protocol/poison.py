@@ -10,7 +10,7 @@ replaced.
 
 from collections.abc import Callable, Mapping
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.batching import BatchQueue
 from hams_protocol.effects import Effect, Send
 from hams_protocol.events import Member
@@ -74,8 +74,7 @@ class Attempts:
 
     def is_poison(self, unit: Unit) -> bool:
         """Whether enough owners have died while running it alone."""
-        limit = 1 if mutants.on("poison-at-first-death") else self._limit
-        return unit.attempts > limit and not mutants.on("poison-runs-for-ever")
+        return unit.attempts > self._limit
 
     def error(self, unit: Unit) -> ModelError:
         """The reply of a poison request."""
@@ -152,7 +151,7 @@ class Attempts:
 
     def is_settled(self) -> bool:
         """Whether everything that was said has been acknowledged."""
-        return not self._open or mutants.on("attempt-not-awaited")
+        return not self._open
 
     @property
     def holds(self) -> bool:
@@ -195,13 +194,11 @@ class Attempts:
         """Say again what is not acknowledged; others wait no longer than they must."""
         if now >= self._holds_until:
             self._holds_until = FOREVER
-        if mutants.on("attempt-not-awaited"):
-            return []
         return [effect for word in self._open.values() if now >= word.due for effect in self._say(word, now)]
 
     def deadline(self) -> float:
         """When `tick` has something to do."""
-        if not self._open or mutants.on("attempt-not-awaited"):
+        if not self._open:
             return FOREVER
         return min(self._holds_until, *(word.due for word in self._open.values()))
 

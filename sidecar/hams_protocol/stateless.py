@@ -5,9 +5,7 @@ operator fans out, only after every receiver has said what it holds from that sl
 0019): every instance of a stateless one, the leader of a replica set.
 """
 
-from dataclasses import replace
-
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.deps import Deps
 from hams_protocol.effects import (
     AbandonBatch,
@@ -179,8 +177,6 @@ class StatelessMachine(Vertex):
         """What it holds, and what came for slots that it has handed over since; where a slot has come back,
         the joins hold what counts."""
         handed = [token for token in self._handed if not self._is_joined(token)]
-        if mutants.on("handed-slot-forgotten"):
-            handed.clear()
         return SlotAnswer(query.op, query.slot, query.epoch, self.held_from_slot(query, handed))
 
     def _is_joined(self, token: Token) -> bool:
@@ -193,7 +189,7 @@ class StatelessMachine(Vertex):
         """Slots may have come, or have been handed over; one taken away means that this instance is
         revoked."""
         topology = self.knowledge.topology
-        if self.instance in topology.revoked and not mutants.on("revoked-goes-on"):
+        if self.instance in topology.revoked:
             self._stopped = True
             return [Stop("revoked")]
         slots = self.knowledge.slots_of(self.operator.name)
@@ -210,7 +206,7 @@ class StatelessMachine(Vertex):
             self._leaving = {number: slots[number].successor for number in owned}
         for number, epoch in gained.items():
             self._had_role = True
-            if self._fans_out and epoch > 1 and not mutants.on("no-slot-query"):
+            if self._fans_out and epoch > 1:
                 effects += self._inquire(number, epoch, now)
         effects += self.purge_units(now)
         self._handed = [
@@ -263,8 +259,6 @@ class StatelessMachine(Vertex):
             return []
         busy = {slot_number(request, self._slots) for request in self.outbox.requests()}
         busy |= {slot_number(unit.id.request, self._slots) for unit in self._running}
-        if mutants.on("slot-moves-while-busy"):
-            busy.clear()
         for number, successor in self._leaving.items():
             successor = successor or self._substitute()
             if successor is None or number in busy or number in self._inquiries:
@@ -313,8 +307,6 @@ class StatelessMachine(Vertex):
         its requests."""
         names = [name for name in self.operator.targets if name not in SINKS]
         shards = self.graph.shard_names if len(names) < len(self.operator.targets) else ()
-        if mutants.on("one-shard-asked"):
-            shards = shards[:1]
         return [*(name for name in names if self.graph.operators[name].stateful), *shards]
 
     def _stateless_receivers(self) -> set[InstanceId]:
@@ -341,10 +333,10 @@ class StatelessMachine(Vertex):
             replica_set = self.knowledge.set_of(name)
             if replica_set.primary is None or replica_set.primary in self.knowledge.topology.revoked:
                 continue
-            for peer in replica_set.members if mutants.on("follower-answers") else (replica_set.primary,):
-                if (peer, replica_set.epoch) not in inquiry.asked:
-                    inquiry.asked.add((peer, replica_set.epoch))
-                    effects.append(Send(peer, query))
+            leader = (replica_set.primary, replica_set.epoch)
+            if leader not in inquiry.asked:
+                inquiry.asked.add(leader)
+                effects.append(Send(replica_set.primary, query))
         return effects
 
     def _inquire_on(self) -> list[Effect]:
@@ -356,16 +348,9 @@ class StatelessMachine(Vertex):
         living = self._stateless_receivers()
         for inquiry in list(self._inquiries.values()):
             inquiry.instances &= living
-            if mutants.on("silent-leader-dropped"):
-                self._drop_silent_leaders(inquiry)
             effects += self._ask_leaders(inquiry)
             self._settle(inquiry)
         return effects
-
-    def _drop_silent_leaders(self, inquiry: Inquiry) -> None:
-        for name, epoch in list(inquiry.sets.items()):
-            if self.knowledge.set_of(name).epoch > epoch:
-                del inquiry.sets[name]
 
     def _settle(self, inquiry: Inquiry) -> None:
         if inquiry.is_over:
@@ -418,18 +403,16 @@ class StatelessMachine(Vertex):
         """A predecessor's value goes to the other receivers under its old id; of a skip only the route is
         kept."""
         is_orphan = self.knowledge.status(token.deps) is Status.ORPHAN
-        if token.request in self.knowledge.completed or (is_orphan and not mutants.on("orphan-adopted")):
+        if token.request in self.knowledge.completed or is_orphan:
             return []
         unit = self.joins.ensure(token.unit)
         if unit.stage is not Stage.DONE:
-            unit.route, unit.made = None if mutants.on("route-not-kept") else token.route, token.deps
+            unit.route, unit.made = token.route, token.deps
         if token.kind is Kind.SKIP or unit.stage is Stage.DONE:
             return []
         unit.stage = Stage.DONE
         unit.keep = True
         unit.used = ()
-        if mutants.on("adopted-under-new-id"):
-            token = replace(token, value_id=self.new_value_id())
         skip = Token(
             token.request,
             token.lane,
@@ -560,7 +543,7 @@ class StatelessMachine(Vertex):
         """To every receiver, but for those who have got a skip of a predecessor's already: they may have
         consumed it."""
         successors = self.operator.successors
-        kept = None if mutants.on("route-not-kept") else unit.route
+        kept = unit.route
         route = successors if kept is None else tuple(target for target in successors if target in kept)
         return self._emit(unit, Kind.ERROR, None, route, error, now)
 

@@ -227,13 +227,11 @@ def hand_over(
     epoch: int,
     successor: InstanceId,
     end: int,
-    stays: bool = False,
 ) -> Topology | None:
     """The primary hands its set to an in-sync backup. Safe only when the whole set has applied version `end`,
     its last one.
 
-    `stays`: as a backup, until the successor lets it go, for the successor may have died just now. Otherwise it leaves
-    with this commit.
+    It stays as a backup until the successor lets it go: the successor may have died just now.
     """
     replica_set = topology.find(name)
     if (
@@ -243,7 +241,7 @@ def hand_over(
         or successor in topology.revoked
     ):
         return None
-    rest = (*(item for item in replica_set.in_sync if item != successor), *((primary,) if stays else ()))
+    rest = (*(item for item in replica_set.in_sync if item != successor), primary)
     return topology.with_set(
         replace(
             replica_set, epoch=epoch + 1, primary=successor, in_sync=rest, ends=replica_set.ends_with(end)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.batching import BatchQueue
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.effects import Effect, Send, Stop
@@ -233,13 +233,11 @@ class Vertex(ABC):
         """Judge a token, then acknowledge and join it."""
         token = message.token
         knowledge = self.knowledge
-        if mutants.on("unreadable-is-lost") and token.payload is not None and token.payload.defect:
-            return []
-        if token.request in knowledge.completed and not mutants.on("complete-request-taken"):
+        if token.request in knowledge.completed:
             self._acknowledge(sender, message, token.value_id, now)
             return []
         epoch = knowledge.source_epoch(token.source, token.request)
-        if message.epoch < epoch and not mutants.on("accept-old-epoch"):
+        if message.epoch < epoch:
             return [Send(sender, TopologyNews(knowledge.topology, knowledge.revision))] if not again else []
         if message.epoch > epoch:
             if (
@@ -254,7 +252,7 @@ class Vertex(ABC):
         status = knowledge.status(token.deps) if token.deps else Status.DURABLE
         if status is Status.ORPHAN:
             return []
-        if status is Status.UNKNOWN and not mutants.on("merge-unknown-epoch"):
+        if status is Status.UNKNOWN:
             return self._hold(sender, message)
         if self.is_fenced(token.deps):
             self._undecided.append((sender, message))
@@ -283,8 +281,6 @@ class Vertex(ABC):
         return effects
 
     def _close(self, unit: Unit, now: float) -> list[Effect]:
-        if mutants.on("complete-without-close"):
-            return []
         deps = self.knowledge.prune(self.joins.deps(unit, every=True))
         some = next(iter(unit.tokens.values()))
         token = Token(
@@ -350,8 +346,6 @@ class Vertex(ABC):
         tokens here at all.
         """
         effects: list[Effect] = []
-        if mutants.on("joins-keep-orphan"):
-            return effects
         for unit in self.joins.units():
             gone = [
                 source
@@ -394,8 +388,7 @@ class Vertex(ABC):
     # -- fan-out ---------------------------------------------------------------------------------------------
 
     def _slot_query(self, sender: InstanceId, query: SlotQuery) -> list[Effect]:
-        if not mutants.on("query-without-fence"):
-            self.knowledge.fence(query.op, query.slot, query.epoch)
+        self.knowledge.fence(query.op, query.slot, query.epoch)
         answer = self.slot_answer(query)
         return [] if answer is None else [Send(sender, answer)]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from hams_protocol import mutants
 from hams_sim.faults import KINDS as KINDS_FIRST
 from hams_sim.faults import KINDS_MIXED, MIXED
-from hams_sim.mutants import FAULTS_FOR, SHAPES_FOR
+from hams_sim.mutants.catalogue import MUTANTS
+from hams_sim.mutants.hunt import FAULTS_FOR, SHAPES_FOR
 from hams_sim.scenarios import SCENARIOS, SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.simulate import PLAIN
@@ -162,7 +162,7 @@ def _named(what: str, names: Iterable[str], also: str) -> Callable[[str], str]:
 
 
 _shape = _named("one of ", SHAPES, ", ".join(SHAPES))
-_known_mutant = _named("a mutant of docs/mutants.md", mutants.REGISTRY, "")
+_known_mutant = _named("a mutant of docs/mutants.md", MUTANTS, "")
 
 
 def _mutant(text: str) -> str:

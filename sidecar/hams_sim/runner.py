@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from hams_sim import limits, mutants
+from hams_sim import limits
 from hams_sim.arguments import drops_of, parse
+from hams_sim.mutants import hunt
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.shrink import shrink
@@ -193,7 +194,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.mutants:
-        return mutants.run(options.histories, options.seed, options.jobs, options.output)
+        return hunt.run(options.histories, options.seed, options.jobs, options.output)
     options.histories = HISTORIES if options.histories is None else options.histories
     jobs = max(1, min(options.jobs, options.histories))
     began = time.monotonic()

@@ -8,7 +8,7 @@ import json
 import sys
 from collections import Counter
 
-from hams_protocol import mutants
+from hams_sim.mutants.catalogue import switch_off, switch_on
 from hams_sim.simulate import Outcome, Spec, simulate
 
 
@@ -84,7 +84,10 @@ def main() -> int:
         if number % HISTORIES_PER_COLLECTION == 0:
             gc.collect()
         spec, mutant = spec_from(line)
-        mutants.active = frozenset((mutant,)) if mutant else frozenset()
+        if mutant:
+            switch_on(mutant)
+        else:
+            switch_off()
         sys.stdout.write(outcome_to(simulate(spec)) + "\n")
         sys.stdout.flush()
     return 0

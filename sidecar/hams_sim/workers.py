@@ -19,10 +19,13 @@ class WorkerDied(Exception):
 class Worker:
     """One process. Strings hash alike in all of them, so a seed replays exactly."""
 
-    def __init__(self) -> None:
+    def __init__(self, sources: bool = False) -> None:
+        """`sources`: the core runs from its sources, which mutants need."""
         root = str(Path(__file__).resolve().parent.parent)
         path = os.pathsep.join(item for item in (root, os.environ.get("PYTHONPATH", "")) if item)
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
+        if sources:
+            environment["HAMS_PURE"] = "1"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hams_sim.worker"],
             stdin=subprocess.PIPE,
@@ -58,7 +61,7 @@ def run_all(
     outcomes: Queue[Outcome | Exception | None] = Queue()
 
     def serve() -> None:
-        worker = Worker()
+        worker = Worker(sources=bool(mutant))
         try:
             while not done.is_set():
                 with lock:

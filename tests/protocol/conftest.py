@@ -12,11 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture
 def mutant() -> Iterator[Callable[[str], None]]:
     """Switches a named protocol bug on for the rest of the test."""
-    from hams_protocol import mutants
+    from hams_sim.mutants.catalogue import switch_off, switch_on
 
-    def switch(name: str) -> None:
-        assert name in mutants.REGISTRY
-        mutants.active = frozenset({name})
-
-    yield switch
-    mutants.active = frozenset()
+    yield switch_on
+    switch_off()

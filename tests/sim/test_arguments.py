@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import hams_sim
-from hams_protocol import mutants
 from hams_sim.arguments import ELSEWHERE, WORDS, drops_of, parse, shapes_of
-from hams_sim.mutants import histories
+from hams_sim.mutants.catalogue import MUTANTS
+from hams_sim.mutants.hunt import histories
 from hams_sim.runner import main, specs
 from hams_sim.scenarios import SCENARIOS, SCENES
 from hams_sim.simulate import PLAIN, make_plan
@@ -89,11 +89,9 @@ def test_every_known_word_means_histories_with_a_fault(word):
 def test_the_words_and_shapes_of_the_corpus_and_of_the_mutants_are_known():
     for item in CORPUS:
         assert parse(["--fault", item.get("fault", PLAIN), "--shape", item["shape"]])
-    for name in mutants.REGISTRY:
+    for name in MUTANTS:
         assert parse(["--mutant", name])
-    pairs = {
-        (spec.fault or PLAIN, spec.shape) for name in mutants.REGISTRY for spec in histories(name, 40, 1)
-    }
+    pairs = {(spec.fault or PLAIN, spec.shape) for name in MUTANTS for spec in histories(name, 40, 1)}
     for fault, shape in pairs:
         assert parse(["--fault", fault, "--shape", shape])
 

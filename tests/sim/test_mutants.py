@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hams_protocol import mutants
-from hams_sim.mutants import HISTORIES_EACH, HISTORIES_FOR, histories
+from hams_sim.mutants.catalogue import MUTANTS
+from hams_sim.mutants.hunt import HISTORIES_EACH, HISTORIES_FOR, histories
 from hams_sim.workers import Worker
 
 ROOT = Path(__file__).parents[2]
@@ -24,20 +24,20 @@ def named(path: Path, row: str) -> list[str]:
 
 
 def test_the_page_names_exactly_the_mutants_that_there_are():
-    assert named(ROOT / "docs" / "mutants.md", r"^\| ([a-z][a-z-]+-[a-z-]+) \|") == sorted(mutants.REGISTRY)
+    assert named(ROOT / "docs" / "mutants.md", r"^\| ([a-z][a-z-]+-[a-z-]+) \|") == sorted(MUTANTS)
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    found = Worker()
+    found = Worker(sources=True)
     yield found
     found.close()
 
 
 def without_transcript() -> list[str]:
     killed = named(KILLERS, r'^    "([a-z-]+)": ')
-    assert set(killed) < set(mutants.REGISTRY)
-    return sorted(set(mutants.REGISTRY) - set(killed))
+    assert set(killed) < set(MUTANTS)
+    return sorted(set(MUTANTS) - set(killed))
 
 
 @pytest.mark.parametrize("name", without_transcript())

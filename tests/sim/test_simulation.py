@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import hams_sim
-from hams_protocol import mutants
 from hams_sim.faults import MIXED
 from hams_sim.late import LATE
 from hams_sim.logs_and_losses import LOGS_AND_LOSSES
 from hams_sim.moments import MOMENTS
-from hams_sim.mutants import FAULTS_FOR, HISTORIES_FOR, NOT_CAUGHT, SHAPES_FOR, catch, table
+from hams_sim.mutants.catalogue import MUTANTS
+from hams_sim.mutants.hunt import FAULTS_FOR, HISTORIES_FOR, NOT_CAUGHT, SHAPES_FOR, catch, table
 from hams_sim.replacements import REPLACEMENTS
 from hams_sim.runner import main
 from hams_sim.scenarios import SCENARIOS, SCENES
@@ -76,27 +76,27 @@ def test_every_moment_holds_without_a_mutant():
 
 def test_what_is_said_of_mutants_is_said_of_known_ones():
     for said in (FAULTS_FOR, SHAPES_FOR, HISTORIES_FOR, NOT_CAUGHT):
-        assert set(said) <= set(mutants.REGISTRY)
+        assert set(said) <= set(MUTANTS)
     assert {fault for faults in FAULTS_FOR.values() for fault in faults} <= set(SCENES)
     assert all(shape in SHAPES for shapes in SHAPES_FOR.values() for shape in shapes)
 
 
 def test_the_table_of_mutants_has_a_row_for_each():
     rows = [
-        {"mutant": name, "rule": rule, "histories": 3, "caught": "I1"}
-        for name, rule in mutants.REGISTRY.items()
+        {"mutant": name, "rule": one.rule, "section": one.section, "histories": 3, "caught": "I1"}
+        for name, one in MUTANTS.items()
     ]
     rows[0]["caught"] = ""
     text = table(rows)
     assert text.count("| I1 | 3 |") == len(rows) - 1
-    assert all(f"| {name} | " in text for name in mutants.REGISTRY)
+    assert all(f"| {name} | " in text for name in MUTANTS)
 
 
 @pytest.mark.parametrize(
     "mutant", ["durable-before-all", "apply-before-upstream-durable", "receipt-counts-as-apply"]
 )
 def test_a_protocol_bug_is_caught(mutant):
-    assert mutant in mutants.REGISTRY
+    assert mutant in MUTANTS
     _, outcome = catch(mutant, 60, 1, 2)
     assert outcome is not None
 

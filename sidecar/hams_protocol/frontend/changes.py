@@ -7,7 +7,7 @@ decides nothing about other instances' roles (protocol.md, section 2).
 
 from collections.abc import Callable
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.effects import Propose
 from hams_protocol.events import Member
 from hams_protocol.frontend.context import FOREVER, Context
@@ -86,11 +86,7 @@ class Changes:
             member.of == FRONTEND and member.instance != self._ctx.instance
             for member in self.members.values()
         )
-        followed = (
-            []
-            if mutants.on("leaves-at-once")
-            else [item for item in self._roles.followers.values() if not item.joining]
-        )
+        followed = [item for item in self._roles.followers.values() if not item.joining]
         if not (self._roles.owners or followed) or not others:
             if not waiting and self._roles.kept is None and not self._keeper.is_needed:
                 self._stop("drained")

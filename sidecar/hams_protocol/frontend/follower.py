@@ -5,7 +5,7 @@ frozen; what was acknowledged is kept until a topology of a higher generation te
 applies an entry only when its owner says that it is committed, so a tail can still be cut.
 """
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.frontend.context import FOREVER, Context
 from hams_protocol.frontend.log import ShardLog, log_of
 from hams_protocol.ids import InstanceId
@@ -79,7 +79,7 @@ class ShardFollower:
     def append(self, sender: InstanceId, message: LogAppend) -> None:
         """Entries of this epoch from its owner; acknowledged cumulatively. What leaves a gap is not taken."""
         log = self.log
-        if log is None or (self.frozen >= 0 and not mutants.on("freeze-ignored")):
+        if log is None or self.frozen >= 0:
             return
         if message.first <= log.last + 1:
             for entry in message.entries[log.last + 1 - message.first :]:

@@ -10,7 +10,7 @@ import zlib
 from collections import deque
 from heapq import heapify, heappop, heappush
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.effects import Answer, NotServed, Outcome, Replied
 from hams_protocol.events import ClientRequest
 from hams_protocol.frontend.context import FOREVER, Context
@@ -110,8 +110,6 @@ class Gateway:
         )
         counter = self._next
         self._next += 1
-        if mutants.on("deadline-early"):
-            budget = min(budget, limits.resend_after_s)
         waiting = self._waiting[counter] = Waiting(event, shard, now, now + budget)
         self._handles[event.handle] = counter
         self._bytes += event.payload.nbytes

@@ -8,10 +8,9 @@ follower of the owner still needs (`trim`).
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.frontend.state import ShardState
 from hams_protocol.graph import FrontendSpec
 from hams_protocol.ids import RequestId
@@ -92,8 +91,6 @@ def copy_parts(shard: int, log: ShardLog) -> list[LogCopy]:
     entries: list[LogEntry] = []
     nbytes = 0
     for group in groups:
-        if mutants.on("copy-without-tickets"):
-            group = tuple(replace(item, ticket=None) if isinstance(item, Admit) else item for item in group)
         entries += group
         nbytes += sum(_nbytes(entry) for entry in group)
         if nbytes >= limits.copy_part_bytes_max or len(entries) >= limits.copy_part_entries_max:

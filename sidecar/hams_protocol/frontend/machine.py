@@ -13,7 +13,6 @@ frozen.
 
 from collections.abc import Callable, Sequence
 
-from hams_protocol import mutants
 from hams_protocol.effects import Effect, NotServed, Stop
 from hams_protocol.events import (
     CasDone,
@@ -213,8 +212,7 @@ class FrontendMachine:
         elif isinstance(event, PeerDown):
             # Nobody listens there any more: no need to wait and see.
             since = self._ctx.now - (self.graph.data.recovery.suspect_after_s if event.refused else 0.0)
-            if not mutants.on("death-unheard"):
-                self._ctx.down[event.peer] = min(since, self._ctx.down.get(event.peer, since))
+            self._ctx.down[event.peer] = min(since, self._ctx.down.get(event.peer, since))
             if event.refused:
                 self._ctx.refused.add(event.peer)
         elif isinstance(event, Late):
@@ -246,9 +244,8 @@ class FrontendMachine:
             self._changes.propose()
         if self._ctx.draining:
             self._changes.drain()
-        if not mutants.active:
-            for owner in self._owners.values():
-                owner.check()
+        for owner in self._owners.values():
+            owner.check()
 
     def _timers(self) -> None:
         """Everything whose time has come."""
@@ -339,7 +336,7 @@ class FrontendMachine:
         known = self.knowledge.set_of(self.graph.shard_names[message.shard]).epoch
         if message.epoch > known:
             self._ctx.send(sender, AskTopology(self._ctx.generation))
-        elif message.epoch < known and not mutants.on("old-epoch-log-taken"):
+        elif message.epoch < known:
             self._ctx.send(sender, TopologyNews(self.knowledge.topology, self.knowledge.revision))
         elif follower is not None:
             follower.append(sender, message)
@@ -425,7 +422,7 @@ class FrontendMachine:
         if not knowledge.learn(event.topology, event.revision):
             return
         ctx.thaw_at = FOREVER
-        if self.instance in event.topology.revoked and not mutants.on("revoked-goes-on"):
+        if self.instance in event.topology.revoked:
             kept = self._roles.worth_keeping()
             self._stop("revoked", None if kept is None else self.graph.shard_names[min(kept.logs)])
             return

@@ -12,7 +12,7 @@ in-sync set.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.deps import Dep
 from hams_protocol.effects import NoteComplete, NoteLog, NoteReply, NotServed, Send
 from hams_protocol.events import Member
@@ -93,10 +93,6 @@ class ShardOwner:
         """Everything in the log is committed (its end is in every in-sync log): inject again what is not
         complete."""
         ctx, state = self._ctx, self.log.state
-        if mutants.on("key-table-not-derived"):
-            state.keys.clear()
-        if mutants.on("tickets-forgotten"):
-            state.tickets.forget()
         ctx.knowledge.completed.below(self.shard, state.completed.watermark(self.shard))
         ctx.knowledge.completed.add(RequestId(self.shard, n) for n in state.completed.sparse(self.shard))
         for admitted in list(state.open.values()):
@@ -185,7 +181,7 @@ class ShardOwner:
             return None
         live = self.live.get(n)
         admit = live.admit if live is not None else self.log.state.admitted(n)
-        differs = admit is not None and (admit.digest != ask.digest or mutants.on("conflict-for-same"))
+        differs = admit is not None and admit.digest != ask.digest
         if differs and ask.key is not None:
             self._released(
                 sender,
@@ -212,8 +208,6 @@ class ShardOwner:
                     return n
             return None
         n = self._pending_tickets.get((sender, ask.counter))
-        if mutants.on("ticket-not-pending"):
-            n = None
         return state.tickets.find(sender, ask.counter) if n is None else n
 
     def _admit(self, sender: InstanceId, ask: ClientForward) -> None:
@@ -241,9 +235,6 @@ class ShardOwner:
     def _append_admit(self, entry: Admit) -> Live:
         self._next_n += 1
         live = self._track(entry, self.log.append(entry))
-        if mutants.on("inject-before-replicate"):
-            self._note_log(entry)
-            self._inject(live)
         return live
 
     # -- commitment ------------------------------------------------------------------------------------------
@@ -295,7 +286,7 @@ class ShardOwner:
 
     def _inject(self, live: Live) -> None:
         ctx, admit = self._ctx, live.admit
-        if live.index > self.log.committed and not mutants.active:
+        if live.index > self.log.committed:
             raise InvariantError(f"{admit.request} would be injected before it is committed")
         live.injected = True
         self._injected = max(self._injected, live.index)
@@ -337,23 +328,16 @@ class ShardOwner:
         pending = self._first_pending(token)
         if pending is not None:
             status = self._ctx.knowledge.status_of(pending)
-            if status is Status.ORPHAN and not mutants.on("sink-keeps-orphan"):
+            if status is Status.ORPHAN:
                 live.tokens[number] = None
                 return
-            if not self._speculates(number):
-                self._waits.add(pending, live, number, token)
-                return
+            self._waits.add(pending, live, number, token)
+            return
         live.durable[number] = 1
         live.left -= 1
         if self._ctx.plan.targets[number] == FEEDBACK:
             self._feedback(live, token)
         self._progress(live)
-
-    def _speculates(self, number: int) -> bool:
-        target = self._ctx.plan.targets[number]
-        return (target == FRONTEND and mutants.on("reply-before-durable")) or (
-            target == FEEDBACK and mutants.on("feedback-speculative")
-        )
 
     def _first_pending(self, token: Token) -> Dep | None:
         if not self._ctx.mode.waits_for_durable:
@@ -371,7 +355,7 @@ class ShardOwner:
             for number, token in enumerate(live.tokens):
                 if token is None or live.durable[number]:
                     continue
-                if knowledge.status(token.deps) >= Status.UNKNOWN and not mutants.on("sink-keeps-orphan"):
+                if knowledge.status(token.deps) >= Status.UNKNOWN:
                     live.tokens[number] = None
                 else:
                     self.settle(live, number, token)
@@ -421,33 +405,22 @@ class ShardOwner:
             return
         if not live.replied:
             self._try_reply(live)
-        if live.replied and live.left != COMPLETE and self._left(live) == 0:
+        if live.replied and live.left == 0:
             live.left = COMPLETE
             self.log.append(DoneEntry(live.admit.request))
-
-    def _left(self, live: Live) -> int:
-        if live.left > 0 and mutants.on("complete-without-close"):
-            return sum(
-                not done and self._ctx.plan.targets[number] != CLOSE
-                for number, done in enumerate(list(live.durable))
-            )
-        return live.left
 
     def _try_reply(self, live: Live) -> None:
         decided = decide(self._ctx.plan, live)
         if decided is None:
             return
         tokens, error = decided
-        if self._ctx.mode.waits_for_durable and not mutants.active:
+        if self._ctx.mode.waits_for_durable:
             for token in tokens:
                 if token.deps and self._ctx.knowledge.status(token.deps) is Status.ORPHAN:
                     raise InvariantError(f"the reply of {live.admit.request} would show an orphan")
         live.replied = True
         entry = ReplyEntry(live.admit.request, tuple(_bare(token) for token in tokens), error)
         live.reply_index = self.log.append(entry)
-        if mutants.on("reply-before-replicate"):
-            self._note_reply(entry)
-            self._release(live, entry)
 
     # -- reply and completion --------------------------------------------------------------------------------
 
@@ -524,15 +497,7 @@ class ShardOwner:
         successor = self.replication.successor(members, end)
         if successor is None:
             return None
-        changed = hand_over(
-            ctx.knowledge.topology,
-            self.name,
-            ctx.instance,
-            self.epoch,
-            successor,
-            end,
-            not mutants.on("log-leaves-with-hand-over"),
-        )
+        changed = hand_over(ctx.knowledge.topology, self.name, ctx.instance, self.epoch, successor, end)
         if changed is not None:
             self.halted = self._handed_at = ctx.generation
             self._handed_end = end

@@ -6,7 +6,7 @@ of that epoch until it learns a higher generation; who has answered a SlotQuery 
 owner for ever.
 """
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.frontend.context import Context
 from hams_protocol.frontend.roles import ShardRoles
 from hams_protocol.ids import InstanceId, Lane, RequestId
@@ -101,13 +101,9 @@ class Questions:
         not have sent that here yet.
         """
         ctx, roles = self._ctx, self._roles
-        if not mutants.on("query-without-fence"):
-            ctx.knowledge.fence(message.op, message.slot, message.epoch)
+        ctx.knowledge.fence(message.op, message.slot, message.epoch)
         for owner in roles.owners.values():
             self._answer(sender, message, owner.held_from(message.op), (owner.name, owner.epoch))
-        if mutants.on("follower-answers"):
-            for follower in roles.followers.values():
-                self._answer(sender, message, [], (follower.name, follower.epoch))
 
     def _answer(self, sender: InstanceId, query: SlotQuery, held: list[Token], led: tuple[str, int]) -> None:
         knowledge = self._ctx.knowledge

@@ -9,7 +9,7 @@ living owner (protocol.md, section 2).
 
 from collections.abc import Mapping
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.events import Member
 from hams_protocol.frontend.context import FOREVER, Context, InvariantError
 from hams_protocol.frontend.log import ShardLog, copy_parts
@@ -138,7 +138,7 @@ class Replication:
         Under Block nothing is committed that only the owner holds, and whom it proposes to drop may be out of
         the set before that is known here.
         """
-        counted = self._in_sync if mutants.on("block-counts-dropped") else self._in_sync - self._dropping
+        counted = self._in_sync - self._dropping
         if self._needs_backup and not counted:
             return self._log.committed
         index = self._log.last
@@ -187,9 +187,8 @@ class Replication:
             copied = follower.acked == COPYING
             follower.acked = last
             follower.sent = max(follower.sent, last)
-            if not mutants.on("progress-forgotten"):
-                follower.stalled_since = FOREVER if last == self._log.last else self._ctx.now
-                follower.silent_since = follower.stalled_since
+            follower.stalled_since = FOREVER if last == self._log.last else self._ctx.now
+            follower.silent_since = follower.stalled_since
             follower.resend_at = FOREVER if last == self._log.last else self._ctx.now + limits.resend_after_s
             if copied and follower.sent < self._log.last:
                 self._feed(follower)
@@ -201,8 +200,7 @@ class Replication:
     def _count(self, follower: Follower) -> None:
         """A joiner that has taken its copy is taken into the ack set (ADR 0016), and may be admitted once it
         holds everything committed."""
-        if not follower.counted and not mutants.on("admit-before-ack-set"):
-            follower.counted = True
+        follower.counted = True
         self._ctx.wishing = self._ctx.wishing or self._may_be_admitted(follower)
 
     def _may_be_admitted(self, follower: Follower) -> bool:
@@ -237,7 +235,7 @@ class Replication:
             self._ctx.send(joiner, part)
         follower = self._followers[joiner] = Follower(joiner, log.committed, False)
         follower.acked = COPYING
-        self._ctx.wishing = mutants.on("admit-before-ack-set")
+        self._ctx.wishing = False
 
     def trim(self) -> None:
         """Let go of what every follower has; a joiner too far behind must copy anew."""
@@ -333,14 +331,10 @@ class Replication:
             if instance in self._dropping or self._is_lost(instance):
                 if self._needs_backup and instance in self._in_sync:
                     self._dropping.add(instance)
-                if mutants.on("ack-set-shrinks-early") and instance in self._followers:
-                    self._followers[instance].counted = False
                 return shrink(topology, name, owner, epoch, instance)
         for instance in self._roles.joining:
             follower = self._followers.get(instance)
-            if follower is not None and (
-                self._may_be_admitted(follower) or mutants.on("admit-before-ack-set")
-            ):
+            if follower is not None and self._may_be_admitted(follower):
                 return admit(topology, name, owner, epoch, instance)
         leavers = [item for item in self._followers.values() if item.in_sync and item.leaves_at != FOREVER]
         return self._replace(topology, leavers, members) if leavers or self._ctx.draining else None

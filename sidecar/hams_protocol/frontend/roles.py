@@ -9,7 +9,7 @@ none fits it says so by `Misfit`: the machine stops and guesses nothing.
 
 from collections.abc import Callable
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.effects import NoteFailover, NotServed
 from hams_protocol.frontend.context import Context
 from hams_protocol.frontend.follower import ShardFollower
@@ -122,19 +122,13 @@ class ShardRoles:
         if held is None and self.kept is not None:
             log = self.kept.logs.get(shard)
         spec, end = self._ctx.graph.data.frontend, roles.end_of(roles.epoch - 1)
-        if log is not None and log.epoch == roles.epoch - 1 and end is not None:
-            if mutants.on("longest-log-wins") and log.last >= end:
-                log.epoch = roles.epoch
-                return log
-            if log.cut(end):
-                log.epoch = roles.epoch
-                return log
+        if log is not None and log.epoch == roles.epoch - 1 and end is not None and log.cut(end):
+            log.epoch = roles.epoch
+            return log
         if roles.primary == self._ctx.instance and roles.epoch == 1:
             return empty_log(shard, 1, 0, spec)
         if roles.primary == self._ctx.instance and roles.restarted_in == roles.epoch:
             first_n = roles.epoch * limits.lost_log_stride_requests
-            if mutants.on("lost-shard-reuses-ids"):
-                first_n = 0
             return empty_log(shard, roles.epoch, end or 0, spec, first_n)
         return None
 

@@ -9,7 +9,7 @@ it is not acknowledged before.
 
 from collections import deque
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.frontend.broadcast import CompletionBroadcast
 from hams_protocol.frontend.context import FOREVER, Context
 from hams_protocol.frontend.owner import ShardOwner
@@ -53,7 +53,7 @@ class SinkDesk:
         if live is None:
             return
         epoch = knowledge.source_epoch(token.source, token.request)
-        if message.epoch < epoch and not mutants.on("accept-old-epoch"):
+        if message.epoch < epoch:
             if not again:
                 ctx.send(sender, TopologyNews(knowledge.topology, knowledge.revision))
             return
@@ -67,7 +67,7 @@ class SinkDesk:
             status = knowledge.status(token.deps)
             if status is Status.ORPHAN:
                 return
-            if status is Status.UNKNOWN and not mutants.on("merge-unknown-epoch"):
+            if status is Status.UNKNOWN:
                 self._hold(sender, message)
                 return
         held = live.tokens[number]

@@ -244,10 +244,6 @@ class TicketTable:
             del self._tickets[instance]
         return gone
 
-    def forget(self) -> None:
-        """Know no ticket any more: what a mutant does."""
-        self._tickets.clear()
-
     def drop_instance(self, instance: InstanceId) -> list[int]:
         """`instance` is gone for good: its tickets are settled; the requests that had them."""
         tickets = self._tickets.get(instance)

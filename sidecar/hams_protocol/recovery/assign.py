@@ -7,7 +7,7 @@ None of them takes a role away from anybody but a revoked instance, so none of t
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.events import Member
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
@@ -111,10 +111,6 @@ def joiners(
             for item in replica_set.joining
             if (item in members or item in suspects) and item not in topology.revoked
         )
-        if mutants.on("shrink-from-outside"):
-            replica_set = replace(
-                replica_set, in_sync=tuple(item for item in replica_set.in_sync if item in members)
-            )
         taken = named(topology) if of != FRONTEND else set(replica_set.members)
         taken.update(returned(members, replica_set))
         free = [
@@ -231,7 +227,7 @@ def forget_ends(topology: Topology, heard: Topology) -> Topology:
     """Drop the ends that `heard`, which every instance knows, had too, but for the newest ones and the one
     before a loss."""
     for item in topology.sets:
-        below = item.epoch if mutants.on("ends-dropped-unheard") else heard.find(item.name).epoch
+        below = heard.find(item.name).epoch
         newest = item.epoch - limits.ends_kept
         ends = tuple(
             (epoch, end)

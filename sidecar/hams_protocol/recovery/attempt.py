@@ -12,7 +12,6 @@ yet come, is put off (`put_off`): the others go on without it.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hams_protocol import mutants
 from hams_protocol.deps import Dep
 from hams_protocol.effects import Effect, Send
 from hams_protocol.graph import Graph
@@ -155,11 +154,8 @@ class Attempt:
         """No in-sync member answers: keepers, and the states that former members brought along, if the
         topology still names those."""
         move.asked_kept = True
-        if mutants.on("kept-never-asked"):
-            return []
         effects: list[Effect] = []
-        keepers = () if mutants.on("keeper-not-asked") else move.old.keepers
-        for instance in (*assign.returned(self._members, move.old), *keepers):
+        for instance in (*assign.returned(self._members, move.old), *move.old.keepers):
             if (
                 instance not in self._silent
                 and instance not in self.topology.revoked
@@ -181,8 +177,6 @@ class Attempt:
         Who is revoked, or lost until it is back, need not: whatever its set goes on with has only durable
         dependencies, and no end lies below those.
         """
-        if mutants.on("no-fence"):
-            return []
         effects: list[Effect] = []
         for op in self._graph.data.operators:
             if not op.stateful or op.name in self._moves or op.name in self._rollbacks:
@@ -226,8 +220,7 @@ class Attempt:
             if answer.applied is not None and answer.applied >= move.end:
                 move.keepers = (*move.keepers, sender)
             return []
-        decides = len(move.answers) == len(move.asked) or mutants.on("first-answer-decides")
-        return self._decide(move) if decides else []
+        return self._decide(move) if len(move.answers) == len(move.asked) else []
 
     def fence_answer(self, sender: InstanceId, answer: FenceAnswer) -> list[Effect]:
         """A primary downstream is clean, or has to go back as well."""
@@ -237,7 +230,7 @@ class Attempt:
         question = self._fences.get(answer.name)
         if question is None or question.number != answer.attempt:
             return []
-        if not answer.tainted or mutants.on("ignore-taint"):
+        if not answer.tainted:
             question.clean = True
             return []
         del self._fences[answer.name]
@@ -332,9 +325,8 @@ class Attempt:
             self.lost.add(move.old.name)
             return []
         replicas = [instance for instance in sorted(held) if instance not in move.old.keepers]
-        pick = max if mutants.on("highest-becomes-primary") else min
         if replicas:
-            move.primary = pick(replicas, key=lambda instance: held[instance])
+            move.primary = min(replicas, key=lambda instance: held[instance])
         else:
             of = move.old.name
             move.primary = assign.fresh_primary(self._living_members(), of, move.old, self.topology)
@@ -345,8 +337,6 @@ class Attempt:
             self.put_off.add(move.old.name)
             return []
         move.end = min(held.values())
-        if replicas and mutants.on("highest-becomes-primary"):
-            move.end = held[move.primary]
         move.in_sync = tuple(instance for instance in replicas if instance != move.primary)
         knows_keepers = move.primary in self._members and self._members[move.primary].keeps
         if knows_keepers and not move.in_sync:
@@ -356,7 +346,7 @@ class Attempt:
         old_primary = move.old.primary
         if old_primary is not None and old_primary not in self.topology.revoked and old_primary not in held:
             retains = any(item.version == move.end for item in move.retained)
-            if retains and not mutants.on("tainted-primary-joins"):
+            if retains:
                 move.in_sync = (*move.in_sync, old_primary)
             else:
                 left_out.append(old_primary)
@@ -382,8 +372,6 @@ class Attempt:
     def _freeze_keepers(self, move: Move) -> list[Effect]:
         """A keeper that holds the end stays: the primary may die before the commit, or before it has called
         another one."""
-        if mutants.on("rollback-drops-keeper"):
-            return []
         effects: list[Effect] = []
         move.rolls_back = True
         for keeper in self._living(move.old.keepers):
@@ -394,10 +382,6 @@ class Attempt:
         return effects
 
     def _is_safe(self, item: RetainedVersion) -> bool:
-        if mutants.on("rollback-to-pending"):
-            return not any(
-                self._is_decided(dep.op) and dep.seq > self._moves[dep.op].end for dep in item.deps
-            )
         return all(self._is_decided(dep.op) and dep.seq <= self._moves[dep.op].end for dep in item.deps)
 
     def _living_members(self) -> assign.Members:

@@ -8,7 +8,7 @@ again without them.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.effects import Effect, Loss, NoteLost, Send
 from hams_protocol.graph import FRONTEND, WhenLost
 from hams_protocol.ids import InstanceId
@@ -118,8 +118,6 @@ class Losses:
             holders = [member for member in item.holders if member not in topology.revoked]
             returned = bool(assign.returned(self._m.members, item))
             gone = all(self._m.is_gone(member) for member in holders) and not returned
-            if mutants.on("lost-while-held"):
-                gone = self._m.is_gone(holders[0]) if holders else gone
             back = returned or any(member in self._m.members for member in holders)
             changes = back if item.lost else gone
             if not changes or item.primary is None or not holders:
@@ -177,7 +175,7 @@ class Losses:
     def may_wake_up(self, item: ReplicaSet, holder: InstanceId, now: float) -> bool:
         """Whether a holder of a lost state may come back with it. A hang is no death: of one whose address
         refuses connections nothing is left, a silent one is waited for."""
-        if self._m.is_refused(holder) or mutants.on("hung-is-dead"):
+        if self._m.is_refused(holder):
             return False
         return now < self._lost_since.get(item.name, now) + limits.hung_wait_s
 
@@ -193,7 +191,7 @@ class Losses:
         again without a person."""
         if item.name not in self._m.graph.operators or self._may_any_wake_up(item, now):
             return False
-        return self._logs.are_empty or mutants.on("begins-again-unasked")
+        return self._logs.are_empty
 
     def ask_logs(self, now: float) -> list[Effect]:
         """The question whether any request was ever logged, if that decides something now."""

@@ -7,7 +7,7 @@ just answered, so never the last replica of a state; every change is one compare
 it was made from. Any manager may do any of this at any time: ranks only avoid doing it twice.
 """
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.effects import Effect, Loss, NoteLost, Propose, Send
 from hams_protocol.events import (
     CasDone,
@@ -158,7 +158,7 @@ class ManagerMachine:
     def _late(self, by_s: float, now: float) -> None:
         """This manager was starved: answers may be waiting unread, so everybody gets that time back."""
         self.lateness.late(by_s, now)
-        if by_s <= limits.starved_s or mutants.on("starved-judge-judges"):
+        if by_s <= limits.starved_s:
             return
         self._starved_s = min(max(self._starved_s, by_s), limits.starved_max_s)
         for suspicion in self._suspicions.values():
@@ -369,7 +369,7 @@ class ManagerMachine:
         have been lost with the one before, and silence would count against it."""
         effects: list[Effect] = []
         suspicion = self._suspicions.get(peer)
-        if suspicion is not None and not mutants.on("lost-probe-counts"):
+        if suspicion is not None:
             self._patience.asked(peer, now)
             effects.append(Send(peer, Probe(suspicion.nonce)))
         if self._attempt is not None:
@@ -479,8 +479,6 @@ class ManagerMachine:
         """
         instances: set[InstanceId] = set() if self._attempt is None else set(self._attempt.to_replace)
         topology = self.knowledge.topology
-        if mutants.on("revoke-last-replica"):
-            return instances
         out = {*self._suspicions, *topology.revoked}
         for suspicion in self._confirmed(now):
             needed = [item for item in topology.sets if self._is_needed(suspicion.instance, item, now)]
@@ -529,8 +527,6 @@ class ManagerMachine:
         """Whether the set needs another replica before this one may go: it leads the set, or backs one that
         has lost its primary, or keeps one whose primary has not just said that it has the state: that may be
         dead, or waiting for the keeper's copy. A keeper of a lost state counts while it may have it."""
-        if mutants.on("revoke-last-replica"):
-            return False
         revoked = self.knowledge.topology.revoked
         has_state = not item.lost or self._losses.may_wake_up(item, instance, now)
         keeps = instance in item.keepers and has_state and not self._has_just_led(item, instance)
@@ -546,9 +542,7 @@ class ManagerMachine:
         suspicion, primary = self._suspicions.get(suspect), item.primary
         if suspicion is None or primary is None or primary in self.knowledge.topology.revoked:
             return False
-        if mutants.on("keeper-let-go"):
-            return True
-        if (primary in self._suspicions or primary in self._down) and not mutants.on("word-of-a-suspect"):
+        if primary in self._suspicions or primary in self._down:
             return False
         return self._held_at.get((primary, item.name, item.epoch), -FOREVER) >= suspicion.asked_at
 

@@ -8,7 +8,7 @@ twice: their receipt, and their apply; only the second makes a version durable.
 from collections import deque
 from typing import Protocol
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.effects import Effect, NoteApply, PreloadState, Propose, Send
 from hams_protocol.graph import Operator
 from hams_protocol.ids import InstanceId
@@ -147,16 +147,14 @@ class Backup:
         return []
 
     def _record(self, sender: InstanceId, record: StateRecord, now: float) -> list[Effect]:
-        if record.epoch != self._epoch and not (
-            record.epoch < self._epoch and mutants.on("record-of-old-epoch")
-        ):
+        if record.epoch != self._epoch:
             return []
-        if self._frozen_in >= 0 and not mutants.on("frozen-takes-records"):
+        if self._frozen_in >= 0:
             return []
         if record.state is not None and record.state.defect:
             # what it holds so far is worth more than an end: its primary drops a backup that does not receive
             return []
-        if self.applied < 0 or (record.previous > self.received and not mutants.on("apply-with-gap")):
+        if self.applied < 0 or record.previous > self.received:
             if len(self._early) < limits.window_versions_max:
                 self._early[record.previous] = record
             return []
@@ -176,21 +174,18 @@ class Backup:
 
     def apply(self, now: float) -> list[Effect]:
         """Apply held records, oldest first, as far as their dependencies on other operators are durable."""
-        if self._frozen_in >= 0 and not mutants.on("frozen-takes-records"):
+        if self._frozen_in >= 0:
             return []
         m, effects = self._m, list[Effect]()
         name, knowledge = m.operator.name, m.knowledge
         while self._held:
             record = self._held[0]
             status = knowledge.status(tuple(dep for dep in record.deps if dep.op != name))
-            if status is Status.ORPHAN and not mutants.on("apply-orphan"):
+            if status is Status.ORPHAN:
                 self._held.clear()
                 self._early.clear()
                 break
-            goes_on = mutants.on("apply-before-upstream-durable") or (
-                status is Status.ORPHAN and mutants.on("apply-orphan")
-            )
-            if status is not Status.DURABLE and not goes_on:
+            if status is not Status.DURABLE:
                 self._waiting_since = min(self._waiting_since, now)
                 break
             self._held.popleft()
@@ -226,8 +221,6 @@ class Backup:
         """Take no record of this epoch any more, and apply none, until a higher generation is learnt."""
         self._frozen_in = max(self._frozen_in, generation)
         self._thaw_at = now + limits.frozen_max_s
-        if mutants.on("act-before-commit"):
-            self._held.clear()
 
     def thaw(self, generation: int) -> None:
         """A higher generation than the freeze's: that attempt can no longer commit."""

@@ -8,7 +8,6 @@ and no decision of the protocol rests on one.
 
 from typing import TYPE_CHECKING
 
-from hams_protocol import mutants
 from hams_protocol.effects import Effect, ReadCheckpoint, Send, WriteCheckpoint
 from hams_protocol.graph import WhenLost
 from hams_protocol.messages import SAVED, AskDurable, RoleReport, StateCopy
@@ -117,16 +116,10 @@ class Checkpoints:
     def _write(self, durable: int) -> list[Effect]:
         m = self._m
         version = m.store.at_or_below(durable)
-        if mutants.on("checkpoint-speculative"):
-            version = m.store.newest
-        if mutants.on("checkpoint-oldest"):
-            version = next(iter(m.store.versions), None)
         if version is None or version.state is None or (m.epoch, version.number) <= self._written:
             return []
         self._written = (m.epoch, version.number)
         units, known = m.lineage.up_to(version.number), m.knowledge.completed.snapshot()
-        if mutants.on("checkpoint-without-consumed"):
-            units = ()
         copy = StateCopy(
             m.operator.name,
             m.epoch,

@@ -8,7 +8,7 @@ must not count for another copy.
 
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.graph import FRONTEND, WhenUnprotected
 from hams_protocol.ids import InstanceId
 from hams_protocol.stateful.followers import Follower, Followers
@@ -70,7 +70,6 @@ class KeeperChoice:
             and m.operator.backups > 0
             and m.mode.replicates
             and m.graph.data.recovery.when_unprotected is WhenUnprotected.CONTINUE
-            and not mutants.on("no-keeper")
         )
 
     def proposed(self) -> None:

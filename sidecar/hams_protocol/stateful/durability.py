@@ -10,7 +10,7 @@ compare-and-swap alone, and a member counts until the topology without it is kno
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.deps import Deps
 from hams_protocol.effects import (
     Effect,
@@ -116,7 +116,7 @@ class Durability:
             return True
         if self._m.store.nbytes > limits.retained_state_bytes_max:
             return False
-        return pending < self._m.operator.window or mutants.on("no-window")
+        return pending < self._m.operator.window
 
     # -- shipping --------------------------------------------------------------------------------------------
 
@@ -241,8 +241,6 @@ class Durability:
             target = None
         if target is None:
             target = -1 if self._blocked else self._settled()
-        elif mutants.on("durable-before-all"):
-            target = max(follower.applied for follower in self._followers.ack_set)
         self._waiting_since = FOREVER if target >= self._seq else min(self._waiting_since, now)
         if target <= self.durable or (m.primary is not None and m.primary.may_go_back):
             return self._serve_joiners(now)
@@ -258,7 +256,7 @@ class Durability:
         for follower in list(self._followers.all.values()):
             effects += self._admit(follower, now)
         # This very instance may keep a state downstream, whose records wait for this version: nobody else tells it.
-        return effects if mutants.on("keeper-unaware-of-itself") else effects + m.keeper.durable_rose(now)
+        return effects + m.keeper.durable_rose(now)
 
     def _serve_joiners(self, now: float) -> list[Effect]:
         """Joiners that asked before there was anything to copy."""
@@ -276,9 +274,7 @@ class Durability:
         for version in self._m.store.versions:
             if version.state is None:
                 break
-            if knowledge.status(others(version.record.deps, name)) is not Status.DURABLE and not mutants.on(
-                "alone-without-deps"
-            ):
+            if knowledge.status(others(version.record.deps, name)) is not Status.DURABLE:
                 break
             newest = max(newest, version.number)
         return newest
@@ -384,7 +380,7 @@ class Durability:
         return []
 
     def _record_ack(self, sender: InstanceId, ack: RecordAck, now: float) -> list[Effect]:
-        if ack.epoch != self._epoch and not mutants.on("record-ack-of-old-epoch"):
+        if ack.epoch != self._epoch:
             return []
         follower = self._followers.acknowledge(sender, ack.received, ack.applied, now)
         if follower is None:
@@ -423,8 +419,6 @@ class Durability:
         m = self._m
         alone = self._blocked and not m.knowledge.set_of(m.operator.name).in_sync
         number = self._settled() if alone else self.durable
-        if mutants.on("copy-speculative"):
-            number = self._ready_up_to()
         version = m.store.at_or_below(number)
         if number < self.base or version is None or version.state is None:
             follower.copying = follower.asked = True
@@ -432,9 +426,7 @@ class Durability:
         follower.copying = follower.asked = False
         follower.sent = version.number
         follower.progress_at = follower.sent_at = follower.silent_since = now
-        units = (
-            () if mutants.on("copy-without-consumed") else bare(m.lineage.up_to(version.number), m.knowledge)
-        )
+        units = bare(m.lineage.up_to(version.number), m.knowledge)
         known = m.knowledge.completed.snapshot()
         copy = StateCopy(
             m.operator.name,
@@ -469,7 +461,7 @@ class Durability:
         if follower.keeper and not self._choice.is_wanted():
             return []
         effects: list[Effect] = []
-        if not follower.ack and not mutants.on("set-before-ack-set"):
+        if not follower.ack:
             follower.ack = True
             effects = self._catch_up(follower, now)
         if follower.applied < max(self.durable, self.base) or not self._may_propose(now):
@@ -498,7 +490,7 @@ class Durability:
         return self._proposed(changed, now)
 
     def _proposed(self, changed: Topology, now: float) -> list[Effect]:
-        self._m.proposing = not mutants.on("proposals-pile-up")
+        self._m.proposing = True
         self._proposed_at = now
         self._proposed_set = changed.find(self._m.operator.name)
         self._reconsider_at = now + limits.propose_retry_s
@@ -564,8 +556,6 @@ class Durability:
         for member in (*sorted(self._dropping), *gone):
             changed = shrink(m.knowledge.topology, m.operator.name, m.instance, self._epoch, member)
             if changed is not None:
-                if mutants.on("leave-ack-set-before-shrink"):
-                    self._followers.all[member].ack = False
                 return self._propose(changed, now)
         if (
             self._proposed_set is not None
@@ -588,9 +578,7 @@ class Durability:
     def is_handed_over(self) -> bool:
         """Whether a handover that was proposed may yet be committed: what is executed from then on would be
         lost."""
-        return self._m.knowledge.topology.generation <= self._handed_in and not mutants.on(
-            "goes-on-after-hand-over"
-        )
+        return self._m.knowledge.topology.generation <= self._handed_in
 
     def settle(self, now: float) -> list[Effect]:
         """A handover without a successor any more: the next generation, with nothing changed, ends it if it has
@@ -605,20 +593,14 @@ class Durability:
         one, has ended it then.
         """
         m = self._m
-        unflushed = self._seq > self.durable and not mutants.on("hand-over-unflushed")
+        unflushed = self._seq > self.durable
         if unflushed or not self._may_propose(now):
             return []
         successor = self.leaving.successor(now)
         if successor is None:
             return []
         changed = hand_over(
-            m.knowledge.topology,
-            m.operator.name,
-            m.instance,
-            self._epoch,
-            successor,
-            self._seq,
-            not mutants.on("leaves-with-hand-over"),
+            m.knowledge.topology, m.operator.name, m.instance, self._epoch, successor, self._seq
         )
         if changed is None:
             return []
@@ -653,8 +635,7 @@ class Durability:
         if now >= self._waiting_since + limits.ask_after_s:
             self._waiting_since = now
             effects += self._ask_durable(deps)
-            if not mutants.on("oldest-not-asked-for"):
-                effects += self._ask_durable(self._oldest_pending())
+            effects += self._ask_durable(self._oldest_pending())
         return effects
 
     def deadline(self) -> float:

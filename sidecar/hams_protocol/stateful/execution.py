@@ -6,7 +6,6 @@ of everything that went into the state, so that one comparison tells whether it 
 
 from typing import TYPE_CHECKING
 
-from hams_protocol import mutants
 from hams_protocol.deps import Deps, merge
 from hams_protocol.effects import (
     Capture,
@@ -84,8 +83,7 @@ class Execution:
         forwards depends on it."""
         m = self._m
         version = self.seq + 1
-        inputs = () if mutants.on("skip-without-deps") and forward.kind is Kind.SKIP else m.joins.deps(unit)
-        merged = m.knowledge.prune(merge([self.deps, inputs]))
+        merged = m.knowledge.prune(merge([self.deps, m.joins.deps(unit)]))
         after = merge([others(merged, m.operator.name), self._own(version)])
         route = m.operator.successors if forward.kind is Kind.ERROR else ()
         note, item = self._consume(unit, version, version, after, forward.kind, route, None, forward.error)
@@ -108,7 +106,7 @@ class Execution:
         m = self._m
         inputs = tuple(token.value_id for token in unit.used if token.kind is not Kind.SKIP)
         fan_inputs: tuple[Token, ...] = ()
-        if m.fan_out_sources and not mutants.on("records-without-fan-inputs"):
+        if m.fan_out_sources:
             fan_inputs = tuple(unit.tokens[source] for source in unit.tokens if source in m.fan_out_sources)
         value_id, outputs = m.make_outputs(unit, deps, route, kind, payload, error)
         out: ValueId | None = None if kind is Kind.SKIP else value_id
@@ -120,7 +118,7 @@ class Execution:
         return note, Consumed(unit.id, seq, out, outputs, fan_inputs, fan)
 
     def _own(self, version: int) -> Deps:
-        waits = self._m.mode.waits_for_durable and not mutants.on("outputs-without-own-dep")
+        waits = self._m.mode.waits_for_durable
         return (self._m.own_dep(self._epoch, version),) if waits else ()
 
     def _new_version(

@@ -8,7 +8,7 @@ for ever. It only holds and tells: nothing is purged or rolled back before a top
 
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.deps import Deps
 from hams_protocol.messages import (
     Fence,
@@ -50,12 +50,9 @@ class Fences:
         """
         m = self._m
         kept = tuple(other for other in self._held if other.ends != fence.ends)
-        self._held = () if mutants.on("newest-fence-only") else kept[-limits.fences_kept_max + 1 :]
-        self._held += (fence,)
+        self._held = (*kept[-limits.fences_kept_max + 1 :], fence)
         tainted = above(deps, fence)
-        self.may_go_back = self.may_go_back or (tainted and not mutants.on("durable-when-tainted"))
-        if must_go_back and not mutants.on("durable-before-rollback"):
-            self.may_go_back = True
+        self.may_go_back = self.may_go_back or tainted or must_go_back
         retained = tuple(
             RetainedVersion(
                 version.number,

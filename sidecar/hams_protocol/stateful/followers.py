@@ -7,7 +7,7 @@ it is known.
 
 from collections.abc import Callable, Iterable
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.ids import InstanceId
 from hams_protocol.lateness import pause_s
 from hams_protocol.topology import ReplicaSet
@@ -140,11 +140,7 @@ class Followers:
 
     def applied_by_all(self) -> int | None:
         """The newest version applied by the whole ack set; None if there is nobody in it."""
-        applied = [
-            follower.applied
-            for follower in self.all.values()
-            if follower.ack and not (follower.keeper and mutants.on("durable-without-keeper"))
-        ]
+        applied = [follower.applied for follower in self.all.values() if follower.ack]
         return min(applied) if applied else None
 
     def acknowledge(self, instance: InstanceId, received: int, applied: int, now: float) -> Follower | None:
@@ -159,9 +155,7 @@ class Followers:
         if received > follower.received or applied > follower.applied:
             follower.progress_at = follower.silent_since = now
         follower.received = max(follower.received, received)
-        follower.applied = max(
-            follower.applied, received if mutants.on("receipt-counts-as-apply") else applied
-        )
+        follower.applied = max(follower.applied, applied)
         return follower
 
     def down(self, instance: InstanceId, refused: bool, now: float) -> None:
@@ -244,8 +238,7 @@ class Followers:
             return False
         if follower.refused or now >= follower.down_since + suspect_after_s:
             return True
-        has = follower.applied if mutants.on("waiting-counts-as-slow") else follower.received
-        stalled_s = now - follower.progress_at if has < follower.sent else 0.0
+        stalled_s = now - follower.progress_at if follower.received < follower.sent else 0.0
         if follower.instance not in living and stalled_s >= suspect_after_s:
             return True
         return follower.ack and stalled_s >= limits.backup_lag_max_s and stalled_s >= lag_max_s(follower)

@@ -7,7 +7,7 @@ forgets it once the topology names it no more. Invariant: what a named keeper ha
 topology without it is known.
 """
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.effects import Effect, Send
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
@@ -156,8 +156,6 @@ class Keeper:
         nbytes = version.state.nbytes + version.carried_nbytes
         held.copied_by = now + limits.resend_after_s / 2 + nbytes / limits.stream_floor_bytes_s
         units = bare(held.lineage.up_to(version.number), self._knowledge)
-        if mutants.on("keeper-without-consumed"):
-            units = ()
         known = self._knowledge.completed.snapshot()
         return [
             Send(
@@ -224,7 +222,7 @@ class Keeper:
                     del self.states[op]
                 continue
             end = replica_set.end_of(held.epoch)
-            version = None if end is None or mutants.on("keeper-forgets") else held.store.find(end)
+            version = None if end is None else held.store.find(end)
             if named and end is not None and replica_set.epoch == held.epoch + 1 and version is not None:
                 effects += held.go_on(replica_set, end, now)
             else:

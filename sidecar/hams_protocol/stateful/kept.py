@@ -5,7 +5,6 @@ topology names the former id in that epoch: until then nothing is durable withou
 nothing is applied to it, and nothing is trimmed.
 """
 
-from hams_protocol import mutants
 from hams_protocol.deps import Dep, Deps
 from hams_protocol.ids import InstanceId
 from hams_protocol.knowledge import Knowledge, Status
@@ -59,8 +58,6 @@ class KeptState:
         self.completed = completed
         self.marks = marks
         self.layout = layout
-        if mutants.on("kept-without-consumed"):
-            lineage.clear()
 
     def is_named(self, replica_set: ReplicaSet) -> bool:
         """Whether the topology names the former id in the epoch of this state."""
@@ -85,4 +82,4 @@ class KeptState:
 
     def _is_durable(self, deps: Deps, knowledge: Knowledge) -> bool:
         others = tuple(dep for dep in deps if dep.op != self.op)
-        return knowledge.status(others) is Status.DURABLE or mutants.on("kept-pending")
+        return knowledge.status(others) is Status.DURABLE

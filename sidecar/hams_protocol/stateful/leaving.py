@@ -7,7 +7,7 @@ take over. Both are replaced first, within limits.
 
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.ids import InstanceId
 from hams_protocol.stateful.followers import Follower, Followers
 from hams_protocol.topology import Topology, call, shrink
@@ -27,9 +27,7 @@ class Leaving:
         self._followers = followers
         self.some = False
         self.due = FOREVER
-        self._asks_from = (
-            now + 2 * limits.resend_after_s if epoch > 1 and not mutants.on("successor-not-asked") else now
-        )
+        self._asks_from = now + 2 * limits.resend_after_s if epoch > 1 else now
         self._called: set[InstanceId] = set()
 
     def asked(self, sender: InstanceId, epoch: int, now: float) -> None:

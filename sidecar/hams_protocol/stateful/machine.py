@@ -8,7 +8,7 @@ state kept from a former id is no role: it answers managers, and it becomes a ro
 that gives this instance one.
 """
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.deps import Deps
 from hams_protocol.effects import AbandonBatch, Effect, Loss, NoteFailover, NoteLost, RestartModel, Send, Stop
 from hams_protocol.events import (
@@ -272,7 +272,7 @@ class StatefulMachine(Vertex):
     def slot_answer(self, query: SlotQuery) -> SlotAnswer | None:
         """With the fan-out inputs of consumed units. A backup says nothing: it may yet get the record of what
         its primary made of a value."""
-        if self.primary is None and not (self.backup is not None and mutants.on("follower-answers")):
+        if self.primary is None:
             return None
         consumed = [token for unit in self.lineage.units() for token in unit.fan_inputs]
         tokens = self.held_from_slot(query, consumed)
@@ -354,13 +354,13 @@ class StatefulMachine(Vertex):
         effects = self.keeper.leave(now)
         if self.primary is not None:
             self.primary.draining = True
-        elif self.backup is not None and self.backup.in_sync and not mutants.on("leaves-at-once"):
+        elif self.backup is not None and self.backup.in_sync:
             effects += self.backup.leave(now)
         return effects
 
     def _has_nothing_to_hand_over(self) -> bool:
         """Whether nobody needs what this instance holds."""
-        leaves = self.backup is None or not self.backup.in_sync or mutants.on("leaves-at-once")
+        leaves = self.backup is None or not self.backup.in_sync
         return leaves and self.primary is None and self.kept is None and not self.keeper.is_needed
 
     def _model_ready(self, event: ModelReady, now: float) -> list[Effect]:
@@ -397,7 +397,7 @@ class StatefulMachine(Vertex):
 
     def topology_changed(self, now: float) -> list[Effect]:
         """Take, keep or lose a role; then purge what has become orphan."""
-        if self.instance in self.knowledge.topology.revoked and not mutants.on("revoked-goes-on"):
+        if self.instance in self.knowledge.topology.revoked:
             return self._stop("revoked", keep=True)
         effects = self._take_role(now)
         effects += [] if self._stopped else self._drop_kept()
@@ -406,7 +406,7 @@ class StatefulMachine(Vertex):
         if self.knowledge.set_of(self.operator.name).primary not in (None, self.instance):
             self._restored = None
         if not self._stopped and self.primary is not None:
-            if self.primary.is_tainted() and not mutants.on("ignore-taint"):
+            if self.primary.is_tainted():
                 return [
                     *effects,
                     *self._stop(
@@ -562,7 +562,7 @@ class StatefulMachine(Vertex):
         or the state is here."""
         if self.fetching is not None:
             return True
-        if ask.generation <= self.knowledge.topology.generation or mutants.on("early-ask-ignored"):
+        if ask.generation <= self.knowledge.topology.generation:
             return False
         joining = self.knowledge.set_of(self.operator.name).joining
         return self.primary is None or ask.epoch != self.epoch or sender not in joining
@@ -667,8 +667,6 @@ class StatefulMachine(Vertex):
             return False
         self.store.rollback(end)
         self.lineage.rollback(end)
-        if mutants.on("consumed-not-restored"):
-            self.lineage.clear()
         return True
 
     def _begin_epoch(self, epoch: int, now: float) -> None:

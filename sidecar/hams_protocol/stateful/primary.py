@@ -8,7 +8,7 @@ What becomes of an executed batch lies in `execution` and `durability`, what man
 
 from typing import TYPE_CHECKING
 
-from hams_protocol import limits, mutants
+from hams_protocol import limits
 from hams_protocol.deps import Deps, merge
 from hams_protocol.effects import (
     AbandonBatch,
@@ -117,8 +117,8 @@ class Primary:
         """From backup to primary, or rolled back: load the record of the end, send saved outputs again,
         announce first of all."""
         m = self._m
-        effects: list[Effect] = [] if mutants.on("no-reload") else self.load_newest()
-        for consumed in () if mutants.on("outputs-not-resent") else m.lineage.units():
+        effects: list[Effect] = self.load_newest()
+        for consumed in m.lineage.units():
             for target, token in consumed.outputs:
                 effects += m.outbox.put(target, m.knowledge.bare(token), now)
         return effects + self.advance(now)
@@ -191,7 +191,7 @@ class Primary:
         effects += m.attempts.turn(m.queue, self._may_run_alone, now)
         if m.attempts.holds or not len(m.queue):
             return effects
-        if m.mode.replicates and self.undurable > m.operator.window and not mutants.on("no-window"):
+        if m.mode.replicates and self.undurable > m.operator.window:
             return effects
         while not (self._running or m.attempts.holds):
             units = m.queue.take(now)
@@ -246,12 +246,7 @@ class Primary:
         """Whether a suspect's death could not lose the state: a backup or a keeper has it, or this proxy,
         which came through before, on record."""
         m = self._m
-        if (
-            self._durability.is_protected
-            or not m.operator.backups
-            or not m.mode.replicates
-            or mutants.on("suspect-without-backup")
-        ):
+        if self._durability.is_protected or not m.operator.backups or not m.mode.replicates:
             return True
         if m.graph.data.recovery.suspects is Suspects.RUN and unit.attempts == 1:
             return True  # of what one instance has died alone with, another one may die as well: that waits
@@ -303,11 +298,11 @@ class Primary:
     def _try_update(self, now: float) -> list[Effect]:
         m = self._m
         valid = [unit for unit in self._running if self._still_runs(unit)]
-        if len(valid) < len(self._running) and not mutants.on("update-with-orphans"):
+        if len(valid) < len(self._running):
             self._wanted = False
             self._abandoning = True
             return [AbandonBatch(self._batch_id())]
-        if not self._durability.window_open or (m.captures_open and not mutants.on("update-during-capture")):
+        if not self._durability.window_open or m.captures_open:
             return []
         if any(m.is_fenced(m.joins.deps(unit)) for unit in valid):
             return []
@@ -332,7 +327,7 @@ class Primary:
         running = {unit.id: unit for unit in self._running}
         valid = all(self._still_runs(unit) for unit in self._running)
         fenced = any(m.is_fenced(m.joins.deps(unit)) for unit in self._running if unit.stage is Stage.RUNNING)
-        if event.updated and (not valid or fenced) and not mutants.on("update-with-orphans"):
+        if event.updated and (not valid or fenced):
             return effects + self._undo(now)
         self._running = []
         refused = [result for result in event.results if result.refused]
@@ -352,8 +347,7 @@ class Primary:
             return effects
         if not kept:
             return effects + (self._reload() if event.updated else [])
-        before = () if mutants.on("deps-not-transitive") else self._execution.deps
-        deps = merge([before, *(m.joins.deps(unit) for unit, _ in kept)])
+        deps = merge([self._execution.deps, *(m.joins.deps(unit) for unit, _ in kept)])
         return effects + self._execution.execute(kept, m.knowledge.prune(deps), event.updated, now)
 
     def _undo(self, now: float) -> list[Effect]:

@@ -8,7 +8,6 @@ newer topology than the question's, or an older one, refuses.
 
 from typing import TYPE_CHECKING
 
-from hams_protocol import mutants
 from hams_protocol.messages import (
     KEPT,
     Fence,
@@ -52,7 +51,7 @@ class Questions:
         """Take no record of this epoch any more; how far has it been applied?"""
         m = self._m
         generation = m.knowledge.topology.generation
-        if freeze.generation < generation and not mutants.on("old-freeze-accepted"):
+        if freeze.generation < generation:
             return Refused(freeze.attempt, generation, freeze.name, "a newer topology is known here")
         if freeze.generation > generation:
             return Refused(

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
-from hams_protocol import mutants
+from hams_sim.mutants.catalogue import MUTANTS
 from hams_sim.scenarios import SCENES
 from hams_sim.shapes import SHAPES
 from hams_sim.simulate import Outcome, Spec
@@ -119,6 +119,8 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "keeper-unaware-of-itself": ("late-replacement",),
     "oldest-not-asked-for": ("out-of-reach",),
     "rollback-drops-keeper": ("keeper-alone",),
+    "found-unseen": ("dies-among-starved",),
+    "drained-stays": ("handed-unawares",),
     "durable-before-rollback": ("keeper-alone",),
     "early-ask-ignored": ("early-ask",),
     "word-of-a-suspect": ("keeper-vouched",),
@@ -183,7 +185,7 @@ def catch(name: str, count: int, seed: int, jobs: int) -> tuple[int, Outcome | N
     Caught means: this history breaks an invariant with the mutant, and holds without it.
     """
     ran = 0
-    control = Worker()
+    control = Worker(sources=True)
     try:
         for outcome in run_all(histories(name, count, seed), jobs, name):
             ran += 1
@@ -198,7 +200,7 @@ def run(count: int | None, seed: int, jobs: int, output: str) -> int:
     """All mutants, in as many histories each as asked for, or as it usually takes; 0 if every one was caught
     that once was."""
     rows: list[dict[str, object]] = []
-    for name, rule in sorted(mutants.REGISTRY.items()):
+    for name, mutant in sorted(MUTANTS.items()):
         if count is None and name in NOT_CAUGHT:
             ran, caught = 0, None
         else:
@@ -206,7 +208,8 @@ def run(count: int | None, seed: int, jobs: int, output: str) -> int:
         rows.append(
             {
                 "mutant": name,
-                "rule": rule,
+                "rule": mutant.rule,
+                "section": mutant.section,
                 "histories": ran,
                 "caught": caught.what if caught else "",
                 "command": caught.spec.command() if caught else "",
@@ -225,48 +228,35 @@ def run(count: int | None, seed: int, jobs: int, output: str) -> int:
     return 0 if all(row["caught"] or row["mutant"] in NOT_CAUGHT for row in rows) else 1
 
 
+PAGE = """# Mutants
+
+Protocol bugs that the simulation must catch (`make sim-mutants`): each leaves out one rule of the protocol.
+A mutant is caught by a history that breaks an invariant with it and holds without it. Scenes and graphs are
+chosen so that the rule is needed; the number says how many histories that took. Section: of
+[protocol.md](design/protocol.md), where the invariants stand too, in section 8. This page is
+`hams sim --mutants --output markdown`.
+
+| mutant | the rule it breaks | section | broken invariant | histories | scene |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+MISSED = """
+Not caught so far:
+
+| mutant | the rule it breaks | section | why (argued, not proven) |
+| --- | --- | --- | --- |
+"""
+
+
 def table(rows: Iterable[Mapping[str, object]]) -> str:
     """docs/mutants.md."""
-    text = ["# Mutants", ""]
-    text += [
-        "Protocol bugs that the simulation must catch (`make sim-mutants`): each leaves out one rule of the "
-        "protocol. A mutant is caught by a"
-    ]
-    text += [
-        "history that breaks an invariant with it and holds without it. Scenes and graphs are chosen so "
-        "that the rule is needed; the number"
-    ]
-    text += ["says how many histories that took. Section: of [protocol.md](design/protocol.md), where"]
-    text += [
-        "the invariants stand too, in section 8. This page is `hams sim --mutants --output markdown`.",
-        "",
-    ]
-    text += [
-        "| mutant | the rule it breaks | section | broken invariant | histories | scene |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    missed: list[str] = []
+    caught, missed = "", ""
     for row in rows:
-        name, rule = str(row["mutant"]), str(row["rule"])
-        rule, _, section = rule.removesuffix(")").partition(" (section")
+        name = str(row["mutant"])
+        about = f"| {name} | {row['rule']} | {row['section']} |"
         if row["caught"]:
-            spot = ", ".join(FAULTS_FOR.get(name, ("any fault",)))
-            text.append(
-                f"| {name} | {rule} | {section.removeprefix('s').strip()} | {row['caught']} | "
-                f"{row['histories']} | {spot} |"
-            )
+            scenes = ", ".join(FAULTS_FOR.get(name, ("any fault",)))
+            caught += f"{about} {row['caught']} | {row['histories']} | {scenes} |\n"
         else:
-            missed.append(
-                f"| {name} | {rule} | {section.removeprefix('s').strip()} | "
-                f"{NOT_CAUGHT.get(name, 'not known')} |"
-            )
-    if missed:
-        text += [
-            "",
-            "Not caught so far:",
-            "",
-            "| mutant | the rule it breaks | section | why (argued, not proven) |",
-            "| --- | --- | --- | --- |",
-            *missed,
-        ]
-    return "\n".join(text) + "\n"
+            missed += f"{about} {NOT_CAUGHT.get(name, 'not known')} |\n"
+    return PAGE + caught + (MISSED + missed if missed else "")

@@ -1,0 +1,282 @@
+"""Mutants of managers, and of the topology that they change."""
+
+from hams_sim.mutants.mutant import Edit, Mutant
+
+MUTANTS: dict[str, Mutant] = {
+    "begins-again-unasked": Mutant(
+        "a lost state begins again as its model makes it though no frontend was asked whether it had a request",
+        "7.2",
+        (Edit("recovery.losses", "Losses._is_untouched", "return self._logs.are_empty", "return True"),),
+    ),
+    "ends-dropped-unheard": Mutant(
+        "an end goes from the topology before every instance has heard of it",
+        "7",
+        (
+            Edit(
+                "recovery.assign", "forget_ends", "below = heard.find(item.name).epoch", "below = item.epoch"
+            ),
+        ),
+    ),
+    "first-answer-decides": Mutant(
+        "a failover goes on with the first backup that has answered its Freeze, and leaves the others out",
+        "7.2",
+        (
+            Edit(
+                "recovery.attempt",
+                "Attempt.freeze_answer",
+                "return self._decide(move) if len(move.answers) == len(move.asked) else []",
+                "return self._decide(move)",
+            ),
+        ),
+    ),
+    "found-unseen": Mutant(
+        "a manager calls a lost state found because it does not suspect who holds it",
+        "7.2",
+        (
+            Edit(
+                "recovery.losses",
+                "Losses.lost_and_found",
+                "changes = back if item.lost else gone",
+                "changes = gone != item.lost",
+            ),
+        ),
+    ),
+    "highest-becomes-primary": Mutant(
+        "the backup that applied most becomes primary, though others have less",
+        "7.2",
+        (
+            Edit(
+                "recovery.attempt",
+                "Attempt._decide",
+                "move.primary = min(replicas, key=lambda instance: held[instance])",
+                "move.primary = max(replicas, key=lambda instance: held[instance])",
+            ),
+            Edit(
+                "recovery.attempt",
+                "Attempt._decide",
+                "move.end = min(held.values())",
+                "move.end = held[move.primary] if replicas else min(held.values())",
+            ),
+        ),
+    ),
+    "hung-is-dead": Mutant(
+        "a lost state begins again by policy though those who have it only hang",
+        "7.2",
+        (
+            Edit(
+                "recovery.losses",
+                "Losses.may_wake_up",
+                "if self._m.is_refused(holder):\n    return False",
+                "return False",
+            ),
+        ),
+    ),
+    "ignore-taint": Mutant(
+        "a downstream operator whose state holds an orphan is left as it is",
+        "7.3",
+        (
+            Edit(
+                "recovery.attempt",
+                "Attempt.fence_answer",
+                "if not answer.tainted:\n    question.clean = True\n    return []",
+                "question.clean = True\nreturn []",
+            ),
+            Edit(
+                "stateful.machine",
+                "StatefulMachine.topology_changed",
+                "if self.primary.is_tainted():",
+                "if False:",
+            ),
+        ),
+    ),
+    "keeper-let-go": Mutant(
+        "a slot's owner is revoked though a primary is yet to get the state that it keeps",
+        "6",
+        (
+            Edit(
+                "recovery.machine",
+                "ManagerMachine._has_just_led",
+                "if primary in self._suspicions or primary in self._down:",
+                "return True\nif primary in self._suspicions or primary in self._down:",
+            ),
+        ),
+    ),
+    "keeper-not-asked": Mutant(
+        "managers do not ask a set's keeper where no member answers",
+        "7.2",
+        (
+            Edit(
+                "recovery.attempt",
+                "Attempt._freeze_kept",
+                "for instance in (*assign.returned(self._members, move.old), *move.old.keepers):",
+                "for instance in assign.returned(self._members, move.old):",
+            ),
+        ),
+    ),
+    "kept-never-asked": Mutant(
+        "no kept state is asked for where no in-sync member answers",
+        "7.2",
+        (
+            Edit(
+                "recovery.attempt",
+                "Attempt._freeze_kept",
+                "effects: list[Effect] = []",
+                "return []\neffects: list[Effect] = []",
+            ),
+        ),
+    ),
+    "leaves-with-hand-over": Mutant(
+        "a primary that hands its set over leaves with the same commit, though the successor may have died",
+        "7",
+        (
+            Edit(
+                "topology",
+                "hand_over",
+                "rest = (*(item for item in replica_set.in_sync if item != successor), primary)",
+                'stays = (primary,) if "/" in name else ()\n'
+                "rest = (*(item for item in replica_set.in_sync if item != successor), *stays)",
+            ),
+        ),
+    ),
+    "log-leaves-with-hand-over": Mutant(
+        "a frontend that hands a shard over leaves with the same commit, though the successor may have died",
+        "7",
+        (
+            Edit(
+                "topology",
+                "hand_over",
+                "rest = (*(item for item in replica_set.in_sync if item != successor), primary)",
+                'stays = () if "/" in name else (primary,)\n'
+                "rest = (*(item for item in replica_set.in_sync if item != successor), *stays)",
+            ),
+        ),
+    ),
+    "lost-probe-counts": Mutant(
+        "a probe that was lost with its connection counts as unanswered",
+        "6",
+        (Edit("recovery.machine", "ManagerMachine._ask_again", "if suspicion is not None:", "if False:"),),
+    ),
+    "lost-while-held": Mutant(
+        "a state is called lost once its primary is gone, though a backup holds it",
+        "7.2",
+        (
+            Edit(
+                "recovery.losses",
+                "Losses.lost_and_found",
+                "back = returned or any(member in self._m.members for member in holders)",
+                "gone = self._m.is_gone(holders[0]) if holders else gone\n"
+                "back = returned or any(member in self._m.members for member in holders)",
+            ),
+        ),
+    ),
+    "no-fence": Mutant(
+        "downstream operators are not asked whether their states hold an orphan",
+        "7.3",
+        (
+            Edit(
+                "recovery.attempt",
+                "Attempt._fence_downstream",
+                "effects: list[Effect] = []",
+                "return []\neffects: list[Effect] = []",
+            ),
+        ),
+    ),
+    "revoke-last-replica": Mutant(
+        "an instance is revoked though another set has no replica but this one",
+        "6",
+        (
+            Edit(
+                "recovery.machine",
+                "ManagerMachine._to_replace",
+                "out = {*self._suspicions, *topology.revoked}",
+                "return instances\nout = {*self._suspicions, *topology.revoked}",
+            ),
+            Edit(
+                "recovery.machine",
+                "ManagerMachine._is_needed",
+                "revoked = self.knowledge.topology.revoked",
+                "return False\nrevoked = self.knowledge.topology.revoked",
+            ),
+        ),
+    ),
+    "rollback-drops-keeper": Mutant(
+        "a primary that goes back by itself has no keeper any more",
+        "7.3",
+        (
+            Edit(
+                "recovery.attempt",
+                "Attempt._freeze_keepers",
+                "effects: list[Effect] = []",
+                "return []\neffects: list[Effect] = []",
+            ),
+        ),
+    ),
+    "rollback-to-pending": Mutant(
+        "a primary without backup goes back to a record with pending dependencies",
+        "7.3",
+        (
+            Edit(
+                "recovery.attempt",
+                "Attempt._is_safe",
+                "return all(self._is_decided(dep.op) and dep.seq <= self._moves[dep.op].end for dep in item.deps)",
+                "return not any(self._is_decided(dep.op) and dep.seq > self._moves[dep.op].end for dep in item.deps)\n"
+                "return all(self._is_decided(dep.op) and dep.seq <= self._moves[dep.op].end for dep in item.deps)",
+            ),
+        ),
+    ),
+    "shrink-from-outside": Mutant(
+        "a manager drops a dead backup from a set on its living primary's behalf",
+        "2",
+        (
+            Edit(
+                "recovery.assign",
+                "joiners",
+                "taken = named(topology) if of != FRONTEND else set(replica_set.members)",
+                "replica_set = replace(\n"
+                "    replica_set, in_sync=tuple(item for item in replica_set.in_sync if item in members)\n"
+                ")\n"
+                "taken = named(topology) if of != FRONTEND else set(replica_set.members)",
+            ),
+        ),
+    ),
+    "starved-judge-judges": Mutant(
+        "a manager whose own loop is late holds others' silence against them",
+        "6",
+        (
+            Edit("lateness", "Lateness.late", "if by_s <= self._tolerated_s:\n    return", "return"),
+            Edit(
+                "recovery.machine",
+                "ManagerMachine._late",
+                "if by_s <= limits.starved_s:\n    return",
+                "return",
+            ),
+        ),
+    ),
+    "tainted-primary-joins": Mutant(
+        "a tainted primary that lives throws its state away and joins anew",
+        "7.3",
+        (
+            Edit(
+                "recovery.attempt",
+                "Attempt._decide",
+                "if retains:\n"
+                "    move.in_sync = (*move.in_sync, old_primary)\n"
+                "else:\n"
+                "    left_out.append(old_primary)",
+                "left_out.append(old_primary)",
+            ),
+        ),
+    ),
+    "word-of-a-suspect": Mutant(
+        "a keeper is revoked on what its primary said before that was suspected itself",
+        "6",
+        (
+            Edit(
+                "recovery.machine",
+                "ManagerMachine._has_just_led",
+                "if primary in self._suspicions or primary in self._down:",
+                "if False:",
+            ),
+        ),
+    ),
+}

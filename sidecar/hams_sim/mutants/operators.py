@@ -1,0 +1,257 @@
+"""Mutants of what all operators share, and of stateless ones: tokens, joins, slots, suspects."""
+
+from hams_sim.mutants.mutant import Edit, Mutant
+
+MUTANTS: dict[str, Mutant] = {
+    "ack-without-epoch": Mutant(
+        "an acknowledgement of the owner's old epoch counts in its new one",
+        "3",
+        (
+            Edit(
+                "outbox",
+                "Outbox.acknowledge",
+                "if entry.epoch == ack.epoch:\n    entry.held = True",
+                "entry.held = True",
+            ),
+            Edit(
+                "outbox",
+                "Outbox.owners_changed",
+                "if owner != entry.owner or epoch != entry.epoch:",
+                "if owner != entry.owner:",
+            ),
+        ),
+    ),
+    "ack-without-value-id": Mutant(
+        "an acknowledgement of a replaced value counts for its successor",
+        "3",
+        (Edit("outbox", "Outbox.acknowledge", "if entry.token.value_id != ack.value_id:", "if False:"),),
+    ),
+    "adopted-under-new-id": Mutant(
+        "a value taken over from a slot's former owner goes to the other receivers under another id",
+        "4",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._adopt",
+                "skip = Token(",
+                "from dataclasses import replace\n\ntoken = replace(token, value_id=self.new_value_id())\nskip = Token(",
+            ),
+        ),
+    ),
+    "attempt-not-awaited": Mutant(
+        "a suspect runs alone before its upstream has acknowledged what was said of it and of the one before",
+        "3",
+        (
+            Edit("poison", "Attempts.is_settled", "return not self._open", "return True"),
+            Edit(
+                "poison",
+                "Attempts.tick",
+                "return [effect for word in self._open.values() if now >= word.due for effect in self._say(word, now)]",
+                "return []\n"
+                "return [effect for word in self._open.values() if now >= word.due for effect in self._say(word, now)]",
+            ),
+            Edit("poison", "Attempts.deadline", "if not self._open:\n    return FOREVER", "return FOREVER"),
+        ),
+    ),
+    "complete-request-taken": Mutant(
+        "tokens of complete requests are taken again",
+        "5",
+        (Edit("vertex", "Vertex.deliver", "if token.request in knowledge.completed:", "if False:"),),
+    ),
+    "copy-without-fan-inputs": Mutant(
+        "a joiner's copy does not bring along what came from fan-outs",
+        "7.7",
+        (Edit("lineage", "bare", "tuple(knowledge.bare(token) for token in item.fan_inputs),", "(),"),),
+    ),
+    "handed-slot-forgotten": Mutant(
+        "who has handed a slot over does not tell what it had received for it",
+        "4",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine.slot_answer",
+                "return SlotAnswer(query.op, query.slot, query.epoch, self.held_from_slot(query, handed))",
+                "handed.clear()\n"
+                "return SlotAnswer(query.op, query.slot, query.epoch, self.held_from_slot(query, handed))",
+            ),
+        ),
+    ),
+    "joins-keep-orphan": Mutant(
+        "a token that has become orphan stays in its join and hides its successor",
+        "4",
+        (
+            Edit(
+                "vertex",
+                "Vertex.purge_units",
+                "for unit in self.joins.units():",
+                "return effects\nfor unit in self.joins.units():",
+            ),
+        ),
+    ),
+    "lanes-share-fan": Mutant(
+        "what a fan-out operator makes for two lanes of a request is taken for two executions of one",
+        "4",
+        (Edit("joins", "fan_name", "return f\"{op}[{','.join(lane)}]\" if lane else op", "return op"),),
+    ),
+    "mix-fan-out-values": Mutant(
+        "values of two executions of one fan-out operator meet in one result",
+        "4",
+        (Edit("joins", "torn", "if seen.setdefault(name, value_id) != value_id:", "if False:"),),
+    ),
+    "no-slot-query": Mutant(
+        "a new slot owner does not ask what its predecessors delivered",
+        "4",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine.topology_changed",
+                "if self._fans_out and epoch > 1:",
+                "if False:",
+            ),
+        ),
+    ),
+    "one-shard-asked": Mutant(
+        "a new slot owner with a sink asks one shard only",
+        "4",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._receiver_sets",
+                "return [*(name for name in names if self.graph.operators[name].stateful), *shards]",
+                "shards = shards[:1]\n"
+                "return [*(name for name in names if self.graph.operators[name].stateful), *shards]",
+            ),
+        ),
+    ),
+    "orphan-adopted": Mutant(
+        "a new slot owner takes over a value that is an orphan",
+        "4",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._adopt",
+                "if token.request in self.knowledge.completed or is_orphan:",
+                "if token.request in self.knowledge.completed:",
+            ),
+        ),
+    ),
+    "outbox-keeps-orphan": Mutant(
+        "what has become orphan goes on being sent",
+        "7.6",
+        (
+            Edit(
+                "outbox",
+                "Outbox.purge",
+                "for request, edges in list(self._requests.items()):",
+                "return\nfor request, edges in list(self._requests.items()):",
+            ),
+        ),
+    ),
+    "poison-at-first-death": Mutant(
+        "a request is called poison before its model has died of it maxAttempts times",
+        "3",
+        (
+            Edit(
+                "poison",
+                "Attempts.is_poison",
+                "return unit.attempts > self._limit",
+                "return unit.attempts > 1",
+            ),
+        ),
+    ),
+    "poison-runs-for-ever": Mutant(
+        "a request that kills its model each time is tried without end",
+        "3",
+        (Edit("poison", "Attempts.is_poison", "return unit.attempts > self._limit", "return False"),),
+    ),
+    "replaced-is-dead": Mutant(
+        "an owner that is replaced alive counts as dead of what it had announced",
+        "3",
+        (
+            Edit(
+                "outbox",
+                "Outbox._count_death",
+                "if owner != entry.owner and entry.owner in self._knowledge.topology.revoked:",
+                "if owner != entry.owner:",
+            ),
+        ),
+    ),
+    "route-not-kept": Mutant(
+        "after a predecessor's skip the value is computed again with another route",
+        "4",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._adopt",
+                "unit.route, unit.made = token.route, token.deps",
+                "unit.route, unit.made = None, token.deps",
+            ),
+            Edit("stateless", "StatelessMachine._emit_error", "kept = unit.route", "kept = None"),
+        ),
+    ),
+    "silent-leader-dropped": Mutant(
+        "a new slot owner does not ask the new leader of a set whose old one had not answered",
+        "4",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._inquire_on",
+                "effects += self._ask_leaders(inquiry)",
+                "for name, epoch in list(inquiry.sets.items()):\n"
+                "    if self.knowledge.set_of(name).epoch > epoch:\n"
+                "        del inquiry.sets[name]\n"
+                "effects += self._ask_leaders(inquiry)",
+            ),
+        ),
+    ),
+    "slot-moves-while-busy": Mutant(
+        "a slot moves before its owner has delivered everything it executed",
+        "7",
+        (
+            Edit(
+                "stateless",
+                "StatelessMachine._pass_on",
+                "for number, successor in self._leaving.items():",
+                "busy.clear()\nfor number, successor in self._leaving.items():",
+            ),
+        ),
+    ),
+    "unreadable-is-lost": Mutant(
+        "a token that its receiver cannot read is neither taken nor acknowledged",
+        "3",
+        (
+            Edit(
+                "vertex",
+                "Vertex.deliver",
+                "if token.request in knowledge.completed:",
+                "if token.payload is not None and token.payload.defect:\n"
+                "    return []\n"
+                "if token.request in knowledge.completed:",
+            ),
+        ),
+    ),
+    "unreadable-runs": Mutant(
+        "a model is given what its instance cannot read",
+        "3",
+        (
+            Edit(
+                "messages",
+                "Token.failure",
+                "if self.payload is None or not self.payload.defect:\n    return None",
+                "return None",
+            ),
+        ),
+    ),
+    "unsticky-slots": Mutant(
+        "requests move to other slots whenever the topology changes",
+        "4",
+        (
+            Edit(
+                "knowledge",
+                "Knowledge.owner",
+                "slot = slots[number]",
+                "number = (number + self.topology.generation) % len(slots)\nslot = slots[number]",
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,541 @@
+"""Mutants of stateful operators: primaries, backups, keepers, checkpoints."""
+
+from hams_sim.mutants.mutant import Edit, Mutant
+
+MUTANTS: dict[str, Mutant] = {
+    "act-before-commit": Mutant(
+        "a frozen backup drops what it holds before the new topology is committed",
+        "7",
+        (
+            Edit(
+                "stateful.backup",
+                "Backup.freeze",
+                "self._thaw_at = now + limits.frozen_max_s",
+                "self._thaw_at = now + limits.frozen_max_s\nself._held.clear()",
+            ),
+        ),
+    ),
+    "alone-without-deps": Mutant(
+        "a primary alone calls versions durable before their dependencies are",
+        "2",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability._settled",
+                "if knowledge.status(others(version.record.deps, name)) is not Status.DURABLE:",
+                "if False:",
+            ),
+        ),
+    ),
+    "apply-before-upstream-durable": Mutant(
+        "a backup applies a record whose dependencies on others are still pending",
+        "2",
+        (Edit("stateful.backup", "Backup.apply", "if status is not Status.DURABLE:", "if False:"),),
+    ),
+    "apply-orphan": Mutant(
+        "a backup applies a record that depends on an orphan",
+        "2",
+        (
+            Edit("stateful.backup", "Backup.apply", "if status is Status.ORPHAN:", "if False:"),
+            Edit(
+                "stateful.backup",
+                "Backup.apply",
+                "if status is not Status.DURABLE:",
+                "if status not in (Status.DURABLE, Status.ORPHAN):",
+            ),
+        ),
+    ),
+    "apply-with-gap": Mutant(
+        "a backup applies a record though it lacks the one before",
+        "2",
+        (
+            Edit(
+                "stateful.backup",
+                "Backup._record",
+                "if self.applied < 0 or record.previous > self.received:",
+                "if self.applied < 0:",
+            ),
+        ),
+    ),
+    "checkpoint-oldest": Mutant(
+        "a checkpoint is written of the oldest version held, though newer ones are durable",
+        "7.2",
+        (
+            Edit(
+                "stateful.checkpoints",
+                "Checkpoints._write",
+                "if version is None or version.state is None or (m.epoch, version.number) <= self._written:",
+                "version = next(iter(m.store.versions), None)\n"
+                "if version is None or version.state is None or (m.epoch, version.number) <= self._written:",
+            ),
+        ),
+    ),
+    "checkpoint-speculative": Mutant(
+        "a checkpoint is written of a version that is not durable",
+        "7.2",
+        (
+            Edit(
+                "stateful.checkpoints",
+                "Checkpoints._write",
+                "if version is None or version.state is None or (m.epoch, version.number) <= self._written:",
+                "version = m.store.newest\n"
+                "if version is None or version.state is None or (m.epoch, version.number) <= self._written:",
+            ),
+        ),
+    ),
+    "checkpoint-without-consumed": Mutant(
+        "a checkpoint is written without the units that its version has consumed",
+        "7.2",
+        (
+            Edit(
+                "stateful.checkpoints",
+                "Checkpoints._write",
+                "copy = StateCopy(",
+                "units = ()\ncopy = StateCopy(",
+            ),
+        ),
+    ),
+    "consumed-not-restored": Mutant(
+        "who goes back to a record forgets which units its state has consumed",
+        "7.6",
+        (
+            Edit(
+                "stateful.machine",
+                "StatefulMachine._go_back",
+                "return True",
+                "self.lineage.clear()\nreturn True",
+            ),
+        ),
+    ),
+    "copy-speculative": Mutant(
+        "a joiner copies a version that is not durable",
+        "7.7",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability._copy",
+                "version = m.store.at_or_below(number)",
+                "number = self._ready_up_to()\nversion = m.store.at_or_below(number)",
+            ),
+        ),
+    ),
+    "copy-without-consumed": Mutant(
+        "a joiner copies the tensors without the consumed units",
+        "7.7",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability._copy",
+                "units = bare(m.lineage.up_to(version.number), m.knowledge)",
+                "units = ()",
+            ),
+        ),
+    ),
+    "deps-not-transitive": Mutant(
+        "outputs depend on the inputs of their batch, but not on those of the state before",
+        "2",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary.batch_done",
+                "deps = merge([self._execution.deps, *(m.joins.deps(unit) for unit, _ in kept)])",
+                "deps = merge([m.joins.deps(unit) for unit, _ in kept])",
+            ),
+        ),
+    ),
+    "drained-stays": Mutant(
+        "a primary that has handed its set over, and is named joiner before it hears of that, stays",
+        "7",
+        (
+            Edit(
+                "stateful.machine",
+                "StatefulMachine._as_joiner",
+                "return [] if self.primary is None else self._left_out(now)",
+                "return []",
+            ),
+        ),
+    ),
+    "durable-before-all": Mutant(
+        "a version is durable once one member of the ack set has applied it",
+        "2",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability.advance",
+                "    target = -1 if self._blocked else self._settled()",
+                "    target = -1 if self._blocked else self._settled()\n"
+                "else:\n"
+                "    target = max(follower.applied for follower in self._followers.ack_set)",
+            ),
+        ),
+    ),
+    "durable-before-rollback": Mutant(
+        "a primary that has told what it could go back to makes more of it durable",
+        "7.3",
+        (
+            Edit(
+                "stateful.fences",
+                "Fences.raise_fence",
+                "self.may_go_back = self.may_go_back or tainted or must_go_back",
+                "self.may_go_back = self.may_go_back or tainted",
+            ),
+        ),
+    ),
+    "durable-when-tainted": Mutant(
+        "who has told a manager that its state holds an orphan makes more of it durable",
+        "7.3",
+        (
+            Edit(
+                "stateful.fences",
+                "Fences.raise_fence",
+                "self.may_go_back = self.may_go_back or tainted or must_go_back",
+                "self.may_go_back = self.may_go_back or must_go_back",
+            ),
+        ),
+    ),
+    "durable-without-keeper": Mutant(
+        "a version is durable before the keeper that the topology names has applied it",
+        "2",
+        (
+            Edit(
+                "stateful.followers",
+                "Followers.applied_by_all",
+                "applied = [follower.applied for follower in self.all.values() if follower.ack]",
+                "applied = [\n"
+                "    follower.applied for follower in self.all.values() if follower.ack and not follower.keeper\n"
+                "]",
+            ),
+        ),
+    ),
+    "early-ask-ignored": Mutant(
+        "a joiner that asks before its primary knows that it is named gets no copy",
+        "7.7",
+        (
+            Edit(
+                "stateful.machine",
+                "StatefulMachine._is_early",
+                "if ask.generation <= self.knowledge.topology.generation:\n    return False",
+                "return False",
+            ),
+        ),
+    ),
+    "frozen-takes-records": Mutant(
+        "a frozen backup goes on taking records of the old epoch",
+        "7.2",
+        (
+            Edit("stateful.backup", "Backup._record", "if self._frozen_in >= 0:", "if False:"),
+            Edit("stateful.backup", "Backup.apply", "if self._frozen_in >= 0:", "if False:"),
+        ),
+    ),
+    "goes-on-after-hand-over": Mutant(
+        "a primary whose proposed handover may yet be committed executes again, its successor being gone",
+        "7",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability.is_handed_over",
+                "return self._m.knowledge.topology.generation <= self._handed_in",
+                "return False",
+            ),
+        ),
+    ),
+    "hand-over-unflushed": Mutant(
+        "a primary hands its set over before its window is flushed",
+        "7",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability.hand_over",
+                "unflushed = self._seq > self.durable",
+                "unflushed = False",
+            ),
+        ),
+    ),
+    "keeper-forgets": Mutant(
+        "a keeper forgets what it holds when its set's epoch ends, before a fresh primary has it",
+        "7.2",
+        (
+            Edit(
+                "stateful.keeper",
+                "Keeper.topology_changed",
+                "version = None if end is None else held.store.find(end)",
+                "version = None",
+            ),
+        ),
+    ),
+    "keeper-unaware-of-itself": Mutant(
+        "who keeps a state downstream does not apply its records when its own versions become durable",
+        "2",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability.advance",
+                "return effects + m.keeper.durable_rose(now)",
+                "return effects",
+            ),
+        ),
+    ),
+    "keeper-without-consumed": Mutant(
+        "a fresh primary gets the tensors from a keeper without the consumed units",
+        "7.2",
+        (
+            Edit(
+                "stateful.keeper",
+                "Keeper._copy_asked",
+                "known = self._knowledge.completed.snapshot()",
+                "units = ()\nknown = self._knowledge.completed.snapshot()",
+            ),
+        ),
+    ),
+    "kept-pending": Mutant(
+        "a former primary reports its newest record though its dependencies are pending",
+        "7.2",
+        (
+            Edit(
+                "stateful.kept",
+                "KeptState._is_durable",
+                "return knowledge.status(others) is Status.DURABLE",
+                "return True",
+            ),
+        ),
+    ),
+    "kept-without-consumed": Mutant(
+        "a kept state comes back without its consumed units",
+        "6",
+        (
+            Edit(
+                "stateful.kept",
+                "KeptState.__init__",
+                "self.layout = layout",
+                "self.layout = layout\nlineage.clear()",
+            ),
+        ),
+    ),
+    "leave-ack-set-before-shrink": Mutant(
+        "a backup leaves the ack set when its removal is proposed, not when it is known",
+        "2",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability.drop_gone",
+                "return self._propose(changed, now)",
+                "self._followers.all[member].ack = False\nreturn self._propose(changed, now)",
+            ),
+        ),
+    ),
+    "newest-fence-only": Mutant(
+        "a late Fence of another manager relaxes a stricter one of the same generation",
+        "7.3",
+        (
+            Edit(
+                "stateful.fences",
+                "Fences.raise_fence",
+                "self._held = (*kept[-limits.fences_kept_max + 1 :], fence)",
+                "self._held = (fence,)",
+            ),
+        ),
+    ),
+    "no-keeper": Mutant(
+        "a set that has lost its last backup calls no keeper, so suspects wait for another backup",
+        "3",
+        (Edit("stateful.choice", "KeeperChoice.is_wanted", "and m.operator.backups > 0", "and False"),),
+    ),
+    "no-reload": Mutant(
+        "a promoted backup goes on with whatever its model holds",
+        "7.2",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary.promoted",
+                "effects: list[Effect] = self.load_newest()",
+                "effects: list[Effect] = []",
+            ),
+        ),
+    ),
+    "no-window": Mutant(
+        "any number of versions may be not yet durable",
+        "2",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability.window_open",
+                "return pending < self._m.operator.window",
+                "return True",
+            ),
+            Edit(
+                "stateful.primary",
+                "Primary.pump",
+                "if m.mode.replicates and self.undurable > m.operator.window:",
+                "if False:",
+            ),
+        ),
+    ),
+    "old-freeze-accepted": Mutant(
+        "a Freeze of a generation that has passed is answered",
+        "7",
+        (Edit("stateful.questions", "Questions.freeze", "if freeze.generation < generation:", "if False:"),),
+    ),
+    "oldest-not-asked-for": Mutant(
+        "a primary asks only for what its newest state depends on",
+        "2",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability.tick",
+                "effects += self._ask_durable(self._oldest_pending())",
+                "pass",
+            ),
+        ),
+    ),
+    "outputs-not-resent": Mutant(
+        "a new primary does not send the outputs again that came with its records",
+        "7.6",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary.promoted",
+                "for consumed in m.lineage.units():",
+                "for consumed in ():",
+            ),
+        ),
+    ),
+    "outputs-without-own-dep": Mutant(
+        "outputs do not depend on the version that they were released with",
+        "2",
+        (
+            Edit(
+                "stateful.execution",
+                "Execution._own",
+                "waits = self._m.mode.waits_for_durable",
+                "waits = False",
+            ),
+        ),
+    ),
+    "proposals-pile-up": Mutant(
+        "a primary proposes again while the outcome of its last proposal is not known",
+        "8, I6",
+        (
+            Edit(
+                "stateful.durability",
+                "Durability._proposed",
+                "self._m.proposing = True",
+                "self._m.proposing = False",
+            ),
+        ),
+    ),
+    "receipt-counts-as-apply": Mutant(
+        "the receipt of a record makes its version durable",
+        "2",
+        (
+            Edit(
+                "stateful.followers",
+                "Followers.acknowledge",
+                "follower.applied = max(follower.applied, applied)",
+                "follower.applied = max(follower.applied, received)",
+            ),
+        ),
+    ),
+    "record-ack-of-old-epoch": Mutant(
+        "an acknowledgement of an epoch that has ended counts in the next one",
+        "2",
+        (Edit("stateful.durability", "Durability._record_ack", "if ack.epoch != self._epoch:", "if False:"),),
+    ),
+    "record-of-old-epoch": Mutant(
+        "a backup takes records of an epoch older than the one it knows",
+        "2",
+        (
+            Edit(
+                "stateful.backup",
+                "Backup._record",
+                "if record.epoch != self._epoch:",
+                "if record.epoch > self._epoch:",
+            ),
+        ),
+    ),
+    "records-without-fan-inputs": Mutant(
+        "records do not bring along what came from fan-outs",
+        "4",
+        (Edit("stateful.execution", "Execution._consume", "if m.fan_out_sources:", "if False:"),),
+    ),
+    "set-before-ack-set": Mutant(
+        "a joiner is proposed as in sync before the primary counts on its acknowledgements",
+        "2",
+        (Edit("stateful.durability", "Durability._admit", "if not follower.ack:", "if False:"),),
+    ),
+    "skip-without-deps": Mutant(
+        "a skip does not carry the dependencies of the tokens that it stems from",
+        "3",
+        (
+            Edit(
+                "stateful.execution",
+                "Execution.record_forward",
+                "merged = m.knowledge.prune(merge([self.deps, m.joins.deps(unit)]))",
+                "inputs = () if forward.kind is Kind.SKIP else m.joins.deps(unit)\n"
+                "merged = m.knowledge.prune(merge([self.deps, inputs]))",
+            ),
+        ),
+    ),
+    "successor-not-asked": Mutant(
+        "a primary hands its set over before its successor can have said that it is to end as well",
+        "7",
+        (
+            Edit(
+                "stateful.leaving",
+                "Leaving.__init__",
+                "self._asks_from = now + 2 * limits.resend_after_s if epoch > 1 else now",
+                "self._asks_from = now",
+            ),
+        ),
+    ),
+    "suspect-without-backup": Mutant(
+        "a suspect of which another instance died runs alone where no backup is in sync",
+        "3",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary._may_run_alone",
+                "if self._durability.is_protected or not m.operator.backups or not m.mode.replicates:",
+                "if True:",
+            ),
+        ),
+    ),
+    "update-during-capture": Mutant(
+        "the model enters its update while the version before is still being captured",
+        "2",
+        (
+            Edit(
+                "stateful.primary",
+                "Primary._try_update",
+                "if not self._durability.window_open or m.captures_open:",
+                "if not self._durability.window_open:",
+            ),
+        ),
+    ),
+    "update-with-orphans": Mutant(
+        "a batch with an input that became orphan enters its update all the same",
+        "2",
+        (
+            Edit(
+                "stateful.primary", "Primary._try_update", "if len(valid) < len(self._running):", "if False:"
+            ),
+            Edit(
+                "stateful.primary",
+                "Primary.batch_done",
+                "if event.updated and (not valid or fenced):",
+                "if False:",
+            ),
+        ),
+    ),
+    "waiting-counts-as-slow": Mutant(
+        "a backup that waits for the dependencies of others is dropped as if it were slow",
+        "2",
+        (
+            Edit(
+                "stateful.followers",
+                "Followers._is_gone",
+                "if follower.received < follower.sent",
+                "if follower.applied < follower.sent",
+            ),
+        ),
+    ),
+}
