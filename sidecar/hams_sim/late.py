@@ -546,6 +546,21 @@ def all_hang(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def handed_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A primary hands its set over and is cut off before it hears of that. Its successor drops it, and managers
+    name it joiner."""
+    op = stateful(rng, graph)
+    at = rng.uniform(0.1, span)
+    cut = Fault(
+        at + rng.uniform(0.00002, 0.001),
+        rng.choice(("isolate-late", "pause-late")),
+        f"primary:{op}",
+        span_s=rng.uniform(0.4, 0.8),
+        way=3,
+    )
+    return [Fault(at, "drain", f"primary:{op}"), cut]
+
+
 def dies_among_starved(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """Everybody waits for CPU, and some die: what refuses connections is replaced all the same."""
     names = [f"primary:{op.name}" for op in graph.data.operators] + ["primary:F", "leader"]
@@ -714,6 +729,11 @@ LATE: dict[str, Scenario] = {
         kept_busy,
         backups=1,
         span_s=4.8,
+    ),
+    "handed-unawares": Scenario(
+        "a primary hands its set over and is cut off before it hears of that",
+        (*CHAINS, "single"),
+        handed_unawares,
     ),
     "dies-among-starved": Scenario(
         "deaths on a machine with far too few cores", CHAINS, dies_among_starved, span_s=8.0

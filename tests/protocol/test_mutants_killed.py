@@ -29,6 +29,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     "attempt-not-awaited": poison.test_a_suspect_runs_alone_only_after_its_upstream_has_acknowledged_what_was_said,
     "keeper-unaware-of-itself": keeper.test_a_keeper_that_is_the_primary_upstream_applies_what_waits_for_its_own_version,
     "oldest-not-asked-for": primary.test_a_primary_alone_asks_for_what_its_oldest_version_waits_for_though_the_newest_does_not,
+    "drained-stays": handoff.test_a_former_primary_that_was_dropped_and_named_again_before_it_heard_of_its_handover_ends,
+    "found-unseen": recovery.test_a_lost_state_is_found_once_a_holder_is_registered_and_not_for_want_of_a_suspicion,
     "lost-probe-counts": recovery.test_a_probe_is_sent_once_more_when_the_suspects_connection_is_back_for_the_first_may_be_lost_with_it,
     "starved-judge-judges": recovery.test_a_manager_that_got_no_cpu_judges_nobody_by_silence_until_it_has_been_on_time_for_a_while,
     "suspect-without-backup": poison.test_a_suspect_of_which_an_instance_died_waits_for_a_backup_in_sync_and_others_are_served,
