@@ -36,6 +36,10 @@ class Reader(Protocol):
         ...
 
 
+CLOCK_TICK_S = 0.001
+"""The loop's clock counts in milliseconds: a body may have begun at this very one."""
+
+
 class Bodies:
     """Bodies that are not complete."""
 
@@ -61,7 +65,7 @@ class Bodies:
             age_s = now_s - body.began_s
             if body is own or not body.size or age_s < limits.body_unhurried_s:
                 continue
-            rate = body.arrived_bytes / age_s
+            rate = body.arrived_bytes / max(age_s, CLOCK_TICK_S)
             if slowest is None or rate < slowest_rate:
                 slowest, slowest_rate = body, rate
         if slowest is None:

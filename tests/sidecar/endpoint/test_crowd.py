@@ -117,3 +117,13 @@ async def test_F38_replies_that_nobody_reads_are_bounded_together(serve) -> None
     assert replies.nbytes <= replies._bytes_max + len(content)
     for raw in silent:
         await raw.close()
+
+
+def test_a_body_that_began_at_this_very_tick_of_the_clock_has_a_rate_too(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "body_unhurried_s", 0.0)
+    bodies = Bodies()
+    slow, fast = Body(0.0, 1), Body(10.0, 1)
+    for body in (fast, slow):
+        bodies.begin(body)
+    assert bodies.make_room(None, 10.0)
+    assert slow.gone
