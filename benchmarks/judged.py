@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hams_sim.history import check_directory
+from hams_history.checker import check_directory
 
 COMPLETE_S = 60.0
 SHOWN = 10

@@ -18,6 +18,7 @@ PACKAGES = [
     "sidecar/hams_protocol",
     "sidecar/hams_wire",
     "sidecar/hams_sidecar",
+    "sidecar/hams_history",
     "sidecar/hams_sim",
     "operator/hams_graph",
     "operator/hams_load",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hams_wire.history import CallLine, HistoryWriter, RetLine
+from hams_history.lines import CallLine, HistoryWriter, RetLine
 
 REQUEST_S = 60.0
 CONNECT_S = 0.25

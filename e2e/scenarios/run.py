@@ -34,11 +34,11 @@ from e2e.scenarios.hits import Hits
 from e2e.scenarios.install import NAMESPACE as SYSTEM
 from e2e.scenarios.install import RELEASE, Installation, inner_etcd
 from hams_graph import load as load_graph
+from hams_history import lines as history
+from hams_history.checker import check_directory
 from hams_operator.plan.desired import desired
 from hams_operator.plan.names import Place, Settings
 from hams_operator.plan.pods_seen import pod_of
-from hams_sim.history import check_directory
-from hams_wire import history
 from hams_wire.spec import encode_spec
 
 NAMESPACE = "default"

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from hams_history.lines import tensor_digest
 from hams_load.http import NoResponse, Pool, Response
-from hams_wire.history import tensor_digest
 
 Array = npt.NDArray[np.generic]
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from hams_history.lines import CallLine, HistoryWriter, RetLine
 from hams_load.errors import BadData
 from hams_load.inference import Answer, Client, Tensor, digest
 from hams_load.judge import Judge
-from hams_wire.history import CallLine, HistoryWriter, RetLine
 
 load_in_flight_max = 10_000
 """Requests of `hams load` open at a time; those due beyond it are not sent and count as failed."""

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hams_history.lines import writer_from
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
 from hams_protocol.frontend import FrontendMachine, KeptLogs
@@ -53,7 +54,6 @@ from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
 from hams_sidecar.succession.takeover import takeover_of, unless
-from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.errors import NotSendable

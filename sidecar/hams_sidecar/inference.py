@@ -13,8 +13,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
+from hams_history.lines import tensor_digest
 from hams_protocol.frozen import frozen
-from hams_wire.history import tensor_digest
 
 Parameter: TypeAlias = bool | int | float | str
 """Value of a request parameter. Integers fit into 64 bits, signed or unsigned."""

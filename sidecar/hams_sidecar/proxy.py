@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import get_args
 
+from hams_history.lines import writer_from
 from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
 from hams_protocol.events import CheckpointRead, Drain, ModelDied, ModelReady
 from hams_protocol.graph import FRONTEND
@@ -34,7 +35,6 @@ from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.exposition import Sample
-from hams_wire.history import writer_from
 from hams_wire.node import Node
 from hams_wire.probes import answer_probes
 from hams_wire.process import EXIT_STOPPED, Access, Asked, common_arguments, open_graph, run

@@ -1,2 +1,1 @@
-"""The deterministic simulator, the mutants it must catch and the history checker: one seed decides
-everything."""
+"""The deterministic simulator, and the mutants that it must catch: one seed decides everything."""

@@ -8,15 +8,15 @@ simulated model is in its state.
 import re
 from typing import TYPE_CHECKING
 
+from hams_history.lines import ExecLine, FinalLine, FinalOperator
+from hams_history.report import Violation
 from hams_protocol.effects import Replied
 from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.modes import ModePolicy
 from hams_protocol.stateful import StatefulMachine
 from hams_sim.clients import Client
 from hams_sim.errors import Broken
-from hams_sim.history.report import Violation
 from hams_sim.payload import SimPayload, SimState
-from hams_wire.history import ExecLine, FinalLine, FinalOperator
 
 if TYPE_CHECKING:
     from hams_sim.world import World

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from hams_history.lines import CallLine, RetLine
 from hams_protocol.effects import NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest
 from hams_protocol.messages import Meta
@@ -12,7 +13,6 @@ from hams_sim import limits
 from hams_sim.errors import Broken
 from hams_sim.payload import SimPayload
 from hams_sim.recorder import reply_digest
-from hams_wire.history import CallLine, RetLine
 
 if TYPE_CHECKING:
     from hams_sim.node import Node

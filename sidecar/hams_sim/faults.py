@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from hams_history.lines import FaultLine
 from hams_protocol import effects as core_effects
 from hams_protocol import messages as core_messages
 from hams_protocol.frontend import FrontendMachine
@@ -21,7 +22,6 @@ from hams_sim.adversary import Chosen, Rule, kinds_of
 from hams_sim.errors import Broken
 from hams_sim.network import Link
 from hams_sim.node import FOREVER, MANAGER, Node, Trigger
-from hams_wire.history import FaultLine
 
 if TYPE_CHECKING:
     from hams_sim.world import World

@@ -7,6 +7,7 @@ left.
 import hashlib
 from typing import TYPE_CHECKING
 
+from hams_history.lines import Line
 from hams_protocol.effects import (
     NoteApply,
     NoteComplete,
@@ -23,7 +24,6 @@ from hams_protocol.messages import Admit, Kind, LogAppend, LogCopy, ReplyEntry, 
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.topology import ReplicaSet
 from hams_sim.errors import Broken
-from hams_wire.history import Line
 from hams_wire.notes import line_of
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from hams_history.checker import check
+from hams_history.lines import FaultLine, HealLine
 from hams_protocol.graph import FRONTEND, Graph, Join, WhenUnprotected
 from hams_protocol.limits import copy_again_after_s
 from hams_sim import limits
@@ -29,7 +31,6 @@ from hams_sim.checks import (
 from hams_sim.clients import Call, Client, draw_calls, gather, spoil
 from hams_sim.errors import Broken
 from hams_sim.faults import MIXED, Fault, Faults, draw
-from hams_sim.history.checker import check
 from hams_sim.memory import flat
 from hams_sim.model import Behaviour
 from hams_sim.node import MANAGER
@@ -37,7 +38,6 @@ from hams_sim.scenarios import SCENES
 from hams_sim.shapes import Sizes, Vertex, build
 from hams_sim.variety import Variety, draw_mixed, draw_variety, vary, with_restarts
 from hams_sim.world import World
-from hams_wire.history import FaultLine, HealLine
 from hams_wire.notes import header_of
 
 PLAIN = "plain"

@@ -72,11 +72,6 @@ probe_answer_s = 2.0
 probe_line_bytes_max = 4096
 """Longest line of a question."""
 
-# ---- recorded histories (hams_wire.history) ----
-
-history_line_bytes_max = 64 * 1024
-"""Longest line of a history, newline included."""
-
 # ---- checkpoints (hams_wire.checkpoints) ----
 
 checkpoint_head_bytes_max = 4 * 1024 * 1024

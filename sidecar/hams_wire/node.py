@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
+from hams_history.lines import HistoryError, HistoryWriter
 from hams_protocol.effects import (
     Effect,
     NoteApply,
@@ -53,7 +54,6 @@ from hams_wire.coordination.port import ABSENT, Compare, Coordination, Deleted, 
 from hams_wire.coordination.registration import Registration
 from hams_wire.errors import CoordinationError, NotApplied, Unavailable
 from hams_wire.failure_detector import FailureDetector
-from hams_wire.history import HistoryError, HistoryWriter
 from hams_wire.notes import line_of
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import PayloadFactory

@@ -1,21 +1,7 @@
 """From the core's notes to lines of a history (history.md): the one translation, for processes and for the
 simulator alike."""
 
-from hams_protocol.effects import (
-    Note,
-    NoteApply,
-    NoteComplete,
-    NoteDurable,
-    NoteExec,
-    NoteFailover,
-    NoteLog,
-    NoteLost,
-    NoteReply,
-)
-from hams_protocol.graph import GraphData, WhenUnprotected
-from hams_protocol.ids import InstanceId
-from hams_protocol.keys import own_part
-from hams_wire.history import (
+from hams_history.lines import (
     FORMAT,
     ApplyLine,
     CompleteLine,
@@ -30,6 +16,20 @@ from hams_wire.history import (
     ReplyLine,
     TakeoverLine,
 )
+from hams_protocol.effects import (
+    Note,
+    NoteApply,
+    NoteComplete,
+    NoteDurable,
+    NoteExec,
+    NoteFailover,
+    NoteLog,
+    NoteLost,
+    NoteReply,
+)
+from hams_protocol.graph import GraphData, WhenUnprotected
+from hams_protocol.ids import InstanceId
+from hams_protocol.keys import own_part
 
 SHARD_PREFIX = "F/"
 

@@ -28,18 +28,18 @@ from unittest import mock
 from benchmarks.judged import odd
 
 from hams_graph import load
+from hams_history.checker import check_directory
+from hams_history.lines import CallLine, HistoryWriter, RetLine
 from hams_operator.local import ports as local_ports
 from hams_operator.local.etcd import LocalEtcd, Ports
 from hams_operator.local.observe import InstanceStatus, View
 from hams_operator.local.supervisor import Launch, Supervisor
 from hams_protocol.graph import Graph
 from hams_protocol.topology import Topology
-from hams_sim.history import check_directory
 from hams_wire import records
 from hams_wire.coordination import Deleted, Put, Snapshot
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
-from hams_wire.history import CallLine, HistoryWriter, RetLine
 from hams_wire.limits import member_lease_s
 from tests.faults.hosts import Hosts
 

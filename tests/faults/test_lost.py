@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from hams_history.checker import check_directory
 from hams_operator.local.observe import View
 from hams_operator.local.supervisor import Launch, Supervisor
-from hams_sim.history import check_directory
 from tests.faults import hosts
 from tests.faults.harness import (
     BLOCKING,

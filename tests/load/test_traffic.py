@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from hams_history.lines import HistoryWriter
 from hams_load.errors import BadData
 from hams_load.inference import Answer, Client, Tensor, tensor
 from hams_load.judge import shape_judge
 from hams_load.traffic import Traffic, percentile
-from hams_wire.history import HistoryWriter
 
 from .graphs import GRAPH, X
 

@@ -104,7 +104,7 @@ def test_a_protocol_bug_is_caught(mutant):
 def test_a_failure_shrinks_to_one_that_still_fails():
     _, outcome = catch("durable-before-all", 60, 1, 2)
     assert outcome is not None
-    worker = Worker()
+    worker = Worker(sources=True)
     smaller = shrink(outcome, lambda spec: worker.run(spec, "durable-before-all"))
     again = worker.run(smaller.spec, "durable-before-all")
     worker.close()

@@ -23,6 +23,7 @@ import numpy as np
 
 from hams_graph import load
 from hams_graph.wholeness import READY, STATE_LOST
+from hams_history.lines import HistoryWriter
 from hams_load.inference import Answer, Client, Tensor
 from hams_load.judge import shape_judge
 from hams_load.samples import samples
@@ -38,7 +39,6 @@ from hams_operator.local.home import RunFile, running
 from hams_operator.local.observe import InstanceStatus, Status, awaited
 from hams_operator.local.run import Options
 from hams_protocol.graph import Graph
-from hams_wire.history import HistoryWriter
 
 VICTIM = "learner"
 NEEDS = ("hams_sdk", "torch", "sklearn")
@@ -331,7 +331,7 @@ def _answered(tally: Tally) -> Verdict:
 
 
 def _history(folder: Path) -> tuple[str, Verdict, str]:
-    from hams_sim.history.checker import check_directory  # noqa: PLC0415 - only at the end
+    from hams_history.checker import check_directory  # noqa: PLC0415 - only at the end
 
     report = check_directory(str(folder))
     verdict = Verdict.RIGHT if report.exit_code == 0 else Verdict.WRONG

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hams_graph import InvalidGraph
 from hams_graph import load as load_graph
+from hams_history.lines import HistoryError, HistoryWriter
 from hams_load.http import endpoint
 from hams_load.inference import Client
 from hams_load.judge import shape_judge
@@ -20,7 +21,6 @@ from hams_load.traffic import Tally, Traffic, load_request_s, percentile
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.cli.runs import Reached, Runs, Target, on_runs
 from hams_operator.limits import load_connect_s, problems_shown_max
-from hams_wire.history import HistoryError, HistoryWriter
 
 
 def load(

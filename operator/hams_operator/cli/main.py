@@ -482,7 +482,7 @@ def sim(context: typer.Context) -> None:
 @history_app.command("check", context_settings=_RAW)
 def history_check(context: typer.Context) -> None:
     """Check a recorded history: hams history check DIR."""
-    raise Code(_foreign("hams_sim.history.command", "the history checker", ["check", *context.args]))
+    raise Code(_foreign("hams_history.command", "the history checker", ["check", *context.args]))
 
 
 @app.command(context_settings=_RAW)

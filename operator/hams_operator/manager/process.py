@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from hams_history.lines import writer_from
 from hams_operator.limits import payload_bytes_max
 from hams_operator.manager.failover_log import FailoverLog
 from hams_protocol.effects import Effect
@@ -16,7 +17,6 @@ from hams_wire import limits, records, spec, succession
 from hams_wire.coordination.port import ABSENT
 from hams_wire.errors import CoordinationError, NoSpace, NotApplied, Unknown
 from hams_wire.exposition import Sample
-from hams_wire.history import writer_from
 from hams_wire.node import MANAGER, Node
 from hams_wire.peers.payload import HeapFactory
 from hams_wire.probes import answer_probes

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hams_graph import load
+from hams_history.lines import FinalLine
 from hams_operator.local.supervisor import CannotStart, Supervisor
-from hams_wire.history import FinalLine
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "graph.yaml"
 

@@ -10,8 +10,7 @@ left and never fail on it.
 from collections.abc import Iterator
 from math import inf
 
-from hams_sim.history.report import Findings
-from hams_wire.history import (
+from hams_history.lines import (
     FORMAT,
     ApplyLine,
     CallLine,
@@ -29,6 +28,7 @@ from hams_wire.history import (
     ReplyLine,
     RetLine,
 )
+from hams_history.report import Findings
 
 FRONTEND = "F"
 MODES_WITHOUT_DURABILITY = frozenset(("None",))

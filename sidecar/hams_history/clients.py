@@ -4,8 +4,8 @@ A key leads from what a client saw to what the shards did; a null key is not com
 a later owner says the same again; one that says something else is a violation.
 """
 
-from hams_sim.history.tables import Tables
-from hams_wire.history import CallLine, LogLine, ReplyLine, RetLine
+from hams_history.lines import CallLine, LogLine, ReplyLine, RetLine
+from hams_history.tables import Tables
 
 
 class Clients:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hams_wire import limits
-from hams_wire.history import (
+from hams_history.lines import (
     ApplyLine,
     CompleteLine,
     ExecLine,
@@ -25,6 +24,7 @@ from hams_wire.history import (
     OperatorEntry,
     decode,
     encode,
+    line_bytes_max,
     tensor_digest,
     writer_from,
 )
@@ -133,7 +133,7 @@ def test_an_instance_id_that_is_no_file_name_is_refused(tmp_path: Path, name: st
 def test_a_line_that_is_too_long_is_refused_with_its_whole_call(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path, "p-1")
     empty = len(encode(CompleteLine(req="")))
-    longest = CompleteLine(req="x" * (limits.history_line_bytes_max - empty))
+    longest = CompleteLine(req="x" * (line_bytes_max - empty))
     writer.write(longest)
     with pytest.raises(HistoryLineTooLong):
         writer.write(EXEC, CompleteLine(req=longest.req + "x"))

@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hams_sim.history import check
-from hams_sim.history.synthetic import valid_history
-from hams_wire.history import (
+from hams_history.checker import check
+from hams_history.lines import (
     ApplyLine,
     DurableLine,
     ExecLine,
@@ -22,6 +21,7 @@ from hams_wire.history import (
     LogLine,
     ReplyLine,
 )
+from hams_history.synthetic import valid_history
 
 replace: Any = msgspec.structs.replace
 Unit = tuple[str, int, int]

@@ -8,9 +8,9 @@ because optional tensors were absent.
 
 import hashlib
 
-from hams_sim.history.tables import FRONTEND, Exec, OperatorTable, Tables, UnitKey, name_of
-from hams_sim.history.visibility import Visibility
-from hams_wire.history import ExecLine
+from hams_history.lines import ExecLine
+from hams_history.tables import FRONTEND, Exec, OperatorTable, Tables, UnitKey, name_of
+from hams_history.visibility import Visibility
 
 
 def chain_next(chain: str, out: str | None) -> str:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hams_sim.history.tables import OperatorTable, Stretch, Tables
+from hams_history.tables import OperatorTable, Stretch, Tables
 
 Culprit = Callable[[OperatorTable, Stretch, int], bool]
 """Whether a dependency on this version (of this operator, in this epoch) is what is looked for."""

@@ -3,15 +3,14 @@
 A test double, shipped because any checker of histories is only as good as the histories it was tried on:
 batches, skips, lanes, feedback, failovers with roll-back of downstream states, moved slots with values
 computed again. One global clock; nothing is ever lost. Mutate one line and a checker must see it
-(tests/sim/history).
+(tests/history).
 """
 
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hams_sim.history.once import chain_next
-from hams_wire.history import (
+from hams_history.lines import (
     ApplyLine,
     CallLine,
     CompleteLine,
@@ -29,6 +28,7 @@ from hams_wire.history import (
     ReplyLine,
     RetLine,
 )
+from hams_history.once import chain_next
 
 Lane = tuple[str, ...]
 State = tuple[str, int, int]

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hams_sim.history import check
-from hams_sim.history.synthetic import SHAPES, valid_history
-from hams_wire.history import (
+from hams_history.checker import check
+from hams_history.lines import (
     ApplyLine,
     CompleteLine,
     DurableLine,
@@ -23,6 +22,7 @@ from hams_wire.history import (
     ReplyLine,
     RetLine,
 )
+from hams_history.synthetic import SHAPES, valid_history
 
 replace: Callable[..., Any] = msgspec.structs.replace
 SEEDS = 120

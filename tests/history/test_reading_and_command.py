@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hams_sim.history import check_directory, main
-from hams_sim.history.limits import findings_per_invariant_max
-from hams_sim.history.synthetic import valid_history
-from hams_wire.history import CompleteLine, GraphLine, LogLine, OperatorEntry, encode
-from hams_wire.limits import history_line_bytes_max
+from hams_history.checker import check_directory
+from hams_history.command import main
+from hams_history.limits import findings_per_invariant_max
+from hams_history.lines import CompleteLine, GraphLine, LogLine, OperatorEntry, encode, line_bytes_max
+from hams_history.synthetic import valid_history
 
 HEADER = encode(
     GraphLine(operators={"p": OperatorEntry(kind="stateful", join="combine", inputs=("F",), outputs=("F",))})
@@ -74,7 +74,7 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
         (b"[]\n", "Expected `object`"),
         (b'{"t":"complete","req":"\xff\xfe"}\n', "not a line of a history"),
         (b"[" * 60_000 + b"\n", "not a line of a history"),
-        (b'{"t":"complete","req":"' + b"x" * history_line_bytes_max + b'"}\n', "at most 65536"),
+        (b'{"t":"complete","req":"' + b"x" * line_bytes_max + b'"}\n', "at most 65536"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, text: bytes, says: str) -> None:

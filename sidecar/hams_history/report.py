@@ -8,9 +8,9 @@ as `file:line`, so that it can be understood without a tool. Nothing here judges
 from dataclasses import dataclass
 from typing import TypedDict
 
-from hams_sim.history.limits import evidence_lines_max, findings_per_invariant_max
-from hams_sim.history.source import History
-from hams_wire.history import encode
+from hams_history.limits import evidence_lines_max, findings_per_invariant_max
+from hams_history.lines import encode
+from hams_history.source import History
 
 TITLES = {
     "I1": "NoLoss: what was acknowledged survives",

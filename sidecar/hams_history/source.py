@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from hams_wire.history import Line, decode
-from hams_wire.limits import history_line_bytes_max
+from hams_history.lines import Line, decode, line_bytes_max
 
 Complain = Callable[[str, str], None]
 """Called with a message and `file:line`."""
@@ -63,9 +62,9 @@ def _read_file(
         for number, text in enumerate(stream, 1):
             if not text.endswith(b"\n"):
                 return
-            if len(text) > history_line_bytes_max:
+            if len(text) > line_bytes_max:
                 complain(
-                    f"a line of {len(text)} bytes; at most {history_line_bytes_max} are allowed",
+                    f"a line of {len(text)} bytes; at most {line_bytes_max} are allowed",
                     f"{file.name}:{number}",
                 )
             else:

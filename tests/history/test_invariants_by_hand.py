@@ -5,10 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hams_protocol import lineage
-from hams_sim.history import Report, check
-from hams_sim.history.once import chain_next
-from hams_wire.history import (
+from hams_history.checker import check
+from hams_history.lines import (
     ApplyLine,
     CallLine,
     CompleteLine,
@@ -29,6 +27,9 @@ from hams_wire.history import (
     TakeoverLine,
     decode,
 )
+from hams_history.once import chain_next
+from hams_history.report import Report
+from hams_protocol import lineage
 
 EXAMPLE = """
 {"t":"graph","id":"g","want":1,"operators":{"p":{"kind":"stateful","join":"combine","inputs":["F"],"outputs":["F"]}}}

@@ -3,8 +3,8 @@
 Judged only where the harness says that it has waited: by its `final` line, after the last `heal`.
 """
 
-from hams_sim.history.tables import OperatorTable, Tables
-from hams_wire.history import FinalLine
+from hams_history.lines import FinalLine
+from hams_history.tables import OperatorTable, Tables
 
 
 class Converged:

@@ -8,7 +8,7 @@ graph gives every visible value.
 from collections import deque
 from collections.abc import Iterable
 
-from hams_sim.history.tables import Exec, OperatorTable, Stretch, Tables, UnitKey, name_of
+from hams_history.tables import Exec, OperatorTable, Stretch, Tables, UnitKey, name_of
 
 
 class Visibility:

@@ -10,9 +10,9 @@ of the graph gives them, whatever the length of the history.
 import math
 from bisect import bisect_left, bisect_right
 
-from hams_sim.history.lineage import Culprit, trace
-from hams_sim.history.tables import OperatorTable, Stretch, Tables, name_of
-from hams_wire.history import ApplyLine, DurableLine, ExecLine
+from hams_history.lineage import Culprit, trace
+from hams_history.lines import ApplyLine, DurableLine, ExecLine
+from hams_history.tables import OperatorTable, Stretch, Tables, name_of
 
 INFINITE = math.inf
 

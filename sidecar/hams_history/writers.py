@@ -4,9 +4,7 @@ generation.
 One pass in the order of the lines. Only the order of lines of one instance is used, which every history has.
 """
 
-from hams_sim.history.report import Findings
-from hams_sim.history.tables import FRONTEND, Tables
-from hams_wire.history import (
+from hams_history.lines import (
     ApplyLine,
     DurableLine,
     ExecLine,
@@ -16,6 +14,8 @@ from hams_wire.history import (
     ReplyLine,
     TakeoverLine,
 )
+from hams_history.report import Findings
+from hams_history.tables import FRONTEND, Tables
 
 Scope = tuple[str, int | None]
 """What has an epoch: (operator, None), (operator, slot) or ("F", shard)."""

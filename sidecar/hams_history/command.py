@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from hams_sim.history.checker import check_directory
+from hams_history.checker import check_directory
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -7,16 +7,16 @@ right. Time and memory are linear in the number of lines.
 from collections.abc import Sequence
 from pathlib import Path
 
-from hams_sim.history.clients import Clients
-from hams_sim.history.convergence import Converged
-from hams_sim.history.dependencies import Dependencies
-from hams_sim.history.once import OnceEach
-from hams_sim.history.report import Findings, Problem, Report
-from hams_sim.history.source import History, read
-from hams_sim.history.tables import Tables
-from hams_sim.history.visibility import Visibility
-from hams_sim.history.writers import OneWriter
-from hams_wire.history import Line
+from hams_history.clients import Clients
+from hams_history.convergence import Converged
+from hams_history.dependencies import Dependencies
+from hams_history.lines import Line
+from hams_history.once import OnceEach
+from hams_history.report import Findings, Problem, Report
+from hams_history.source import History, read
+from hams_history.tables import Tables
+from hams_history.visibility import Visibility
+from hams_history.writers import OneWriter
 
 
 def check(lines: Sequence[Line]) -> Report:

@@ -16,12 +16,8 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
-
-from hams_wire import limits
-from hams_wire.errors import Guilty, WireError
 
 ENVIRONMENT = "HAMS_HISTORY"
 """Environment variable that names the folder to record into; unset or empty: no recording."""
@@ -30,6 +26,9 @@ HEADER_NAME = "0-graph"
 """Instance name under which a harness writes the `graph` line: its file sorts first."""
 FINAL_NAME = "z-final"
 """Instance name under which a harness writes the `final` line: its file sorts last."""
+
+line_bytes_max = 64 * 1024
+"""Longest line of a history, newline included."""
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -284,10 +283,8 @@ def tensor_digest(tensors: Iterable[tuple[str, str, tuple[int, ...], bytes | mem
 # ---- the writer ----
 
 
-class HistoryError(WireError):
+class HistoryError(Exception):
     """Recording failed: the line is not in the file, so the effect that it reports must not happen."""
-
-    guilty: ClassVar[Guilty] = Guilty.OURS
 
 
 class HistoryExists(HistoryError):
@@ -296,7 +293,7 @@ class HistoryExists(HistoryError):
 
 
 class HistoryLineTooLong(HistoryError):
-    """A line is longer than `limits.history_line_bytes_max`."""
+    """A line is longer than `line_bytes_max`."""
 
 
 class HistoryNotWritten(HistoryError):
@@ -351,10 +348,10 @@ class HistoryWriter:
         """
         chunks = [encode(line) for line in lines]
         for chunk in chunks:
-            if len(chunk) > limits.history_line_bytes_max:
+            if len(chunk) > line_bytes_max:
                 raise HistoryLineTooLong(
                     f"a line of {len(chunk)} bytes for {self.path}: at most "
-                    f"{limits.history_line_bytes_max}: {chunk[:200]!r}..."
+                    f"{line_bytes_max}: {chunk[:200]!r}..."
                 )
         data = b"".join(chunks)
         code: int | None = None

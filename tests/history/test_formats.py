@@ -4,7 +4,7 @@ from dataclasses import replace as changed
 
 import msgspec
 import pytest
-from tests.sim.history.test_invariants_by_hand import (
+from tests.history.test_invariants_by_hand import (
     ONE,
     PAIR,
     broken,
@@ -19,10 +19,10 @@ from tests.sim.history.test_invariants_by_hand import (
     unit,
 )
 
+from hams_history.checker import check
+from hams_history.lines import FORMAT, FinalLine, GraphLine, HealLine, Line, LostLine, decode, encode
 from hams_protocol.graph import WhenUnprotected
-from hams_sim.history import check
 from hams_sim.simulate import Spec, make_plan
-from hams_wire.history import FORMAT, FinalLine, GraphLine, HealLine, Line, LostLine, decode, encode
 from hams_wire.notes import header_of
 
 
