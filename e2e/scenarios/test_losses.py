@@ -22,9 +22,11 @@ until its time is up."""
 
 
 @contextlib.contextmanager
-def lossy(installation: Installation, folder: Path, policy: str) -> Iterator[GraphRun]:
-    """The chain under a policy; judged by its history alone, as counts begin again."""
-    file = variant(folder, f"lossy-{policy.lower()}", lambda spec: spec.update(recovery={"whenLost": policy}))
+def lossy(installation: Installation, folder: Path, policy: str, block: bool = True) -> Iterator[GraphRun]:
+    """The chain under a policy; judged by its history alone, as counts begin again. `block`: no state has a
+    keeper, which might be named between two kills on a busy machine."""
+    recovery = {"whenLost": policy, **({"whenUnprotected": "Block"} if block else {})}
+    file = variant(folder, f"lossy-{policy.lower()}", lambda spec: spec.update(recovery=recovery))
     run = None
     try:
         with graph_on(installation, file) as run:
@@ -97,7 +99,7 @@ def test_F33_a_promoted_backup_dies_before_another_is_in_sync(
     installation: Installation, tmp_path: Path
 ) -> None:
     """A fresh backup may just have made it: then nothing is lost. If not, it is said."""
-    with lossy(installation, tmp_path, "Restart") as run:
+    with lossy(installation, tmp_path, "Restart", block=False) as run:
         with run.load():
             successor_dies(run, Aim(operator="b"))
             run.answered(40)

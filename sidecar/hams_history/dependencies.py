@@ -255,9 +255,10 @@ class Watermarks:
         self._ordered = ordered
         self._end = -1 if stretch.end is None or blocks else stretch.end
         said = list(stretch.durable)
-        later = stretch.next
-        while blocks and later is not None and stretch.end is not None:
-            said += [(min(version, stretch.end), position) for version, position in later.durable]
+        later, carried = stretch.next, stretch.end
+        while blocks and later is not None and carried is not None:
+            carried = min(carried, later.start)  # after a loss the same numbers are other versions
+            said += [(min(version, carried), position) for version, position in later.durable]
             later = later.next
         self._newest = max((version for version, _ in said), default=-1)
         self._ended_at = (

@@ -165,14 +165,16 @@ def test_a_proxy_that_answers_with_a_dead_model_fails_its_probe():
     assert set(freezes(rig.all)) == {"p-2", "p-3"}
 
 
-def test_a_joiner_whose_model_is_still_starting_is_no_suspect():
+def test_an_answer_counts_for_the_topology_in_which_it_was_given():
     others = {key: of_ for key, of_ in EVERYBODY.items() if key != "p_2"}
     rig = manager(rset("p", "p-1", joining=("p-2",)), Q, S, **others)
     nonce = probes(rig)["p-2"]
     rig.get("p-2", ProbeAnswer(nonce, Health.MODEL_DEAD, 1))
     rig.members(m_1="manager", **EVERYBODY)
     rig.step(CasFailed(topo(2, rset("p", "p-2", "p-1", epoch=2, ends=((1, 5),)), Q, S), 2))
-    assert not freezes(rig.all), "by now it leads the set"
+    assert not freezes(rig.all), "its model was still starting; by now it leads the set"
+    rig.get("p-2", ProbeAnswer(probes(rig)["p-2"], Health.MODEL_DEAD, 2))
+    assert freezes(rig.all)
 
 
 def test_a_proxy_that_reports_its_own_models_death_needs_no_probe():

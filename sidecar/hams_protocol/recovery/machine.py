@@ -245,8 +245,20 @@ class ManagerMachine:
                 for name, item in self._suspicions.items()
                 if name in roles and name not in topology.revoked
             }
-            return self._suspect_missing(now)
+            return self._ask_anew(now) + self._suspect_missing(now)
         return []
+
+    def _ask_anew(self, now: float) -> list[Effect]:
+        """That a model is dead counts for the topology in which it was said: one that was still starting may be
+        up by the time that its instance leads the set."""
+        effects: list[Effect] = []
+        for suspicion in self._suspicions.values():
+            if suspicion.health is Health.MODEL_DEAD:
+                suspicion.confirmed_at, suspicion.health = FOREVER, None
+                suspicion.asked_at = now
+                suspicion.again_at = now + limits.probe_again_after_s
+                effects += self._probes(suspicion, now)
+        return effects
 
     def _members_changed(self, event: MembersChanged, now: float) -> list[Effect]:
         self.members = {member.instance: member for member in event.members}
@@ -387,21 +399,12 @@ class ManagerMachine:
         suspicion = self._suspicions.get(sender)
         if suspicion is None or suspicion.nonce != answer.nonce:
             return []
-        if answer.health is Health.HEALTHY or (
-            answer.health is Health.MODEL_DEAD and self._only_joins(sender)
-        ):
+        if answer.health is Health.HEALTHY:
             del self._suspicions[sender]
             return []
         if answer.health is Health.NEEDS_ROLLBACK:
             suspicion.rollbacks = {report.name: report.epoch for report in answer.roles}
         return self._confirm(suspicion, answer.health, now)
-
-    def _only_joins(self, instance: InstanceId) -> bool:
-        """Whether an instance has no role but that of a joiner, so that a model which is still starting is no
-        reason to replace it: it may be in sync a moment later."""
-        return not self._owns_slot(instance) and not any(
-            instance in item.holders for item in self.knowledge.topology.sets
-        )
 
     def _confirm(self, suspicion: Suspicion, health: Health | None, now: float) -> list[Effect]:
         """The probe failed, or was answered by a proxy whose model is dead. Later answers may tell more, and
