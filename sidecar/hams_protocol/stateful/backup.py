@@ -197,7 +197,9 @@ class Backup:
                 NoteApply(name, knowledge.topology.generation, self._epoch, record.version, record.chain)
             )
         if effects:
-            m.store.trim(FOREVER_VERSION, keep_at_least=max(m.operator.window + 1 - len(self._held), 1))
+            # Beyond the durable version the primary may be ahead by its window, and by one batch that did not
+            # change the state. The end of the epoch may be any of them, or the durable one.
+            m.store.trim(FOREVER_VERSION, keep_at_least=max(m.operator.window + 2 - len(self._held), 1))
         return [*effects, *self._acknowledge(now)]
 
     def _acknowledge(self, now: float, again: bool = False) -> list[Effect]:
