@@ -13,17 +13,9 @@ import pytest
 from hams_operator import extras
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OWN = {
-    "hams_protocol",
-    "hams_wire",
-    "hams_sidecar",
-    "hams_sim",
-    "hams_graph",
-    "hams_load",
-    "hams_operator",
-    "hams_compiled",
-}
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
+OWN = {*SETTINGS["tool"]["importlinter"]["root_packages"], "hams_compiled"}
 ALWAYS = {
     "google": "protobuf",
     "grpc": "grpcio",
