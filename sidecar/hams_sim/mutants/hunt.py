@@ -120,7 +120,9 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "oldest-not-asked-for": ("out-of-reach",),
     "rollback-drops-keeper": ("keeper-alone",),
     "found-unseen": ("dies-among-starved",),
+    "dead-model-stays-dead": ("keeper-hurt",),
     "drained-stays": ("handed-unawares",),
+    "durable-version-dropped": ("uneven",),
     "durable-before-rollback": ("keeper-alone",),
     "early-ask-ignored": ("early-ask",),
     "word-of-a-suspect": ("keeper-vouched",),
@@ -138,6 +140,13 @@ SHAPES_FOR: dict[str, tuple[str, ...]] = {
     "unsticky-slots": ("fan-stateless", "diamond-combine"),
 }
 """Where a mutant shows up soonest, if not in all shapes of its scenes."""
+
+FIRST_FOR: dict[str, Spec] = {
+    "dead-model-stays-dead": Spec(90065, "chain", "keeper-hurt"),
+    "durable-version-dropped": Spec(130052, "single", "uneven"),
+    "late-replacement-not-awaited": Spec(711737, "router", "mixed"),
+}
+"""The history of the corpus that found a rare mutant, while it was how the core was written. It is run first."""
 
 HISTORIES_FOR: dict[str, int] = {
     "durable-when-tainted": 600,
@@ -169,6 +178,8 @@ number of histories is asked for."""
 
 def histories(name: str, count: int, seed: int) -> Iterator[Spec]:
     """Histories in which a mutant may be caught."""
+    if name in FIRST_FOR:
+        yield FIRST_FOR[name]
     faults = FAULTS_FOR.get(name, ("",))
     for number in range(count):
         fault = faults[number % len(faults)]

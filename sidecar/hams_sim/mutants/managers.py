@@ -8,6 +8,18 @@ MUTANTS: dict[str, Mutant] = {
         "7.2",
         (Edit("recovery.losses", "Losses._is_untouched", "return self._logs.are_empty", "return True"),),
     ),
+    "dead-model-stays-dead": Mutant(
+        "an instance whose model was said to be dead stays a confirmed suspect in later topologies",
+        "6",
+        (
+            Edit(
+                "recovery.machine",
+                "ManagerMachine._ask_anew",
+                "if suspicion.health is Health.MODEL_DEAD:",
+                "if False:",
+            ),
+        ),
+    ),
     "ends-dropped-unheard": Mutant(
         "an end goes from the topology before every instance has heard of it",
         "7",
@@ -123,6 +135,26 @@ MUTANTS: dict[str, Mutant] = {
                 "effects: list[Effect] = []",
                 "return []\neffects: list[Effect] = []",
             ),
+        ),
+    ),
+    "late-replacement-not-awaited": Mutant(
+        "the time to tell which checkpoints were found runs from the loss, not from when a replacement came",
+        "7.2",
+        (
+            Edit(
+                "recovery.losses",
+                "Losses._waits_for_checkpoints",
+                "waits = False",
+                "waits = False\n"
+                "began = self._awaited_since.setdefault((item.name, item.epoch, item.primary), now)",
+            ),
+            Edit(
+                "recovery.losses",
+                "Losses._waits_for_checkpoints",
+                "since = self._awaited_since.setdefault((item.name, item.epoch, name), now)",
+                "since = began",
+            ),
+            Edit("recovery.losses", "Losses.ask_saved", "and key[2] in self._m.members", ""),
         ),
     ),
     "leaves-with-hand-over": Mutant(

@@ -181,6 +181,18 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "durable-version-dropped": Mutant(
+        "a backup keeps as many versions as its primary's window is wide, and not those beside it",
+        "2",
+        (
+            Edit(
+                "stateful.backup",
+                "Backup.apply",
+                "m.operator.window + 2",
+                "m.operator.window + 1",
+            ),
+        ),
+    ),
     "durable-when-tainted": Mutant(
         "who has told a manager that its state holds an orphan makes more of it durable",
         "7.3",
