@@ -97,6 +97,22 @@ def keeper_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     ]
 
 
+def keeper_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A backup dies. While a fresh one still waits for its copy the primary loses managers, not its keeper,
+    and etcd is slow: the keeper is frozen, and the primary goes on."""
+    op = stateful(rng, graph)
+    come_s = limits.replaced_slowly_s
+    return [
+        kill(0.0, f"backup:{op}"),
+        Fault(come_s, "slow-etcd", span_s=span - come_s + 0.3, amount=rng.choice((10.0, 40.0))),
+        Fault(0.5, "hold", f"primary:{op}", f"backup:{op}", span, amount=1.0, what="StateCopy"),
+        *(
+            Fault(rng.uniform(come_s, span), "cut-managers", f"primary:{op}", span_s=rng.uniform(0.2, 0.6))
+            for _ in range(3)
+        ),
+    ]
+
+
 REPLACEMENTS: dict[str, Scenario] = {
     "late-replacement": Scenario(
         "a primary dies whole, and its replacement comes late",
@@ -140,6 +156,16 @@ REPLACEMENTS: dict[str, Scenario] = {
         ("pair", "sandwich", "siblings"),
         keeper_alone,
         backups=1,
+        replaced_s=limits.replaced_slowly_s,
+        unprotected=WhenUnprotected.CONTINUE,
+    ),
+    "keeper-unawares": Scenario(
+        "a keeper is frozen out while its primary goes on",
+        (*CHAINS, "single", "fan-stateful"),
+        keeper_unawares,
+        backups=1,
+        span_s=5.0,
+        calls_from_s=2.5,
         replaced_s=limits.replaced_slowly_s,
         unprotected=WhenUnprotected.CONTINUE,
     ),

@@ -58,6 +58,7 @@ FAULTS_FOR: dict[str, tuple[str, ...]] = {
     "first-answer-decides": ("second-backup",),
     "follower-answers": ("silent-primary",),
     "freeze-ignored": ("shards-3", "revoked-unawares"),
+    "frozen-keeper-goes-on": ("keeper-unawares",),
     "frozen-takes-records": ("revoked-unawares",),
     "hand-over-unflushed": ("drains",),
     "highest-becomes-primary": ("uneven",),

@@ -231,6 +231,11 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
+    "frozen-keeper-goes-on": Mutant(
+        "a keeper that has answered a Freeze goes on applying records",
+        "7.2",
+        (Edit("stateful.keeper", "Keeper._freeze", "held.backup.freeze(freeze.generation, now)", "pass"),),
+    ),
     "frozen-takes-records": Mutant(
         "a frozen backup goes on taking records of the old epoch",
         "7.2",
