@@ -169,13 +169,7 @@ def decode_request(
     large = Outline(b"", b"", ())
     if end > json_slice_bytes:
         large = yield from outline(text, _MARK)
-    try:
-        decoded = _decode(large.head or text)
-        parameters_given = _parameters(decoded.parameters) if _is_given(decoded.parameters) else None
-    except RecursionError:
-        raise RequestRefused("malformed JSON: nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRefused(_malformed(error, end)) from None
+    decoded, parameters_given = _read_head(text, large)
     tensors: list[Tensor] = []
     places: dict[str, int] = {}
     rest = memoryview(body).toreadonly()
@@ -183,38 +177,12 @@ def decode_request(
     for given in decoded.inputs:
         expected = signature.expect(given.name, given.datatype, given.shape)
         shape = tuple(given.shape)
-        size = None
-        if given.parameters is not None:
-            size = given.parameters.binary_data_size
-            if _is_given(given.parameters.shared_memory_region):
-                raise RequestRefused(
-                    f"tensor {given.name!r}: shared memory is not offered; send the data as JSON or binary"
-                )
+        size = _binary_size(given)
         data: Buffer
         if size is None:
-            if given.data is _NO_DATA:
-                raise RequestRefused(
-                    f"tensor {given.name!r}: expected data, or the parameter binary_data_size, got neither"
-                )
-            array = large.array(memoryview(given.data)) if large.arrays else None
-            data = yield from read(
-                given.name, given.datatype, shape, memoryview(given.data) if array is None else array
-            )
+            data = yield from read(given.name, given.datatype, shape, _json_data(given, large))
         else:
-            if given.data is not _NO_DATA:
-                raise RequestRefused(
-                    f"tensor {given.name!r}: expected either data or the parameter binary_data_size, got both"
-                )
-            if header_length is None:
-                raise RequestRefused(
-                    f"tensor {given.name!r}: binary data needs the header Inference-Header-Content-Length, "
-                    "which is missing"
-                )
-            if not 0 <= size <= len(body) - at:
-                raise RequestRefused(
-                    f"tensor {given.name!r}: binary_data_size is {shown(size)}, but {len(body) - at} bytes "
-                    "of the body are left"
-                )
+            _check_binary(given, size, len(body) - at, header_length)
             data = rest[at : at + size]
             check_size(given.name, shape, expected, data)
             if expected is not None:
@@ -290,6 +258,56 @@ def choose(tensors: Iterable[Tensor], outputs: tuple[str, ...] | None) -> list[T
 
 def _is_given(text: msgspec.Raw) -> bool:
     return bytes(text) not in (b"", b"null")
+
+
+def _read_head(text: memoryview, large: Outline) -> tuple[_Request, dict[str, object] | None]:
+    """The JSON part and the request's parameters. Raises RequestRefused."""
+    try:
+        decoded = _decode(large.head or text)
+        return decoded, _parameters(decoded.parameters) if _is_given(decoded.parameters) else None
+    except RecursionError:
+        raise RequestRefused("malformed JSON: nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestRefused(_malformed(error, len(text))) from None
+
+
+def _binary_size(given: _Input) -> int | None:
+    """Bytes of a tensor's binary data; None if its data is JSON."""
+    if given.parameters is None:
+        return None
+    if _is_given(given.parameters.shared_memory_region):
+        raise RequestRefused(
+            f"tensor {given.name!r}: shared memory is not offered; send the data as JSON or binary"
+        )
+    return given.parameters.binary_data_size
+
+
+def _json_data(given: _Input, large: Outline) -> memoryview:
+    """The JSON text of a tensor's data, from where `large` put it if it was cut out of the body."""
+    if given.data is _NO_DATA:
+        raise RequestRefused(
+            f"tensor {given.name!r}: expected data, or the parameter binary_data_size, got neither"
+        )
+    text = memoryview(given.data)
+    array = large.array(text) if large.arrays else None
+    return text if array is None else array
+
+
+def _check_binary(given: _Input, size: int, left: int, header_length: str | None) -> None:
+    """Raises RequestRefused unless `size` of the `left` bytes of the body can be the tensor's data."""
+    if given.data is not _NO_DATA:
+        raise RequestRefused(
+            f"tensor {given.name!r}: expected either data or the parameter binary_data_size, got both"
+        )
+    if header_length is None:
+        raise RequestRefused(
+            f"tensor {given.name!r}: binary data needs the header Inference-Header-Content-Length, "
+            "which is missing"
+        )
+    if not 0 <= size <= left:
+        raise RequestRefused(
+            f"tensor {given.name!r}: binary_data_size is {shown(size)}, but {left} bytes of the body are left"
+        )
 
 
 def _parameters(text: msgspec.Raw) -> dict[str, object]:
