@@ -78,6 +78,10 @@ class Error(BaseModel):
     error: str
 
 
+NO_SUCH_MODEL: Responses = {404: {"model": Error, "description": "No such model or version."}}
+UNREADY: Responses = {503: {"model": Error, "description": "Not ready."}}
+
+
 class InferenceApp(FastAPI):
     """FastAPI, its documentation told of the infer route."""
 
@@ -96,7 +100,9 @@ class InferenceApp(FastAPI):
         self.mount("/swagger", StaticFiles(packages=[("fastapi_swagger", "resources")]))
         self.add_exception_handler(HTTPException, _http_error)
         self.add_exception_handler(RequestRefused, _refused)
-        _add_routes(self, serving)
+        _add_health(self, serving)
+        _add_model(self, serving)
+        _add_pages(self, serving)
 
     def openapi(self) -> dict[str, object]:
         """The schema behind `/docs`, the infer route included."""
@@ -113,10 +119,8 @@ def server_version() -> str:
         return "0"
 
 
-def _add_routes(app: FastAPI, serving: Serving) -> None:
-    graph = serving.graph.name
-    failed: Responses = {404: {"model": Error, "description": "No such model or version."}}
-    unready: Responses = {503: {"model": Error, "description": "Not ready."}}
+def _add_health(app: FastAPI, serving: Serving) -> None:
+    """Routes about the server."""
 
     @app.get("/v2", tags=["server"], summary="Server metadata")
     async def server_metadata() -> ServerMetadata:
@@ -133,16 +137,21 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
             raise HTTPException(503, "this frontend is broken and should be restarted")
         return Live(live=True)
 
-    @app.get("/v2/health/ready", tags=["health"], summary="Does the server take requests?", responses=unready)
+    @app.get("/v2/health/ready", tags=["health"], summary="Does the server take requests?", responses=UNREADY)
     async def ready() -> Ready:
         _check_ready(serving)
         return Ready(ready=True)
+
+
+def _add_model(app: FastAPI, serving: Serving) -> None:
+    """Routes about the graph, seen as a model."""
+    graph = serving.graph.name
 
     @app.get(
         "/v2/models/{model}/ready",
         tags=["model"],
         summary="Does the graph take requests?",
-        responses={**failed, **unready},
+        responses={**NO_SUCH_MODEL, **UNREADY},
     )
     @app.get("/v2/models/{model}/versions/{model_version}/ready", tags=["model"], include_in_schema=False)
     async def model_ready(model: str, model_version: str = "") -> ModelReady:
@@ -150,7 +159,7 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
         _check_ready(serving)
         return ModelReady(name=graph, ready=True)
 
-    @app.get("/v2/models/{model}", tags=["model"], summary="Tensors of the graph", responses=failed)
+    @app.get("/v2/models/{model}", tags=["model"], summary="Tensors of the graph", responses=NO_SUCH_MODEL)
     @app.get("/v2/models/{model}/versions/{model_version}", tags=["model"], include_in_schema=False)
     async def model_metadata(model: str, model_version: str = "") -> ModelMetadata:
         check_model(graph, model, model_version)
@@ -169,11 +178,15 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
         check_model(graph, model, model_version)
         raise HTTPException(404, "not found")
 
+
+def _add_pages(app: FastAPI, serving: Serving) -> None:
+    """The documentation and the metrics."""
+
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         """Swagger UI from our own port; the links are relative, so that it works behind any host name, scheme
         and path prefix."""
-        page = get_swagger_ui_html(
+        return get_swagger_ui_html(
             openapi_url="openapi.json",
             title=app.title,
             swagger_js_url="swagger/swagger-ui-bundle.js",
@@ -181,7 +194,6 @@ def _add_routes(app: FastAPI, serving: Serving) -> None:
             swagger_favicon_url="swagger/favicon-32x32.png",
             swagger_ui_parameters={"tryItOutEnabled": True, "displayRequestDuration": True},
         )
-        return page
 
     @app.get(
         "/metrics", tags=["server"], summary="Metrics in Prometheus' text format", response_class=Response
