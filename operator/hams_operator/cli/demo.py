@@ -170,31 +170,8 @@ def demo(duration: str, rate: float, output: Output) -> int:
             end(left)
     findings.add(*_history(folder / "history"))
     _tell(terminal.print, findings.lines[-1:])
-    verdict = findings.verdict
-    if output is Output.JSON:
-        print_json(
-            {
-                "good": verdict is Verdict.RIGHT,
-                "verdict": verdict,
-                "findings": [
-                    {"what": what, "good": line is Verdict.RIGHT, "verdict": line, "told": told}
-                    for what, line, told in findings.lines
-                ],
-            }
-        )
-    elif verdict is Verdict.RIGHT:
-        terminal.print("\n[bold green]Nothing was forgotten, nothing was counted twice.[/]")
-    if verdict is Verdict.SLOW:
-        terminal.print(
-            "\n[bold yellow]Nothing is wrong, but this machine is too slow or too busy to prove more.[/] "
-            "Fewer other processes,"
-            f" or a lower --rate, help. Logs and history: {folder}"
-        )
-    elif verdict is Verdict.WRONG:
-        terminal.print(f"\n[bold red]Something is off.[/] Logs and history: {folder}")
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-    return CODES[verdict]
+    _conclude(terminal.print, findings, folder, output)
+    return CODES[findings.verdict]
 
 
 async def _traffic(
@@ -336,6 +313,33 @@ def _history(folder: Path) -> tuple[str, Verdict, str]:
     report = check_directory(str(folder))
     verdict = Verdict.RIGHT if report.exit_code == 0 else Verdict.WRONG
     return "history", verdict, report.render().strip().splitlines()[-1]
+
+
+def _conclude(say: Callable[..., None], findings: Findings, folder: Path, output: Output) -> None:
+    """Say what all findings come to. Logs and history stay in `folder` unless everything was right."""
+    verdict = findings.verdict
+    if output is Output.JSON:
+        print_json(
+            {
+                "good": verdict is Verdict.RIGHT,
+                "verdict": verdict,
+                "findings": [
+                    {"what": what, "good": line is Verdict.RIGHT, "verdict": line, "told": told}
+                    for what, line, told in findings.lines
+                ],
+            }
+        )
+    elif verdict is Verdict.RIGHT:
+        say("\n[bold green]Nothing was forgotten, nothing was counted twice.[/]")
+    if verdict is Verdict.SLOW:
+        say(
+            "\n[bold yellow]Nothing is wrong, but this machine is too slow or too busy to prove more.[/] "
+            f"Fewer other processes, or a lower --rate, help. Logs and history: {folder}"
+        )
+    elif verdict is Verdict.WRONG:
+        say(f"\n[bold red]Something is off.[/] Logs and history: {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tell(say: Callable[..., None], lines: list[tuple[str, Verdict, str]]) -> None:
