@@ -259,7 +259,6 @@ def _pod(
     place: Place,
     settings: Settings,
 ) -> Json:
-    same = {GRAPH: place.name, **role}
     pod: Json = {
         "metadata": {"labels": place.labels() | role, "annotations": {RUNS: runs}},
         "spec": {
@@ -276,27 +275,7 @@ def _pod(
                 "fsGroup": USER_ID,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "affinity": {
-                "podAntiAffinity": {
-                    "preferredDuringSchedulingIgnoredDuringExecution": [
-                        {
-                            "weight": 100,
-                            "podAffinityTerm": {
-                                "labelSelector": {"matchLabels": same},
-                                "topologyKey": "kubernetes.io/hostname",
-                            },
-                        }
-                    ]
-                }
-            },
-            "topologySpreadConstraints": [
-                {
-                    "maxSkew": 1,
-                    "topologyKey": "topology.kubernetes.io/zone",
-                    "whenUnsatisfiable": "ScheduleAnyway",
-                    "labelSelector": {"matchLabels": same},
-                }
-            ],
+            **_spread({GRAPH: place.name, **role}),
             "volumes": [],
         },
     }
@@ -312,6 +291,34 @@ def _pod(
             container["env"].append({"name": "HAMS_HISTORY", "value": HISTORY_DIR})
             container["volumeMounts"] = [*container.get("volumeMounts", []), _mount("history", HISTORY_DIR)]
     return pod
+
+
+def _spread(labels: dict[str, str]) -> Json:
+    """Fields of a pod's spec that keep pods with these labels on different nodes and in different zones, where
+    that is possible."""
+    return {
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 100,
+                        "podAffinityTerm": {
+                            "labelSelector": {"matchLabels": labels},
+                            "topologyKey": "kubernetes.io/hostname",
+                        },
+                    }
+                ]
+            }
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "topology.kubernetes.io/zone",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": labels},
+            }
+        ],
+    }
 
 
 def _with_template(pod: Json, template: Json, graph: Graph) -> Json:
