@@ -46,6 +46,23 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="hams sim", description="Deterministic simulation of the protocol: one seed decides everything."
     )
+    _add_histories(parser)
+    _add_running(parser)
+    options = parser.parse_args(args)
+    if (
+        options.shape is not None
+        and options.fault in SCENES
+        and options.shape not in shapes_of(options.fault)
+    ):
+        fitting = ", ".join(shapes_of(options.fault))
+        parser.error(
+            f"argument --shape: what {options.fault} is about needs one of {fitting}; found {options.shape}"
+        )
+    return options
+
+
+def _add_histories(parser: _Parser) -> None:
+    """Options that say which histories are run."""
     parser.add_argument(
         "--histories",
         type=_count,
@@ -84,6 +101,10 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="switch on every protocol bug in turn and count the histories until it is caught",
     )
+
+
+def _add_running(parser: _Parser) -> None:
+    """Options that say how they are run and shown."""
     parser.add_argument(
         "--progress",
         type=Path,
@@ -104,17 +125,6 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         default="text",
         help="markdown: the table of mutants",
     )
-    options = parser.parse_args(args)
-    if (
-        options.shape is not None
-        and options.fault in SCENES
-        and options.shape not in shapes_of(options.fault)
-    ):
-        fitting = ", ".join(shapes_of(options.fault))
-        parser.error(
-            f"argument --shape: what {options.fault} is about needs one of {fitting}; found {options.shape}"
-        )
-    return options
 
 
 def shapes_of(scene: str) -> tuple[str, ...]:
