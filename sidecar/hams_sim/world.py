@@ -118,8 +118,12 @@ class World:
         self._nonces = 0
         self._born: Counter[str] = Counter()
         self._same_time = 0
+        self._perform = self._performers()
+
+    def _performers(self) -> dict[type, Callable[[Node, Any], None]]:
+        """What performs each type of effect, `Send` excepted."""
         recorder = self.recorder
-        self._perform: dict[type, Callable[[Node, Any], None]] = {
+        return {
             Propose: lambda node, effect: self.etcd.propose(node, effect.revision, effect.topology),
             StartBatch: lambda node, effect: _model(node).start_batch(
                 effect.batch, effect.units, effect.enter
