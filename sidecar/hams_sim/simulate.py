@@ -35,6 +35,7 @@ from hams_sim.memory import flat
 from hams_sim.model import Behaviour
 from hams_sim.node import MANAGER
 from hams_sim.scenarios import SCENES
+from hams_sim.scene import Scenario
 from hams_sim.shapes import Sizes, Vertex, build
 from hams_sim.variety import Variety, draw_mixed, draw_variety, vary, with_restarts
 from hams_sim.world import World
@@ -51,6 +52,10 @@ SLOW_PRELOADS = 0.1
 
 LATE_REPLACEMENTS = 0.08
 """In this share of the mixed histories whoever dies is replaced late."""
+
+
+NO_SCENE = Scenario("no scene", (), lambda rng, graph, span: [], whole_s=limits.converge_after_s)
+"""Of histories whose faults are drawn."""
 
 
 @dataclass(frozen=True)
@@ -111,16 +116,41 @@ class Plan:
     vertices: dict[str, Vertex]
     behaviours: dict[str, Behaviour]
     calls: list[Call]
-    faults: list[Fault]
-    wait_first: bool
     span_s: float
-    variety: Variety
     replaced_s: float
+    faults: list[Fault] = field(default_factory=list)
+    wait_first: bool = True
+    variety: Variety = Variety.USUAL
+
+    @property
+    def preload_s(self) -> float:
+        """The longest time that a model takes to take a joiner's copy over."""
+        return max(behaviour.preload_s for behaviour in self.behaviours.values())
 
 
 def make_plan(spec: Spec) -> Plan:
     """Draw everything that is fixed before the clock starts."""
     rng = Random(f"{spec.seed}/{spec.shape}")
+    scene = SCENES.get(spec.fault, NO_SCENE)
+    graph, vertices = build(spec.shape, rng, _sizes(rng, scene), spec.drop_ops)
+    behaviours = _behaviours(rng, graph, vertices)
+    span_s = rng.choice((0.15, 0.4, 0.8))
+    if scene.span_s is not None:
+        span_s = scene.span_s
+    count = rng.randint(20, 26)
+    calls = draw_calls(rng, count if scene.calls is None else scene.calls, span_s, list(graph.operators))
+    plan = Plan(graph, vertices, behaviours, calls, span_s, scene.replaced_s or 0.0)
+    if spec.fault in SCENES:
+        _draw_scene(plan, scene, spec, rng)
+    elif spec.fault == MIXED:
+        _draw_mixed(plan, spec)
+    else:
+        plan.faults = draw(rng, rng.randint(2, 5), span_s, list(graph.operators), spec.fault)
+    plan.wait_first = rng.random() < 0.9
+    return plan
+
+
+def _sizes(rng: Random, scene: Scenario) -> Sizes:
     sizes = Sizes(
         backups=rng.choice((1, 1, 1, 2)),
         shards=rng.choice((1, 1, 2)),
@@ -129,19 +159,17 @@ def make_plan(spec: Spec) -> Plan:
         unprotected=rng.choice((WhenUnprotected.CONTINUE, WhenUnprotected.CONTINUE, WhenUnprotected.BLOCK)),
         standbys=rng.choice((0, 0, 1)),
     )
-    scene = SCENES.get(spec.fault)
-    if scene is not None:
-        sizes = replace(
-            sizes,
-            backups=sizes.backups if scene.backups is None else scene.backups,
-            frontends=sizes.frontends if scene.frontends is None else scene.frontends,
-            shards=sizes.shards if scene.shards is None else scene.shards,
-            replies_kept=sizes.replies_kept if scene.replies_kept is None else scene.replies_kept,
-            unprotected=sizes.unprotected if scene.unprotected is None else scene.unprotected,
-        )
-    variety = Variety.USUAL
-    replaced_s = 0.0 if scene is None or scene.replaced_s is None else scene.replaced_s
-    graph, vertices = build(spec.shape, rng, sizes, spec.drop_ops)
+    return replace(
+        sizes,
+        backups=sizes.backups if scene.backups is None else scene.backups,
+        frontends=sizes.frontends if scene.frontends is None else scene.frontends,
+        shards=sizes.shards if scene.shards is None else scene.shards,
+        replies_kept=sizes.replies_kept if scene.replies_kept is None else scene.replies_kept,
+        unprotected=sizes.unprotected if scene.unprotected is None else scene.unprotected,
+    )
+
+
+def _behaviours(rng: Random, graph: Graph, vertices: dict[str, Vertex]) -> dict[str, Behaviour]:
     behaviours: dict[str, Behaviour] = {}
     sloppy = rng.random() < 0.3
     for op in graph.data.operators:
@@ -150,66 +178,62 @@ def make_plan(spec: Spec) -> Plan:
         behaviour.refuse = 0.3 if op.join is Join.FIRST else 0.0
         if sloppy:
             behaviour.error, behaviour.raises, behaviour.idle_update = 0.02, 0.03, 0.1
-    span = rng.choice((0.15, 0.4, 0.8))
-    if scene is not None and scene.span_s is not None:
-        span = scene.span_s
-    count = rng.randint(20, 26)
-    calls = draw_calls(
-        rng, count if scene is None or scene.calls is None else scene.calls, span, list(graph.operators)
-    )
-    if scene is not None:
-        faults = sorted(scene.make(rng, graph, span), key=lambda item: item.at)
-        if spec.fault == "F4":
-            calls[rng.randrange(len(calls))].poison = rng.choice(list(graph.operators))
-        if spec.fault == "innocents":
-            taken = rng.choice([op.name for op in graph.data.operators if op.stateful])
-            for number in rng.sample(range(len(calls)), 2):
-                calls[number].poison = taken
-            gather(calls)
-        if scene.restarts:
-            graph = with_restarts(graph, rng.choice((0.02, 0.05)))
-        if scene.keyless:
-            for call in calls:
-                call.key, call.digest, call.poison = None, f"d{call.number}", ""
-        if spec.fault == "unreadable":
-            _spoil(Random(f"{spec.seed}/{spec.shape}/unreadable"), calls, behaviours)
-        if scene.poisoned:
-            taken = rng.choice([op.name for op in graph.data.operators if op.stateful])
-            for number in rng.sample(range(len(calls)), scene.poisoned):
-                calls[number].poison = taken
-            gather(calls)
-        if (
-            scene.once
-            or scene.settles_s is not None
-            or scene.epochs is not None
-            or scene.replaced is not None
-            or scene.answers_s is not None
-        ):
-            for call in calls:
-                call.poison = ""
-    elif spec.fault == MIXED:
-        extra = Random(f"{spec.seed}/{spec.shape}/mixed")
-        variety = draw_variety(extra)
-        graph = vary(graph, variety, extra)
-        faults = draw_mixed(extra, graph, span, variety)
-        slow = Random(f"{spec.seed}/{spec.shape}/rehearsals")
-        if slow.random() < SLOW_PRELOADS:
-            for behaviour in behaviours.values():
-                behaviour.preload_s = slow.choice((behaviour.load_s, 1.0, 1.5 * copy_again_after_s))
-        unreadable = Random(f"{spec.seed}/{spec.shape}/unreadable")
-        if unreadable.random() < UNREADABLE:
-            _spoil(unreadable, calls, behaviours)
-        late = Random(f"{spec.seed}/{spec.shape}/replacements")
-        if late.random() < LATE_REPLACEMENTS:
-            replaced_s = limits.replaced_late_s
-        if variety is Variety.BARE:
-            for call in calls:
-                call.poison = ""
-            for behaviour in behaviours.values():
-                behaviour.raises = 0.0
-    else:
-        faults = draw(rng, rng.randint(2, 5), span, list(graph.operators), spec.fault)
-    return Plan(graph, vertices, behaviours, calls, faults, rng.random() < 0.9, span, variety, replaced_s)
+    return behaviours
+
+
+def _draw_scene(plan: Plan, scene: Scenario, spec: Spec, rng: Random) -> None:
+    """A scene's faults, and what it asks of graph and calls."""
+    calls = plan.calls
+    plan.faults = sorted(scene.make(rng, plan.graph, plan.span_s), key=lambda item: item.at)
+    if spec.fault == "F4":
+        calls[rng.randrange(len(calls))].poison = rng.choice(list(plan.graph.operators))
+    if spec.fault == "innocents":
+        _poison(plan, rng, 2)
+    if scene.restarts:
+        plan.graph = with_restarts(plan.graph, rng.choice((0.02, 0.05)))
+    if scene.keyless:
+        for call in calls:
+            call.key, call.digest, call.poison = None, f"d{call.number}", ""
+    if spec.fault == "unreadable":
+        _spoil(Random(f"{spec.seed}/{spec.shape}/unreadable"), calls, plan.behaviours)
+    if scene.poisoned:
+        _poison(plan, rng, scene.poisoned)
+    if scene.once or any(
+        limit is not None for limit in (scene.settles_s, scene.epochs, scene.replaced, scene.answers_s)
+    ):
+        for call in calls:
+            call.poison = ""
+
+
+def _poison(plan: Plan, rng: Random, count: int) -> None:
+    """So many calls, which come together, kill the model of one stateful operator."""
+    victim = rng.choice([op.name for op in plan.graph.data.operators if op.stateful])
+    for number in rng.sample(range(len(plan.calls)), count):
+        plan.calls[number].poison = victim
+    gather(plan.calls)
+
+
+def _draw_mixed(plan: Plan, spec: Spec) -> None:
+    """Faults of all kinds, and what is unusual in some of the histories: each from a generator of its own."""
+    extra = Random(f"{spec.seed}/{spec.shape}/mixed")
+    plan.variety = draw_variety(extra)
+    plan.graph = vary(plan.graph, plan.variety, extra)
+    plan.faults = draw_mixed(extra, plan.graph, plan.span_s, plan.variety)
+    slow = Random(f"{spec.seed}/{spec.shape}/rehearsals")
+    if slow.random() < SLOW_PRELOADS:
+        for behaviour in plan.behaviours.values():
+            behaviour.preload_s = slow.choice((behaviour.load_s, 1.0, 1.5 * copy_again_after_s))
+    unreadable = Random(f"{spec.seed}/{spec.shape}/unreadable")
+    if unreadable.random() < UNREADABLE:
+        _spoil(unreadable, plan.calls, plan.behaviours)
+    late = Random(f"{spec.seed}/{spec.shape}/replacements")
+    if late.random() < LATE_REPLACEMENTS:
+        plan.replaced_s = limits.replaced_late_s
+    if plan.variety is Variety.BARE:
+        for call in plan.calls:
+            call.poison = ""
+        for behaviour in plan.behaviours.values():
+            behaviour.raises = 0.0
 
 
 def _spoil(rng: Random, calls: list[Call], behaviours: dict[str, Behaviour]) -> None:
@@ -255,38 +279,17 @@ def _where(error: BaseException) -> str:
 
 
 def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome) -> None:
-    graph = plan.graph
-    recorder = world.recorder
-    recorder.lines.append(header_of(graph.data, ordered=True))
-    for _ in range(graph.data.managers):
-        world.spawn(MANAGER)
-    for _ in range(graph.data.frontend.replicas):
-        world.spawn(FRONTEND)
-    for op in graph.data.operators:
-        for _ in range(1 + op.backups if op.stateful else op.slots):
-            world.spawn(op.name)
-        for _ in range(op.hot_standbys):
-            world.spawn(op.name)
-    slowest = max(behaviour.preload_s for behaviour in plan.behaviours.values())
-    if plan.wait_first:
-        while not converged(world):
-            if world.now > limits.ready_after_s + 2 * slowest:
-                raise Broken(
-                    "I7", f"a fresh graph is not ready after {world.now:.1f} s: {what_is_open(world)}"
-                )
-            world.run(world.now + 0.05)
-    else:
-        world.run(0.25)
+    scene = SCENES.get(spec.fault, NO_SCENE)
+    lines = world.recorder.lines
+    lines.append(header_of(plan.graph.data, ordered=True))
+    _spawn_all(world)
+    _begin(world, plan)
     start = world.now
-    scene = SCENES.get(spec.fault)
-    answers_s = None if scene is None else scene.answers_s
     world.replaced_s = plan.replaced_s
-    recorder.lines.append(FaultLine(what="faults begin", at=start))
-    scene = SCENES.get(spec.fault)
-    delay_s = 0.0 if scene is None else scene.calls_from_s
+    lines.append(FaultLine(what="faults begin", at=start))
     for call in plan.calls:
         if call.number not in spec.drop_calls:
-            world.at(start + call.at + delay_s, Client(world, call).start)
+            world.at(start + call.at + scene.calls_from_s, Client(world, call).start)
     faults.plan(
         [
             replace(fault, at=start + fault.at)
@@ -294,42 +297,76 @@ def _run(spec: Spec, plan: Plan, world: World, faults: Faults, outcome: Outcome)
             if number not in spec.drop_faults
         ]
     )
-    world.run(start + delay_s + plan.span_s + 0.35)
+    world.run(start + scene.calls_from_s + plan.span_s + 0.35)
     world.healing = True
     faults.heal_all()
-    recorder.lines.append(HealLine(what="all", at=world.now))
-    healed = world.now
-    whole_s = limits.converge_after_s if scene is None else scene.whole_s
+    lines.append(HealLine(what="all", at=world.now))
+    _settle(world, plan, scene, outcome)
+    compare_states(world)
+    _check_scene(world, scene)
+    lines.append(final_line(world))
+    report = check(lines)
+    if report.problems or any(is_promised(world, violation) for violation in report.violations):
+        outcome.what = "+".join(sorted(report.broken)) or "history"
+        outcome.message = report.render()
+
+
+def _spawn_all(world: World) -> None:
+    data = world.graph.data
+    for _ in range(data.managers):
+        world.spawn(MANAGER)
+    for _ in range(data.frontend.replicas):
+        world.spawn(FRONTEND)
+    for op in data.operators:
+        for _ in range((1 + op.backups if op.stateful else op.slots) + op.hot_standbys):
+            world.spawn(op.name)
+
+
+def _begin(world: World, plan: Plan) -> None:
+    """Run until the graph is ready, or only for a moment. Raises Broken."""
+    if not plan.wait_first:
+        world.run(0.25)
+        return
+    ready_s = limits.ready_after_s + 2 * plan.preload_s
+    while not converged(world):
+        if world.now > ready_s:
+            raise Broken("I7", f"a fresh graph is not ready after {world.now:.1f} s: {what_is_open(world)}")
+        world.run(world.now + 0.05)
+
+
+def _settle(world: World, plan: Plan, scene: Scenario, outcome: Outcome) -> None:
+    """Run until every request is complete and everything protected, and has been for a while. Raises Broken
+    if that takes longer than the mechanisms promise."""
+    healed = since = world.now
+    whole_s = scene.whole_s
     if any(call.poison for call in plan.calls):
         whole_s = max(whole_s, limits.poison_recovers_s)
-    settles_s = whole_s if scene is None or scene.settles_s is None else scene.settles_s
-    since = world.now
+    settles_s = whole_s if scene.settles_s is None else scene.settles_s
+    preload_s = plan.preload_s
     while world.now < since + limits.settle_s:
         world.run(world.now + 0.1)
-        if answers_s is not None:
-            answered(world, answers_s)
+        if scene.answers_s is not None:
+            answered(world, scene.answers_s)
         if not served(world):
             outcome.served_s = world.now - healed
         if not converged(world):
             since = world.now
             outcome.whole_s = world.now - healed
-            allowed_s = (settles_s if not served(world) else whole_s) + limits.preloads_max * slowest
+            allowed_s = (settles_s if not served(world) else whole_s) + limits.preloads_max * preload_s
             allowed_s += limits.replacements_max * world.replaced_s
             if world.now > healed + allowed_s:
                 raise Broken("I7", f"{allowed_s} s after the last fault: {what_is_open(world)}")
-    compare_states(world)
-    if scene is not None and scene.once:
+
+
+def _check_scene(world: World, scene: Scenario) -> None:
+    """What a scene promises beyond the invariants. Raises Broken."""
+    if scene.once:
         nothing_twice(world)
-    if scene is not None and scene.epochs is not None:
+    if scene.epochs is not None:
         not_to_and_fro(world, scene.epochs)
-    if scene is not None and scene.keeps:
+    if scene.keeps:
         nothing_given_up(world)
-    if scene is not None and scene.replaced is not None:
+    if scene.replaced is not None:
         nobody_replaced_for_being_slow(world, scene.replaced)
-    if scene is not None and scene.calls is not None:
+    if scene.calls is not None:
         flat(world)
-    recorder.lines.append(final_line(world))
-    report = check(recorder.lines)
-    if report.problems or any(is_promised(world, violation) for violation in report.violations):
-        outcome.what = "+".join(sorted(report.broken)) or "history"
-        outcome.message = report.render()
