@@ -149,7 +149,7 @@ class Engine:
         except Abandoned:
             self.state.discard_gradients()
             return RunResult(None, False, "abandoned", abandoned=True)
-        except Exception as error:  # noqa: BLE001 - model code may raise anything; it becomes the batch's error
+        except Exception as error:  # noqa: BLE001 - model code may raise anything
             traceback.print_exc()
             # Gradients may stem from the compute stage: then no image is loaded that would undo them.
             self.state.discard_gradients()

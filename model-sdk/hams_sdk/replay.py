@@ -45,7 +45,8 @@ def save_batches(path: Path, spec: OperatorSpec, batches: list[BatchInputs]) -> 
                 {"id": unit.id, "rows": unit.rows, "shapes": shapes, "parameters": dict(unit.parameters)}
             )
     with path.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes no names that are no identifiers
+        # numpy's stub takes no names that are no identifiers.
+        np.savez(file, **arrays)  # type: ignore[arg-type]
     return index
 
 

@@ -131,7 +131,7 @@ class _Server:
             unknown = engine.warm_up()
             if unknown is not None:
                 sys.stderr.write(f"hams-model: {unknown}\n")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - importing and initialising run the model's code, which may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's code may raise anything
             traceback.print_exc()
             self._status = 1
             run.send(Kind.INIT_FAILED, message=describe(error))

@@ -1,5 +1,5 @@
-"""What a ServiceGraph says, as typed objects: parse, default, validate, compile. Pure but for `load`, which reads one
-file.
+"""What a ServiceGraph says, as typed objects: parse, default, validate, compile. Pure but for `load`, which
+reads one file.
 
     load("graph.yaml")          a file -> Graph, or InvalidGraph with every problem at once
     load_text(text)             the same for text

@@ -4,8 +4,8 @@ This is the one answer behind `hams status`, the conditions of a ServiceGraph, t
 change to another shape. It is pure: the graph, the topology that etcd holds and what is seen of the instances
 go in. The places that show it differ in how they see instances, and in what they add of their own.
 
-Invariant: a graph lacks nothing of `READY` exactly if every state has a primary that serves it, and every slot
-an owner that serves it.
+Invariant: a graph lacks nothing of `READY` exactly if every state has a primary that serves it, and every
+slot an owner that serves it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -105,7 +105,8 @@ def _unprotected(graph: Graph, topology: Topology, serving: Serving) -> Iterator
         for shard in graph.shard_names:
             if few := too_few_copies(graph, topology, shard):
                 yield Lack(REDUNDANT, shard, DEGRADED, few)
-        # Last, as the sets above name what is missing better: a backup counts as in sync until it is replaced.
+        # Last, as the sets above name what is missing better: a backup counts as in sync until it is
+        # replaced.
         for replica_set in topology.sets:
             for member in replica_set.members:
                 if not serving.takes_part(member):

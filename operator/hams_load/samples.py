@@ -22,7 +22,7 @@ _VARIABLE_DIM = 4
 
 
 def samples(graph: Graph, file: Path, data: Path | None) -> Iterator[tuple[Tensor, ...]]:
-    """Requests without end, one after another. Raises BadData: if already the first one cannot be had, now."""
+    """Requests without end, one after another. Raises BadData, at once if the first one cannot be had."""
     arrays = from_npz(data) if data is not None else from_module(graph, file)
     requests = _requests(graph, generated(graph) if arrays is None else arrays)
     return itertools.chain((next(requests),), requests)

@@ -260,7 +260,8 @@ class Faults:
             managers = sorted(
                 (node for node in world.living() if node.of == MANAGER), key=lambda node: node.id
             )
-            return next((node for node in managers if node.machine.leader), managers[0] if managers else None)  # type: ignore[attr-defined]
+            leaders = (node for node in managers if node.machine.leader)  # type: ignore[attr-defined]
+            return next(leaders, managers[0] if managers else None)
         kind, _, of = role.partition(":")
         topology = world.etcd.topology
         sets = [

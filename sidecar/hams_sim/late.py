@@ -317,7 +317,8 @@ def told_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def early_ask(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A backup dies, and its replacement hears that it is named before its primary does: it asks too early."""
+    """A backup dies, and its replacement hears that it is named before its primary does: it asks too
+    early."""
     op = stateful(rng, graph)
     at = rng.uniform(0, span / 4)
     return [
@@ -330,8 +331,8 @@ def early_ask(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def replaced_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """Models downstream die, so their requests run alone; meanwhile upstream fails over, and downstream goes back
-    with all its instances alive."""
+    """Models downstream die, so their requests run alone; meanwhile upstream fails over, and downstream goes
+    back with all its instances alive."""
     up, down = first(graph), last(graph)
     at = rng.uniform(0, span / 4)
     dies = sorted(at + rng.uniform(0.02, span) for _ in range(4))
@@ -344,8 +345,8 @@ def replaced_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def silent_primary(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The owner of a fan-out dies between two deliveries. Who received the first leads a set; its answer to
-    the successor is lost. Its follower answers, gets the record of what its leader made of the value, and takes
-    over: that one dies before the successor has heard from it."""
+    the successor is lost. Its follower answers, gets the record of what its leader made of the value, and
+    takes over: that one dies before the successor has heard from it."""
     op = fan_out(graph)
     holders = [name for name in op.targets if name in SINKS or graph.operators[name].stateful]
     taker = rng.choice(holders)
@@ -390,8 +391,8 @@ def kill_successor(at: float, op: str, count: int) -> Fault:
 
 
 def adopted_orphan(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """The successor of a fan-out takes a value over from a receiver. What that stems from is an orphan soon, or
-    is already, unknown to who tells it."""
+    """The successor of a fan-out takes a value over from a receiver. What that stems from is an orphan soon,
+    or is already, unknown to who tells it."""
     op, up = fan_out(graph), first(graph)
     at = rng.uniform(0.05, span)
     faults = [
@@ -433,8 +434,8 @@ def copied_inputs(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 def handed_slot(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """A fan-out's receiver hands a slot over with what it has not executed; the owner of the fan-out dies
-    before it has sent that to the successor, and so does whoever has passed the value on. Who has handed the slot
-    over is left to tell."""
+    before it has sent that to the successor, and so does whoever has passed the value on. Who has handed the
+    slot over is left to tell."""
     op = fan_out(graph)
     plain = [name for name in op.targets if name not in SINKS and not graph.operators[name].stateful]
     holder = rng.choice(plain)
@@ -547,8 +548,8 @@ def all_hang(rng: Random, graph: Graph, span: float) -> list[Fault]:
 
 
 def handed_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
-    """A primary hands its set over and is cut off before it hears of that. Its successor drops it, and managers
-    name it joiner."""
+    """A primary hands its set over and is cut off before it hears of that. Its successor drops it, and
+    managers name it joiner."""
     op = stateful(rng, graph)
     at = rng.uniform(0.1, span)
     cut = Fault(

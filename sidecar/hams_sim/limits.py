@@ -37,8 +37,8 @@ settle_s = 0.6
 """A converged graph runs on this long before its states are compared: notices are on their way."""
 
 joins_s = instance_up_s + etcd_timeout_s + 2 * core.propose_retry_s + core.resend_after_s + settle_s
-"""A fresh instance is up, named and in sync within this long, where the death of the one before is known at once. A
-joiner that has to ask a second time, `copy_again_after_s` later, takes longer."""
+"""A fresh instance is up, named and in sync within this long, where the death of the one before is known at
+once. A joiner that has to ask a second time, `copy_again_after_s` later, takes longer."""
 
 entries_held_max = 100
 """A machine holds no more entries than this in any of its containers once everything is complete, however

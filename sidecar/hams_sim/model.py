@@ -276,7 +276,14 @@ class SimModel:
             unreadable = None
             if behaviour.unreadable and rng.random() < behaviour.unreadable:
                 unreadable = world.unreadable(rng.choice(("all", "some")), unit.unit.request)
-            payload = SimPayload(op.name, unit.unit, nonce, parents, poison, unreadable=unreadable)  # type: ignore[arg-type]
+            payload = SimPayload(
+                op.name,
+                unit.unit,
+                nonce,
+                parents,  # type: ignore[arg-type]
+                poison,
+                unreadable=unreadable,
+            )
             entries.append((unit.unit, nonce))
             if not updated:
                 world.unwritten.add((op.name, unit.unit))

@@ -85,13 +85,13 @@ class Recorder:
         self.told.update((node.id, token.value_id) for token in answer.tokens if token.kind is not Kind.SKIP)
 
     def fan_out_again(self, node: "Node", op: str, unit: UnitId) -> None:
-        """Note a request for which a fan-out's value is gone, when the successor `node` executes, or passes on a
-        skip of its own.
+        """Note a request for which a fan-out's value is gone, when the successor `node` executes, or passes
+        on a skip of its own.
 
         Section 4 does not promise one value if an owner dies together with every receiver of its first one,
         before they were asked. A receiver that lives can tell, and so can whoever holds a record that was
-        made from the value; a successor that was told has no excuse. What nobody has received is seen by nobody:
-        its owner's late messages are fenced. Who got a skip of it cannot give the value back.
+        made from the value; a successor that was told has no excuse. What nobody has received is seen by
+        nobody: its owner's late messages are fenced. Who got a skip of it cannot give the value back.
         """
         world = self.world
         for value in self.fan_values.get((op, unit), ()):

@@ -259,7 +259,7 @@ def simulate(spec: Spec, trace: object = None) -> Outcome:
         outcome.what, outcome.message = broken.what, f"at {world.now:.4f} s: {broken}"
     except AssertionError as error:
         outcome.what, outcome.message = "core", f"at {world.now:.4f} s: {_where(error)}"
-    except Exception as error:  # noqa: BLE001 - whatever the core raises is a finding, and the next history runs on
+    except Exception as error:  # noqa: BLE001 - whatever the core raises is a finding
         outcome.what, outcome.message = "core", f"at {world.now:.4f} s: {_where(error)}"
     outcome.calls = len(plan.calls)
     outcome.events = world.events

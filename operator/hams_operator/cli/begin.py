@@ -69,11 +69,13 @@ def meaning(description: Description) -> str:
         )
     lines += [
         "",
-        f"  {description.frontends} frontends with {description.shards} shards, {description.managers} managers",
+        f"  {description.frontends} frontends with {description.shards} shards, "
+        f"{description.managers} managers",
     ]
     lines.append(
-        f"  {description.processes} processes on this machine, about {_mib(description.memory_bytes)} without the models,"
-        f" at most {_mib(description.memory_bytes_max)} with open requests and kept replies"
+        f"  {description.processes} processes on this machine, about {_mib(description.memory_bytes)} "
+        f"without the models, at most {_mib(description.memory_bytes_max)} with open requests and kept "
+        "replies"
     )
     lines += [f"  note: {note}" for note in description.notes]
     return "\n".join(lines) + "\n"

@@ -85,13 +85,19 @@ async def with_progress(
     aside: Callable[[], Awaitable[None]] | None = None,
 ) -> Tally:
     """Run traffic behind a progress bar, if stderr is a terminal; `aside` runs beside it."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - not for JSON
+    # Not for JSON.
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     terminal = console(stderr=True)
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn(), console=terminal, transient=True,
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[told]}"),
+        TimeElapsedColumn(),
+        console=terminal,
+        transient=True,
         disable=not (shown and terminal.is_terminal),
-    )  # fmt: skip
+    )
     with bar:
         row = bar.add_task(what, total=count, told="")
 

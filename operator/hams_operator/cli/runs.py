@@ -36,8 +36,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Where a graph's endpoint answers requests from this machine, and the folder of its history if it records
-    one."""
+    """Where a graph's endpoint answers requests from this machine, and the folder of its history if it
+    records one."""
 
     url: str
     history: str | None = None

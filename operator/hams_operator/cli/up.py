@@ -57,8 +57,8 @@ def up(
     before = GraphHome(graph.data.name).read()
     if before is not None:
         complain(
-            f'graph "{before.graph}" runs already: {before.url}, process {before.pid}. End it with: hams down '
-            f"--graph {before.graph}"
+            f'graph "{before.graph}" runs already: {before.url}, process {before.pid}. End it with: '
+            f"hams down --graph {before.graph}"
         )
     if restore:
         _say_what_is_restored(graph, file)

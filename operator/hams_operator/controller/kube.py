@@ -443,7 +443,9 @@ async def client_of(context: str | None = None) -> KubeClient:
         elif not _some_exists(files):
             raise NoCluster(f"no cluster to talk to: there is no kubeconfig {files}")
         else:
-            loader = await config.load_kube_config(files, context, configuration)  # type: ignore[no-untyped-call]
+            loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+                files, context, configuration
+            )
         client = ApiClient(configuration)
     except ConfigException as error:
         raise NoCluster(f"no cluster to talk to: {error}") from None

@@ -294,8 +294,8 @@ def _pod(
 
 
 def _spread(labels: dict[str, str]) -> Json:
-    """Fields of a pod's spec that keep pods with these labels on different nodes and in different zones, where
-    that is possible."""
+    """Fields of a pod's spec that put pods with these labels on different nodes and in different zones, if
+    possible."""
     return {
         "affinity": {
             "podAntiAffinity": {

@@ -121,7 +121,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     # ---- the connection
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
+    # uvicorn narrows the type of `transport` as well.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(
             high=0

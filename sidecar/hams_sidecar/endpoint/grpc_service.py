@@ -315,7 +315,8 @@ def _pool() -> DescriptorPool:
     `generate_open_inference.sh`)."""
     pool = DescriptorPool()
     for file in (pb.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
-        pool.AddSerializedFile(file.serialized_pb)  # type: ignore[no-untyped-call]  # missing in types-protobuf
+        # types-protobuf lacks it.
+        pool.AddSerializedFile(file.serialized_pb)  # type: ignore[no-untyped-call]
     return pool
 
 

@@ -28,8 +28,10 @@ _ERRORS = {
 
 _ABOUT = """Runs one request through the graph. Its tensors share their first dimension, the rows.
 
-With an `Idempotency-Key` it takes effect once and has one reply, however often it is sent and whatever fails in between.
-Tensors may be JSON (flat or nested) or, behind the JSON, binary: then `Inference-Header-Content-Length` gives the size of the JSON part.
+With an `Idempotency-Key` it takes effect once and has one reply, however often it is sent and whatever \
+fails in between.
+Tensors may be JSON (flat or nested) or, behind the JSON, binary: then `Inference-Header-Content-Length` \
+gives the size of the JSON part.
 
 Inputs: {inputs}
 

@@ -118,7 +118,8 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "death-unheard": Mutant(
-        "a shard's owner does not hear that the connection to a follower broke, and a timer of seconds drops it",
+        "a shard's owner does not hear that the connection to a follower broke, and a timer of seconds drops "
+        "it",
         "6",
         (
             Edit(
@@ -276,7 +277,8 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "progress-forgotten": Mutant(
-        "a shard's owner drops a follower that acknowledges all along, as one entry was once not acknowledged",
+        "a shard's owner drops a follower that acknowledges all along, as one entry was once not "
+        "acknowledged",
         "2",
         (
             Edit(

@@ -147,7 +147,8 @@ FIRST_FOR: dict[str, Spec] = {
     "durable-version-dropped": Spec(130052, "single", "uneven"),
     "late-replacement-not-awaited": Spec(711737, "router", "mixed"),
 }
-"""The history of the corpus that found a rare mutant, while it was how the core was written. It is run first."""
+"""The history of the corpus that found a rare mutant, while it was how the core was written. It is run
+first."""
 
 HISTORIES_FOR: dict[str, int] = {
     "durable-when-tainted": 600,

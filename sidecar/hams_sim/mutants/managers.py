@@ -4,7 +4,8 @@ from hams_sim.mutants.mutant import Edit, Mutant
 
 MUTANTS: dict[str, Mutant] = {
     "begins-again-unasked": Mutant(
-        "a lost state begins again as its model makes it though no frontend was asked whether it had a request",
+        "a lost state begins again as its model makes it though no frontend was asked whether it had a "
+        "request",
         "7.2",
         (Edit("recovery.losses", "Losses._is_untouched", "return self._logs.are_empty", "return True"),),
     ),
@@ -250,9 +251,10 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "recovery.attempt",
                 "Attempt._is_safe",
-                "return all(self._is_decided(dep.op) and dep.seq <= self._moves[dep.op].end for dep in item.deps)",
-                "return not any(self._is_decided(dep.op) and dep.seq > self._moves[dep.op].end for dep in item.deps)\n"
-                "return all(self._is_decided(dep.op) and dep.seq <= self._moves[dep.op].end for dep in item.deps)",
+                "return all("
+                "self._is_decided(dep.op) and dep.seq <= self._moves[dep.op].end for dep in item.deps)",
+                "return not any("
+                "self._is_decided(dep.op) and dep.seq > self._moves[dep.op].end for dep in item.deps)",
             ),
         ),
     ),

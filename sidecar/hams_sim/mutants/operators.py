@@ -34,7 +34,9 @@ MUTANTS: dict[str, Mutant] = {
                 "stateless",
                 "StatelessMachine._adopt",
                 "skip = Token(",
-                "from dataclasses import replace\n\ntoken = replace(token, value_id=self.new_value_id())\nskip = Token(",
+                "from dataclasses import replace\n\n"
+                "token = replace(token, value_id=self.new_value_id())\n"
+                "skip = Token(",
             ),
         ),
     ),
@@ -46,9 +48,9 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 "poison",
                 "Attempts.tick",
-                "return [effect for word in self._open.values() if now >= word.due for effect in self._say(word, now)]",
-                "return []\n"
-                "return [effect for word in self._open.values() if now >= word.due for effect in self._say(word, now)]",
+                "return [effect for word in self._open.values() "
+                "if now >= word.due for effect in self._say(word, now)]",
+                "return []",
             ),
             Edit("poison", "Attempts.deadline", "if not self._open:\n    return FOREVER", "return FOREVER"),
         ),

@@ -214,7 +214,9 @@ MUTANTS: dict[str, Mutant] = {
                 "Followers.applied_by_all",
                 "applied = [follower.applied for follower in self.all.values() if follower.ack]",
                 "applied = [\n"
-                "    follower.applied for follower in self.all.values() if follower.ack and not follower.keeper\n"
+                "    follower.applied\n"
+                "    for follower in self.all.values()\n"
+                "    if follower.ack and not follower.keeper\n"
                 "]",
             ),
         ),

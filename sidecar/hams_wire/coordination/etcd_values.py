@@ -19,9 +19,11 @@ def entry_of(value: pb.KeyValue) -> KeyValue:
 def changes_of(events: Iterable[pb.Event]) -> list[Put | Deleted]:
     """Events of a watch, in etcd's order."""
     return [
-        Put(entry_of(event.kv)) if event.type == pb.Event.PUT else Deleted(_text(event.kv.key), event.kv.mod_revision)
+        Put(entry_of(event.kv))
+        if event.type == pb.Event.PUT
+        else Deleted(_text(event.kv.key), event.kv.mod_revision)
         for event in events
-    ]  # fmt: skip
+    ]
 
 
 def range_of(prefix: str) -> tuple[bytes, bytes]:
@@ -37,12 +39,17 @@ def transaction(compares: Sequence[Compare], operations: Sequence[Operation]) ->
     """All operations if all comparisons hold; otherwise the compared keys are read."""
     return pb.TxnRequest(
         compare=[
-            pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=key_bytes(item.key), mod_revision=item.mod_revision)
+            pb.Compare(
+                result=pb.Compare.EQUAL,
+                target=pb.Compare.MOD,
+                key=key_bytes(item.key),
+                mod_revision=item.mod_revision,
+            )
             for item in compares
         ],
         success=[_request(operation) for operation in operations],
         failure=[pb.RequestOp(request_range=pb.RangeRequest(key=key_bytes(item.key))) for item in compares],
-    )  # fmt: skip
+    )
 
 
 def found_instead(response: pb.TxnResponse) -> list[KeyValue | None]:
