@@ -45,12 +45,12 @@ def page(text: str) -> str:
 
 def tables() -> str:
     """One table per object of the file, depth first."""
-    return "\n".join(_table("spec", rs.Spec))
+    return "\n".join(_table("spec", rs.GraphSpec))
 
 
 def paths() -> list[str]:
     """Every field as a path, such as `spec.operators[].batch.maxRows`."""
-    return [row[0] for row in _rows("spec", rs.Spec, deep=True)]
+    return [row[0] for row in _rows("spec", rs.GraphSpec, deep=True)]
 
 
 def _table(path: str, cls: type) -> list[str]:
@@ -106,7 +106,7 @@ def _value(rule: object) -> str:
             return f"memory, {fields.quantity(rule.least)} to {fields.quantity(rule.most)}"
         case fields.Flag():
             return "`true` or `false`"
-        case fields.Choice():
+        case fields.OneOf():
             return ", ".join(
                 f"`{option.value}`" for option in rule.options if option.value not in rule.remarks
             )
@@ -121,7 +121,7 @@ def _value(rule: object) -> str:
             return "object"
         case fields.Text():
             return rule.what.replace("|", "\\|")
-        case rs.Shape():
+        case rs.RowShape():
             return f"list of sizes, {rs.shape_dims_max} at most"
         case rs.Sources():
             return "text, or list of texts"

@@ -70,7 +70,7 @@ class Notes:
         return path in self._above
 
 
-class Rule(Protocol[T_co]):
+class FieldRule(Protocol[T_co]):
     """Reads one kind of value. `read` notes what is wrong and then returns a stand-in."""
 
     def read(self, value: Plain, path: Path, notes: Notes) -> T_co:
@@ -209,7 +209,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[E]):
+class OneOf(Generic[E]):
     """One of the values of an enumeration. `slips` names the right word for words from elsewhere (`float32`
     for `FP32`)."""
 
@@ -292,7 +292,7 @@ class Pairs:
 class Many(Generic[T]):
     """A list of `least` to `most` items; `what` names one of them."""
 
-    item: Rule[T]
+    item: FieldRule[T]
     what: str
     least: int = 0
     most: int = list_items_max
@@ -340,7 +340,7 @@ class Given:
     CRD)."""
 
     key: str
-    rule: Rule[object]
+    rule: FieldRule[object]
     about: str
     required: bool
     default: object
@@ -350,7 +350,9 @@ class _Required(enum.Enum):
     REQUIRED = 0
 
 
-def field_of(rule: Rule[T], *, about: str, key: str = "", default: T | _Required = _Required.REQUIRED) -> T:
+def field_of(
+    rule: FieldRule[T], *, about: str, key: str = "", default: T | _Required = _Required.REQUIRED
+) -> T:
     """Declares a field of a `part`. Without `default` the field must be given; `key` if it is not the
     camel-cased name."""
     required = isinstance(default, _Required)

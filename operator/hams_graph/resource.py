@@ -10,16 +10,16 @@ from typing import cast
 
 from hams_graph.document import Document, Plain
 from hams_graph.fields import (
-    Choice,
     Duration,
+    FieldRule,
     Flag,
     Json,
     Many,
     Notes,
+    OneOf,
     Pairs,
     Part,
     Quantity,
-    Rule,
     Text,
     Whole,
     field_of,
@@ -178,11 +178,11 @@ _ENTRYPOINT = Text(
     'a class as "module:Class"', r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", 256, 1
 )
 _ENV_NAME = Text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", 256, 1)
-_DATATYPE = Choice(Datatype, _SLIPS)
+_DATATYPE = OneOf(Datatype, _SLIPS)
 _BYTES = Quantity(bytes_min, bytes_max)
 
 
-class Shape:
+class RowShape:
     """The shape of one row: a list of sizes, -1 for a variable one. The stand-in is None: unknown."""
 
     def read(self, value: Plain, path: Path, notes: Notes) -> tuple[int, ...]:
@@ -211,7 +211,7 @@ class Shape:
         return tuple(cast(list[int], value))
 
 
-SHAPE = Shape()
+SHAPE = RowShape()
 UNKNOWN_SHAPE = (-2,)
 
 
@@ -253,7 +253,7 @@ class RequestTensor:
 
 
 @part
-class ReplyTensor:
+class ReplyTensorSection:
     """A tensor of the reply."""
 
     name: str = field_of(TENSOR_NAME, about="name of the tensor in the reply")
@@ -261,7 +261,7 @@ class ReplyTensor:
         SOURCES, key="from", about='"operator.tensor", or a list of such: the first that has a value'
     )
     lanes: Lanes | None = field_of(
-        cast(Rule[Lanes | None], Choice(Lanes)),
+        cast(FieldRule[Lanes | None], OneOf(Lanes)),
         default=None,
         about="concat: the rows of all lanes behind an Interleave, in the order of its inputs",
     )
@@ -282,7 +282,7 @@ class OutputTensor:
 
 
 @part
-class Input:
+class InputSection:
     """What an operator takes from upstream."""
 
     source: str = field_of(
@@ -316,7 +316,7 @@ class WarmUp:
 
 
 @part
-class Model:
+class ModelSection:
     """How the model is started."""
 
     entrypoint: str = field_of(_ENTRYPOINT, about='the model class, as "module:Class"')
@@ -338,7 +338,7 @@ class Model:
 
 
 @part
-class Batch:
+class BatchSection:
     """How units share a run of the model."""
 
     max_rows: int = field_of(
@@ -359,7 +359,7 @@ class Standby:
 
 
 @part
-class Checkpoint:
+class CheckpointSection:
     """Durable versions on disk, written by a backup."""
 
     every_s: float = field_of(
@@ -379,19 +379,19 @@ class Stateful:
     window: int = field_of(
         Whole(1, window_versions_max), default=4, about="versions that may be executed but not yet durable"
     )
-    checkpoint: Checkpoint | None = field_of(
-        cast(Rule[Checkpoint | None], Part(Checkpoint)),
+    checkpoint: CheckpointSection | None = field_of(
+        cast(FieldRule[CheckpointSection | None], Part(CheckpointSection)),
         default=None,
         about="checkpoints on disk; off by default",
     )
 
 
 @part
-class Feedback:
+class FeedbackSection:
     """An edge back to the request: outputs become a new internal request."""
 
     to: FeedbackTarget = field_of(
-        Choice(FeedbackTarget), default=FeedbackTarget.REQUEST, about="where it leads"
+        OneOf(FeedbackTarget), default=FeedbackTarget.REQUEST, about="where it leads"
     )
     inputs: tuple[tuple[str, str], ...] = field_of(
         Pairs(TENSOR_NAME, TENSOR_NAME), about="request tensor: output of this operator"
@@ -402,19 +402,21 @@ class Feedback:
 
 
 @part
-class Operator:
+class OperatorSection:
     """A vertex of the graph: one model."""
 
     name: str = field_of(DNS_LABEL, about="name, a DNS label")
-    model: Model = field_of(Part(Model), about="how the model is started")
-    inputs: tuple[Input, ...] = field_of(
-        Many(Part(Input, short="from"), "input"),
+    model: ModelSection = field_of(Part(ModelSection), about="how the model is started")
+    inputs: tuple[InputSection, ...] = field_of(
+        Many(Part(InputSection, short="from"), "input"),
         about="what it takes; all inputs from one upstream are one edge",
     )
     outputs: tuple[OutputTensor, ...] = field_of(Many(Part(OutputTensor), "output", 1), about="what it makes")
-    join: Join = field_of(Choice(Join), default=Join.COMBINE, about="how it combines its edges")
+    join: Join = field_of(OneOf(Join), default=Join.COMBINE, about="how it combines its edges")
     stateful: Stateful | None = field_of(
-        cast(Rule[Stateful | None], Part(Stateful)), default=None, about="present if the model keeps state"
+        cast(FieldRule[Stateful | None], Part(Stateful)),
+        default=None,
+        about="present if the model keeps state",
     )
     replicas: int = field_of(
         Whole(1, instances_max), default=1, about="active instances of a stateless operator"
@@ -422,9 +424,13 @@ class Operator:
     standby: Standby = field_of(
         Part(Standby), default=Standby(), about="warmed processes that wait for a role"
     )
-    batch: Batch = field_of(Part(Batch), default=Batch(), about="how requests share a run of the model")
-    feedback: Feedback | None = field_of(
-        cast(Rule[Feedback | None], Part(Feedback)), default=None, about="an edge back to the request"
+    batch: BatchSection = field_of(
+        Part(BatchSection), default=BatchSection(), about="how requests share a run of the model"
+    )
+    feedback: FeedbackSection | None = field_of(
+        cast(FieldRule[FeedbackSection | None], Part(FeedbackSection)),
+        default=None,
+        about="an edge back to the request",
     )
     pod_template: dict[str, Plain] = field_of(
         Json(("metadata", "spec")),
@@ -516,12 +522,12 @@ class Recovery:
         "is an error",
     )
     when_unprotected: WhenUnprotected = field_of(
-        Choice(WhenUnprotected),
+        OneOf(WhenUnprotected),
         default=WhenUnprotected.CONTINUE,
         about="whether a primary without a backup in sync goes on",
     )
     when_lost: WhenLost = field_of(
-        Choice(WhenLost), default=WhenLost.STOP, about="whether a lost state stops the graph or starts over"
+        OneOf(WhenLost), default=WhenLost.STOP, about="whether a lost state stops the graph or starts over"
     )
     evict_after_s: float = field_of(
         Duration(evict_after_min_s, evict_after_max_s),
@@ -530,7 +536,7 @@ class Recovery:
         "Kubernetes says so",
     )
     suspects: Suspects = field_of(
-        Choice(Suspects),
+        OneOf(Suspects),
         default=Suspects.WAIT,
         about="whether a request of which one instance may have died waits where no other instance holds the "
         "state, or runs",
@@ -538,11 +544,11 @@ class Recovery:
 
 
 @part
-class Spec:
+class GraphSpec:
     """What the graph should be."""
 
     mode: Mode = field_of(
-        Choice(
+        OneOf(
             Mode,
             remarks={
                 word: f'mode "{word}" {_LATER}'
@@ -560,11 +566,11 @@ class Spec:
     inputs: tuple[RequestTensor, ...] = field_of(
         Many(Part(RequestTensor), "tensor of a request", 1), about="tensors of a client request"
     )
-    outputs: tuple[ReplyTensor, ...] = field_of(
-        Many(Part(ReplyTensor), "tensor of the reply", 1), about="tensors of the reply"
+    outputs: tuple[ReplyTensorSection, ...] = field_of(
+        Many(Part(ReplyTensorSection), "tensor of the reply", 1), about="tensors of the reply"
     )
-    operators: tuple[Operator, ...] = field_of(
-        Many(Part(Operator), "operator", 1, operators_max), about="the models"
+    operators: tuple[OperatorSection, ...] = field_of(
+        Many(Part(OperatorSection), "operator", 1, operators_max), about="the models"
     )
 
 
@@ -594,7 +600,7 @@ class ServiceGraph:
     name: str = field_of(DNS_LABEL, about="name of the graph")
     namespace: str = field_of(DNS_LABEL, default="", about="namespace, if given")
     uid: str = field_of(Text("text"), default="", about="the resource's uid, if Kubernetes gave one")
-    spec: Spec = field_of(Part(Spec), about="what the graph should be")
+    spec: GraphSpec = field_of(Part(GraphSpec), about="what the graph should be")
 
 
 def read_resource(notes: Notes) -> ServiceGraph:
@@ -628,5 +634,7 @@ def read_resource(notes: Notes) -> ServiceGraph:
         if metadata.get("namespace")
         else "",
         uid=str(metadata.get("uid") or ""),
-        spec=Part(Spec).read(root.get("spec"), ("spec",), notes if "spec" in root else Notes(Document(None))),
+        spec=Part(GraphSpec).read(
+            root.get("spec"), ("spec",), notes if "spec" in root else Notes(Document(None))
+        ),
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from hams_graph import resource as rs
 from hams_graph.fields import Notes, duration, quantity
 from hams_graph.problems import Path, did_you_mean, listed, spell
-from hams_graph.wiring import REQUEST, Taken, TensorType, Wiring, called, operator_path, wire
+from hams_graph.wiring import REQUEST, EdgeTensor, TensorType, Wiring, called, operator_path, wire
 from hams_protocol.graph import FRONTEND, Join, WhenUnprotected
 from hams_protocol.limits import queue_units_max
 
@@ -43,7 +43,7 @@ def check(resource: rs.ServiceGraph, notes: Notes, *, on_kubernetes: bool = Fals
     return wiring
 
 
-def _check_names(spec: rs.Spec, notes: Notes) -> None:
+def _check_names(spec: rs.GraphSpec, notes: Notes) -> None:
     _distinct(notes, ("spec", "inputs"), [item.name for item in spec.inputs])
     _distinct(notes, ("spec", "outputs"), [item.name for item in spec.outputs])
     _distinct(notes, ("spec", "operators"), [item.name for item in spec.operators])
@@ -72,7 +72,7 @@ def _distinct(notes: Notes, path: Path, names: Iterable[str]) -> None:
             )
 
 
-def _check_inputs(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) -> None:
+def _check_inputs(wiring: Wiring, notes: Notes, position: int, op: rs.OperatorSection) -> None:
     path = (*operator_path(position), "inputs")
     if not op.inputs:
         if not notes.problems_at(path):
@@ -80,7 +80,7 @@ def _check_inputs(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) 
         wiring.certain = False
         return
     edges = wiring.edges[position]
-    taken: dict[str, tuple[str, Taken]] = {}
+    taken: dict[str, tuple[str, EdgeTensor]] = {}
     for source, items in edges.items():
         if op.join is not Join.COMBINE:
             taken = {}
@@ -105,7 +105,9 @@ def _check_inputs(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) 
         _check_alike(wiring, notes, path, op.join, edges)
 
 
-def _check_alike(wiring: Wiring, notes: Notes, path: Path, join: Join, edges: dict[str, list[Taken]]) -> None:
+def _check_alike(
+    wiring: Wiring, notes: Notes, path: Path, join: Join, edges: dict[str, list[EdgeTensor]]
+) -> None:
     """Under Interleave and First a run sees one edge, whichever it is: all edges must look the same to the
     model."""
     (first, wanted), *others = edges.items()
@@ -131,7 +133,7 @@ def _check_alike(wiring: Wiring, notes: Notes, path: Path, join: Join, edges: di
                 )
 
 
-def _check_state(spec: rs.Spec, notes: Notes, position: int, op: rs.Operator) -> None:
+def _check_state(spec: rs.GraphSpec, notes: Notes, position: int, op: rs.OperatorSection) -> None:
     path = operator_path(position)
     if op.stateful is None:
         return
@@ -149,7 +151,7 @@ def _check_state(spec: rs.Spec, notes: Notes, position: int, op: rs.Operator) ->
         )
 
 
-def _check_outputs(notes: Notes, position: int, op: rs.Operator) -> None:
+def _check_outputs(notes: Notes, position: int, op: rs.OperatorSection) -> None:
     for number, output in enumerate(op.outputs):
         path = (*operator_path(position), "outputs", number)
         unreadable = notes.any_below(path)
@@ -159,7 +161,7 @@ def _check_outputs(notes: Notes, position: int, op: rs.Operator) -> None:
             )
 
 
-def _check_feedback(wiring: Wiring, notes: Notes, position: int, op: rs.Operator) -> None:
+def _check_feedback(wiring: Wiring, notes: Notes, position: int, op: rs.OperatorSection) -> None:
     if op.feedback is None:
         return
     path = (*operator_path(position), "feedback", "inputs")

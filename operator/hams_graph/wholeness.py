@@ -40,7 +40,7 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class InstancesSeen:
     """What is seen of a graph's instances.
 
     `serves(instance, of)`: whether it serves an operator or shard, as its primary or the owner of a slot;
@@ -55,7 +55,7 @@ class Serving:
     etcd_away: str = ""
 
 
-def wholeness(graph: Graph, topology: Topology, serving: Serving) -> list[Lack]:
+def wholeness(graph: Graph, topology: Topology, serving: InstancesSeen) -> list[Lack]:
     """All that a graph lacks: first what keeps it from answering, then what the next failure may cost."""
     return [*unserved(graph, topology, serving.serves), *_unprotected(graph, topology, serving)]
 
@@ -90,7 +90,7 @@ def unserved(graph: Graph, topology: Topology, serves: Callable[[InstanceId, str
                 yield Lack(READY, op.name, "NotServing", f"slot {number} of {op.name} is not served")
 
 
-def _unprotected(graph: Graph, topology: Topology, serving: Serving) -> Iterator[Lack]:
+def _unprotected(graph: Graph, topology: Topology, serving: InstancesSeen) -> Iterator[Lack]:
     """What the next failure may cost, and what the graph asks for no copies of."""
     if serving.etcd_away:
         yield Lack(REDUNDANT, "", "EtcdAway", f"nothing can be moved: {serving.etcd_away}")
@@ -115,7 +115,7 @@ def _unprotected(graph: Graph, topology: Topology, serving: Serving) -> Iterator
         yield Lack(REDUNDANT, "", NOT_ASKED_FOR, wish)
 
 
-def _too_few_owners(op: Operator, topology: Topology, serving: Serving) -> str:
+def _too_few_owners(op: Operator, topology: Topology, serving: InstancesSeen) -> str:
     """Why the next failure would stop more of a stateless operator than it should; "" if it would not."""
     if op.stateful:
         return ""

@@ -39,7 +39,7 @@ class TensorType:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class EdgeTensor:
     """One tensor on an edge: the upstream calls it `tensor`, the model `name`. `position` is the input that
     asked for it."""
 
@@ -56,7 +56,7 @@ class Wiring:
 
     resource: rs.ServiceGraph
     index: dict[str, int] = field(default_factory=dict)
-    edges: list[dict[str, list[Taken]]] = field(default_factory=list)
+    edges: list[dict[str, list[EdgeTensor]]] = field(default_factory=list)
     replies: list[list[tuple[str, str]]] = field(default_factory=list)
     certain: bool = True
     order: list[str] = field(default_factory=list)
@@ -175,7 +175,7 @@ def _no_tensor(wiring: Wiring, source: str, tensor: str) -> str:
     return f'{owner} "{tensor}"' + (did_you_mean(tensor, known) or f"; it has {listed(known, last='and')}")
 
 
-def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, item: rs.Input) -> None:
+def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, item: rs.InputSection) -> None:
     path = (*operator_path(position), "inputs", number)
     if not item.source:
         wiring.certain = False
@@ -189,7 +189,7 @@ def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, ite
     if dot:
         if known and tensor not in known:
             notes.say(path, _no_tensor(wiring, source, tensor))
-        edge.append(Taken(tensor, item.name or tensor, item.optional, number))
+        edge.append(EdgeTensor(tensor, item.name or tensor, item.optional, number))
         return
     if item.name and len(known) != 1:
         example = f"{called(source)}.{next(iter(known), 'x')}"
@@ -198,12 +198,14 @@ def _resolve_input(wiring: Wiring, notes: Notes, position: int, number: int, ite
             f'"as" names one tensor, but "{called(source)}" has {listed(known, last="and")}; write for '
             f"example {{from: {example}, as: {item.name}}}",
         )
-        edge += [Taken(name, name, item.optional, number) for name in known]
+        edge += [EdgeTensor(name, name, item.optional, number) for name in known]
         return
-    edge += [Taken(name, item.name or name, item.optional, number) for name in known]
+    edge += [EdgeTensor(name, item.name or name, item.optional, number) for name in known]
 
 
-def _resolve_reply(wiring: Wiring, notes: Notes, number: int, reply: rs.ReplyTensor) -> list[tuple[str, str]]:
+def _resolve_reply(
+    wiring: Wiring, notes: Notes, number: int, reply: rs.ReplyTensorSection
+) -> list[tuple[str, str]]:
     edges: dict[tuple[str, str], None] = {}
     path: Path = ("spec", "outputs", number, "from")
     several = isinstance(_at(notes, path), list)

@@ -11,12 +11,12 @@ import yaml
 
 from hams_graph import fields, resource
 from hams_graph.fields import (
-    Choice,
     Duration,
     Flag,
     Given,
     Json,
     Many,
+    OneOf,
     Pairs,
     Part,
     Quantity,
@@ -58,7 +58,7 @@ def expected(rule: object) -> Schema:
             if not rule.pattern.startswith(r"[\s\S]"):
                 found["pattern"] = f"^{rule.pattern}$"
             return found
-        case Choice():
+        case OneOf():
             return {"type": "string", "enum": [option.value for option in rule.options]}
         case Json():
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -74,7 +74,7 @@ def expected(rule: object) -> Schema:
             Part() | resource.Sources()
         ):  # text or something else: only a schema without type allows both; the webhook looks inside
             return {"x-kubernetes-preserve-unknown-fields": True}
-        case resource.Shape():
+        case resource.RowShape():
             return {
                 "type": "array",
                 "maxItems": 8,
@@ -113,7 +113,7 @@ def plain(rule: object, value: Any) -> Any:
         fields.quantity(value)
         if isinstance(rule, Quantity)
         else value.value
-        if isinstance(rule, Choice)
+        if isinstance(rule, OneOf)
         else value
     )
 
@@ -145,7 +145,7 @@ def flat(found: Schema, path: str = "spec") -> dict[str, Any]:
 
 
 def test_the_schema_and_the_typed_model_agree_field_by_field() -> None:
-    wanted = flat(expected_object(resource.Spec) | {"description": "what the graph should be"})
+    wanted = flat(expected_object(resource.GraphSpec) | {"description": "what the graph should be"})
     assert flat(plain_schema(SPEC)) == wanted
 
 

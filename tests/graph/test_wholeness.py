@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 
 from hams_graph import load_text
-from hams_graph.wholeness import READY, REDUNDANT, Lack, Serving, copies_wanted, unserved, wholeness, why_not
+from hams_graph.wholeness import (
+    READY,
+    REDUNDANT,
+    InstancesSeen,
+    Lack,
+    copies_wanted,
+    unserved,
+    wholeness,
+    why_not,
+)
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 
@@ -38,9 +47,9 @@ WHOLE = Topology(
 )
 
 
-def seen(*silent: InstanceId, warm: int = 1, away: str = "") -> Serving:
+def seen(*silent: InstanceId, warm: int = 1, away: str = "") -> InstancesSeen:
     """Everybody serves but those who are silent."""
-    return Serving(
+    return InstancesSeen(
         lambda name, _: name not in silent, lambda name: name not in silent, lambda op: warm, etcd_away=away
     )
 
@@ -48,11 +57,11 @@ def seen(*silent: InstanceId, warm: int = 1, away: str = "") -> Serving:
 ALL = seen()
 
 
-def lacks(topology: Topology, serving: Serving = ALL, text: str = TEXT) -> list[Lack]:
+def lacks(topology: Topology, serving: InstancesSeen = ALL, text: str = TEXT) -> list[Lack]:
     return wholeness(load_text(text), topology, serving)
 
 
-def told(topology: Topology, serving: Serving = ALL, text: str = TEXT) -> list[str]:
+def told(topology: Topology, serving: InstancesSeen = ALL, text: str = TEXT) -> list[str]:
     return [lack.message for lack in lacks(topology, serving, text)]
 
 

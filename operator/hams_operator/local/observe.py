@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from hams_graph.wholeness import NOT_ASKED_FOR, READY, REDUNDANT, Serving, wholeness, why_not
+from hams_graph.wholeness import NOT_ASKED_FOR, READY, REDUNDANT, InstancesSeen, wholeness, why_not
 from hams_operator.limits import payload_bytes_max, status_etcd_s, status_probe_again_s, status_probe_s
 from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph
@@ -362,14 +362,17 @@ class Observer:
         ready, redundant = why_not(READY, lacks), why_not(REDUNDANT, lacks)
         if ready is not None and failures:
             ready = failures[0].reason, failures[0].sentence()
-        ready_and_redundant = _condition(READY, ready, "Serving"), _condition(REDUNDANT, redundant, "InSync")
+        ready_and_redundant = (
+            _condition(READY, ready, "Serving"),
+            _condition(REDUNDANT, redundant, "InSync"),
+        )
         waits = awaited(ready_and_redundant)
         if waits is None:
             return (*ready_and_redundant, Condition("Progressing", "False", "Stable", ""))
         return (*ready_and_redundant, Condition("Progressing", "True", "Recovering", waits.message))
 
 
-def serving_of(topology: Topology, answers: Mapping[InstanceId, ProbeAnswer], away: str) -> Serving:
+def serving_of(topology: Topology, answers: Mapping[InstanceId, ProbeAnswer], away: str) -> InstancesSeen:
     """What instances say of themselves; a silent one takes no part."""
 
     def serves(name: InstanceId, of: str) -> bool:
@@ -379,7 +382,7 @@ def serving_of(topology: Topology, answers: Mapping[InstanceId, ProbeAnswer], aw
         roles = (role for answer in answers.values() for role in answer.roles if role.name == op)
         return sum(role.role == "standby" and role.ready for role in roles)
 
-    return Serving(serves, answers.__contains__, warm, away)
+    return InstancesSeen(serves, answers.__contains__, warm, away)
 
 
 def losses_of(graph: Graph, topology: Topology) -> tuple[Loss, ...]:

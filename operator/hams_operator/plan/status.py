@@ -21,8 +21,8 @@ from hams_graph.wholeness import (
     READY,
     REDUNDANT,
     STATE_LOST,
+    InstancesSeen,
     Lack,
-    Serving,
     copies_wanted,
     wholeness,
     why_not,
@@ -198,7 +198,7 @@ class _Seen:
         def warm(op: str) -> int:
             return sum(map(self.serves, self.standbys(op)))
 
-        serving = Serving(serves, self.serves, warm, self.world.etcd_away)
+        serving = InstancesSeen(serves, self.serves, warm, self.world.etcd_away)
         return wholeness(self.graph, self.topology, serving)
 
     def serves(self, instance: InstanceId) -> bool:
