@@ -41,7 +41,7 @@ class InvalidCheckpoint(WireError):
 
 
 @frozen
-class Head:
+class CheckpointHead:
     """What a file says of itself. `sizes` are the bytes of each payload, empty if there is none."""
 
     graph: str
@@ -66,7 +66,7 @@ class CheckpointFolder:
         encoded = codec.encode(copy)
         sizes = tuple(len(view) for view in encoded.views)
         head = msgspec.json.encode(
-            Head(
+            CheckpointHead(
                 self._graph,
                 self._operator,
                 copy.epoch,
@@ -123,7 +123,7 @@ class CheckpointFolder:
                 log.warning("checkpoint skipped: %s", error)
         return None
 
-    def heads(self) -> Iterator[tuple[Path, Head]]:
+    def heads(self) -> Iterator[tuple[Path, CheckpointHead]]:
         """All that are whole, with what they say of themselves, newest first. Blocks."""
         for path in self._files():
             try:
@@ -138,7 +138,7 @@ class CheckpointFolder:
             self.folder.glob(f"*{SUFFIX}"), key=lambda path: (_number(path), path.name), reverse=True
         )
 
-    def _head(self, path: Path) -> Head:
+    def _head(self, path: Path) -> CheckpointHead:
         with path.open("rb") as stream:
             start = stream.read(len(MAGIC) + 8)
             nbytes = int.from_bytes(start[len(MAGIC) :], "big")
@@ -147,7 +147,7 @@ class CheckpointFolder:
             ):
                 raise InvalidCheckpoint(f"{path} is not a checkpoint, or torn")
             try:
-                head = msgspec.json.decode(stream.read(nbytes), type=Head)
+                head = msgspec.json.decode(stream.read(nbytes), type=CheckpointHead)
             except UNDECODABLE as error:
                 raise InvalidCheckpoint(f"{path}: {error}") from None
         whole = len(MAGIC) + 8 + nbytes + head.metadata_nbytes + sum(head.sizes) + DIGEST_BYTES
@@ -159,7 +159,7 @@ class CheckpointFolder:
             )
         return head
 
-    def _read(self, path: Path, head: Head, codec: Codec) -> StateCopy:
+    def _read(self, path: Path, head: CheckpointHead, codec: Codec) -> StateCopy:
         with path.open("rb") as stream:
             stream.seek(len(MAGIC))
             stream.seek(len(MAGIC) + 8 + int.from_bytes(stream.read(8), "big"))
@@ -223,4 +223,4 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-__all__ = ["CheckpointFolder", "Head", "InvalidCheckpoint", "NoRoom", "newest_of"]
+__all__ = ["CheckpointFolder", "CheckpointHead", "InvalidCheckpoint", "NoRoom", "newest_of"]

@@ -14,7 +14,7 @@ from hams_operator.local.etcd import EtcdProcess, Ports, _free_ports, find_etcd
 from hams_wire import errors
 from hams_wire.coordination import ABSENT, etcd_pb2
 from hams_wire.coordination.etcd import EtcdCoordination
-from hams_wire.coordination.etcd_errors import Forgotten, NotReached, classify
+from hams_wire.coordination.etcd_errors import Forgotten, RevisionNotReached, classify
 from hams_wire.coordination.etcd_members import Tls, parse_endpoints
 from hams_wire.coordination.etcd_values import range_of
 from hams_wire.errors import CoordinationError, InvalidCall, Lost
@@ -40,7 +40,7 @@ def answer(code: grpc.StatusCode, details: str) -> CoordinationError:
         (
             grpc.StatusCode.OUT_OF_RANGE,
             "etcdserver: mvcc: required revision is a future revision",
-            NotReached,
+            RevisionNotReached,
         ),
         (
             grpc.StatusCode.UNAVAILABLE,

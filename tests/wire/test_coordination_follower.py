@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hams_wire.coordination import (
-    Backup,
     Delete,
     Deleted,
     Event,
@@ -17,6 +16,7 @@ from hams_wire.coordination import (
     Put,
     Restored,
     Snapshot,
+    StoreBackup,
     Write,
 )
 from hams_wire.coordination.follower import Follower
@@ -137,8 +137,8 @@ async def test_the_events_of_a_watch_rebuild_the_store_and_skip_no_deletion(scri
 
 
 async def perform(
-    step: str, key: str, number: int, store: MemoryStore, client: MemoryCoordination, backup: Backup
-) -> Backup:
+    step: str, key: str, number: int, store: MemoryStore, client: MemoryCoordination, backup: StoreBackup
+) -> StoreBackup:
     operations: dict[str, tuple[Operation, ...]] = {
         "write": (Write(key, b"%d" % number),),
         "delete": (Delete(key),),

@@ -30,7 +30,7 @@ from hams_wire.peers import frames
 from hams_wire.peers.codec import CODES, Codec
 from hams_wire.peers.errors import BadFrame, NoRoom
 from hams_wire.peers.inbox import Inbox
-from hams_wire.peers.outbox import Outbox
+from hams_wire.peers.outbox import SendQueue
 from hams_wire.peers.payload import HeapFactory, HeapPayload, HeapRoom, TensorInfo, Unreadable
 
 MIB = 1 << 20
@@ -86,7 +86,7 @@ class Line:
             view = view[count:]
 
 
-def drained(outbox: Outbox) -> bytes:
+def drained(outbox: SendQueue) -> bytes:
     found = []
     while outbox:
         found += outbox.take()
@@ -95,7 +95,7 @@ def drained(outbox: Outbox) -> bytes:
 
 def wire(*messages: Message) -> bytes:
     """The bytes of messages, in the order in which an outbox lets them leave."""
-    codec, outbox = Codec(HeapFactory()), Outbox()
+    codec, outbox = Codec(HeapFactory()), SendQueue()
     for message in messages:
         assert outbox.push(codec.encode(message))
     return drained(outbox)
@@ -183,7 +183,7 @@ def test_payload_bytes_go_straight_into_their_room() -> None:
 
 
 def test_a_notice_overtakes_a_record_of_100_MB() -> None:
-    codec, outbox, line = Codec(HeapFactory()), Outbox(), Line()
+    codec, outbox, line = Codec(HeapFactory()), SendQueue(), Line()
     large = HeapPayload((), memoryview(bytearray(100 * MIB)))
     outbox.push(codec.encode(record(1, large)))
     line.feed(b"".join(outbox.take()))
@@ -195,7 +195,7 @@ def test_a_notice_overtakes_a_record_of_100_MB() -> None:
 
 
 def test_neither_records_nor_tokens_wait_for_each_other() -> None:
-    codec, outbox, line = Codec(HeapFactory()), Outbox(), Line()
+    codec, outbox, line = Codec(HeapFactory()), SendQueue(), Line()
     for n in range(20):
         outbox.push(codec.encode(token(n, heap(MIB))))
     outbox.push(codec.encode(record(1, heap(4 * MIB))))
@@ -230,7 +230,7 @@ def test_each_lane_keeps_its_order() -> None:
 
 
 def test_endless_acknowledgements_do_not_starve_records() -> None:
-    codec, outbox, line = Codec(HeapFactory()), Outbox(), Line()
+    codec, outbox, line = Codec(HeapFactory()), SendQueue(), Line()
     outbox.push(codec.encode(record(1, heap(100))))
     urgent = codec.encode(Completion(((0, 5, tuple(range(10, 300_000))),)))
     for _ in range(3):
@@ -241,7 +241,7 @@ def test_endless_acknowledgements_do_not_starve_records() -> None:
 
 
 def test_small_messages_of_one_step_are_one_piece() -> None:
-    codec, outbox = Codec(HeapFactory()), Outbox()
+    codec, outbox = Codec(HeapFactory()), SendQueue()
     for n in range(20):
         outbox.push(codec.encode(token(n, heap(100))))
         outbox.push(codec.encode(RecordAck("p", 1, n, n)))
@@ -250,7 +250,7 @@ def test_small_messages_of_one_step_are_one_piece() -> None:
 
 
 def test_large_payloads_are_not_copied_on_the_way_out() -> None:
-    codec, outbox = Codec(HeapFactory()), Outbox()
+    codec, outbox = Codec(HeapFactory()), SendQueue()
     payload = heap(MIB)
     outbox.push(codec.encode(record(1, payload)))
     large = [piece for piece in outbox.take() if len(piece) > limits.join_bytes_max]
@@ -261,7 +261,7 @@ def test_large_payloads_are_not_copied_on_the_way_out() -> None:
 
 
 def test_I6_a_lane_over_its_bound_takes_no_more_and_the_others_do() -> None:
-    codec, outbox = Codec(HeapFactory()), Outbox()
+    codec, outbox = Codec(HeapFactory()), SendQueue()
     size = limits.lane_bytes_max // 4
     memory = memoryview(bytearray(size))
     taken = [outbox.push(codec.encode(token(n, HeapPayload((), memory)))) for n in range(6)]
@@ -273,7 +273,7 @@ def test_I6_a_lane_over_its_bound_takes_no_more_and_the_others_do() -> None:
 
 
 def test_I6_one_message_fits_however_large() -> None:
-    codec, outbox = Codec(HeapFactory()), Outbox()
+    codec, outbox = Codec(HeapFactory()), SendQueue()
     huge = HeapPayload((), memoryview(bytearray(limits.lane_bytes_max + 1)))
     assert outbox.push(codec.encode(record(1, huge)))
     assert not outbox.push(codec.encode(record(2, HeapPayload((), memoryview(b"x")))))
@@ -281,13 +281,13 @@ def test_I6_one_message_fits_however_large() -> None:
 
 def test_I6_the_number_of_messages_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "lane_messages_max", 10)
-    codec, outbox = Codec(HeapFactory()), Outbox()
+    codec, outbox = Codec(HeapFactory()), SendQueue()
     taken = [outbox.push(codec.encode(LogAck(0, 1, n))) for n in range(12)]
     assert taken == [True] * 10 + [False] * 2
 
 
 def test_a_large_message_that_still_waits_is_not_queued_again() -> None:
-    codec, outbox = Codec(HeapFactory()), Outbox()
+    codec, outbox = Codec(HeapFactory()), SendQueue()
     large, other = heap(limits.dedupe_bytes_min), heap(limits.dedupe_bytes_min)
     assert outbox.push(codec.encode(record(1, large)))
     assert not outbox.push(codec.encode(record(1, large)))
@@ -299,7 +299,7 @@ def test_a_large_message_that_still_waits_is_not_queued_again() -> None:
 
 
 def test_bytes_are_counted_exactly() -> None:
-    codec, outbox = Codec(HeapFactory()), Outbox()
+    codec, outbox = Codec(HeapFactory()), SendQueue()
     rng = random.Random(5)
     for n in range(300):
         outbox.push(

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from hams_graph.wholeness import READY, STATE_LOST
 from hams_operator import limits
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
-from hams_operator.cli.cluster import Cluster, Found, instances_of, status_of
+from hams_operator.cli.cluster import Cluster, ClusterGraph, instances_of, status_of
 from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeError
 from hams_operator.local.observe import InstanceStatus, awaited
 from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
@@ -85,7 +85,7 @@ class LiveRun:
 
     # -- looking ---------------------------------------------------------------------------------------------
 
-    def _look(self) -> Found:
+    def _look(self) -> ClusterGraph:
         return self._there.do(self._cluster.find(self._graph))
 
     def _kube(self, work: Coroutine[Any, Any, T]) -> T:
@@ -351,12 +351,12 @@ def condition(item: Json, kind: str) -> Mapping[str, str]:
     return next((one for one in conditions if one["type"] == kind), {})
 
 
-def holders(seen: Found, *roles: str) -> list[InstanceStatus]:
+def holders(seen: ClusterGraph, *roles: str) -> list[InstanceStatus]:
     """Instances that have one of these roles by the status."""
     return [item for item in instances_of(seen) if item.role in roles]
 
 
-def why_not_redundant(seen: Found) -> str:
+def why_not_redundant(seen: ClusterGraph) -> str:
     """What is missing until every state has its backups in sync and every pod is Ready; "": nothing."""
     status = seen.item.get("status") or {}
     if status.get("observedGeneration", 0) < seen.item["metadata"].get("generation", 0):
@@ -373,7 +373,7 @@ def why_not_redundant(seen: Found) -> str:
     return "" if homeless is None else f"{homeless} has no pod any more"
 
 
-def spare(seen: Found) -> list[str]:
+def spare(seen: ClusterGraph) -> list[str]:
     """Pods whose end loses no state. The status says who holds each operator's; frontends say by their
     readiness that they hold their copies."""
     well = [pod for pod in seen.pods if pod.ready and not pod.deleting]

@@ -38,7 +38,7 @@ _KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClusterGraph:
     """A graph on a cluster, and its pods."""
 
     item: Json
@@ -57,16 +57,16 @@ class Cluster:
         page = await self.kube.page(GRAPHS, self.namespace, "")
         return list(page["items"])
 
-    async def find(self, graph: str | None) -> Found:
+    async def find(self, graph: str | None) -> ClusterGraph:
         """The graph of that name; without a name the only one. Raises CommandError: exit 2 and the names if
         there are several."""
         there = {item["metadata"]["name"]: item for item in await self.graphs()}
         name = chosen(graph, list(there), self.where, "create one with: kubectl apply -f FILE")
         return await self.whole(there[name])
 
-    async def whole(self, item: Json) -> Found:
+    async def whole(self, item: Json) -> ClusterGraph:
         """A graph with its pods."""
-        return Found(item, await self.pods(item["metadata"]["name"]))
+        return ClusterGraph(item, await self.pods(item["metadata"]["name"]))
 
     async def pods(self, graph: str) -> tuple[Pod, ...]:
         """The pods of a graph, as they are now."""
@@ -200,7 +200,7 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
         await kube.close()
 
 
-def status_of(seen: Found) -> Status:
+def status_of(seen: ClusterGraph) -> Status:
     """As `hams status` shows a local run: the graph's status, one line per instance. Process ids of a pod
     mean nothing outside; there are none."""
     metadata, status = seen.item["metadata"], seen.item.get("status") or {}
@@ -224,7 +224,7 @@ def status_of(seen: Found) -> Status:
     )
 
 
-def instances_of(seen: Found) -> list[InstanceStatus]:
+def instances_of(seen: ClusterGraph) -> list[InstanceStatus]:
     """Instances with a role by the status, and pods that have none there: frontends, managers, and those that
     are still starting."""
     listed: list[InstanceStatus] = []

@@ -37,7 +37,7 @@ from hams_operator.cli.up import patience_s, start_detached
 from hams_operator.limits import demo_settle_s, demo_start_s, status_interval_s
 from hams_operator.local.home import RunFile, running
 from hams_operator.local.observe import InstanceStatus, Status, awaited
-from hams_operator.local.run import Options
+from hams_operator.local.run import RunOptions
 from hams_protocol.graph import Graph
 
 VICTIM = "learner"
@@ -63,7 +63,7 @@ UNANSWERED = ("no answer", "not sent", "429", "503", "504")
 
 
 @dataclass
-class Findings:
+class DemoFindings:
     """What the demo found out: (what, verdict, told)."""
 
     lines: list[tuple[str, Verdict, str]] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Findings:
 
 
 @dataclass
-class Replies:
+class DemoReplies:
     """What clients were answered: per labelled digit its truth, the answer, and what the graph said it had
     seen and how good it was."""
 
@@ -144,9 +144,9 @@ def demo(duration: str, rate: float, output: Output) -> int:
         "[bold]digits[/]: handwritten digits, learnt while they are answered (features -> learner -> "
         "monitor)\n"
     )
-    findings = Findings()
+    findings = DemoFindings()
     began = time.monotonic()
-    options = Options(
+    options = RunOptions(
         str(file),
         history=str(folder / "history"),
         timeout_s=demo_start_s,
@@ -175,9 +175,9 @@ def demo(duration: str, rate: float, output: Output) -> int:
 
 
 async def _traffic(
-    graph: Graph, file: Path, run: RunFile, rate: float, count: int, findings: Findings, output: Output
+    graph: Graph, file: Path, run: RunFile, rate: float, count: int, findings: DemoFindings, output: Output
 ) -> None:
-    replies = Replies()
+    replies = DemoReplies()
     hit: list[tuple[InstanceStatus, dict[str, int], float]] = []
 
     history = HistoryWriter(run.history or "", "client-demo")
@@ -248,7 +248,7 @@ def _recovered(
     )
 
 
-def _judge(findings: Findings, tally: Tally, replies: Replies, counted: int) -> None:
+def _judge(findings: DemoFindings, tally: Tally, replies: DemoReplies, counted: int) -> None:
     trouble = [f"{amount} x {why}" for why, amount in tally.failed.items()] + tally.wrong[:3]
     unanswered = tally.sent - tally.ok
     findings.add(
@@ -315,7 +315,7 @@ def _history(folder: Path) -> tuple[str, Verdict, str]:
     return "history", verdict, report.render().strip().splitlines()[-1]
 
 
-def _conclude(say: Callable[..., None], findings: Findings, folder: Path, output: Output) -> None:
+def _conclude(say: Callable[..., None], findings: DemoFindings, folder: Path, output: Output) -> None:
     """Say what all findings come to. Logs and history stay in `folder` unless everything was right."""
     verdict = findings.verdict
     if output is Output.JSON:

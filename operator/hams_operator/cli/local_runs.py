@@ -8,7 +8,7 @@ from hams_operator.cli.local_logs import earlier_one, folder_of, tell
 from hams_operator.cli.output import complain
 from hams_operator.cli.runs import Reached, Say, chosen
 from hams_operator.local import control
-from hams_operator.local.control import Answer, NoAnswer
+from hams_operator.local.control import ControlReply, NoAnswer
 from hams_operator.local.home import GraphHome, RunFile, folders, running
 from hams_operator.local.observe import InstanceStatus, Status
 from hams_operator.local.processes import send
@@ -49,7 +49,7 @@ def status_of(run: RunFile) -> Status:
     return status
 
 
-def ask(run: RunFile, question: str, of: str = "") -> Answer:
+def ask(run: RunFile, question: str, of: str = "") -> ControlReply:
     """Ask a run's supervisor. Raises CommandError."""
     try:
         return control.ask(run, question, of)

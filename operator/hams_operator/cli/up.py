@@ -16,7 +16,7 @@ from hams_operator.local.daemon import Start
 from hams_operator.local.etcd import has_etcd
 from hams_operator.local.home import GraphHome
 from hams_operator.local.observe import Status, awaited
-from hams_operator.local.run import Failed, Options, log_to, run, what_is_missing
+from hams_operator.local.run import RunFailed, RunOptions, log_to, run, what_is_missing
 from hams_protocol.graph import Graph
 from hams_wire import logs
 from hams_wire.checkpoints import CheckpointFolder
@@ -67,7 +67,7 @@ def up(
 
         check_models(graph, file)
     timeout_s = seconds(timeout) if timeout is not None else ready_timeout_s if detach else None
-    options = Options(
+    options = RunOptions(
         str(file.resolve()),
         port,
         None if history is None else str(history.resolve()),
@@ -165,7 +165,7 @@ class Waiting:
             sys.stderr.flush()
 
 
-def start_detached(options: Options, look: "Live | None" = None, waiting: Waiting | None = None) -> Status:
+def start_detached(options: RunOptions, look: "Live | None" = None, waiting: Waiting | None = None) -> Status:
     """Start a detached run and wait until it is ready. Raises CommandError, with nothing left; so does
     Ctrl-C."""
     from hams_operator.cli.table import table  # noqa: PLC0415 - rich, only where it is shown
@@ -189,7 +189,7 @@ def start_detached(options: Options, look: "Live | None" = None, waiting: Waitin
     return status
 
 
-def _detached(graph: Graph, options: Options, output: Output) -> int:
+def _detached(graph: Graph, options: RunOptions, output: Output) -> int:
     terminal = console()
     if output is Output.JSON:
         print_json(start_detached(options))
@@ -219,7 +219,7 @@ def _starting(graph: Graph) -> "Spinner":
     return Spinner("dots", f"{graph.data.name}: etcd and the first processes are starting")
 
 
-def _here(graph: Graph, options: Options, output: Output) -> int:
+def _here(graph: Graph, options: RunOptions, output: Output) -> int:
     """In this terminal: the table until Ctrl-C. JSON: the first status that is ready, then silence."""
     terminal = console()
     try:
@@ -244,7 +244,7 @@ def _here(graph: Graph, options: Options, output: Output) -> int:
                         keep_looking=True,
                     )
                 )
-    except Failed as error:
+    except RunFailed as error:
         complain(str(error))
     if output is Output.TEXT:
         terminal.print(f"{graph.data.name} has ended; logs: {GraphHome(graph.data.name).logs}")

@@ -28,7 +28,7 @@ from hams_operator.controller.certificates import (
     issue,
 )
 from hams_operator.controller.kube import SECRETS, Kube, KubeError
-from hams_operator.controller.options import Options
+from hams_operator.controller.options import ControllerOptions
 from hams_operator.controller.secrets import Data, Foreign, data_of, keep
 from hams_wire.coordination.etcd_members import Tls
 from hams_wire.coordination.etcd_users import ROOT
@@ -55,7 +55,7 @@ def utc() -> datetime.datetime:
 class EtcdKeys:
     """`tls`, `trust` and `client_authority` are good once `begin` has returned."""
 
-    def __init__(self, kube: Kube, options: Options, clock: Clock = utc) -> None:
+    def __init__(self, kube: Kube, options: ControllerOptions, clock: Clock = utc) -> None:
         self._kube = kube
         self._options = options
         self._clock = clock

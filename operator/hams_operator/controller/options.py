@@ -9,7 +9,7 @@ from hams_wire.process import LOG_LEVELS
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ControllerOptions:
     """`namespaces`: those looked at, none means all. The webhook is off without a Service.
 
     `etcd_secret`: the Secret with etcd's authorities, for endpoints that are https. `etcd_members_secret`:
@@ -32,7 +32,7 @@ class Options:
     log_level: str = "info"
 
 
-def options_from(environment: Mapping[str, str]) -> Options:
+def options_from(environment: Mapping[str, str]) -> ControllerOptions:
     """Read them. Raises ValueError for a port that is none and for a level that is none."""
     log_level = (environment.get("HAMS_LOG_LEVEL") or "info").lower()
     if log_level not in LOG_LEVELS:
@@ -40,7 +40,7 @@ def options_from(environment: Mapping[str, str]) -> Options:
     log_format = environment.get(logs.VARIABLE) or "text"
     if log_format not in logs.FORMATS:
         raise ValueError(f"{logs.VARIABLE}: expected one of {', '.join(logs.FORMATS)}, got {log_format!r}")
-    return Options(
+    return ControllerOptions(
         settings=Settings(
             etcd=environment.get("HAMS_ETCD") or DEFAULT_ETCD,
             image=environment.get("HAMS_SIDECAR_IMAGE") or DEFAULT_IMAGE,

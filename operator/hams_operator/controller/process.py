@@ -23,7 +23,7 @@ from hams_operator.controller.identities import Identities, IssuedIdentities, No
 from hams_operator.controller.kube import OWNED, PODS, Kube, KubeError, NoCluster, client_of
 from hams_operator.controller.leading import Leading
 from hams_operator.controller.mirror import Mirror
-from hams_operator.controller.options import Options, options_from
+from hams_operator.controller.options import ControllerOptions, options_from
 from hams_operator.controller.reconcile import Reconciler
 from hams_operator.controller.registrations import WatchEnded, watch_graphs
 from hams_operator.controller.secrets import Foreign
@@ -49,7 +49,7 @@ class Controller:
         self,
         kube: Kube,
         coordination: EtcdCoordination,
-        options: Options,
+        options: ControllerOptions,
         identities: Identities,
         listen: Callable[[], None],
     ) -> None:
@@ -135,7 +135,7 @@ class Controller:
                 await self.workers.close()
 
 
-async def serve(options: Options) -> int:
+async def serve(options: ControllerOptions) -> int:
     """Run one replica until it is asked to end (0) or its lease is lost (1)."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -193,7 +193,7 @@ async def serve(options: Options) -> int:
 
 
 async def _health(
-    options: Options, election: Leading, controller: Controller, kube: Kube, webhook: Webhook | None
+    options: ControllerOptions, election: Leading, controller: Controller, kube: Kube, webhook: Webhook | None
 ) -> web.AppRunner:
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

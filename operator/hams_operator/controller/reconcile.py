@@ -42,7 +42,7 @@ from hams_operator.plan.names import (
     Place,
     Settings,
 )
-from hams_operator.plan.news import News, news
+from hams_operator.plan.news import ClusterEvent, news
 from hams_operator.plan.permitted import read_permitted
 from hams_operator.plan.pods_seen import Pod, pods_over, pods_silent, roles_of
 from hams_operator.plan.status import (
@@ -666,7 +666,7 @@ class Reconciler:
             held = await self._kube.apply(GRAPHS, key[0], key[1], body, "status")
             self._store.put_graph(held, ours=True)
 
-    async def _publish(self, asked: _Asked, entry: News, status: Json) -> None:
+    async def _publish(self, asked: _Asked, entry: ClusterEvent, status: Json) -> None:
         """Its name is made of what it says, so that it is not said twice."""
         metadata = asked.item["metadata"]
         said = f"{metadata['uid']} {entry.reason} {entry.message} {status.get('generation')}"
@@ -702,13 +702,17 @@ class Reconciler:
                 log.warning("an event is not published: %s", error)
 
 
-def _refused(before: Json, status: Json) -> tuple[News, ...]:
+def _refused(before: Json, status: Json) -> tuple[ClusterEvent, ...]:
     ready = status["conditions"][0]
     known = any(
         item.get("reason") == ready["reason"] and item.get("message") == ready["message"]
         for item in before.get("conditions", [])
     )
-    return () if known else (News(ready["reason"], ready["message"], warning=ready["reason"] != "Ending"),)
+    return (
+        ()
+        if known
+        else (ClusterEvent(ready["reason"], ready["message"], warning=ready["reason"] != "Ending"),)
+    )
 
 
 def _rejected(error: KubeError | CoordinationError) -> Missing | None:

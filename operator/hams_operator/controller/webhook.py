@@ -21,7 +21,7 @@ from hams_graph import InvalidGraph, load_object
 from hams_operator import limits
 from hams_operator.controller.certificates import Pair, fresh_pair, holds
 from hams_operator.controller.kube import SECRETS, WEBHOOKS, Kube, KubeError
-from hams_operator.controller.options import Options
+from hams_operator.controller.options import ControllerOptions
 from hams_operator.controller.reading import Aside, Busy
 from hams_operator.plan.change import differing, lost_states
 from hams_operator.plan.names import ALLOW_STATE_LOSS, Json, Settings
@@ -83,7 +83,7 @@ def refusals(request: Json, settings: Settings) -> list[str]:
 class Webhook:
     """The HTTPS server, and its certificate. `listens`: whether the API server can be answered."""
 
-    def __init__(self, kube: Kube, options: Options) -> None:
+    def __init__(self, kube: Kube, options: ControllerOptions) -> None:
         self._kube = kube
         self._options = options
         service, namespace = options.webhook_service, options.namespace

@@ -28,7 +28,7 @@ class Question(msgspec.Struct, frozen=True):
     of: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is answered; exactly one field is set."""
 
     status: Status | None = None
@@ -73,32 +73,32 @@ class Ear:
                 await writer.drain()
         writer.close()
 
-    async def _answer(self, line: bytes) -> Answer:
+    async def _answer(self, line: bytes) -> ControlReply:
         try:
             question = msgspec.json.decode(line, type=Question)
         except msgspec.MsgspecError as error:
-            return Answer(error=f"not a question: {error}")
+            return ControlReply(error=f"not a question: {error}")
         match question.ask:
             case "status":
                 try:
                     async with self._looking:  # one look at a time: looks share the observer
-                        return Answer(status=await self._status())
+                        return ControlReply(status=await self._status())
                 except CoordinationError as error:
-                    return Answer(error=f"etcd does not answer: {error}")
+                    return ControlReply(error=f"etcd does not answer: {error}")
             case "down":
                 self._down()
-                return Answer(ending=True)
+                return ControlReply(ending=True)
             case "restart":
                 try:
                     why = await self._restart(question.of)
                 except CoordinationError as error:
                     why = f"etcd does not answer: {error}"
-                return Answer(restarts=not why, error=why or None)
+                return ControlReply(restarts=not why, error=why or None)
             case other:
-                return Answer(error=f"expected status, down or restart, got {other}")
+                return ControlReply(error=f"expected status, down or restart, got {other}")
 
 
-def ask(run: RunFile, question: str, of: str = "") -> Answer:
+def ask(run: RunFile, question: str, of: str = "") -> ControlReply:
     """Ask a run's supervisor. Raises NoAnswer."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
@@ -118,7 +118,7 @@ def ask(run: RunFile, question: str, of: str = "") -> Answer:
     if not line:
         raise NoAnswer(f"the supervisor of {run.graph} (process {run.pid}) is ending")
     try:
-        answer = msgspec.json.decode(line, type=Answer)
+        answer = msgspec.json.decode(line, type=ControlReply)
     except msgspec.MsgspecError as error:
         raise NoAnswer(f"the supervisor of {run.graph} speaks another language: {error}") from None
     if answer.error is not None:

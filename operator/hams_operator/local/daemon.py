@@ -1,6 +1,6 @@
 """The detached supervisor: a session leader of its own, so it survives the terminal it was started from.
 
-With `Options.parent` it ends, as if by SIGTERM, with the process that started it, however that ends.
+With `RunOptions.parent` it ends, as if by SIGTERM, with the process that started it, however that ends.
 
 It tells whoever started it how the start goes: JSON lines on a pipe, `{"status": ...}` per look, at the end
 `{"ready": true}` or `{"failed": reason}`; then the pipe is closed. If nobody listens any more before that, it
@@ -20,10 +20,10 @@ import msgspec
 
 from hams_operator.local.observe import Status, awaited
 from hams_operator.local.parent_death_signal import die_with_parent
-from hams_operator.local.run import Failed, Options, log_to, run
+from hams_operator.local.run import RunFailed, RunOptions, log_to, run
 
 
-class News(msgspec.Struct, frozen=True, omit_defaults=True):
+class StartNews(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the pipe."""
 
     status: Status | None = None
@@ -34,7 +34,7 @@ class News(msgspec.Struct, frozen=True, omit_defaults=True):
 class Start:
     """The starter's end of a detached process: iterate over the news, until it is ready or has failed."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: RunOptions) -> None:
         assert not options.parent or threading.current_thread() is threading.main_thread(), (
             "the end of another thread would end the run"
         )
@@ -58,17 +58,17 @@ class Start:
         os.close(theirs)
         self._pipe = os.fdopen(ours, "rb")
 
-    def __iter__(self) -> Iterator[News]:
-        """News until `ready` or `failed`; a process that ends without a word has failed."""
+    def __iter__(self) -> Iterator[StartNews]:
+        """The news until `ready` or `failed`; a process that ends without a word has failed."""
         for line in self._pipe:
-            news = msgspec.json.decode(line, type=News)
+            news = msgspec.json.decode(line, type=StartNews)
             if news.failed is not None:
                 # before it is told: who hears of it may leave at once, and leaves nothing behind
                 self._process.wait()
             yield news
             if news.ready or news.failed is not None:
                 return
-        yield News(
+        yield StartNews(
             failed=f"the supervisor ended with status {self._process.wait()} before the graph was ready; its "
             "log: supervisor.log"
         )
@@ -86,15 +86,15 @@ class _Teller:
         self._pipe: int | None = descriptor
         os.set_inheritable(descriptor, False)
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: StartNews) -> None:
         if self._pipe is not None:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._pipe, msgspec.json.encode(news) + b"\n")
 
     def look(self, status: Status) -> None:
-        self.tell(News(status=status))
+        self.tell(StartNews(status=status))
         if awaited(status.conditions) is None:
-            self.tell(News(ready=True))
+            self.tell(StartNews(ready=True))
             self.close()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class _Teller:
 
 def main() -> int:
     """`python -m hams_operator.local.daemon FD OPTIONS`."""
-    options = msgspec.json.decode(sys.argv[2], type=Options)
+    options = msgspec.json.decode(sys.argv[2], type=RunOptions)
     if options.parent:
         die_with_parent(options.parent, signal.SIGTERM)
     teller = _Teller(int(sys.argv[1]))
@@ -115,8 +115,8 @@ def main() -> int:
         graph = load(options.file)
         log_to(graph.data.name)
         asyncio.run(run(graph, options, teller.look, keep_looking=False))
-    except (InvalidGraph, Failed, OSError) as error:
-        teller.tell(News(failed=str(error)))
+    except (InvalidGraph, RunFailed, OSError) as error:
+        teller.tell(StartNews(failed=str(error)))
         return 1
     return 0
 

@@ -99,7 +99,7 @@ class FailureInfo(msgspec.Struct, frozen=True, rename="camel"):
         return next((line.strip() for line in reversed(self.log) if line.strip()), "it wrote nothing")
 
 
-class Loss(msgspec.Struct, frozen=True):
+class StateLoss(msgspec.Struct, frozen=True):
     """A state that was lost and began again in `epoch` from `version`. The operators `downstream` may hold
     more of it; that is not undone."""
 
@@ -116,7 +116,7 @@ class View(msgspec.Struct, frozen=True):
     conditions: tuple[Condition, ...]
     instances: tuple[InstanceStatus, ...]
     failures: tuple[FailureInfo, ...] = ()
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[StateLoss, ...] = ()
 
     def is_true(self, condition: str) -> bool:
         """Whether a condition holds."""
@@ -135,7 +135,7 @@ class Status(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}
     conditions: tuple[Condition, ...]
     instances: tuple[InstanceStatus, ...]
     failures: tuple[FailureInfo, ...] = ()
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[StateLoss, ...] = ()
     warnings: tuple[str, ...] = ()
     metrics: str = ""
 
@@ -385,10 +385,10 @@ def serving_of(topology: Topology, answers: Mapping[InstanceId, ProbeAnswer], aw
     return InstancesSeen(serves, answers.__contains__, warm, away)
 
 
-def losses_of(graph: Graph, topology: Topology) -> tuple[Loss, ...]:
+def losses_of(graph: Graph, topology: Topology) -> tuple[StateLoss, ...]:
     """States that were lost and began again."""
     return tuple(
-        Loss(
+        StateLoss(
             item.name,
             item.restarted_in,
             item.end_of(item.restarted_in - 1) or 0,

@@ -29,7 +29,7 @@ from hams_wire.errors import CoordinationError
 log = logging.getLogger("hams.local")
 
 
-class Options(msgspec.Struct, frozen=True):
+class RunOptions(msgspec.Struct, frozen=True):
     """What `hams up` was told. `timeout_s` None: it may take as long as it takes. Paths are absolute.
 
     `suspect_after_s`: instead of the graph's own; 0: that one. `parent`: the process that starts a detached
@@ -47,17 +47,17 @@ class Options(msgspec.Struct, frozen=True):
     metrics_port: int = 0
 
 
-class Failed(Exception):
+class RunFailed(Exception):
     """The run did not begin or did not go on; the text says why."""
 
 
 async def run(
-    graph: Graph, options: Options, report: Callable[[Status], None], *, keep_looking: bool
+    graph: Graph, options: RunOptions, report: Callable[[Status], None], *, keep_looking: bool
 ) -> None:
     """Run a graph until SIGINT, SIGTERM, SIGHUP or `hams down`. `report` gets each look; with `keep_looking`
     also after it is ready.
 
-    Raises Failed, with nothing left running.
+    Raises RunFailed, with nothing left running.
     """
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ async def run(
         try:
             await asyncio.wait((work, ended, supervisor.failed), return_when=asyncio.FIRST_COMPLETED)
             if supervisor.failed.done():
-                raise Failed(supervisor.failed.result())
+                raise RunFailed(supervisor.failed.result())
             if work.done():
                 work.result()  # it only ends by an error
         finally:
@@ -89,9 +89,9 @@ async def run(
             await ear.close()
             await supervisor.stop()
     except (CannotStart, RunsAlready, EtcdNotStarted, CoordinationError, TimeoutError) as error:
-        raise Failed(str(error) or "a process did not start in time") from None
+        raise RunFailed(str(error) or "a process did not start in time") from None
     except OSError as error:
-        raise Failed(f"{error.filename or 'the system'}: {error.strerror or error}") from None
+        raise RunFailed(f"{error.filename or 'the system'}: {error.strerror or error}") from None
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
@@ -107,7 +107,11 @@ def _patient(graph: Graph, suspect_after_s: float) -> Graph:
 
 
 async def _work(
-    supervisor: Supervisor, ear: Ear, options: Options, report: Callable[[Status], None], keep_looking: bool
+    supervisor: Supervisor,
+    ear: Ear,
+    options: RunOptions,
+    report: Callable[[Status], None],
+    keep_looking: bool,
 ) -> None:
     last: list[Status] = []
 

@@ -18,7 +18,7 @@ from hams_sidecar.endpoint.errors import RequestRefused
 from hams_sidecar.endpoint.openapi import describe
 from hams_sidecar.endpoint.request import MODEL_VERSION, check_model
 from hams_sidecar.endpoint.serving import Serving
-from hams_sidecar.endpoint.signature import Declared
+from hams_sidecar.endpoint.signature import DeclaredTensor
 
 Responses = dict[int | str, dict[str, Any]]
 """FastAPI's documentation of other replies than the usual one."""
@@ -208,7 +208,7 @@ def _check_ready(serving: Serving) -> None:
         raise HTTPException(503, f"not ready: {serving.why_not_ready()}")
 
 
-def _tensor(declared: Declared) -> TensorMetadata:
+def _tensor(declared: DeclaredTensor) -> TensorMetadata:
     return TensorMetadata(name=declared.name, datatype=declared.datatype, shape=declared.shape)
 
 

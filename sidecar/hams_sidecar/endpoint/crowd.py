@@ -11,7 +11,7 @@ from typing import Protocol
 from hams_sidecar.endpoint import limits
 
 
-class Incoming(Protocol):
+class IncomingBody(Protocol):
     """A body that is arriving. `size`: bytes that are counted for it; `arrived_bytes`: those that are known
     to have come."""
 
@@ -44,22 +44,22 @@ class Bodies:
     """Bodies that are not complete."""
 
     def __init__(self) -> None:
-        self._arriving: dict[Incoming, None] = {}
+        self._arriving: dict[IncomingBody, None] = {}
 
     def __len__(self) -> int:
         return len(self._arriving)
 
-    def begin(self, body: Incoming) -> None:
+    def begin(self, body: IncomingBody) -> None:
         """It has begun to arrive."""
         self._arriving[body] = None
 
-    def end(self, body: Incoming) -> None:
+    def end(self, body: IncomingBody) -> None:
         """It is complete, or given up. May be said twice."""
         self._arriving.pop(body, None)
 
-    def make_room(self, own: Incoming | None, now_s: float) -> bool:
+    def make_room(self, own: IncomingBody | None, now_s: float) -> bool:
         """Let the slowest body but `own` give way; False if all are as fast as can be asked for."""
-        slowest: Incoming | None = None
+        slowest: IncomingBody | None = None
         slowest_rate = 0.0
         for body in self._arriving:
             age_s = now_s - body.began_s

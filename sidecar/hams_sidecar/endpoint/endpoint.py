@@ -22,7 +22,7 @@ from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint.app import EXTENSIONS, PLATFORM, InferenceApp, server_version
 from hams_sidecar.endpoint.connection import BoundedHttpProtocol
 from hams_sidecar.endpoint.errors import StartFailed
-from hams_sidecar.endpoint.grpc_service import Health, InferenceService, make_server
+from hams_sidecar.endpoint.grpc_service import HealthService, InferenceService, make_server
 from hams_sidecar.endpoint.rest import InferRoute
 from hams_sidecar.endpoint.serving import Serving
 from hams_sidecar.endpoint.tokens import Tokens
@@ -66,7 +66,7 @@ class Endpoint:
             own_pages_only=is_loopback(address.host),
         )
         self._app = InferenceApp(self._serving)
-        self._health = Health(self._serving)
+        self._health = HealthService(self._serving)
         self._http: _HttpServer | None = None
         self._http_task: asyncio.Task[None] | None = None
         self._grpc: grpc.aio.Server | None = None
@@ -126,7 +126,9 @@ class Endpoint:
 class _HttpServer(uvicorn.Server):
     """uvicorn's server inside our process: no signal handlers, and an event when it listens."""
 
-    def __init__(self, app: InferenceApp, serving: Serving, health: Health, listener: socket.socket) -> None:
+    def __init__(
+        self, app: InferenceApp, serving: Serving, health: HealthService, listener: socket.socket
+    ) -> None:
         class Connection(BoundedHttpProtocol):
             pass
 

@@ -34,7 +34,7 @@ EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in grpc-stub
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 Method: TypeAlias = Callable[[bytes, Context], Awaitable[bytes | Refusal]]
-Stream: TypeAlias = Callable[["Call"], Awaitable[Refusal | None]]
+Stream: TypeAlias = Callable[["GrpcCall"], Awaitable[Refusal | None]]
 
 FULL = Refusal(429, "no room for another request at present; nothing was begun", limits.retry_after_s)
 SLOW = Refusal(429, "no room for a message that comes so slowly; nothing was begun", limits.retry_after_s)
@@ -42,7 +42,7 @@ NOTHING = Refusal(400, "expected a message, got none")
 NOT_READ = Refusal(504, "the reply was not read in time")
 
 
-class Call:
+class GrpcCall:
     """One call. While its message is on its way it is one of the gate's bodies, and gives way to faster
     ones."""
 
@@ -175,7 +175,7 @@ class Calls:
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    def _begin(self, context: Context) -> Call | None:
+    def _begin(self, context: Context) -> GrpcCall | None:
         """A call, if there is room for another one. It ends with its task: when the last of its reply has
         left, too."""
         if not self._has_room():
@@ -184,7 +184,7 @@ class Calls:
         assert task is not None
         self._open += 1
         task.add_done_callback(self._ended)
-        return Call(self._serving, context, task)
+        return GrpcCall(self._serving, context, task)
 
     def _ended(self, task: "asyncio.Task[object]") -> None:
         self._open -= 1

@@ -23,7 +23,7 @@ from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.answers import Refusal, refused
 from hams_sidecar.endpoint.errors import RequestRefused
-from hams_sidecar.endpoint.grpc_calls import FULL, Call, Calls, Context, Handler, left_s
+from hams_sidecar.endpoint.grpc_calls import FULL, Calls, Context, GrpcCall, Handler, left_s
 from hams_sidecar.endpoint.grpc_codec import decode_request, encode_reply
 from hams_sidecar.endpoint.json_data import run
 from hams_sidecar.endpoint.request import MODEL_VERSION, build, check_model, trace_context
@@ -149,7 +149,7 @@ class InferenceService:
         return await run(encode_reply(serving.graph.name, decoded, tensors))
 
 
-class Health:
+class HealthService:
     """The standard health service: checks look at the port, watchers are told by `tell`."""
 
     def __init__(self, serving: Serving) -> None:
@@ -178,7 +178,7 @@ class Health:
         reply: Message = health_pb2.HealthListResponse(statuses=states)
         return reply
 
-    async def watch(self, call: Call) -> Refusal | None:
+    async def watch(self, call: GrpcCall) -> Refusal | None:
         """The state now and whenever it changes, until the client goes."""
         if len(self._watchers) >= limits.grpc_watchers_max:
             return FULL
@@ -232,7 +232,7 @@ class Reflection:
             reflection.SERVICE_NAME, {"ServerReflectionInfo": calls.stream(self.answer)}
         )
 
-    async def answer(self, call: Call) -> Refusal | None:
+    async def answer(self, call: GrpcCall) -> Refusal | None:
         """Answer questions, until there are none, or too many, or the call has taken too long."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._serving.timeout_s
@@ -284,7 +284,9 @@ async def _refuse(requests: AsyncIterator[bytes], context: Context) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, EXPECTED)
 
 
-def make_server(serving: Serving, service: InferenceService, health_service: Health) -> grpc.aio.Server:
+def make_server(
+    serving: Serving, service: InferenceService, health_service: HealthService
+) -> grpc.aio.Server:
     """A gRPC server with all services, not yet bound to a port."""
     server = grpc.aio.server(
         interceptors=() if serving.tokens is None else (Admission(serving.tokens),),

@@ -27,7 +27,7 @@ _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 
 
 @frozen
-class Head:
+class RequestHead:
     """What the fields say of the body; or the `status` and `message` of a refusal (`status` 0: the head is in
     order)."""
 
@@ -36,27 +36,27 @@ class Head:
     message: str = ""
 
 
-def read_head(version: str, fields: Sequence[tuple[bytes, bytes]]) -> Head:
+def read_head(version: str, fields: Sequence[tuple[bytes, bytes]]) -> RequestHead:
     """Check the fields of a head, names in small letters."""
     if version not in _VERSIONS:
-        return Head(status=505, message=f"expected HTTP/1.1 or HTTP/1.0, got HTTP/{version}")
+        return RequestHead(status=505, message=f"expected HTTP/1.1 or HTTP/1.0, got HTTP/{version}")
     headers: dict[bytes, bytes] = {}
     for name, value in fields:
         if name in _ONCE:
             if name in headers:
-                return Head(
+                return RequestHead(
                     status=400, message=f"expected the header {name.decode('ascii')} once, got it twice"
                 )
             headers[name] = value
     host = headers.get(b"host")
     if host is None and version == "1.1":
-        return Head(status=400, message="expected a header host (RFC 9112, 3.2), got none")
+        return RequestHead(status=400, message="expected a header host (RFC 9112, 3.2), got none")
     if host is not None and _HOST.fullmatch(host) is None:
-        return Head(status=400, message="expected a host, and a port perhaps, in the header host")
+        return RequestHead(status=400, message="expected a host, and a port perhaps, in the header host")
     coding = headers.get(b"transfer-encoding")
     if coding is not None and version == "1.0":
-        return Head(status=400, message="expected no transfer-encoding in HTTP/1.0 (RFC 9112, 6.1)")
+        return RequestHead(status=400, message="expected no transfer-encoding in HTTP/1.0 (RFC 9112, 6.1)")
     if coding is not None and coding.strip().lower() != b"chunked":
-        return Head(status=501, message="expected no transfer coding but chunked")
+        return RequestHead(status=501, message="expected no transfer coding but chunked")
     length = headers.get(b"content-length")
-    return Head(length=0 if length is None else int(length))
+    return RequestHead(length=0 if length is None else int(length))

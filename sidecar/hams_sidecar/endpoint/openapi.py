@@ -7,7 +7,7 @@ it never decides what is accepted.
 
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint.request import MODEL_VERSION
-from hams_sidecar.endpoint.signature import Declared, Signature
+from hams_sidecar.endpoint.signature import DeclaredTensor, Signature
 
 _EXAMPLE_ROWS = 1
 _VARIABLE_EXAMPLE = 2
@@ -153,7 +153,7 @@ def _header(name: str, what: str, kind: str) -> dict[str, object]:
     return {"name": name, "in": "header", "required": False, "description": what, "schema": {"type": kind}}
 
 
-def _line(declared: Declared, optional: bool) -> str:
+def _line(declared: DeclaredTensor, optional: bool) -> str:
     return f"`{declared.name}` {declared.datatype} {declared.shape}{' (optional)' if optional else ''}"
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint.answers import Refusal, answer
-from hams_sidecar.endpoint.crowd import Bodies, Incoming, Replies
+from hams_sidecar.endpoint.crowd import Bodies, IncomingBody, Replies
 from hams_sidecar.endpoint.request import MODEL_VERSION
 from hams_sidecar.endpoint.rest_codec import KnownHeads
 from hams_sidecar.endpoint.signature import Signature
@@ -78,7 +78,7 @@ class Serving:
         )
         metrics.watch("ready", "1 if this frontend is ready.", lambda: [((), float(self.ready()))])
 
-    def make_room(self, nbytes: int, own: Incoming | None) -> bool:
+    def make_room(self, nbytes: int, own: IncomingBody | None) -> bool:
         """Whether so many bytes more may be held, once those who are slower than `own` have given way."""
         while self.held_bytes + nbytes > self.held_bytes_max:
             if not self.bodies.make_room(own, asyncio.get_running_loop().time()):

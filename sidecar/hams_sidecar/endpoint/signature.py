@@ -20,7 +20,7 @@ from hams_sidecar.inference import Buffer, Tensor
 
 
 @frozen
-class Declared:
+class DeclaredTensor:
     """One declared tensor: `row_shape` is that of one row, -1 variable; `element_bytes` None for BYTES."""
 
     name: str
@@ -42,8 +42,10 @@ class Signature:
         outputs = {
             (operator.name, spec.name): spec for operator in graph.operators for spec in operator.outputs
         }
-        self.inputs: dict[str, Declared] = {spec.name: _declared(spec.name, spec) for spec in graph.inputs}
-        self.outputs: dict[str, Declared] = {
+        self.inputs: dict[str, DeclaredTensor] = {
+            spec.name: _declared(spec.name, spec) for spec in graph.inputs
+        }
+        self.outputs: dict[str, DeclaredTensor] = {
             tensor.name: _declared(tensor.name, outputs[tensor.sources[0]]) for tensor in graph.outputs
         }
         self._required = tuple(spec.name for spec in graph.inputs if not spec.optional)
@@ -150,7 +152,7 @@ def _check_bytes(name: str, count: int, data: Buffer) -> None:
         )
 
 
-def _fits(shape: Sequence[int], declared: Declared) -> bool:
+def _fits(shape: Sequence[int], declared: DeclaredTensor) -> bool:
     """Whether a shape is one of a declared one with variable dimensions. A client's -1 is a mistake, not a
     declaration."""
     return len(shape) == len(declared.row_shape) + 1 and all(
@@ -159,7 +161,7 @@ def _fits(shape: Sequence[int], declared: Declared) -> bool:
     )
 
 
-def _unfit(name: str, shape: Sequence[int], declared: Declared) -> RequestRefused:
+def _unfit(name: str, shape: Sequence[int], declared: DeclaredTensor) -> RequestRefused:
     if len(shape) == len(declared.row_shape) + 1 and not all(0 <= got <= dimension_max for got in shape):
         return RequestRefused(
             f"tensor {name!r}: expected dimensions from 0 to {dimension_max}, got shape {shown(shape)}"
@@ -167,8 +169,8 @@ def _unfit(name: str, shape: Sequence[int], declared: Declared) -> RequestRefuse
     return RequestRefused(f"tensor {name!r}: expected shape {declared.shape} (-1: any), got {shown(shape)}")
 
 
-def _declared(name: str, spec: TensorSpec) -> Declared:
-    return Declared(name, spec.datatype, spec.shape, itemsize(spec.datatype), -1 in spec.shape)
+def _declared(name: str, spec: TensorSpec) -> DeclaredTensor:
+    return DeclaredTensor(name, spec.datatype, spec.shape, itemsize(spec.datatype), -1 in spec.shape)
 
 
 def _names(names: Iterable[str]) -> str:

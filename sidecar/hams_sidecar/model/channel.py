@@ -19,12 +19,12 @@ from hams_sidecar.model.limits import HELLO_WAIT_S
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Channel(asyncio.Protocol):
+class ModelChannel(asyncio.Protocol):
     """One connection. `on_hello` decides what it is for; after that, frames go to `on_frame` and its end to
     `on_lost`."""
 
     def __init__(
-        self, on_hello: Callable[["Channel", Hello], None], on_gone: Callable[["Channel"], None]
+        self, on_hello: Callable[["ModelChannel", Hello], None], on_gone: Callable[["ModelChannel"], None]
     ) -> None:
         self.name = ""
         self.on_frame: Callable[[FromModel], None] | None = None

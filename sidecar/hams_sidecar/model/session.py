@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 
 from hams_protocol.effects import BatchUnit, LoadState
 from hams_sidecar.arena import Buffer
-from hams_sidecar.model.channel import Channel
+from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.declared import UnitInputs
 from hams_sidecar.model.frames import Ready
 from hams_sidecar.model.process import ModelProcess
@@ -39,12 +39,12 @@ class Batch:
 class Session:
     """One model process. `serving`: the core has been told that it is ready."""
 
-    def __init__(self, run: Channel, process: ModelProcess) -> None:
+    def __init__(self, run: ModelChannel, process: ModelProcess) -> None:
         self.token = secrets.token_hex(16)
         self.process = process
         self.run = run
-        self.capture: Channel | None = None
-        self.health: Channel | None = None
+        self.capture: ModelChannel | None = None
+        self.health: ModelChannel | None = None
         self.ready: Ready | None = None
         self.serving = False
         self.batch: Batch | None = None

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from hams_sidecar.arena import Buffer
 from hams_sidecar.model import frames, limits
-from hams_sidecar.model.channel import Channel
+from hams_sidecar.model.channel import ModelChannel
 from hams_sidecar.model.frames import FromModel, Hello
 from hams_sidecar.model.process import ModelProcess
 from hams_sidecar.model.session import Session
@@ -67,7 +67,7 @@ class Sessions:
         self._ping_interval_s = ping_interval_s
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
-        self._channels: set[Channel] = set()
+        self._channels: set[ModelChannel] = set()
         self._processes: set[ModelProcess] = set()
         self._limbo: dict[ModelProcess, list[Buffer]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -119,15 +119,15 @@ class Sessions:
         if session.ready is not None and session.capture is not None and session.health is not None:
             self._owner.on_complete(session)
 
-    def _accept(self) -> Channel:
-        channel = Channel(self._hello, self._channels.discard)
+    def _accept(self) -> ModelChannel:
+        channel = ModelChannel(self._hello, self._channels.discard)
         self._channels.add(channel)
         unnamed = [one for one in self._channels if not one.name]
         if len(unnamed) > limits.CONNECTIONS_MAX:
             unnamed[0].close()
         return channel
 
-    def _hello(self, channel: Channel, frame: Hello) -> None:
+    def _hello(self, channel: ModelChannel, frame: Hello) -> None:
         session = self.current
         if self._closing:
             self._refuse(channel, "this proxy ends")
@@ -155,12 +155,12 @@ class Sessions:
         else:
             self._refuse(channel, f"no connection {frame.channel!r} is wanted")
 
-    def _refuse(self, channel: Channel, message: str) -> None:
+    def _refuse(self, channel: ModelChannel, message: str) -> None:
         log.warning("model process refused: %s", message)
         channel.send(frames.REFUSED, {"message": message})
         channel.close()
 
-    def _open(self, channel: Channel) -> None:
+    def _open(self, channel: ModelChannel) -> None:
         for process in [one for one in self._limbo if not one.watched]:
             del self._limbo[process]  # its supervisor has started the next one, so it has ended
         process = ModelProcess(channel.peer_pid(), self._exited)
@@ -170,7 +170,7 @@ class Sessions:
         channel.send(frames.SETUP, {"session": session.token, **self._owner.setup()})
 
     def _bind(
-        self, session: Session, channel: Channel, on_frame: Callable[[Session, FromModel], None]
+        self, session: Session, channel: ModelChannel, on_frame: Callable[[Session, FromModel], None]
     ) -> None:
         def deliver(frame: FromModel) -> None:
             if self.current is session:

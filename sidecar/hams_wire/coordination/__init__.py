@@ -4,7 +4,7 @@
 names it, so that the simulator and the tests of the double need no gRPC.
 """
 
-from hams_wire.coordination.memory import Backup, MemoryCoordination, MemoryStore
+from hams_wire.coordination.memory import MemoryCoordination, MemoryStore, StoreBackup
 from hams_wire.coordination.port import (
     ABSENT,
     Compare,
@@ -25,7 +25,6 @@ from hams_wire.coordination.registration import Registration
 
 __all__ = [
     "ABSENT",
-    "Backup",
     "Compare",
     "Coordination",
     "Delete",
@@ -40,6 +39,7 @@ __all__ = [
     "Registration",
     "Restored",
     "Snapshot",
+    "StoreBackup",
     "Watch",
     "Write",
 ]

@@ -17,8 +17,8 @@ from google.protobuf.message import Message
 
 from hams_wire.coordination import etcd_pb2 as pb
 from hams_wire.coordination.etcd_errors import GARBLED, classify
-from hams_wire.coordination.etcd_lease import Keeper
-from hams_wire.coordination.etcd_members import Member, Members, Tls, User, parse_endpoints
+from hams_wire.coordination.etcd_lease import LeaseRenewer
+from hams_wire.coordination.etcd_members import EtcdMember, Members, Tls, User, parse_endpoints
 from hams_wire.coordination.etcd_values import entry_of, found_instead, key_bytes, range_of, transaction
 from hams_wire.coordination.etcd_watch import EtcdWatch
 from hams_wire.coordination.port import Compare, KeyValue, Operation, Permit, Snapshot, Write
@@ -188,7 +188,7 @@ class EtcdCoordination:
 
     async def keep(self, lease: int, ttl_s: int) -> None:
         """See `Registrar.keep`."""
-        keeper = Keeper(self.members, lease, ttl_s)
+        keeper = LeaseRenewer(self.members, lease, ttl_s)
         attempt = 0
         while True:
             before = keeper.renewals
@@ -245,7 +245,11 @@ class EtcdCoordination:
     # ---- one call ----
 
     async def _call(
-        self, name: str, method: "Callable[[Member], Unary[Request, Response]]", request: Request, safe: bool
+        self,
+        name: str,
+        method: "Callable[[EtcdMember], Unary[Request, Response]]",
+        request: Request,
+        safe: bool,
     ) -> Response:
         """Call the current member, then others, within the budget; `safe`: repeating it changes nothing,
         whatever became of the last attempt."""
@@ -300,7 +304,7 @@ class EtcdCoordination:
         name: str,
         method: "Unary[Request, Response]",
         request: Request,
-        member: Member,
+        member: EtcdMember,
         timeout_s: float,
         safe: bool,
     ) -> Response:
@@ -328,7 +332,7 @@ class EtcdCoordination:
         return answer
 
     async def _unless_silent(
-        self, call: "UnaryCall[Request, Response]", name: str, member: Member
+        self, call: "UnaryCall[Request, Response]", name: str, member: EtcdMember
     ) -> Response:
         """A write whose member answers nothing else either is given up, its outcome unknown: the member's
         host may be gone, and others are there."""

@@ -27,7 +27,7 @@ class Forgotten(InvalidCall):
     """The revision asked for is compacted."""
 
 
-class NotReached(InvalidCall):
+class RevisionNotReached(InvalidCall):
     """The revision asked for is above the newest one that etcd has."""
 
 
@@ -60,7 +60,7 @@ _REFUSED: dict[str, type[CoordinationError]] = {
     "etcdserver: too many operations in txn request": InvalidCall,
     "etcdserver: request is too large": InvalidCall,
     "etcdserver: mvcc: required revision has been compacted": Forgotten,
-    "etcdserver: mvcc: required revision is a future revision": NotReached,
+    "etcdserver: mvcc: required revision is a future revision": RevisionNotReached,
 }
 
 # gRPC's own words for a call that never got a connection (retries are switched off, so it was never sent).

@@ -10,12 +10,12 @@ import grpc.aio
 
 from hams_wire.coordination import etcd_pb2 as pb
 from hams_wire.coordination.etcd_errors import classify
-from hams_wire.coordination.etcd_members import Member, Members
+from hams_wire.coordination.etcd_members import EtcdMember, Members
 from hams_wire.errors import AccessDenied, AuthExpired, Closed, CoordinationError
 from hams_wire.limits import etcd_probe_answer_s, registration_renewals_per_ttl
 
 
-class Keeper:
+class LeaseRenewer:
     """Renews one lease."""
 
     def __init__(self, members: Members, lease: int, ttl_s: int) -> None:
@@ -25,7 +25,7 @@ class Keeper:
         self._answer_s = min(etcd_probe_answer_s, self._interval_s)
         self.renewals = 0
 
-    async def keep(self, member: Member) -> bool:
+    async def keep(self, member: EtcdMember) -> bool:
         """Renew through `member` for as long as it answers: True when etcd says that the lease is gone, False
         when another member should go on."""
         try:
@@ -57,6 +57,6 @@ class Keeper:
         finally:
             await stream.close()
 
-    def _pass_over(self, member: Member) -> bool:
+    def _pass_over(self, member: EtcdMember) -> bool:
         self._members.pass_over(member)
         return False

@@ -67,7 +67,7 @@ class User:
     password: str
 
 
-class Member:
+class EtcdMember:
     """One member: its channel, its methods, and the token it gave us."""
 
     def __init__(self, address: str, tls: Tls | None, user: User | None) -> None:
@@ -218,7 +218,7 @@ class Members:
     """All members; `current` is the one in use."""
 
     def __init__(self, addresses: Sequence[str], tls: Tls | None, user: User | None) -> None:
-        self._members = [Member(address, tls, user) for address in addresses]
+        self._members = [EtcdMember(address, tls, user) for address in addresses]
         self._current = 0
         self.switches = 0
 
@@ -226,17 +226,17 @@ class Members:
         return len(self._members)
 
     @property
-    def current(self) -> Member:
+    def current(self) -> EtcdMember:
         """The member that calls go to now."""
         return self._members[self._current]
 
-    def pass_over(self, member: Member) -> None:
+    def pass_over(self, member: EtcdMember) -> None:
         """It did not serve: if it is still the current one, the next takes its place."""
         if member is self.current and len(self._members) > 1:
             self._current = (self._current + 1) % len(self._members)
             self.switches += 1
 
-    async def find(self) -> Member | None:
+    async def find(self) -> EtcdMember | None:
         """The current member if it can be talked to, else the next one that can, which becomes the current
         one; None if none can."""
         for _ in self._members:

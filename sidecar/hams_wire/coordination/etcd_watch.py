@@ -14,8 +14,8 @@ from typing import Protocol, Self
 import grpc.aio
 
 from hams_wire.coordination import etcd_pb2 as pb
-from hams_wire.coordination.etcd_errors import Forgotten, NotReached, classify
-from hams_wire.coordination.etcd_members import Member, Members
+from hams_wire.coordination.etcd_errors import Forgotten, RevisionNotReached, classify
+from hams_wire.coordination.etcd_members import EtcdMember, Members
 from hams_wire.coordination.etcd_stream import Stream
 from hams_wire.coordination.etcd_values import changes_of, range_of
 from hams_wire.coordination.follower import Follower, below
@@ -123,7 +123,7 @@ class EtcdWatch:
         if self._events.empty():
             self._events.put_nowait(None)
 
-    async def _follow(self, member: Member) -> None:
+    async def _follow(self, member: EtcdMember) -> None:
         """Follow one stream until it breaks: raises `_Broken`, `AccessDenied` or `Closed`."""
         try:
             stream = member.watch(await member.metadata())
@@ -150,7 +150,7 @@ class EtcdWatch:
             self._live = False
             await stream.close()
 
-    async def _create(self, stream: WatchStream, member: Member) -> None:
+    async def _create(self, stream: WatchStream, member: EtcdMember) -> None:
         start, end = range_of(self._prefix)
         request = pb.WatchCreateRequest(
             key=start, range_end=end, start_revision=self._follower.next_revision, fragment=True
@@ -171,7 +171,7 @@ class EtcdWatch:
             if self._follower.agrees((await self._read(self._follower.anchor)).entries):
                 return
             restored = True
-        except NotReached:
+        except RevisionNotReached:
             restored = True
         except Forgotten:
             # Not left to the stream: before etcd 3.5.18 a watch from the compacted revision itself misses
@@ -181,7 +181,7 @@ class EtcdWatch:
         self._steady = True
         raise _Broken(sick=False)
 
-    async def _deliver(self, stream: WatchStream, member: Member) -> None:
+    async def _deliver(self, stream: WatchStream, member: EtcdMember) -> None:
         parts: list[Put | Deleted] = []
         while True:
             response = await self._next(stream)
@@ -211,7 +211,7 @@ class EtcdWatch:
             self._steady = True
             return response
 
-    def _cancelled(self, response: pb.WatchResponse, member: Member) -> None:
+    def _cancelled(self, response: pb.WatchResponse, member: EtcdMember) -> None:
         """Etcd ended the watch. A forgotten token looks like a missing permission to some versions, so the
         first refusal renews it."""
         refused = "permission denied" in response.cancel_reason or "auth token" in response.cancel_reason
@@ -226,7 +226,7 @@ class EtcdWatch:
         try:
             return await self._reader.get_prefix_at(self._prefix, revision)
         except CoordinationError as error:
-            if isinstance(error, AccessDenied | Closed | Forgotten | NotReached):
+            if isinstance(error, AccessDenied | Closed | Forgotten | RevisionNotReached):
                 raise
             raise _Broken(sick=False) from None
 

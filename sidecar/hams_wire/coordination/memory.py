@@ -50,7 +50,7 @@ from hams_wire.limits import etcd_request_bytes_max, etcd_transaction_items_max,
 
 
 @frozen
-class Backup:
+class StoreBackup:
     """What `MemoryStore.restore` brings back."""
 
     revision: int
@@ -90,11 +90,11 @@ class MemoryStore:
         self._changes.clear()
         self._notify()
 
-    def backup(self) -> Backup:
+    def backup(self) -> StoreBackup:
         """The state as of now."""
-        return Backup(self.revision, self._sorted(""))
+        return StoreBackup(self.revision, self._sorted(""))
 
-    def restore(self, backup: Backup) -> None:
+    def restore(self, backup: StoreBackup) -> None:
         """Go back to `backup`, as a person would after a disaster: what came later never was. Leases are
         gone, as their time has run out."""
         self.revision = backup.revision

@@ -130,7 +130,7 @@ class Encoded:
         self.key = (code, metadata, *map(id, payloads)) if self.data >= limits.dedupe_bytes_min else None
 
 
-class Incoming:
+class PartialMessage:
     """A message whose metadata has arrived and passed, and the payloads it waits for: size and tensors of
     each, and the bytes of all."""
 
@@ -239,7 +239,7 @@ class Codec:
         reader = _reader(code)
         return _built(reader.decode, _decoded(reader.plain, metadata, code), [])
 
-    def begin(self, code: int, metadata: memoryview | bytes) -> Incoming:
+    def begin(self, code: int, metadata: memoryview | bytes) -> PartialMessage:
         """A message with payloads, which are still to come. Raises BadFrame."""
         reader = _reader(code)
         table: Table
@@ -252,9 +252,9 @@ class Codec:
         total = sum([size for size, _ in table])
         if total > limits.payload_bytes_max:
             raise BadFrame(f"{total} payload bytes announced, at most {limits.payload_bytes_max} are taken")
-        return Incoming(body, reader.decode, table, total)
+        return PartialMessage(body, reader.decode, table, total)
 
-    def finish(self, incoming: Incoming, rooms: list[Room]) -> Message:
+    def finish(self, incoming: PartialMessage, rooms: list[Room]) -> Message:
         """The message, all payload bytes being in their rooms. Raises BadFrame."""
         return incoming.message(
             [self._build(tensors, room) for (_, tensors), room in zip(incoming.table, rooms, strict=True)]

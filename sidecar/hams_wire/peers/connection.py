@@ -23,7 +23,7 @@ from hams_wire.peers import handshake
 from hams_wire.peers.codec import Codec, Encoded
 from hams_wire.peers.errors import BadFrame, Turned, Why
 from hams_wire.peers.inbox import Inbox
-from hams_wire.peers.outbox import Outbox
+from hams_wire.peers.outbox import SendQueue
 
 log = logging.getLogger("hams.wire.peers")
 
@@ -87,7 +87,7 @@ class Sending(asyncio.BufferedProtocol):
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.peer = peer
-        self.outbox = Outbox()
+        self.outbox = SendQueue()
         self.pid = 0
         self.offended: Turned | None = None
         self.welcomed: asyncio.Future[int] = loop.create_future()
@@ -110,7 +110,7 @@ class Sending(asyncio.BufferedProtocol):
 
     def push(self, message: Encoded) -> bool:
         """Queue a message; it leaves with all others of this turn of the loop. False if it was not queued
-        (`Outbox.push`)."""
+        (`SendQueue.push`)."""
         if not self.outbox.push(message):
             return False
         if not self._scheduled and not self._paused:

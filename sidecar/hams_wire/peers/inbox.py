@@ -14,7 +14,7 @@ from collections.abc import Callable
 from hams_protocol.messages import Message
 from hams_wire import limits
 from hams_wire.peers import frames
-from hams_wire.peers.codec import Codec, Incoming
+from hams_wire.peers.codec import Codec, PartialMessage
 from hams_wire.peers.errors import BadFrame, NoRoom
 from hams_wire.peers.payload import Room
 
@@ -24,7 +24,7 @@ class _Arriving:
 
     __slots__ = ("at", "incoming", "left", "room", "rooms")
 
-    def __init__(self, incoming: Incoming, rooms: list[Room] | None) -> None:
+    def __init__(self, incoming: PartialMessage, rooms: list[Room] | None) -> None:
         self.incoming = incoming
         self.rooms = rooms
         self.left = incoming.total

@@ -34,7 +34,7 @@ class _Queue:
         self.at = 0  # ... and how much of it has left
 
 
-class Outbox:
+class SendQueue:
     """The messages that wait for one connection."""
 
     __slots__ = ("_keys", "_queues", "_turn", "_urgent", "dropped", "messages", "repeated")

@@ -17,7 +17,7 @@ from hams_operator.chaos.live import (
     why_not_redundant,
 )
 from hams_operator.chaos.report import Report, gaps_ms, slowest_ms
-from hams_operator.cli.cluster import Cluster, Found
+from hams_operator.cli.cluster import Cluster, ClusterGraph
 from hams_operator.controller.kube import Resource
 from hams_operator.plan.pods_seen import pod_seen
 
@@ -75,8 +75,8 @@ PODS = [
 ]
 
 
-def found(pods: list[Json] = PODS, **status: Any) -> Found:
-    return Found({**GRAPH, "status": {**STATUS, **status}}, tuple(pod_seen(item) for item in pods))
+def found(pods: list[Json] = PODS, **status: Any) -> ClusterGraph:
+    return ClusterGraph({**GRAPH, "status": {**STATUS, **status}}, tuple(pod_seen(item) for item in pods))
 
 
 def test_redundant_is_what_status_and_pods_say_together() -> None:

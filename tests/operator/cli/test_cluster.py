@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hams_operator.cli.cluster import Cluster, Found, connect, status_of
+from hams_operator.cli.cluster import Cluster, ClusterGraph, connect, status_of
 from hams_operator.cli.kill import pick
 from hams_operator.cli.output import CommandError
 from hams_operator.cli.runs import Target
@@ -46,7 +46,8 @@ GRAPH: Json = {
 
 def test_status_has_an_instance_for_every_role_and_every_other_pod() -> None:
     found = {
-        item.id: (item.operator, item.role, item.leader) for item in status_of(Found(GRAPH, PODS)).instances
+        item.id: (item.operator, item.role, item.leader)
+        for item in status_of(ClusterGraph(GRAPH, PODS)).instances
     }
     assert found == {
         "g-pass-1-aa": ("pass", "active", False),
@@ -61,14 +62,14 @@ def test_status_has_an_instance_for_every_role_and_every_other_pod() -> None:
 
 
 def test_the_primary_is_what_kill_hits_unless_told_otherwise() -> None:
-    status = status_of(Found(GRAPH, PODS))
+    status = status_of(ClusterGraph(GRAPH, PODS))
     assert pick(status, "count", None, False, None).id == "g-count-1-cc"
     assert pick(status, "count", "backup", False, None).id == "g-count-2-dd"
     assert pick(status, "manager", None, True, None).id == "g-manager-1"
 
 
 def test_a_graph_without_a_status_is_said_to_be_unknown() -> None:
-    found = status_of(Found({"metadata": {"name": "g", "namespace": "n"}}, ()))
+    found = status_of(ClusterGraph({"metadata": {"name": "g", "namespace": "n"}}, ()))
     assert [(item.type, item.status) for item in found.conditions] == [("Ready", "Unknown")]
     assert found.grpc == "g.n.svc:8081"
 

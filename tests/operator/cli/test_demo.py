@@ -10,15 +10,15 @@ import pytest
 
 from hams_load.traffic import Tally
 from hams_operator.cli import demo
-from hams_operator.cli.demo import Findings, Replies, Verdict
+from hams_operator.cli.demo import DemoFindings, DemoReplies, Verdict
 from hams_operator.cli.output import CommandError
 
 ROOT = Path(__file__).parents[3]
 
 
-def replies(labels: list[int]) -> Replies:
+def replies(labels: list[int]) -> DemoReplies:
     """What a graph answers that is asked about zeros, one after another."""
-    found = Replies()
+    found = DemoReplies()
     for number, label in enumerate(labels, 1):
         found.truth.append(0)
         found.label.append(label)
@@ -63,7 +63,7 @@ def test_requests_without_an_answer_may_have_been_counted_or_not():
 
 def judged(sent: int, ok: int, counted: int, **failed: int) -> dict[str, Verdict]:
     """What the demo says of this traffic."""
-    findings = Findings()
+    findings = DemoFindings()
     tally = Tally(sent=sent, ok=ok)
     tally.failed.update({why.replace("_", " "): amount for why, amount in failed.items()})
     demo._judge(findings, tally, replies([0] * ok), counted)
@@ -92,7 +92,7 @@ def test_a_machine_that_is_too_slow_is_not_called_wrong():
 
 
 def test_one_wrong_finding_outweighs_all_others():
-    findings = Findings()
+    findings = DemoFindings()
     assert findings.verdict is Verdict.RIGHT
     findings.add("gap", Verdict.SLOW, "")
     assert (findings.verdict, demo.CODES[findings.verdict]) == (Verdict.SLOW, 3)

@@ -23,7 +23,7 @@ from hams_operator.controller.certificates import (
 from hams_operator.controller.etcd_keys import EtcdKeys, NoEtcdKeys, user_of
 from hams_operator.controller.identities import IssuedIdentities, metrics_token
 from hams_operator.controller.kube import KubeError
-from hams_operator.controller.options import Options
+from hams_operator.controller.options import ControllerOptions
 from hams_operator.controller.secrets import Foreign, data_of, keep
 from hams_operator.plan.names import Place, Settings
 from hams_wire import records, tls
@@ -51,7 +51,7 @@ class World:
         return IssuedIdentities(self.kube, "hams-system", "hams-metrics", None, keys, lambda: self.now)
 
     def keys(self, **more: Any) -> EtcdKeys:
-        options = Options(
+        options = ControllerOptions(
             Settings(etcd=ETCD), "c", "hams-system", **{"etcd_members_secret": "hams-etcd-tls", **more}
         )
         return EtcdKeys(self.kube, options, lambda: self.now)

@@ -20,7 +20,7 @@ from hams_operator.controller.identities import NoIdentities, metrics_token
 from hams_operator.controller.kube import OWNED, PODS, SECRETS, KubeError, Resource
 from hams_operator.controller.leading import Leading
 from hams_operator.controller.mirror import Mirror
-from hams_operator.controller.options import Options, options_from
+from hams_operator.controller.options import ControllerOptions, options_from
 from hams_operator.controller.process import Controller, _health, _samples
 from hams_operator.controller.store import Store
 from hams_operator.controller.watching import Follower
@@ -463,7 +463,7 @@ async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_l
     controller = Controller(
         FakeKube(),
         cast(EtcdCoordination, client),
-        Options(Settings(), "c", "hams-system"),
+        ControllerOptions(Settings(), "c", "hams-system"),
         identities,
         lambda: None,
     )
@@ -501,7 +501,7 @@ async def test_when_etcd_is_back_or_went_back_it_is_doubted_and_every_graph_is_l
 
 async def test_metrics_of_the_controller_want_the_token_and_health_says_no_more_than_ok() -> None:
     kube = FakeKube()
-    options = Options(Settings(), "c", "hams-system", health_port=0)
+    options = ControllerOptions(Settings(), "c", "hams-system", health_port=0)
     controller = SimpleNamespace(
         store=Store(lambda key: None), workers=Workers(_nothing), mirror=SimpleNamespace(away="")
     )
@@ -620,7 +620,7 @@ class Gated(FakeKube):
 class Told(Webhook):
     """Tells when it has begun to listen, and where."""
 
-    def __init__(self, kube: FakeKube, options: Options) -> None:
+    def __init__(self, kube: FakeKube, options: ControllerOptions) -> None:
         super().__init__(kube, options)
         self.begun = asyncio.Event()
 
@@ -640,7 +640,7 @@ async def test_a_replica_is_ready_only_when_its_webhook_listens_and_is_trusted_w
     kube = Gated()
     hooks = [{"name": "graphs.hams.dev", "clientConfig": {"service": {"name": "hams-webhook"}}}]
     kube.put({"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "hams"}, "webhooks": hooks})
-    options = Options(
+    options = ControllerOptions(
         Settings(),
         "c",
         "hams-system",
@@ -693,7 +693,7 @@ async def test_a_webhook_configuration_that_was_made_anew_is_trusted_at_the_next
     that."""
     monkeypatch.setattr(limits, "webhook_look_s", 0.0)
     kube = FakeKube()
-    options = Options(
+    options = ControllerOptions(
         Settings(),
         "c",
         "hams-system",

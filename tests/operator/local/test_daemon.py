@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from tests.operator.cli.conftest import Hams, hams
 
-from hams_operator.local.run import Options
+from hams_operator.local.run import RunOptions
 
 __all__ = ["hams"]
 
 PARENT = """
 import os, sys
 from hams_operator.cli.up import start_detached
-from hams_operator.local.run import Options
+from hams_operator.local.run import RunOptions
 
-start_detached(Options(sys.argv[1], timeout_s=80.0, parent=os.getpid()))
+start_detached(RunOptions(sys.argv[1], timeout_s=80.0, parent=os.getpid()))
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -26,7 +26,7 @@ sys.stdin.read()
 
 def test_whose_parent_is_gone_already_starts_nothing(tmp_path):
     """The parent that is named is not the one there is."""
-    options = Options(str(tmp_path / "graph.yaml"), parent=1)
+    options = RunOptions(str(tmp_path / "graph.yaml"), parent=1)
     listening, telling = os.pipe()
     command = [
         sys.executable,

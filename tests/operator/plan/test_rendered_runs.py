@@ -21,7 +21,7 @@ import pytest
 from hams_graph import load_text
 from hams_operator.controller.etcd_keys import EtcdKeys
 from hams_operator.controller.identities import IssuedIdentities
-from hams_operator.controller.options import Options
+from hams_operator.controller.options import ControllerOptions
 from hams_operator.controller.secrets import data_of
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd, _free_ports, find_etcd
 from hams_operator.plan.desired import desired
@@ -216,7 +216,7 @@ async def world(folder: Path, *, certified: bool) -> AsyncIterator[World]:
         if certified:
             ports = _free_ports(1)
             etcd = f"https://localhost:{ports[0].client}"
-            options = Options(
+            options = ControllerOptions(
                 Settings(etcd=etcd), "controller", "hams-system", etcd_members_secret="hams-etcd-tls"
             )
             found.keys = EtcdKeys(kube, options, found.now)

@@ -14,7 +14,7 @@ from hams_protocol.graph import FrontendSpec
 from hams_sidecar.endpoint import limits
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_sidecar.endpoint.doubles import PIXELS, FakePort, always, graph
-from hams_sidecar.endpoint.grpc_calls import Call, _address
+from hams_sidecar.endpoint.grpc_calls import GrpcCall, _address
 from hams_sidecar.inference import Reply, Tensor
 
 MESSAGE = pb.ModelInferRequest(
@@ -52,13 +52,13 @@ async def connect() -> AsyncIterator[object]:
 def after_each(monkeypatch, name: str) -> asyncio.Semaphore:
     """Released whenever this method of a call has run."""
     called = asyncio.Semaphore(0)
-    original = getattr(Call, name)
+    original = getattr(GrpcCall, name)
 
     def spy(self, *arguments) -> None:
         original(self, *arguments)
         called.release()
 
-    monkeypatch.setattr(Call, name, spy)
+    monkeypatch.setattr(GrpcCall, name, spy)
     return called
 
 
