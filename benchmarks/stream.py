@@ -44,8 +44,8 @@ from hams_protocol.messages import (
 )
 from hams_sidecar.arena import Arena, Buffer
 from hams_sidecar.limits import unmap_bytes_min
-from hams_sidecar.payload import Payload as ArenaPayload
 from hams_sidecar.payload import Tensor
+from hams_sidecar.payload import TensorPayload as ArenaPayload
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import Room, TensorInfo
 

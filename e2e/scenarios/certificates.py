@@ -11,7 +11,7 @@ from hams_operator import limits
 from hams_operator.controller.certificates import Authority, Subject, fresh_authority, issue
 from hams_operator.controller.etcd_keys import user_of
 from hams_operator.controller.identities import identity_of
-from hams_operator.plan.names import Place
+from hams_operator.plan.names import GraphRef
 from hams_wire import records, tls
 
 ETCDCTL = (
@@ -40,7 +40,7 @@ def etcd_files(cluster: Cluster, namespace: str, release: str) -> Path:
     return folder
 
 
-def by_hand(cluster: Cluster, namespace: str, release: str, place: Place) -> dict[str, object]:
+def by_hand(cluster: Cluster, namespace: str, release: str, place: GraphRef) -> dict[str, object]:
     """The Secret that pods of a graph mount, and etcd's user for it."""
     now = datetime.datetime.now(datetime.UTC)
     held = secret(cluster, namespace, f"{release}-etcd-ca")

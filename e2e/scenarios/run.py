@@ -37,7 +37,7 @@ from hams_graph import load as load_graph
 from hams_history import lines as history
 from hams_history.checker import check_directory
 from hams_operator.plan.desired import desired
-from hams_operator.plan.names import Place, Settings
+from hams_operator.plan.names import GraphRef, Settings
 from hams_operator.plan.pods_seen import pod_of
 from hams_wire.spec import encode_spec
 
@@ -481,7 +481,7 @@ def graph_on(
         cluster.kubectl("apply", "-n", NAMESPACE, "-f", file)
         uid = cluster.kubectl("get", "servicegraph", name, "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}")
     else:
-        place = Place(name, NAMESPACE)
+        place = GraphRef(name, NAMESPACE)
         compiled = load_graph(file, uid=place.graph_uid())
         settings = Settings(etcd=inner_etcd(), history=HISTORY if cluster.recorded else "")
         items = list(desired(compiled, encode_spec(compiled).decode(), place, settings, "by-hand"))

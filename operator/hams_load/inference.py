@@ -153,7 +153,7 @@ class _Sized(msgspec.Struct):
     binary_data_size: int
 
 
-class _Output(msgspec.Struct):
+class _ReplyOutput(msgspec.Struct):
     name: str
     datatype: str
     shape: tuple[int, ...]
@@ -161,7 +161,7 @@ class _Output(msgspec.Struct):
 
 
 class _Reply(msgspec.Struct):
-    outputs: tuple[_Output, ...]
+    outputs: tuple[_ReplyOutput, ...]
 
 
 class _Error(msgspec.Struct):

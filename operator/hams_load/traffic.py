@@ -33,7 +33,7 @@ resend_every = 10
 
 
 @dataclass
-class Tally:
+class TrafficTally:
     """What came of the traffic. Times are seconds of the event loop's clock; `latencies_s` and `replied_s`
     are of good answers."""
 
@@ -80,7 +80,7 @@ class Traffic:
         history: HistoryWriter | None = None,
         on_answer: Callable[[tuple[Tensor, ...], Answer], None] | None = None,
     ) -> None:
-        self.tally = Tally()
+        self.tally = TrafficTally()
         self._client = client
         self._source = source
         self._rate = rate
@@ -92,7 +92,7 @@ class Traffic:
         self._name = f"load-{secrets.token_hex(4)}"
         self._open = 0
 
-    async def run(self, stop: asyncio.Event | None = None) -> Tally:
+    async def run(self, stop: asyncio.Event | None = None) -> TrafficTally:
         """Send everything, or what is due until `stop` is set; wait for the last answer. Raises BadData,
         of the source."""
         loop = asyncio.get_running_loop()

@@ -48,7 +48,7 @@ NUMBERS = ("heartbeat-interval", "election-timeout", "quota-backend-bytes")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReportedMember:
     """A member as another one tells of it. `name`, `clients`: "" and none as long as one that was added has
     not started."""
 
@@ -87,7 +87,7 @@ def file_of(settings: Mapping[str, Any]) -> str:
     return json.dumps(resolved, indent=1) + "\n"
 
 
-def has_run(told: Sequence[Seen] | None, peer_url: str) -> bool:
+def has_run(told: Sequence[ReportedMember] | None, peer_url: str) -> bool:
     """Whether the member at this address has been part of a cluster, by what another member tells; None:
     nobody tells anything.
 
@@ -107,7 +107,7 @@ def others_of(settings: Mapping[str, Any]) -> list[str]:
     return [url for url in urls if url != mine]
 
 
-async def told_by_others(settings: Mapping[str, Any]) -> tuple[Seen, ...] | None:
+async def told_by_others(settings: Mapping[str, Any]) -> tuple[ReportedMember, ...] | None:
     """What the first other member that answers knows of all; it needs no majority for that. None: none
     answers."""
     context = _peer_tls(settings)
@@ -118,7 +118,9 @@ async def told_by_others(settings: Mapping[str, Any]) -> tuple[Seen, ...] | None
             log.info("%s does not say who its members are: %s", url, error)
             continue
         return tuple(
-            Seen(tuple(item.get("peerURLs") or ()), item.get("name", ""), tuple(item.get("clientURLs") or ()))
+            ReportedMember(
+                tuple(item.get("peerURLs") or ()), item.get("name", ""), tuple(item.get("clientURLs") or ())
+            )
             for item in members
         )
     return None

@@ -12,7 +12,7 @@ from hams_history.convergence import Converged
 from hams_history.dependencies import Dependencies
 from hams_history.lines import Line
 from hams_history.once import OnceEach
-from hams_history.report import Findings, Problem, Report
+from hams_history.report import Findings, Report
 from hams_history.source import History, read
 from hams_history.tables import Tables
 from hams_history.visibility import Visibility
@@ -60,4 +60,4 @@ def _check(findings: Findings) -> Report:
     return Report(findings)
 
 
-__all__ = ["Problem", "Report", "check", "check_directory"]
+__all__ = ["Report", "check", "check_directory"]

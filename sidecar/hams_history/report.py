@@ -32,7 +32,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class HistoryProblem:
     """The history itself is not valid: a line that cannot be read, or that contradicts the format. `where` is
     `file:line`."""
 
@@ -62,7 +62,7 @@ class Findings:
     def __init__(self, history: History) -> None:
         self.history = history
         self.violations: list[Violation] = []
-        self.problems: list[Problem] = []
+        self.problems: list[HistoryProblem] = []
         self.skips: list[Skip] = []
         self.counts: dict[str, int] = {}
         self.problems_found = 0
@@ -88,7 +88,7 @@ class Findings:
         self.problems_found += 1
         if self.problems_found <= findings_per_invariant_max:
             self.problems.append(
-                Problem(where if isinstance(where, str) else self.history.where(where), message)
+                HistoryProblem(where if isinstance(where, str) else self.history.where(where), message)
             )
 
     def skip(self, check: str, why: str) -> None:

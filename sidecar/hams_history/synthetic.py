@@ -100,7 +100,7 @@ class _Operator:
 
 
 @dataclass(slots=True)
-class _Request:
+class _SyntheticRequest:
     name: str
     key: str | None
     client: str
@@ -120,7 +120,7 @@ class _World:
         self.values = 0
         self.wanted = requests
         self.backups = backups
-        self.requests: dict[str, _Request] = {}
+        self.requests: dict[str, _SyntheticRequest] = {}
         self.tokens: dict[tuple[str, str, Lane], _Token] = {}
         self.operators = {
             name: _Operator(name, kind == "stateful", join, tuple(inputs.split()))
@@ -169,7 +169,7 @@ class _World:
         name = f"0/{len(self.requests)}"
         number = len(self.requests)
         key = None if source is not None or self.rng.random() < 0.2 else f"k{number}"
-        request = self.requests[name] = _Request(name, key, f"c{number}", source)
+        request = self.requests[name] = _SyntheticRequest(name, key, f"c{number}", source)
         digest = f"d{number}" if source is None else None
         if source is None:
             self.emit(request.client, CallLine(client=request.client, key=key, digest=digest))

@@ -38,10 +38,10 @@ from hams_sidecar.inference import (
     Full,
     InferenceOutcome,
     InferenceRequest,
+    JoinRefused,
     KeyExpired,
     ModelFailure,
     NotReady,
-    Refused,
     Reply,
     Tensor,
     TimedOut,
@@ -49,7 +49,7 @@ from hams_sidecar.inference import (
 )
 from hams_sidecar.lives import Ended, listen_at, live
 from hams_sidecar.metrics import Metrics
-from hams_sidecar.payload import Payload, layout
+from hams_sidecar.payload import TensorPayload, layout
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
@@ -177,11 +177,11 @@ class GraphPort:
         """Digest of a reply's tensors, for the history."""
         return tensors_digest(self._tensors(note.tokens)) if note.tokens else None
 
-    def _check_sendable(self, payload: Payload, meta: Meta = NO_META) -> None:
+    def _check_sendable(self, payload: TensorPayload, meta: Meta = NO_META) -> None:
         """Encode and read what peers would be sent of a request, without its bytes. Raises NotSendable."""
         self._codec.prove(ClientForward(0, 0, 0, None, "", meta, payload))
 
-    def _payload(self, request: InferenceRequest) -> Payload:
+    def _payload(self, request: InferenceRequest) -> TensorPayload:
         """A payload that peers take: a layout is tried once. Raises ArenaFull, ArenaTooSmall, NotSendable."""
         if (
             len(request.tensors[0].data) > limits.in_place_bytes_min
@@ -194,7 +194,7 @@ class GraphPort:
         )
         known = self._layouts.get(given)
         tensors, total = layout(given) if known is None else known
-        payload = Payload(tensors, self._arena.allocate(total))
+        payload = TensorPayload(tensors, self._arena.allocate(total))
         if known is None:
             self._check_sendable(payload)
             if len(self._layouts) >= limits.descriptors_max:
@@ -204,7 +204,7 @@ class GraphPort:
             payload.view(placed)[:] = tensor.data
         return payload
 
-    def _in_place(self, tensors: tuple[Tensor, ...]) -> Payload | None:
+    def _in_place(self, tensors: tuple[Tensor, ...]) -> TensorPayload | None:
         """The tensors where they are, if they arrived in one buffer of the arena and lie there as a payload's
         tensors must."""
         buffer: Buffer | None = None
@@ -219,7 +219,7 @@ class GraphPort:
                 return None
             buffer = place[0]
             placed.append(TensorInfo(tensor.name, tensor.datatype, tensor.shape, place[1], len(tensor.data)))
-        return None if buffer is None else Payload(tuple(placed), buffer)
+        return None if buffer is None else TensorPayload(tuple(placed), buffer)
 
     def outcome(self, outcome: Replied | NotServed) -> InferenceOutcome:
         """What an outcome of the core is to a client."""
@@ -230,7 +230,7 @@ class GraphPort:
                         return NotReady(f"this frontend cannot read the reply: {token.payload.defect}")
                 return Reply(self._tensors(outcome.tokens))
             if outcome.error.status == 422:
-                return Refused(outcome.error.op, outcome.error.message)
+                return JoinRefused(outcome.error.op, outcome.error.message)
             # A model's exception may name files, hosts or other clients' data; its author decides who reads
             # that.
             hidden = self._graph.data.frontend.hide_model_errors
@@ -256,7 +256,7 @@ class GraphPort:
         in-edges."""
         if len(tokens) == 1:  # mostly: no lanes to put in order
             only, payload = tokens[0], tokens[0].payload
-            if only.kind is Kind.VALUE and isinstance(payload, Payload):
+            if only.kind is Kind.VALUE and isinstance(payload, TensorPayload):
                 for op, name in choice.sources:
                     if op == only.source and (part := _tensor(choice.name, name, payload)) is not None:
                         return part
@@ -270,7 +270,7 @@ class GraphPort:
             parts = [
                 _tensor(choice.name, name, token.payload)
                 for token in values
-                if isinstance(token.payload, Payload)
+                if isinstance(token.payload, TensorPayload)
             ]
             present = [part for part in parts if part is not None]
             if len(present) == 1:
@@ -290,7 +290,7 @@ def _nothing() -> None:
     """There is nothing to give up."""
 
 
-def _tensor(name: str, source: str, payload: Payload) -> Tensor | None:
+def _tensor(name: str, source: str, payload: TensorPayload) -> Tensor | None:
     placed = payload.find(source)
     return (
         None

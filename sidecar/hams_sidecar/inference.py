@@ -86,7 +86,7 @@ class ModelFailure:
 
 
 @frozen
-class Refused:
+class JoinRefused:
     """Every input of a First join was refused by its operator. A reply like any other (422)."""
 
     operator: str
@@ -124,7 +124,7 @@ class TimedOut:
 
 
 InferenceOutcome: TypeAlias = (
-    Reply | ModelFailure | Refused | Conflict | KeyExpired | Full | NotReady | TimedOut
+    Reply | ModelFailure | JoinRefused | Conflict | KeyExpired | Full | NotReady | TimedOut
 )
 
 

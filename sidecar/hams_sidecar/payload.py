@@ -21,7 +21,7 @@ Tensor = TensorInfo
 it)."""
 
 
-class Payload:
+class TensorPayload:
     """Tensors and the buffer they lie in; the memory lives as long as the payload."""
 
     __slots__ = ("buffer", "tensors")
@@ -71,7 +71,7 @@ class Payload:
 
     def __repr__(self) -> str:
         return (
-            f"Payload({', '.join(f'{t.name}: {t.datatype}{list(t.shape)}' for t in self.tensors)}; "
+            f"TensorPayload({', '.join(f'{t.name}: {t.datatype}{list(t.shape)}' for t in self.tensors)}; "
             f"{self.nbytes} bytes)"
         )
 
@@ -93,7 +93,7 @@ def layout(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> tuple[tu
     return tuple(placed), at
 
 
-def pack(arena: Arena, arrays: Iterable[tuple[str, str, npt.NDArray[np.generic]]]) -> Payload:
+def pack(arena: Arena, arrays: Iterable[tuple[str, str, npt.NDArray[np.generic]]]) -> TensorPayload:
     """Copy (name, datatype, array) into a new payload. The arrays must have the datatype's numpy type (BYTES:
     objects of bytes). Raises ArenaFull."""
     described: list[tuple[str, str, tuple[int, ...], int]] = []
@@ -109,7 +109,7 @@ def pack(arena: Arena, arrays: Iterable[tuple[str, str, npt.NDArray[np.generic]]
             contents.append(array)
             described.append((name, datatype, array.shape, array.nbytes))
     tensors, total = layout(described)
-    payload = Payload(tensors, arena.allocate(total))
+    payload = TensorPayload(tensors, arena.allocate(total))
     for tensor, content in zip(tensors, contents, strict=True):
         target = payload.view(tensor)
         if isinstance(content, bytes):
@@ -119,8 +119,8 @@ def pack(arena: Arena, arrays: Iterable[tuple[str, str, npt.NDArray[np.generic]]
     return payload
 
 
-def image(arena: Arena, data: bytes | memoryview, *, urgent: bool = False) -> Payload:
+def image(arena: Arena, data: bytes | memoryview, *, urgent: bool = False) -> TensorPayload:
     """Copy raw bytes (a state image) into a payload without tensors. Raises ArenaFull."""
     buffer = arena.allocate(len(data), urgent=urgent)
     buffer.view[:] = data
-    return Payload((), buffer)
+    return TensorPayload((), buffer)

@@ -9,13 +9,13 @@ from hams_protocol import messages
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.datatypes import DATATYPES, fixed_nbytes
-from hams_sidecar.payload import Payload
+from hams_sidecar.payload import TensorPayload
 from hams_wire.peers.errors import NoRoom
 from hams_wire.peers.payload import Room, TensorInfo, shown
 
 
 class ArenaFactory:
-    """Makes `hams_sidecar.payload.Payload`s in one arena (`hams_wire.peers.payload.PayloadFactory`)."""
+    """Makes `hams_sidecar.payload.TensorPayload`s in one arena (`hams_wire.peers.payload.PayloadFactory`)."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -28,7 +28,7 @@ class ArenaFactory:
         except (ArenaFull, ArenaTooSmall) as error:
             raise NoRoom(str(error)) from error
 
-    def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> Payload:
+    def build(self, tensors: tuple[TensorInfo, ...], room: Room) -> TensorPayload:
         """The payload in the slot it was received in. Raises ValueError for tensors that no model could be
         given."""
         assert isinstance(room, Buffer)
@@ -38,11 +38,11 @@ class ArenaFactory:
             if len(self._tensors) >= limits.descriptors_max:
                 self._tensors.clear()
             known = self._tensors[tensors] = tensors
-        return Payload(known, room)
+        return TensorPayload(known, room)
 
     def describe(self, payload: messages.Payload) -> tuple[Sequence[TensorInfo], memoryview]:
         """Descriptors and bytes in place."""
-        assert isinstance(payload, Payload), f"not a payload of the sidecar: {payload!r}"
+        assert isinstance(payload, TensorPayload), f"not a payload of the sidecar: {payload!r}"
         return payload.tensors, payload.buffer.view
 
     def sent(self, view: memoryview) -> None:

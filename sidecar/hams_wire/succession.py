@@ -86,7 +86,7 @@ class Follows:
 
 
 @frozen
-class Taken:
+class TakenOver:
     """What one instance of the successor has of the predecessor as it was at `cut`; an empty one: nothing, it
     came later. `loaded`: it is a primary, and its model holds the state. `refused`: why it cannot take it."""
 
@@ -96,9 +96,9 @@ class Taken:
     refused: str = ""
 
 
-Record = Succession | Quiet | Follows | Taken
+Record = Succession | Quiet | Follows | TakenOver
 
-R = TypeVar("R", Succession, Quiet, Follows, Taken)
+R = TypeVar("R", Succession, Quiet, Follows, TakenOver)
 
 
 def key(graph_uid: str, name: str) -> str:
@@ -126,9 +126,9 @@ def decode_follows(data: bytes) -> Follows:
     return _decoded(data, Follows)
 
 
-def decode_taken(data: bytes) -> Taken:
+def decode_taken(data: bytes) -> TakenOver:
     """The record in `data`. Raises MalformedRecord."""
-    return _decoded(data, Taken)
+    return _decoded(data, TakenOver)
 
 
 def cut_of(

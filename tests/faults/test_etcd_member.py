@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hams_operator.etcd_member import Seen, file_of, has_run, others_of, prepare, settings_of
+from hams_operator.etcd_member import ReportedMember, file_of, has_run, others_of, prepare, settings_of
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd, find_etcd
 from hams_wire.coordination.etcd import EtcdCoordination
 
@@ -101,11 +101,11 @@ async def test_a_cluster_that_begins_is_no_cluster_that_was(tmp_path: Path) -> N
 
 def test_what_the_others_tell() -> None:
     mine = "https://b:2380"
-    other = Seen(("https://a:2380",), "a", ("https://a:2379",))
+    other = ReportedMember(("https://a:2380",), "a", ("https://a:2379",))
     assert not has_run(None, mine), "nobody is there yet"
-    assert not has_run((other, Seen((mine,), "b", ())), mine), "they begin, too"
-    assert has_run((other, Seen((mine,), "b", ("https://b:2379",))), mine)
-    assert has_run((other, Seen((mine,), "", ())), mine), "it was added, and has not started"
+    assert not has_run((other, ReportedMember((mine,), "b", ())), mine), "they begin, too"
+    assert has_run((other, ReportedMember((mine,), "b", ("https://b:2379",))), mine)
+    assert has_run((other, ReportedMember((mine,), "", ())), mine), "it was added, and has not started"
     assert has_run((other,), mine), "it was removed, and not added any more"
 
 

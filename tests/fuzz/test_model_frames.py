@@ -12,7 +12,7 @@ import pytest
 from hams_sdk import wire
 from hams_sdk.errors import ContractBroken
 from hams_sidecar.model import frames
-from hams_sidecar.model.frames import BadFrame, FromModel, Reader
+from hams_sidecar.model.frames import BadFrame, FrameReader, FromModel
 from tests.fuzz.boundaries import cases, mutated
 
 FROM_MODEL: dict[int, dict[str, Any]] = {
@@ -72,7 +72,7 @@ def test_what_a_model_process_sends_is_a_frame_or_a_bad_frame() -> None:
         rng = Random(seed)
         kind = rng.choice(list(FROM_MODEL))
         try:
-            found = Reader().feed(spoilt(kind, FROM_MODEL[kind], rng))
+            found = FrameReader().feed(spoilt(kind, FROM_MODEL[kind], rng))
         except BadFrame:
             continue
         read += len(found)

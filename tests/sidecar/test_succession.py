@@ -25,10 +25,10 @@ from hams_sidecar.inference import (
     Full,
     InferenceOutcome,
     InferenceRequest,
+    JoinRefused,
     KeyExpired,
     ModelFailure,
     NotReady,
-    Refused,
     Reply,
     Tensor,
     TimedOut,
@@ -38,7 +38,7 @@ from hams_sidecar.succession import predecessor, replies, talk
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.replies import Table
 from hams_sidecar.succession.successor import Successor, answer_visitor
-from hams_sidecar.succession.takeover import Seen, Takeover
+from hams_sidecar.succession.takeover import GraphInEtcd, Takeover
 from hams_wire import records, succession
 from hams_wire.coordination.port import Coordination
 from hams_wire.errors import NotApplied
@@ -67,7 +67,7 @@ def test_a_request_arrives_as_it_left() -> None:
     [
         Reply(TENSORS),
         ModelFailure("op", "it broke"),
-        Refused("op", "no"),
+        JoinRefused("op", "no"),
         Conflict(),
         KeyExpired(),
         Full(2.5),
@@ -79,7 +79,7 @@ def test_a_request_arrives_as_it_left() -> None:
 def test_an_outcome_arrives_as_it_left(outcome: InferenceOutcome) -> None:
     said, parts = talk.told(outcome)
     answer = talk.answer(talk.encode(said))
-    assert isinstance(answer, talk.Outcome)
+    assert isinstance(answer, talk.PassedOutcome)
     assert talk.outcome_in(answer, joined(parts)) == outcome
 
 
@@ -94,16 +94,16 @@ def test_tensors_that_are_not_all_there_end_the_visit() -> None:
     with pytest.raises(VisitFailed, match="ends beyond"):
         talk.request_in(head, joined(parts)[:-1])
     with pytest.raises(VisitFailed, match="unknown kind"):
-        talk.outcome_in(talk.Outcome("nonsense"), memoryview(b""))
+        talk.outcome_in(talk.PassedOutcome("nonsense"), memoryview(b""))
 
 
-def told(*keys: str, nbytes: int = 4) -> tuple[talk.Replies, memoryview]:
+def told(*keys: str, nbytes: int = 4) -> tuple[talk.PassedReplies, memoryview]:
     kept, parts = [], []
     for key in keys:
         said, own = talk.told(Reply((Tensor("y", "INT32", (1,), key.encode().ljust(nbytes, b"_")),)))
-        kept.append(talk.KeptReply(key, f"digest of {key}", said))
+        kept.append(talk.PassedReply(key, f"digest of {key}", said))
         parts += own
-    return talk.Replies(tuple(kept), (key_hash("long ago"),), False), joined(parts)
+    return talk.PassedReplies(tuple(kept), (key_hash("long ago"),), False), joined(parts)
 
 
 def test_a_key_of_before_has_its_answer_and_no_other() -> None:
@@ -177,9 +177,9 @@ def test_all_hold_when_every_registered_one_does() -> None:
 
 def test_a_table_is_as_whole_as_those_that_it_was_taken_from() -> None:
     table = Table(DIGITS.frontend)
-    table.add(talk.Replies((), (), True), memoryview(b""))
+    table.add(talk.PassedReplies((), (), True), memoryview(b""))
     assert table.whole
-    table.add(talk.Replies((), (), False, whole=False), memoryview(b""))
+    table.add(talk.PassedReplies((), (), False, whole=False), memoryview(b""))
     assert not table.whole
 
 
@@ -367,7 +367,7 @@ async def taken_over(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> Table:
     """What a frontend of the next shape has of this one, taken as it does, message by message."""
 
     @contextlib.asynccontextmanager
-    async def visit(self: Takeover, seen: Seen, uid: str, host: str) -> AsyncIterator[Visit]:
+    async def visit(self: Takeover, seen: GraphInEtcd, uid: str, host: str) -> AsyncIterator[Visit]:
         ours, theirs = socket.socketpair()
         here, there = [Visit(*await asyncio.open_connection(sock=end)) for end in (ours, theirs)]
         answers = asyncio.create_task(answer_visitor(there, cast(Any, shape), shape.successor))

@@ -58,7 +58,7 @@ def at(values: Sequence[float], share: float) -> float:
     return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
-class Fault(msgspec.Struct, frozen=True, rename="camel"):
+class InjectedFault(msgspec.Struct, frozen=True, rename="camel"):
     """What was done, when (seconds since the load began), the longest time without a reply around it, and the
     slowest single request."""
 
@@ -68,7 +68,7 @@ class Fault(msgspec.Struct, frozen=True, rename="camel"):
     slowest_ms: float = 0.0
 
 
-class Report(msgspec.Struct, frozen=True, rename="camel"):
+class ChaosReport(msgspec.Struct, frozen=True, rename="camel"):
     """`availability`: share of requests that were answered within the graph's own deadline. `error`: why the
     scenario itself ended early, or ""."""
 
@@ -83,7 +83,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     availability: float
     latency_ms: dict[str, float]
     gap_ms: dict[str, float]
-    faults: list[Fault]
+    faults: list[InjectedFault]
     seconds: float
     error: str = ""
 

@@ -39,7 +39,7 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ChaosScenario:
     """A row of docs/faults.md, or a part of one. `loses`: it may lose a state, so it is for graphs that
     may."""
 
@@ -253,38 +253,42 @@ def upgraded_in_a_failover(run: Run, aim: Aim) -> None:
 
 
 CATALOGUE = (
-    Scenario(
+    ChaosScenario(
         "F11", "graceful", "deletes a pod of each role, gracefully, one after another", OPERATOR, deleted
     ),
-    Scenario("F12", "force", "deletes a pod of each role by force, one after another", OPERATOR, forced),
-    Scenario(
+    ChaosScenario("F12", "force", "deletes a pod of each role by force, one after another", OPERATOR, forced),
+    ChaosScenario(
         "F11",
         "controllers",
         "deletes the controllers, gracefully and by force",
         CONTROLLER,
         controllers_deleted,
     ),
-    Scenario(
+    ChaosScenario(
         "F13", "all-replicas", "deletes all replicas of a state by force", OPERATOR, all_replicas, loses=True
     ),
-    Scenario("F14", "random", "deletes pods at random, never the last replica in sync", OPERATOR, at_random),
-    Scenario("F15", "drain", "drains the node of a primary", NODE, drained),
-    Scenario("F27", "etcd-member", "deletes a member of etcd and a primary by force", ETCD, etcd_member_lost),
-    Scenario(
+    ChaosScenario(
+        "F14", "random", "deletes pods at random, never the last replica in sync", OPERATOR, at_random
+    ),
+    ChaosScenario("F15", "drain", "drains the node of a primary", NODE, drained),
+    ChaosScenario(
+        "F27", "etcd-member", "deletes a member of etcd and a primary by force", ETCD, etcd_member_lost
+    ),
+    ChaosScenario(
         "F30",
         "no-controller",
         "deletes a primary by force while no controller runs",
         CONTROLLER,
         without_controllers,
     ),
-    Scenario(
+    ChaosScenario(
         "F31",
         "controller-storm",
         "kills controllers again and again while a model is replaced",
         CONTROLLER,
         controllers_killed_in_a_change,
     ),
-    Scenario(
+    ChaosScenario(
         "F33",
         "successor",
         "deletes a primary, then the promoted backup before another is in sync",
@@ -292,8 +296,8 @@ CATALOGUE = (
         successor_dies,
         loses=True,
     ),
-    Scenario("F34", "upgrade", "replaces models one operator after another", OPERATOR, model_upgraded),
-    Scenario(
+    ChaosScenario("F34", "upgrade", "replaces models one operator after another", OPERATOR, model_upgraded),
+    ChaosScenario(
         "F34",
         "upgrade-failover",
         "deletes a primary by force while its operator is replaced",
@@ -303,7 +307,7 @@ CATALOGUE = (
 )
 
 
-def find(word: str) -> Scenario:
+def find(word: str) -> ChaosScenario:
     """By `F14`, `random` or `F14/random`; an id alone means its first. Raises ValueError with those that
     there are."""
     row, _, name = word.partition("/")

@@ -14,10 +14,10 @@ from hams_graph import InvalidGraph, load_object
 from hams_load.inference import Client
 from hams_load.judge import shape_judge
 from hams_load.samples import samples
-from hams_load.traffic import Tally, Traffic, load_request_s
+from hams_load.traffic import Traffic, TrafficTally, load_request_s
 from hams_operator.chaos.live import LiveRun, NotInTime, background
-from hams_operator.chaos.report import Fault, Report, at, gaps_ms, slowest_ms, summary
-from hams_operator.chaos.scenarios import CATALOGUE, Aim, Scenario, find
+from hams_operator.chaos.report import ChaosReport, InjectedFault, at, gaps_ms, slowest_ms, summary
+from hams_operator.chaos.scenarios import CATALOGUE, Aim, ChaosScenario, find
 from hams_operator.cli.cluster import Cluster, connect
 from hams_operator.cli.load import check_token, check_url
 from hams_operator.cli.output import CommandError, Output, complain, print_json
@@ -42,7 +42,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class GraphUnderLoad:
     """A graph under load. `stop` belongs to the load's loop."""
 
     cluster: Cluster
@@ -103,7 +103,7 @@ def run(
     if aim.times < 1:
         complain(f"--times: expected 1 or more, found {aim.times}", 2)
     with background() as there:
-        begun: Future[Stage] = Future()
+        begun: Future[GraphUnderLoad] = Future()
         ended = there.start(_under_load(target, name, load, begun))
         ended.add_done_callback(lambda done: _pass_on(done, begun))
         stage = begun.result()
@@ -120,7 +120,7 @@ def run(
     return 0 if report.good else 1
 
 
-def _strike(scenario: Scenario, live: LiveRun, aim: Aim) -> str:
+def _strike(scenario: ChaosScenario, live: LiveRun, aim: Aim) -> str:
     """Why the scenario did not come to its end; "" if it did."""
     try:
         live.redundant()
@@ -134,7 +134,9 @@ def _strike(scenario: Scenario, live: LiveRun, aim: Aim) -> str:
     return "" if live.faults else "nothing was done to the graph: no pod of it could be spared"
 
 
-async def _under_load(target: Target, name: str | None, load: Load, begun: "Future[Stage]") -> Tally:
+async def _under_load(
+    target: Target, name: str | None, load: Load, begun: "Future[GraphUnderLoad]"
+) -> TrafficTally:
     """Load until told to stop. Raises CommandError."""
     async with connect(target) as cluster, AsyncExitStack() as stack:
         item = (await cluster.find(name)).item
@@ -154,11 +156,11 @@ async def _under_load(target: Target, name: str | None, load: Load, begun: "Futu
         )  # no file of the graph here: random tensors, or the data given
         traffic = Traffic(client, source, load.rate, REQUESTS_MAX, judge=shape_judge(graph), resend=True)
         stop = asyncio.Event()
-        begun.set_result(Stage(cluster, graph, traffic, stop, time.monotonic()))
+        begun.set_result(GraphUnderLoad(cluster, graph, traffic, stop, time.monotonic()))
         return await traffic.run(stop)
 
 
-def _pass_on(done: "Future[Tally]", begun: "Future[Stage]") -> None:
+def _pass_on(done: "Future[TrafficTally]", begun: "Future[GraphUnderLoad]") -> None:
     """Who waits for the load to begin learns that it never will."""
     error = done.exception()
     if error is not None and not begun.done():
@@ -166,15 +168,21 @@ def _pass_on(done: "Future[Tally]", begun: "Future[Stage]") -> None:
 
 
 def report_of(
-    scenario: Scenario, stage: Stage, live: LiveRun, tally: Tally, over: float, now: float, error: str
-) -> Report:
+    scenario: ChaosScenario,
+    stage: GraphUnderLoad,
+    live: LiveRun,
+    tally: TrafficTally,
+    over: float,
+    now: float,
+    error: str,
+) -> ChaosReport:
     """What the load saw. `over`: when the scenario was; `now`: when the last reply had come."""
     struck = [when for when, _ in live.faults]
     slowest = slowest_ms(tally.replied_s, tally.latencies_s, struck)
     gaps = gaps_ms(tally.replied_s, struck, stage.began, over)
     latencies = sorted(1000 * value for value in tally.latencies_s)
     in_time = sum(1 for value in latencies if value <= 1000 * stage.graph.data.frontend.request_timeout_s)
-    return Report(
+    return ChaosReport(
         scenario=f"{scenario.id}/{scenario.name}",
         graph=stage.graph.data.name,
         requests=tally.sent,
@@ -189,7 +197,7 @@ def report_of(
         },
         gap_ms=summary(gaps),
         faults=[
-            Fault(round(when - stage.began, 1), what, gap, slow)
+            InjectedFault(round(when - stage.began, 1), what, gap, slow)
             for (when, what), gap, slow in zip(live.faults, gaps, slowest, strict=True)
         ],
         seconds=round(now - stage.began, 1),

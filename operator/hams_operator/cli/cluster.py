@@ -20,7 +20,7 @@ from hams_operator.cli.forward import forwarded
 from hams_operator.cli.output import check_namespace, complain
 from hams_operator.cli.runs import Reached, Say, Target, chosen
 from hams_operator.controller.kube import GRAPHS, PODS, KubeClient, KubeError, NoCluster, client_of
-from hams_operator.local.observe import Condition, FailureInfo, InstanceStatus, Status
+from hams_operator.local.observe import Condition, FailureInfo, GraphStatus, InstanceStatus
 from hams_operator.plan.names import (
     FRONTEND_ROLE,
     GRAPH,
@@ -29,8 +29,8 @@ from hams_operator.plan.names import (
     MODEL,
     PROXY,
     RESTART_LOST,
+    GraphRef,
     Json,
-    Place,
 )
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
 
@@ -78,11 +78,11 @@ class Cluster:
         """See `Runs`."""
         return f"in namespace {self.namespace}"
 
-    async def every(self) -> list[Status]:
+    async def every(self) -> list[GraphStatus]:
         """See `Runs`."""
         return [status_of(await self.whole(item)) for item in await self.graphs()]
 
-    async def status(self, graph: str | None) -> Status:
+    async def status(self, graph: str | None) -> GraphStatus:
         """See `Runs`."""
         return status_of(await self.find(graph))
 
@@ -200,14 +200,14 @@ async def connect(target: Target) -> AsyncIterator[Cluster]:
         await kube.close()
 
 
-def status_of(seen: ClusterGraph) -> Status:
+def status_of(seen: ClusterGraph) -> GraphStatus:
     """As `hams status` shows a local run: the graph's status, one line per instance. Process ids of a pod
     mean nothing outside; there are none."""
     metadata, status = seen.item["metadata"], seen.item.get("status") or {}
-    place = Place(metadata["name"], metadata["namespace"])
+    place = GraphRef(metadata["name"], metadata["namespace"])
     failure = status.get("lastFailureInfo")
     log = tuple(str(failure.get("log", "")).splitlines()) if failure else ()
-    return Status(
+    return GraphStatus(
         metadata["name"],
         status.get("url", place.url),
         place.grpc,

@@ -27,7 +27,7 @@ from hams_history.lines import HistoryWriter
 from hams_load.inference import Answer, Client, Tensor
 from hams_load.judge import shape_judge
 from hams_load.samples import samples
-from hams_load.traffic import Tally, Traffic, load_request_s, percentile
+from hams_load.traffic import Traffic, TrafficTally, load_request_s, percentile
 from hams_operator.cli.inspect import end
 from hams_operator.cli.kill import pick
 from hams_operator.cli.load import with_progress
@@ -36,7 +36,7 @@ from hams_operator.cli.output import Output, complain, console, print_json, seco
 from hams_operator.cli.up import patience_s, start_detached
 from hams_operator.limits import demo_settle_s, demo_start_s, status_interval_s
 from hams_operator.local.home import RunFile, running
-from hams_operator.local.observe import InstanceStatus, Status, awaited
+from hams_operator.local.observe import GraphStatus, InstanceStatus, awaited
 from hams_operator.local.run import RunOptions
 from hams_protocol.graph import Graph
 
@@ -227,7 +227,7 @@ async def _traffic(
 
 
 def _recovered(
-    after: Status, successor: InstanceStatus | None, victim: InstanceStatus
+    after: GraphStatus, successor: InstanceStatus | None, victim: InstanceStatus
 ) -> tuple[Verdict, str]:
     """A state that is lost is wrong; a successor that is not there yet, or no backup, within `demo_settle_s`
     is slow."""
@@ -248,7 +248,7 @@ def _recovered(
     )
 
 
-def _judge(findings: DemoFindings, tally: Tally, replies: DemoReplies, counted: int) -> None:
+def _judge(findings: DemoFindings, tally: TrafficTally, replies: DemoReplies, counted: int) -> None:
     trouble = [f"{amount} x {why}" for why, amount in tally.failed.items()] + tally.wrong[:3]
     unanswered = tally.sent - tally.ok
     findings.add(
@@ -280,7 +280,7 @@ def _judge(findings: DemoFindings, tally: Tally, replies: DemoReplies, counted: 
     )
 
 
-async def _redundant_again(run: RunFile) -> Status:
+async def _redundant_again(run: RunFile) -> GraphStatus:
     """The status once every state has its backup again, or after `demo_settle_s`."""
     deadline = time.monotonic() + demo_settle_s
     while True:
@@ -298,7 +298,7 @@ async def _count(traffic: Traffic) -> int:
     return int(answer.values()["seen"][0]) if answer.status == 200 else -1
 
 
-def _answered(tally: Tally) -> Verdict:
+def _answered(tally: TrafficTally) -> Verdict:
     """A request without an answer in time may have been done or not; any other failure is wrong."""
     if tally.good:
         return Verdict.RIGHT

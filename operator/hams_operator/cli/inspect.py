@@ -11,14 +11,14 @@ from hams_operator.cli.runs import Runs, Target, on_runs
 from hams_operator.limits import down_s
 from hams_operator.local.control import NoAnswer, ask
 from hams_operator.local.home import GraphHome, RunFile, running
-from hams_operator.local.observe import Status
+from hams_operator.local.observe import GraphStatus
 from hams_operator.local.processes import send, wait_end
 
 
 def status(target: Target, graph: str | None, every: bool, output: Output) -> int:
     """Show one graph, or all."""
 
-    async def look(runs: Runs) -> tuple[list[Status], str]:
+    async def look(runs: Runs) -> tuple[list[GraphStatus], str]:
         return await runs.every() if every else [await runs.status(graph)], runs.where
 
     statuses, where = on_runs(target, look)

@@ -5,7 +5,7 @@ import sys
 
 from hams_operator.cli.output import Output, complain, print_json
 from hams_operator.cli.runs import Runs, Target, on_runs
-from hams_operator.local.observe import InstanceStatus, Status
+from hams_operator.local.observe import GraphStatus, InstanceStatus
 
 SIGNALS = ("KILL", "STOP", "CONT", "TERM")
 PROCESSES = ("model", "proxy", "both")
@@ -65,7 +65,7 @@ def kill(
 
 
 def pick(
-    status: Status, target: str | None, role: str | None, leader: bool, instance: str | None
+    status: GraphStatus, target: str | None, role: str | None, leader: bool, instance: str | None
 ) -> InstanceStatus:
     """The instance that is meant; of several one at random. Raises CommandError."""
     if target in ("frontend", "manager"):

@@ -17,7 +17,7 @@ from hams_load.http import endpoint
 from hams_load.inference import Client
 from hams_load.judge import shape_judge
 from hams_load.samples import samples
-from hams_load.traffic import Tally, Traffic, load_request_s, percentile
+from hams_load.traffic import Traffic, TrafficTally, load_request_s, percentile
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.cli.runs import Reached, Runs, Target, on_runs
 from hams_operator.limits import load_connect_s, problems_shown_max
@@ -46,7 +46,7 @@ def load(
     except InvalidGraph as error:
         complain(f"{file}: {error.problems[0]}; hams validate {file} tells all")
 
-    async def at(there: Reached) -> Tally:
+    async def at(there: Reached) -> TrafficTally:
         source = samples(graph, file, data)
         async with AsyncExitStack() as stack:
             history = None
@@ -64,7 +64,7 @@ def load(
             traffic = Traffic(client, source, rate, count, judge=judge, resend=verify, history=history)
             return await with_progress(traffic, count, "load", shown=output is Output.TEXT)
 
-    async def reached(runs: Runs) -> Tally:
+    async def reached(runs: Runs) -> TrafficTally:
         async with runs.reach(graph.data.name) as there:
             return await at(there)
 
@@ -83,7 +83,7 @@ async def with_progress(
     *,
     shown: bool,
     aside: Callable[[], Awaitable[None]] | None = None,
-) -> Tally:
+) -> TrafficTally:
     """Run traffic behind a progress bar, if stderr is a terminal; `aside` runs beside it."""
     # Not for JSON.
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
@@ -154,7 +154,7 @@ async def check_answers(url: str) -> None:
     writer.close()
 
 
-def as_json(tally: Tally) -> dict[str, object]:
+def as_json(tally: TrafficTally) -> dict[str, object]:
     """The result for programs; times in ms."""
     gaps = tally.gaps_s()
     return {
@@ -175,7 +175,7 @@ def as_json(tally: Tally) -> dict[str, object]:
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 
-def as_text(tally: Tally, verify: bool) -> str:
+def as_text(tally: TrafficTally, verify: bool) -> str:
     """The result for people."""
     gaps = tally.gaps_s()
     again = tally.attempts - tally.sent - tally.resent

@@ -10,7 +10,7 @@ from hams_operator.cli.runs import Reached, Say, chosen
 from hams_operator.local import control
 from hams_operator.local.control import ControlReply, NoAnswer
 from hams_operator.local.home import GraphHome, RunFile, folders, running
-from hams_operator.local.observe import InstanceStatus, Status
+from hams_operator.local.observe import GraphStatus, InstanceStatus
 from hams_operator.local.processes import send
 
 
@@ -41,7 +41,7 @@ def home_of(graph: str) -> GraphHome:
     return GraphHome(graph)
 
 
-def status_of(run: RunFile) -> Status:
+def status_of(run: RunFile) -> GraphStatus:
     """What its supervisor says now. Raises CommandError."""
     status = ask(run, "status").status
     if status is None:
@@ -73,11 +73,11 @@ class LocalRuns:
 
     where = "runs here"
 
-    async def every(self) -> list[Status]:
+    async def every(self) -> list[GraphStatus]:
         """See `Runs`."""
         return [status_of(run) for run in running()]
 
-    async def status(self, graph: str | None) -> Status:
+    async def status(self, graph: str | None) -> GraphStatus:
         """See `Runs`."""
         return status_of(choose(graph))
 

@@ -9,7 +9,7 @@ import yaml
 from hams_graph import InvalidGraph, load, read_place
 from hams_operator.cli.output import Output, check_namespace, complain, print_json
 from hams_operator.plan.desired import desired
-from hams_operator.plan.names import Place, Settings
+from hams_operator.plan.names import GraphRef, Settings
 from hams_wire.spec import encode_spec
 
 
@@ -37,7 +37,7 @@ def render(file: Path, namespace: str | None, settings: Settings, uid: str, outp
         complain("--etcd: expected endpoints, separated by commas, found none", 2)
     try:
         name, found_namespace, found_uid = read_place(file)
-        place = Place(name, namespace or found_namespace or "default", uid or found_uid)
+        place = GraphRef(name, namespace or found_namespace or "default", uid or found_uid)
         graph = load(file, uid=place.graph_uid(), on_kubernetes=True)
     except InvalidGraph as error:
         complain(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from hams_operator.cli.output import complain
 
 if TYPE_CHECKING:  # `hams --help` imports this module
-    from hams_operator.local.observe import InstanceStatus, Status
+    from hams_operator.local.observe import GraphStatus, InstanceStatus
 
 
 T = TypeVar("T")
@@ -51,10 +51,10 @@ class Runs(Protocol):
     def where(self) -> str:
         """Ends a sentence like "no graph runs here"."""
 
-    async def every(self) -> "list[Status]":
+    async def every(self) -> "list[GraphStatus]":
         """All graphs, by name."""
 
-    async def status(self, graph: str | None) -> "Status":
+    async def status(self, graph: str | None) -> "GraphStatus":
         """One graph as it is now."""
 
     async def strike(

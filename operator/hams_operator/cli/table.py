@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hams_graph.wholeness import READY, REDUNDANT
-from hams_operator.local.observe import InstanceStatus, Status, said
+from hams_operator.local.observe import GraphStatus, InstanceStatus, said
 
 _COLOURS = {
     "primary": "bold green",
@@ -16,7 +16,7 @@ _COLOURS = {
 }
 
 
-def table(status: Status, *, hint: str = "") -> RenderableType:
+def table(status: GraphStatus, *, hint: str = "") -> RenderableType:
     """The whole picture."""
     rows = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
     for heading in ("OPERATOR", "ROLE", "EPOCH", "VERSION", "INSTANCE", "PROXY", "MODEL"):
@@ -64,7 +64,7 @@ def table(status: Status, *, hint: str = "") -> RenderableType:
     return Group(*parts)
 
 
-def _headline(status: Status) -> Text:
+def _headline(status: GraphStatus) -> Text:
     text = Text.assemble(
         (status.graph, "bold"), f"   {status.url}   gRPC {status.grpc}   generation {status.generation}\n"
     )

@@ -15,7 +15,7 @@ from hams_operator.local import capacity
 from hams_operator.local.daemon import Start
 from hams_operator.local.etcd import has_etcd
 from hams_operator.local.home import GraphHome
-from hams_operator.local.observe import Status, awaited
+from hams_operator.local.observe import GraphStatus, awaited
 from hams_operator.local.run import RunFailed, RunOptions, log_to, run, what_is_missing
 from hams_protocol.graph import Graph
 from hams_wire import logs
@@ -145,14 +145,14 @@ def _say_what_is_restored(graph: Graph, file: Path) -> None:
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
-class Waiting:
+class StartReporter:
     """Where there is no terminal: says on stderr what a start waits for, once for each thing."""
 
     def __init__(self, graph: str) -> None:
         self._graph = graph
         self._said = ""
 
-    def look(self, status: Status) -> None:
+    def look(self, status: GraphStatus) -> None:
         """One look at the run."""
         missing = what_is_missing(status)
         if missing:
@@ -165,13 +165,15 @@ class Waiting:
             sys.stderr.flush()
 
 
-def start_detached(options: RunOptions, look: "Live | None" = None, waiting: Waiting | None = None) -> Status:
+def start_detached(
+    options: RunOptions, look: "Live | None" = None, waiting: StartReporter | None = None
+) -> GraphStatus:
     """Start a detached run and wait until it is ready. Raises CommandError, with nothing left; so does
     Ctrl-C."""
     from hams_operator.cli.table import table  # noqa: PLC0415 - rich, only where it is shown
 
     start = Start(options)
-    status: Status | None = None
+    status: GraphStatus | None = None
     try:
         for news in start:
             if news.failed is not None:
@@ -195,7 +197,7 @@ def _detached(graph: Graph, options: RunOptions, output: Output) -> int:
         print_json(start_detached(options))
         return 0
     if not terminal.is_terminal:
-        status = start_detached(options, waiting=Waiting(graph.data.name))
+        status = start_detached(options, waiting=StartReporter(graph.data.name))
     else:
         from rich.live import Live  # noqa: PLC0415
 
@@ -257,9 +259,9 @@ class _Announce:
     def __init__(self, output: Output, graph: str) -> None:
         self._output = output
         self._said = False
-        self._waiting = None if output is Output.JSON else Waiting(graph)
+        self._waiting = None if output is Output.JSON else StartReporter(graph)
 
-    def __call__(self, status: Status) -> None:
+    def __call__(self, status: GraphStatus) -> None:
         if self._said:
             return
         if awaited(status.conditions) is not None:

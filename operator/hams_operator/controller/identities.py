@@ -24,7 +24,7 @@ from hams_operator.controller.certificates import (
 from hams_operator.controller.etcd_keys import Clock, EtcdKeys, user_of, utc
 from hams_operator.controller.kube import SECRETS, Kube
 from hams_operator.controller.secrets import Data, data_of, keep
-from hams_operator.plan.names import Place
+from hams_operator.plan.names import GraphRef
 from hams_wire import records, tls
 from hams_wire.coordination import etcd_users
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -34,7 +34,7 @@ from hams_wire.errors import CoordinationError
 class Identities(Protocol):
     """What the reconciler asks for."""
 
-    async def ensure(self, place: Place, *, fresh: bool = False) -> str:
+    async def ensure(self, place: GraphRef, *, fresh: bool = False) -> str:
         """Have all that pods of this graph need to prove who they are; the token of their probes. `fresh`:
         most likely there is nothing of it yet. Raises KubeError, Foreign, CoordinationError."""
         ...
@@ -51,7 +51,7 @@ class Identities(Protocol):
 class NoIdentities:
     """`tls.enabled: false`: nobody proves anything."""
 
-    async def ensure(self, place: Place, *, fresh: bool = False) -> str:
+    async def ensure(self, place: GraphRef, *, fresh: bool = False) -> str:
         """See `Identities.ensure`."""
         return ""
 
@@ -85,7 +85,7 @@ class IssuedIdentities:
         self._locked_until_s = 0.0
         self._doubts = 0
 
-    async def ensure(self, place: Place, *, fresh: bool = False) -> str:
+    async def ensure(self, place: GraphRef, *, fresh: bool = False) -> str:
         """See `Identities.ensure`."""
         known = self._known.get(place.owner_uid)
         now_s = asyncio.get_running_loop().time()
@@ -141,7 +141,7 @@ class IssuedIdentities:
         self._known.clear()
         self._locked_until_s = 0.0
 
-    async def _allow(self, place: Place, fresh: bool) -> bool:
+    async def _allow(self, place: GraphRef, fresh: bool) -> bool:
         """The user in etcd comes before the certificate that makes somebody that user; and before any user,
         etcd asks who one is.
 
@@ -166,7 +166,7 @@ class IssuedIdentities:
             return True
         return False
 
-    def _with_authority(self, held: Data, place: Place) -> Data:
+    def _with_authority(self, held: Data, place: GraphRef) -> Data:
         try:
             before = authorities(held["ca.crt"], held["ca.key"])
         except (KeyError, ValueError):
@@ -179,7 +179,7 @@ class IssuedIdentities:
             tls.PROBE_TOKEN: token,
         }
 
-    def _mounted(self, held: Data, fixed: Data, trusted: tuple[Authority, ...], place: Place) -> Data:
+    def _mounted(self, held: Data, fixed: Data, trusted: tuple[Authority, ...], place: GraphRef) -> Data:
         now = self._clock()
         wanted = [(tls.CERTIFICATE, tls.KEY, signer(trusted, now), Subject(uris=(identity_of(place),)))]
         data = dict(fixed)
@@ -209,7 +209,7 @@ async def metrics_token(kube: Kube, namespace: str, secret: str) -> bytes:
     )["token"]
 
 
-def identity_of(place: Place) -> str:
+def identity_of(place: GraphRef) -> str:
     """What certificates of a graph's parts name."""
     return f"spiffe://hams/{place.namespace}/{place.name}"
 

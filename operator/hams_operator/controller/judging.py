@@ -13,11 +13,11 @@ from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
 from hams_wire.node import MANAGER
-from hams_wire.succession import Cut, Phase, Quiet, Succession, Taken, all_hold, cut_of
+from hams_wire.succession import Cut, Phase, Quiet, Succession, TakenOver, all_hold, cut_of
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class IncarnationInEtcd:
     """One incarnation as etcd has it. `registered`, `waiting`: whose each instance is. `serves`: whether an
     instance serves its role."""
 
@@ -27,7 +27,7 @@ class Shape:
     registered: Mapping[InstanceId, str]
     quiet: Mapping[InstanceId, Quiet] = field(default_factory=dict)
     waiting: Mapping[InstanceId, str] = field(default_factory=dict)
-    taken: Mapping[InstanceId, Taken] = field(default_factory=dict)
+    taken: Mapping[InstanceId, TakenOver] = field(default_factory=dict)
     serves: Callable[[InstanceId], bool] = bool
 
 
@@ -41,7 +41,9 @@ class Step:
     hopeless: bool = False
 
 
-def next_step(old: Shape, new: Shape, kept: tuple[str, ...], record: Succession | None) -> Step:
+def next_step(
+    old: IncarnationInEtcd, new: IncarnationInEtcd, kept: tuple[str, ...], record: Succession | None
+) -> Step:
     """`record`: the predecessor's. One of an earlier attempt that was taken back counts as none."""
     if record is None or (record.phase is Phase.BACK and record.to != new.uid):
         why = why_not_there(new, kept) or why_not_able(old, kept)
@@ -69,7 +71,7 @@ def next_step(old: Shape, new: Shape, kept: tuple[str, ...], record: Succession 
     return Step(None if why else Phase.DONE, why)
 
 
-def why_not_there(new: Shape, kept: tuple[str, ...]) -> str:
+def why_not_there(new: IncarnationInEtcd, kept: tuple[str, ...]) -> str:
     """What of the successor is missing before its predecessor is asked to stop; "": nothing."""
     if MANAGER not in new.registered.values():
         return "no manager is there"
@@ -87,7 +89,7 @@ def why_not_there(new: Shape, kept: tuple[str, ...]) -> str:
     return "" if there >= frontends else f"{there} of {frontends} frontends are there"
 
 
-def why_not_able(old: Shape, kept: tuple[str, ...]) -> str:
+def why_not_able(old: IncarnationInEtcd, kept: tuple[str, ...]) -> str:
     """What of the predecessor is missing to hand anything over; "": nothing."""
     for lack in unserved(old.graph, old.topology, lambda instance, _: instance in old.registered):
         if lack.of in (*kept, *old.graph.shard_names):
@@ -95,7 +97,7 @@ def why_not_able(old: Shape, kept: tuple[str, ...]) -> str:
     return ""
 
 
-def why_not_complete(new: Shape, kept: tuple[str, ...], cut: Cut) -> str:
+def why_not_complete(new: IncarnationInEtcd, kept: tuple[str, ...], cut: Cut) -> str:
     """What of the successor is missing before it may take over: it holds everything, as often as it was asked
     for."""
     sets = copies_wanted(new.graph)

@@ -25,7 +25,7 @@ from hams_wire.coordination.port import (
     Write,
 )
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
-from hams_wire.succession import Follows, Quiet, Succession, Taken
+from hams_wire.succession import Follows, Quiet, Succession, TakenOver
 
 log = logging.getLogger("hams.controller")
 
@@ -51,7 +51,7 @@ class Known:
     follows_revision: int = ABSENT
     quiet: dict[InstanceId, Quiet] = field(default_factory=dict)
     waiting: dict[InstanceId, str] = field(default_factory=dict)
-    taken: dict[InstanceId, Taken] = field(default_factory=dict)
+    taken: dict[InstanceId, TakenOver] = field(default_factory=dict)
     ended: bool = False
 
     @property

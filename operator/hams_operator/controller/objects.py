@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from hams_operator.controller.kube import OWNED, Kube, KubeError
 from hams_operator.controller.store import Store
 from hams_operator.plan.difference import is_ours, key_of
-from hams_operator.plan.names import FIELD_MANAGER, Json, Place
+from hams_operator.plan.names import FIELD_MANAGER, GraphRef, Json
 
 log = logging.getLogger("hams.controller")
 
@@ -25,7 +25,7 @@ class Objects:
         self._kube = kube
         self._store = store
 
-    async def strangers(self, place: Place, items: Iterable[Json]) -> list[str]:
+    async def strangers(self, place: GraphRef, items: Iterable[Json]) -> list[str]:
         """Kind and name of those that are there and are somebody else's. Objects that nobody has labelled are
         not followed, so each is asked for."""
         names = []
@@ -35,7 +35,7 @@ class Objects:
                 names.append(f"{kind} {name}")
         return names
 
-    async def make(self, place: Place, items: Sequence[Json]) -> tuple[list[str], list[Json]]:
+    async def make(self, place: GraphRef, items: Sequence[Json]) -> tuple[list[str], list[Json]]:
         """Make those that are missing: Deployments last, as nothing shall run of what cannot be whole. Raises
         KubeError.
 
@@ -73,14 +73,14 @@ class Objects:
             )
         return [], there_already
 
-    async def _take_back(self, place: Place, made: list[Json]) -> None:
+    async def _take_back(self, place: GraphRef, made: list[Json]) -> None:
         for item in reversed(made):
             log.info("%s/%s: take back %s %s", place.namespace, place.name, *key_of(item))
             await self._kube.delete(
                 OWNED[item["kind"]], place.namespace, item["metadata"]["name"], item["metadata"]["uid"]
             )
 
-    async def apply(self, place: Place, items: Iterable[Json]) -> None:
+    async def apply(self, place: GraphRef, items: Iterable[Json]) -> None:
         """Change those that are there and ours, and no other of that name: an apply would make it, or take
         it. Raises KubeError."""
         for item in items:

@@ -38,8 +38,8 @@ from hams_operator.plan.names import (
     INCARNATION,
     OPERATOR,
     ROLE,
+    GraphRef,
     Json,
-    Place,
     Settings,
 )
 from hams_operator.plan.news import ClusterEvent, news
@@ -48,9 +48,9 @@ from hams_operator.plan.pods_seen import Pod, pods_over, pods_silent, roles_of
 from hams_operator.plan.status import (
     NAME_TAKEN,
     REJECTED,
+    KnownGraph,
     Missing,
     Told,
-    World,
     answers,
     refusal,
     serving,
@@ -74,7 +74,7 @@ class _Asked:
     served nobody; `given_up`: those that never will."""
 
     item: Json
-    place: Place
+    place: GraphRef
     decision: Decision | None
     problem: Missing | None
     unread: str = ""
@@ -193,7 +193,7 @@ class Reconciler:
     async def _read(self, item: Json) -> Graph | InvalidGraph:
         """The graph that the resource asks for, or what is wrong with it."""
         metadata = item["metadata"]
-        uid = Place(metadata["name"], metadata["namespace"], metadata["uid"]).graph_uid()
+        uid = GraphRef(metadata["name"], metadata["namespace"], metadata["uid"]).graph_uid()
         try:
             return await self._apart(read_permitted, item, uid, self._settings)
         except InvalidGraph as error:
@@ -208,7 +208,7 @@ class Reconciler:
 
     def _asked(self, key: GraphKey, item: Json, read: Graph | InvalidGraph) -> _Asked:
         metadata = item["metadata"]
-        place = Place(metadata["name"], metadata["namespace"], metadata["uid"])
+        place = GraphRef(metadata["name"], metadata["namespace"], metadata["uid"])
         known = self._running(key, place)
         if known.unread:
             return _Asked(item, place, None, None, known.unread)
@@ -251,7 +251,7 @@ class Reconciler:
         key: GraphKey,
         item: Json,
         read: Graph | InvalidGraph,
-        place: Place,
+        place: GraphRef,
         begun: dict[int, Graph],
         whole: frozenset[int],
         unborn: frozenset[int],
@@ -293,7 +293,7 @@ class Reconciler:
                 )
         return _Asked(item, place, decision, None)
 
-    def _used(self, key: GraphKey, place: Place) -> int:
+    def _used(self, key: GraphKey, place: GraphRef) -> int:
         """The newest incarnation that has run, though nothing may be left of it but keys in etcd: a new one
         with its number would find them."""
         told = {uid: self._mirror.of(uid) for uid in self._mirror.uids(place.owner_uid)}
@@ -325,7 +325,7 @@ class Reconciler:
         before = [other for other in others if other.place.incarnation < place.incarnation]
         return next(iter(serving + before), decision)
 
-    def _running(self, key: GraphKey, place: Place) -> Running:
+    def _running(self, key: GraphKey, place: GraphRef) -> Running:
         """What has been begun, out of Kubernetes and etcd."""
 
         def specs() -> Specs:
@@ -414,7 +414,9 @@ class Reconciler:
             await self._clear_past(key, place)
         return None
 
-    async def _bring(self, asked: _Asked, place: Place, changes: Difference, held: list[Json]) -> list[str]:
+    async def _bring(
+        self, asked: _Asked, place: GraphRef, changes: Difference, held: list[Json]
+    ) -> list[str]:
         """Have what shall be there; or the names that are somebody else's."""
         seen = {key_of(item) for item in held}
         missing = [item for item in changes.apply if key_of(item) not in seen]
@@ -431,7 +433,7 @@ class Reconciler:
             )
         return foreign
 
-    async def _take_away(self, key: GraphKey, place: Place, changes: Difference) -> None:
+    async def _take_away(self, key: GraphKey, place: GraphRef, changes: Difference) -> None:
         with_frontends = {
             str(pod.incarnation) for pod in self._store.pods(key) if pod.of == FRONTEND_ROLE
         } - {str(place.incarnation)}
@@ -443,7 +445,7 @@ class Reconciler:
             log.info("%s/%s: delete %s %s", place.namespace, place.name, kind, metadata["name"])
             await self._kube.delete(OWNED[kind], place.namespace, metadata["name"], metadata["uid"])
 
-    async def _clear_past(self, key: GraphKey, place: Place) -> None:
+    async def _clear_past(self, key: GraphKey, place: GraphRef) -> None:
         """Etcd keys of earlier incarnations, once none of their pods is left."""
         alive = {replace(place, incarnation=pod.incarnation).graph_uid() for pod in self._store.pods(key)}
         for uid in self._mirror.uids(place.owner_uid):
@@ -452,10 +454,10 @@ class Reconciler:
 
     def _world(
         self, key: GraphKey, decision: Decision, invalid: Missing | None, problem: Missing | None
-    ) -> World:
+    ) -> KnownGraph:
         known = self._mirror.of(decision.place.graph_uid())
         address = "Service", decision.place.name
-        return World(
+        return KnownGraph(
             topology=known.topology,
             registered=dict(known.registered),
             pods=self._store.pods(key),
@@ -474,7 +476,7 @@ class Reconciler:
             versions={name: (item.epoch, item.version) for name, item in known.versions.items()},
         )
 
-    def _told_by_deployments(self, key: GraphKey, place: Place, what: str) -> dict[str, str]:
+    def _told_by_deployments(self, key: GraphKey, place: GraphRef, what: str) -> dict[str, str]:
         """What the store has kept of their statuses, by operator, frontend or manager."""
         messages = {}
         for item in self._store.objects(key):
@@ -505,7 +507,7 @@ class Reconciler:
                 warnings[pod.name] = f"{newest.get('reason', '')}: {newest.get('message', '')}"
         return warnings
 
-    async def _tend_pods(self, key: GraphKey, place: Place) -> None:
+    async def _tend_pods(self, key: GraphKey, place: GraphRef) -> None:
         """Pods of which no kubelet says anything go: Kubernetes binds pods to a node that is away until it
         takes it for dead. Pods whose instances are over go, others are labelled with their role; without etcd
         nobody knows.
@@ -596,7 +598,7 @@ class Reconciler:
         metadata = item["metadata"]
         if FINALIZER not in (metadata.get("finalizers") or []):
             return
-        place = Place(metadata["name"], metadata["namespace"], metadata["uid"])
+        place = GraphRef(metadata["name"], metadata["namespace"], metadata["uid"])
         try:
             if not self._mirror.away:
                 await self._mirror.end_all(place.owner_uid)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hams_operator.plan.difference import is_ours
-from hams_operator.plan.names import FRONTEND_ROLE, INCARNATION, MANAGER_ROLE, SPEC_FILE, Json, Place
+from hams_operator.plan.names import FRONTEND_ROLE, INCARNATION, MANAGER_ROLE, SPEC_FILE, GraphRef, Json
 from hams_protocol.graph import Graph
 from hams_wire.spec import MalformedSpec, decode_spec
 
@@ -28,7 +28,7 @@ class Running:
     whole: frozenset[int] = frozenset()
 
 
-def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -> Running:
+def running(place: GraphRef, objects: Iterable[Json], specs: Callable[[], Specs]) -> Running:
     """`place`: of any incarnation. `objects`: all that carry the graph's label. `specs`: asked only where a
     ConfigMap is missing.
 
@@ -64,7 +64,7 @@ def running(place: Place, objects: Iterable[Json], specs: Callable[[], Specs]) -
     )
 
 
-def _whole(place: Place, graphs: Mapping[int, Graph], mine: Iterable[Json]) -> frozenset[int]:
+def _whole(place: GraphRef, graphs: Mapping[int, Graph], mine: Iterable[Json]) -> frozenset[int]:
     there = {
         item["metadata"]["name"]
         for item in mine
@@ -78,7 +78,9 @@ def _whole(place: Place, graphs: Mapping[int, Graph], mine: Iterable[Json]) -> f
     )
 
 
-def _read(graphs: dict[int, Graph], why: dict[int, str], place: Place, incarnation: int, spec: bytes) -> None:
+def _read(
+    graphs: dict[int, Graph], why: dict[int, str], place: GraphRef, incarnation: int, spec: bytes
+) -> None:
     """Put the graph into `found`, or into `why` what is wrong with it."""
     uid = replace(place, incarnation=incarnation).graph_uid()
     try:
@@ -96,7 +98,7 @@ def _incarnation(item: Json) -> int:
     return int((item["metadata"].get("labels") or {}).get(INCARNATION, "0"))
 
 
-def incarnation_of(uid: str, place: Place) -> int:
+def incarnation_of(uid: str, place: GraphRef) -> int:
     """Which incarnation of a resource has this uid in etcd."""
     number = uid.removeprefix(f"{place.owner_uid}-r")
     return int(number) if number.isdigit() else 0

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from hams_operator import limits
-from hams_operator.controller.judging import Shape, Step, next_step
+from hams_operator.controller.judging import IncarnationInEtcd, Step, next_step
 from hams_operator.controller.mirror import Known, Mirror
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
@@ -19,11 +19,15 @@ from hams_wire.succession import Phase, Succession
 log = logging.getLogger("hams.controller")
 
 
-def shape(graph: Graph, known: Known, serves: Callable[[InstanceId], bool] | None = None) -> Shape:
+def shape(
+    graph: Graph, known: Known, serves: Callable[[InstanceId], bool] | None = None
+) -> IncarnationInEtcd:
     """What is judged of one incarnation. `serves`: whether an instance serves its role, as far as Kubernetes
     knows; None: who is registered does."""
     uid, there = graph.data.uid, known.registered.__contains__ if serves is None else serves
-    return Shape(uid, graph, known.topology, known.registered, known.quiet, known.waiting, known.taken, there)
+    return IncarnationInEtcd(
+        uid, graph, known.topology, known.registered, known.quiet, known.waiting, known.taken, there
+    )
 
 
 async def advance(

@@ -17,7 +17,7 @@ import msgspec
 
 from hams_operator.limits import control_answer_s, control_line_bytes_max
 from hams_operator.local.home import RunFile
-from hams_operator.local.observe import Status
+from hams_operator.local.observe import GraphStatus
 from hams_wire.errors import CoordinationError
 
 
@@ -31,7 +31,7 @@ class Question(msgspec.Struct, frozen=True):
 class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is answered; exactly one field is set."""
 
-    status: Status | None = None
+    status: GraphStatus | None = None
     ending: bool = False
     restarts: bool = False
     error: str | None = None
@@ -47,7 +47,7 @@ class Ear:
 
     def __init__(
         self,
-        status: Callable[[], Awaitable[Status]],
+        status: Callable[[], Awaitable[GraphStatus]],
         down: Callable[[], None],
         restart: Callable[[str], Awaitable[str]],
     ) -> None:

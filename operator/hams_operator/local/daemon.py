@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hams_operator.local.observe import Status, awaited
+from hams_operator.local.observe import GraphStatus, awaited
 from hams_operator.local.parent_death_signal import die_with_parent
 from hams_operator.local.run import RunFailed, RunOptions, log_to, run
 
@@ -26,7 +26,7 @@ from hams_operator.local.run import RunFailed, RunOptions, log_to, run
 class StartNews(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the pipe."""
 
-    status: Status | None = None
+    status: GraphStatus | None = None
     ready: bool = False
     failed: str | None = None
 
@@ -91,7 +91,7 @@ class _Teller:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._pipe, msgspec.json.encode(news) + b"\n")
 
-    def look(self, status: Status) -> None:
+    def look(self, status: GraphStatus) -> None:
         self.tell(StartNews(status=status))
         if awaited(status.conditions) is None:
             self.tell(StartNews(ready=True))

@@ -25,7 +25,7 @@ from hams_operator.local.logfiles import cut, last_lines, shortened
 from hams_operator.local.metrics import path_of
 from hams_operator.local.observe import Cast, FailureInfo, Observer, current, said
 from hams_operator.local.parent_death_signal import ending_with_parent, environment_with
-from hams_operator.local.places import MANAGER, Ends, Launch, Place, Pod, Replacements, pause_after
+from hams_operator.local.places import MANAGER, Ends, Launch, LocalPod, Place, Replacements, pause_after
 from hams_operator.local.processes import send
 from hams_operator.local.starvation import CpuWaits
 from hams_protocol.graph import FRONTEND, Graph
@@ -163,7 +163,7 @@ class Instances:
         self._counter += 1
         kind = {FRONTEND: "frontend", MANAGER: "manager"}.get(place.of, place.of)
         instance = f"{kind}-{self._counter}-{secrets.token_hex(2)}"
-        pod = place.pod = Pod(instance, place.of, started_s=self._now())
+        pod = place.pod = LocalPod(instance, place.of, started_s=self._now())
         common = [
             "--graph",
             self.uid,
@@ -212,7 +212,7 @@ class Instances:
         network."""
         return launch
 
-    async def _start_model(self, place: Place, pod: Pod) -> None:
+    async def _start_model(self, place: Place, pod: LocalPod) -> None:
         op = self.graph.operators[place.of]
         environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **dict(op.model.env)}
         folder = self._file.parent
@@ -377,7 +377,7 @@ class Instances:
         """How long an instance may hang: a process without CPU does not hang."""
         return bound_s if self._lateness.may_judge(self._now()) else max(bound_s, limits.hung_starved_s)
 
-    def _look_after_left(self, place: Place, pod: Pod, cast: Cast) -> None:
+    def _look_after_left(self, place: Place, pod: LocalPod, cast: Cast) -> None:
         """An instance that hangs is killed after a while, but not while its process may hold all that is left
         of a state: it may wake up. One that is back may lead, and have a state that nobody else has: it goes
         on until somebody has, then is asked to end, and hands over."""
@@ -399,7 +399,7 @@ class Instances:
             send(pod.model_pid, signal.SIGKILL)
             send(pod.proxy_pid, signal.SIGKILL)
 
-    def _leave(self, place: Place, pod: Pod) -> bool:
+    def _leave(self, place: Place, pod: LocalPod) -> bool:
         """The instance hangs, and another one takes its place; False if it is too early for one more."""
         now = self._now()
         if not self._replacements.may_replace(len(self._left), now):
@@ -420,7 +420,7 @@ class Instances:
         self._spawn_task(self._fill(place))
         return True
 
-    def _left_ended(self, place: Place, pod: Pod, pid: int) -> None:
+    def _left_ended(self, place: Place, pod: LocalPod, pid: int) -> None:
         if pid == pod.model_pid:
             pod.model_pid = 0
             return
@@ -430,13 +430,13 @@ class Instances:
         self._left.remove(place)
         self._tidy(pod)
 
-    def _tidy(self, pod: Pod) -> None:
+    def _tidy(self, pod: LocalPod) -> None:
         (self._memory / f"{pod.instance}.arena").unlink(missing_ok=True)
         self._socket(pod.instance).unlink(missing_ok=True)
         self._peer_socket(pod.instance).unlink(missing_ok=True)
         path_of(self._memory, pod.instance).unlink(missing_ok=True)
 
-    def _replace(self, place: Place, pod: Pod) -> None:
+    def _replace(self, place: Place, pod: LocalPod) -> None:
         """The instance is over: its model goes too, and a fresh instance comes."""
         pod.ending = True
         pod.proxy_pid = 0
@@ -453,7 +453,7 @@ class Instances:
         await asyncio.sleep(place.pause_s)
         await self._fill(place)
 
-    async def _restart_model(self, place: Place, pod: Pod) -> None:
+    async def _restart_model(self, place: Place, pod: LocalPod) -> None:
         young = self._now() - pod.model_started_s < limits.restart_young_s
         place.model_pause_s = pause_after(place.model_pause_s, young, 0.0)
         await asyncio.sleep(place.model_pause_s)
@@ -510,7 +510,7 @@ class Instances:
                 except OSError as error:  # a full disk ends no graph
                     log.warning("log %s is not rotated: %s", path, error)
 
-    def _note_end(self, place: Place, pod: Pod, status: int) -> None:
+    def _note_end(self, place: Place, pod: LocalPod, status: int) -> None:
         """Remember a model that failed by itself while young; one that follows its proxy ends with 0."""
         if status == 0 or self._now() - pod.model_started_s >= limits.restart_young_s:
             place.ends = Ends()
@@ -518,7 +518,7 @@ class Instances:
         words = self._last_words(self._log(f"{pod.instance}.model"))
         place.ends = place.ends.add(FailureInfo(place.of, pod.instance, status, words))
 
-    def _note_own_end(self, place: Place, pod: Pod, status: int) -> None:
+    def _note_own_end(self, place: Place, pod: LocalPod, status: int) -> None:
         """Remember a proxy, frontend or manager that failed while young. One that the graph has given up ends
         by itself."""
         if status in (0, EXIT_STOPPED) or self._now() - pod.started_s >= limits.restart_young_s:

@@ -123,7 +123,7 @@ class View(msgspec.Struct, frozen=True):
         return any(item.type == condition and item.status == "True" for item in self.conditions)
 
 
-class Status(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}, omit_defaults=True):
+class GraphStatus(msgspec.Struct, frozen=True, rename={"failures": "lastFailureInfo"}, omit_defaults=True):
     """The answer of `hams status` (api.md, section 4); `lastFailureInfo` is there only while a process is in
     a crash loop, `losses` only if a state was lost and began again, `warnings` only if the machine lacks
     something, such as room on a disk."""

@@ -10,7 +10,7 @@ MANAGER = "manager"
 
 
 @dataclass(slots=True)
-class Pod:
+class LocalPod:
     """One instance: its processes (0: none) and when they were started."""
 
     instance: InstanceId
@@ -61,7 +61,7 @@ class Place:
 
     of: str
     number: int
-    pod: Pod | None = None
+    pod: LocalPod | None = None
     pause_s: float = limits.restart_pause_s
     model_pause_s: float = limits.restart_pause_s
     ends: Ends = field(default_factory=Ends)

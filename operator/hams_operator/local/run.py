@@ -20,7 +20,7 @@ from hams_operator.limits import log_bytes_max, status_interval_s, table_interva
 from hams_operator.local.control import Ear
 from hams_operator.local.etcd import EtcdNotStarted
 from hams_operator.local.home import GraphHome, RunsAlready
-from hams_operator.local.observe import Status, awaited, said
+from hams_operator.local.observe import GraphStatus, awaited, said
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph
 from hams_wire import logs
@@ -52,7 +52,7 @@ class RunFailed(Exception):
 
 
 async def run(
-    graph: Graph, options: RunOptions, report: Callable[[Status], None], *, keep_looking: bool
+    graph: Graph, options: RunOptions, report: Callable[[GraphStatus], None], *, keep_looking: bool
 ) -> None:
     """Run a graph until SIGINT, SIGTERM, SIGHUP or `hams down`. `report` gets each look; with `keep_looking`
     also after it is ready.
@@ -110,12 +110,12 @@ async def _work(
     supervisor: Supervisor,
     ear: Ear,
     options: RunOptions,
-    report: Callable[[Status], None],
+    report: Callable[[GraphStatus], None],
     keep_looking: bool,
 ) -> None:
-    last: list[Status] = []
+    last: list[GraphStatus] = []
 
-    def told(status: Status) -> None:
+    def told(status: GraphStatus) -> None:
         last[:] = [status]
         report(status)
 
@@ -140,7 +140,7 @@ async def _work(
     await asyncio.Event().wait()
 
 
-async def _until_ready(supervisor: Supervisor, report: Callable[[Status], None]) -> None:
+async def _until_ready(supervisor: Supervisor, report: Callable[[GraphStatus], None]) -> None:
     while True:
         status = await supervisor.status()
         report(status)
@@ -154,7 +154,7 @@ async def _until_ready(supervisor: Supervisor, report: Callable[[Status], None])
         await asyncio.sleep(status_interval_s)
 
 
-def what_is_missing(status: Status) -> str:
+def what_is_missing(status: GraphStatus) -> str:
     """What a start waits for; "": nothing."""
     waits = awaited(status.conditions)
     return f"{waits.message} ({waits.reason})" if waits is not None else ""

@@ -24,7 +24,7 @@ from hams_operator.local.etcd_keeper import keep
 from hams_operator.local.home import RunFile, own_birth, running
 from hams_operator.local.instances import DATA_MODULES, Instances
 from hams_operator.local.metrics import MetricsPage, Source, path_of
-from hams_operator.local.observe import Observer, Status, View
+from hams_operator.local.observe import GraphStatus, Observer, View
 from hams_operator.local.places import MANAGER, Launch, Place
 from hams_operator.local.ports import HOST, claim, claim_free
 from hams_protocol.graph import FRONTEND, Graph, GraphData, Operator
@@ -228,10 +228,10 @@ class Supervisor(Instances):
         assert self._observer is not None, "started"
         return await self._observer.allow_restart(name)
 
-    async def status(self) -> Status:
+    async def status(self) -> GraphStatus:
         """The answer of `hams status`. Raises CoordinationError."""
         view = await self.view()
-        return Status(
+        return GraphStatus(
             self.graph.data.name,
             self.url,
             self.grpc,

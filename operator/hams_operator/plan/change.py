@@ -10,7 +10,7 @@ or made stateless is lost, so that is refused unless an annotation allows it.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from hams_operator.plan.names import ALLOW_STATE_LOSS, RESTART_LOST, Place
+from hams_operator.plan.names import ALLOW_STATE_LOSS, RESTART_LOST, GraphRef
 from hams_protocol.graph import Graph, GraphData, Mode, Operator
 from hams_protocol.topology import Topology
 
@@ -21,7 +21,7 @@ class Decision:
     one, the operators that go on with the states of the incarnation `follows`."""
 
     graph: Graph
-    place: Place
+    place: GraphRef
     refused: str = ""
     follows: int = 0
     kept: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Decision:
 
 def decide(
     asked: GraphData,
-    place: Place,
+    place: GraphRef,
     running: Mapping[int, Graph],
     annotations: Mapping[str, str],
     whole: Collection[int] = (),
@@ -116,7 +116,7 @@ def restarts(annotations: Mapping[str, str], topology: Topology) -> tuple[str, .
     )
 
 
-def _at(data: GraphData, place: Place) -> Graph:
+def _at(data: GraphData, place: GraphRef) -> Graph:
     return Graph(replace(data, uid=place.graph_uid()))
 
 

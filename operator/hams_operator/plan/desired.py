@@ -27,8 +27,8 @@ from hams_operator.plan.names import (
     PROBE_PORT,
     ROLE,
     SPEC_FILE,
+    GraphRef,
     Json,
-    Place,
     Settings,
 )
 from hams_operator.plan.pods import frontend_pod, manager_pod, operator_pod, selector
@@ -36,7 +36,7 @@ from hams_protocol.graph import Graph
 
 
 def desired(
-    graph: Graph, compiled: str, place: Place, settings: Settings, probe_token: str = ""
+    graph: Graph, compiled: str, place: GraphRef, settings: Settings, probe_token: str = ""
 ) -> tuple[Json, ...]:
     """The objects of `graph`, in the order in which they are best applied. `compiled`: the graph as etcd
     holds it; it has the uid of `place`. `probe_token`: what the kubelet's probes bear."""
@@ -89,12 +89,12 @@ def with_digest(item: Json) -> Json:
     }
 
 
-def _config_map(graph: Graph, compiled: str, place: Place) -> Json:
+def _config_map(graph: Graph, compiled: str, place: GraphRef) -> Json:
     metadata = place.metadata(place.config_map) | {"annotations": {GRAPH_UID: graph.data.uid}}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {SPEC_FILE: compiled}}
 
 
-def _service(place: Place, graph: Graph) -> Json:
+def _service(place: GraphRef, graph: Graph) -> Json:
     """What a template may not change is what makes it this graph's: its name, its labels, what it selects."""
     item: Json = {
         "apiVersion": "v1",
@@ -132,7 +132,7 @@ def _service(place: Place, graph: Graph) -> Json:
     return service
 
 
-def _deployment(place: Place, part: str, role: dict[str, str], replicas: int, template: Json) -> Json:
+def _deployment(place: GraphRef, part: str, role: dict[str, str], replicas: int, template: Json) -> Json:
     settle = {"minReadySeconds": FRONTEND_SETTLE_S} if part == FRONTEND_ROLE else {}
     return {
         "apiVersion": "apps/v1",
@@ -149,7 +149,7 @@ def _deployment(place: Place, part: str, role: dict[str, str], replicas: int, te
     }
 
 
-def _budget(place: Place, part: str, role: dict[str, str], unavailable: int) -> Json:
+def _budget(place: GraphRef, part: str, role: dict[str, str], unavailable: int) -> Json:
     """At most one away at a time, counting who is not ready: a backup that still copies holds the eviction of
     its primary up. The only replica of a state is never evicted."""
     return {
@@ -160,7 +160,7 @@ def _budget(place: Place, part: str, role: dict[str, str], unavailable: int) -> 
     }
 
 
-def _network_policies(place: Place) -> list[Json]:
+def _network_policies(place: GraphRef) -> list[Json]:
     """Peers talk to peers of their own graph only; everybody may send requests to frontends, and scrape. The
     kubelet's probes are always let in."""
     peers = {

@@ -153,7 +153,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GraphRef:
     """Which graph: its name and namespace, and the uid of its ServiceGraph ("": rendered without one, so
     nothing owns the objects).
 

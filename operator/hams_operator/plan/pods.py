@@ -52,8 +52,8 @@ from hams_operator.plan.names import (
     TOKENS_DIR,
     UNREACHABLE,
     USER_ID,
+    GraphRef,
     Json,
-    Place,
     Settings,
 )
 from hams_protocol.graph import BatchPolicy, FrontendSpec, Graph, GraphData, ModelSpec, Operator
@@ -76,7 +76,9 @@ _SECURE = {
 }
 
 
-def operator_pod(graph: Graph, op: Operator, place: Place, settings: Settings, probe_token: str = "") -> Json:
+def operator_pod(
+    graph: Graph, op: Operator, place: GraphRef, settings: Settings, probe_token: str = ""
+) -> Json:
     """The pod template of an operator's instances."""
     proxy_command = [
         "python3",
@@ -141,7 +143,7 @@ def _limit_proxy(pod: Json) -> None:
             container["resources"] = resources | {"limits": bound | (resources.get("limits") or {})}
 
 
-def frontend_pod(graph: Graph, place: Place, settings: Settings, probe_token: str = "") -> Json:
+def frontend_pod(graph: Graph, place: GraphRef, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of frontends."""
     ports = [
         "--host",
@@ -173,7 +175,7 @@ def frontend_pod(graph: Graph, place: Place, settings: Settings, probe_token: st
     return _with_template(pod, json.loads(graph.data.kubernetes.frontend_template), graph)
 
 
-def manager_pod(graph: Graph, place: Place, settings: Settings, probe_token: str = "") -> Json:
+def manager_pod(graph: Graph, place: GraphRef, settings: Settings, probe_token: str = "") -> Json:
     """The pod template of managers. They bring the compiled graph into an etcd that does not hold it yet."""
     command = [
         "python3",
@@ -256,7 +258,7 @@ def _pod(
     init: list[Json],
     role: dict[str, str],
     runs: str,
-    place: Place,
+    place: GraphRef,
     settings: Settings,
 ) -> Json:
     pod: Json = {
@@ -419,6 +421,6 @@ def _digest(data: GraphData) -> str:
     return hashlib.sha256(msgspec.json.encode(data)).hexdigest()[:16]
 
 
-def selector(place: Place, role: dict[str, str]) -> dict[str, str]:
+def selector(place: GraphRef, role: dict[str, str]) -> dict[str, str]:
     """Labels by which a workload finds its pods."""
     return {GRAPH: place.name, INCARNATION: str(place.incarnation), **role}

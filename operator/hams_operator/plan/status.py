@@ -27,7 +27,7 @@ from hams_graph.wholeness import (
     wholeness,
     why_not,
 )
-from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, Json, Place
+from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, RESTART_LOST, ROLE, GraphRef, Json
 from hams_operator.plan.pods_seen import Pod, homes, keeps_ending, named_in, role_of
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
@@ -59,7 +59,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class KnownGraph:
     """What is known of a graph now. `registered`: whose each registered instance is. `etcd_away`: why etcd
     cannot be read, or "": then topology and registrations are what they last were. `refused`: why another
     graph runs than is asked for, or "". `replacing`: what is known of another shape that comes up, or "".
@@ -86,7 +86,9 @@ class World:
     versions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def status_of(graph: Graph, place: Place, world: World, before: Json, generation: int, now: str) -> Json:
+def status_of(
+    graph: Graph, place: GraphRef, world: KnownGraph, before: Json, generation: int, now: str
+) -> Json:
     """The whole status. `before`: the one that stands there now; `generation`: metadata.generation; `now`:
     RFC 3339."""
     seen = _Seen(graph, place, world)
@@ -166,12 +168,12 @@ def is_true(status: Json, kind: str) -> bool:
     return any(item["type"] == kind and item["status"] == "True" for item in status.get("conditions", []))
 
 
-def serving(graph: Graph, place: Place, world: World) -> Callable[[InstanceId], bool]:
+def serving(graph: Graph, place: GraphRef, world: KnownGraph) -> Callable[[InstanceId], bool]:
     """Whether an instance is registered and its pod serves its role."""
     return _Seen(graph, place, world).serves
 
 
-def answers(graph: Graph, place: Place, world: World) -> bool:
+def answers(graph: Graph, place: GraphRef, world: KnownGraph) -> bool:
     """Whether what runs answers whoever reaches it. That nobody does, for want of a Service, says nothing
     against the pods: another shape may take their place, or be told of in their stead, only if these do not
     serve."""
@@ -181,7 +183,7 @@ def answers(graph: Graph, place: Place, world: World) -> bool:
 class _Seen:
     """A graph at a place, and what is known of it, looked at from several sides."""
 
-    def __init__(self, graph: Graph, place: Place, world: World) -> None:
+    def __init__(self, graph: Graph, place: GraphRef, world: KnownGraph) -> None:
         self.graph = graph
         self.topology = world.topology
         self.world = world
@@ -369,7 +371,7 @@ def _failover(
     return last
 
 
-def _held_up(world: World) -> Missing | None:
+def _held_up(world: KnownGraph) -> Missing | None:
     """What only a person can solve, of what is asked for: the graph may serve all the same."""
     if world.problem is not None:
         reason, message = world.problem
@@ -377,7 +379,7 @@ def _held_up(world: World) -> Missing | None:
     return (CHANGE_REFUSED, world.refused) if world.refused else None
 
 
-def _progressing(world: World, held_up: Missing | None, missing: Missing | None) -> tuple[str, str, str]:
+def _progressing(world: KnownGraph, held_up: Missing | None, missing: Missing | None) -> tuple[str, str, str]:
     """Status, reason and message of what is under way."""
     if held_up is not None:
         return "False", *held_up

@@ -8,10 +8,10 @@ from hams_sidecar.inference import (
     Conflict,
     Full,
     InferenceOutcome,
+    JoinRefused,
     KeyExpired,
     ModelFailure,
     NotReady,
-    Refused,
     Reply,
     TimedOut,
 )
@@ -60,7 +60,7 @@ def answer(outcome: InferenceOutcome) -> Reply | Refusal:
             return outcome
         case ModelFailure(operator, message):
             return Refusal(500, f"operator {operator!r} failed on this request: {message}")
-        case Refused(operator, message):
+        case JoinRefused(operator, message):
             return Refusal(422, f"operator {operator!r}: {message}")
         case Conflict():
             return Refusal(409, "this idempotency key has been used for a request with another payload")

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from hams_sidecar.endpoint import limits
-from hams_sidecar.endpoint.crowd import Bodies, Replies
+from hams_sidecar.endpoint.crowd import Bodies, UntakenReplies
 from hams_sidecar.endpoint.head import read_head
 from hams_sidecar.endpoint.rest_codec import encode_error
 from hams_sidecar.endpoint.tokens import EXPECTED, Tokens
@@ -49,7 +49,7 @@ class Gate(Protocol):
     held_bytes: int
     held_bytes_max: int
     bodies: Bodies
-    replies: Replies
+    replies: UntakenReplies
     tokens: Tokens | None
     own_pages_only: bool
 

@@ -28,7 +28,7 @@ class IncomingBody(Protocol):
         ...
 
 
-class Reader(Protocol):
+class SlowReader(Protocol):
     """A connection with replies that its client has not taken."""
 
     def cut_off(self) -> None:
@@ -75,15 +75,15 @@ class Bodies:
         return True
 
 
-class Replies:
-    """Replies that clients have not taken, by connection; who has moved none for longest stands first."""
+class UntakenReplies:
+    """The replies that clients have not taken, by connection; who has moved none for longest stands first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: dict[Reader, int] = {}
+        self._waiting: dict[SlowReader, int] = {}
         self.nbytes = 0
 
-    def wait(self, reader: Reader, nbytes: int) -> None:
+    def wait(self, reader: SlowReader, nbytes: int) -> None:
         """So many bytes more wait for this client. Who has stalled for longest is cut off if that is too much
         for all together."""
         self._waiting[reader] = self._waiting.get(reader, 0) + nbytes
@@ -100,11 +100,11 @@ class Replies:
         oldest.cut_off()
         return True
 
-    def moved(self, reader: Reader, left: int) -> None:
+    def moved(self, reader: SlowReader, left: int) -> None:
         """The client has taken some."""
         self.taken(reader)
         self.wait(reader, left)
 
-    def taken(self, reader: Reader) -> None:
+    def taken(self, reader: SlowReader) -> None:
         """Nothing waits for this client any more. May be said twice."""
         self.nbytes -= self._waiting.pop(reader, 0)

@@ -10,17 +10,17 @@ from typing import Protocol
 
 from hams_protocol.graph import GraphData
 from hams_sidecar.endpoint.answers import Refusal, answer
-from hams_sidecar.endpoint.crowd import Bodies, IncomingBody, Replies
+from hams_sidecar.endpoint.crowd import Bodies, IncomingBody, UntakenReplies
 from hams_sidecar.endpoint.request import MODEL_VERSION
 from hams_sidecar.endpoint.rest_codec import KnownHeads
 from hams_sidecar.endpoint.signature import Signature
-from hams_sidecar.endpoint.tally import Tally
+from hams_sidecar.endpoint.tally import RequestTally
 from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.inference import InferencePort, InferenceRequest, Reply, TimedOut, outcome_of
 from hams_sidecar.metrics import Metrics
 
 
-class Waiting(Protocol):
+class RequestDeadline(Protocol):
     """A request whose deadline `Serving` watches."""
 
     def expire(self) -> None:
@@ -62,9 +62,9 @@ class Serving:
         """Bytes of requests that have arrived and are not yet answered; bounded by `held_bytes_max`."""
         self.held_bytes_max = max(graph.frontend.max_in_flight_bytes, graph.frontend.max_request_bytes)
         self.bodies = Bodies()
-        self.replies = Replies(self.held_bytes_max)
-        self._tally = Tally(metrics, ("http", "grpc"))
-        self._waiting: dict[Waiting, float] = {}
+        self.replies = UntakenReplies(self.held_bytes_max)
+        self._tally = RequestTally(metrics, ("http", "grpc"))
+        self._waiting: dict[RequestDeadline, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         metrics.watch(
@@ -108,7 +108,7 @@ class Serving:
         """Note one answered request; `began` is a `perf_counter`."""
         self._tally.add(protocol, code, perf_counter() - began, received, sent)
 
-    def opened(self, waiting: Waiting) -> None:
+    def opened(self, waiting: RequestDeadline) -> None:
         """A request is served without a task of its own: its deadline is watched here."""
         self.open_requests += 1
         loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class Serving:
         if self._timer is None:
             self._timer = loop.call_at(at, self._expire, loop)
 
-    def closed(self, waiting: Waiting) -> None:
+    def closed(self, waiting: RequestDeadline) -> None:
         """It is answered."""
         self.open_requests -= 1
         del self._waiting[waiting]

@@ -23,7 +23,7 @@ class _Protocol:
         self.sent = 0
 
 
-class Tally(Collector):
+class RequestTally(Collector):
     """Requests by protocol and code, their duration and bytes."""
 
     def __init__(self, metrics: Metrics, protocols: Iterable[str]) -> None:

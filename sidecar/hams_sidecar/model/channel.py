@@ -32,7 +32,7 @@ class ModelChannel(asyncio.Protocol):
         self.closed = asyncio.Event()
         self._on_hello = on_hello
         self._on_gone = on_gone
-        self._reader = frames.Reader()
+        self._reader = frames.FrameReader()
         self._transport: asyncio.WriteTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
 

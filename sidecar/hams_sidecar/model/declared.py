@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hams_protocol.effects import BatchUnit
 from hams_protocol.graph import FEEDBACK, FRONTEND, Graph, Join, Operator, TensorSpec
 from hams_sidecar.datatypes import fixed_nbytes
-from hams_sidecar.payload import Payload, Tensor
+from hams_sidecar.payload import Tensor, TensorPayload
 
 REPLY = "reply"
 REQUEST = "request"
@@ -24,7 +24,7 @@ class UnitInputs(NamedTuple):
 
     id: str
     rows: int
-    tensors: list[tuple[Tensor, Payload] | None]
+    tensors: list[tuple[Tensor, TensorPayload] | None]
     parameters: dict[str, bool | int | float | str]
 
 
@@ -55,14 +55,14 @@ class Declared:
 
     def unit(self, unit: BatchUnit) -> UnitInputs:
         """The inputs of one unit of a batch. Raises TypeError for payloads of another make."""
-        tensors: list[tuple[Tensor, Payload] | None] = [None] * len(self.inputs)
+        tensors: list[tuple[Tensor, TensorPayload] | None] = [None] * len(self.inputs)
         rows = 0
         for source, payload in unit.inputs:
             if payload is None:
                 continue
-            if not isinstance(payload, Payload):
+            if not isinstance(payload, TensorPayload):
                 raise TypeError(
-                    f"payload of {source}: expected hams_sidecar.payload.Payload, got "
+                    f"payload of {source}: expected hams_sidecar.payload.TensorPayload, got "
                     f"{type(payload).__name__}"
                 )
             rows = max(rows, payload.rows)

@@ -161,7 +161,7 @@ def encode(kind: int, body: dict[str, Body]) -> bytes:
     return HEADER.pack(len(data), kind, PROTOCOL, 0) + data
 
 
-class Reader:
+class FrameReader:
     """Cuts a byte stream into frames. Holds at most one frame that is not complete."""
 
     def __init__(self) -> None:

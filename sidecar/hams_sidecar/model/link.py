@@ -47,7 +47,7 @@ from hams_sidecar.model.declared import Declared, UnitInputs
 from hams_sidecar.model.frames import FromModel, Place
 from hams_sidecar.model.session import Batch, Session
 from hams_sidecar.model.sessions import ModelHealth, Sessions
-from hams_sidecar.payload import Payload, Tensor
+from hams_sidecar.payload import Tensor, TensorPayload
 from hams_wire.limits import dimension_max
 
 log = logging.getLogger(__name__)
@@ -311,9 +311,9 @@ class ModelLink:
         session.capture.send(frames.CAPTURE, {"version": session.captures[0], "space": self._place(buffer)})
 
     def _load(self, session: Session, effect: LoadState) -> None:
-        if not isinstance(effect.state, Payload):
+        if not isinstance(effect.state, TensorPayload):
             raise TypeError(
-                f"state: expected hams_sidecar.payload.Payload, got {type(effect.state).__name__}"
+                f"state: expected hams_sidecar.payload.TensorPayload, got {type(effect.state).__name__}"
             )
         buffer = effect.state.buffer
         if buffer.arena not in self._regions:
@@ -437,7 +437,9 @@ class ModelLink:
         if variable:
             self._variable_row_nbytes = max(variable / rows, self._variable_row_nbytes * 0.9)
         space.trim(end)
-        return UnitResult(unit.unit, Payload(tuple(tensors), space), route=self.declared.route(done.route))
+        return UnitResult(
+            unit.unit, TensorPayload(tuple(tensors), space), route=self.declared.route(done.route)
+        )
 
     def setup(self) -> dict[str, object]:
         """`Owner`: what a model process is told first."""
@@ -470,7 +472,7 @@ class ModelLink:
                 session.image = None
                 self._image_nbytes, self._capture_s = frame.nbytes, frame.seconds
                 image.trim(frame.nbytes)
-                self._captured(session, frame.version, Payload((), image))
+                self._captured(session, frame.version, TensorPayload((), image))
             case frames.CaptureFailed() if image is not None and frame.version == session.captures[0]:
                 self._sessions.end(
                     session,
@@ -490,7 +492,7 @@ class ModelLink:
         if told:
             self._emit(ModelDied(reason))
 
-    def _captured(self, session: Session, version: int, state: Payload) -> None:
+    def _captured(self, session: Session, version: int, state: TensorPayload) -> None:
         if session.captures:
             self._capture(session)
         if session.serving:
@@ -550,11 +552,11 @@ class ModelLink:
         return (self._regions.index(buffer.arena), buffer.offset, buffer.nbytes)
 
 
-def _copied(tensor: Tensor, payload: Payload, target: Buffer) -> tuple[Tensor, Payload]:
+def _copied(tensor: Tensor, payload: TensorPayload, target: Buffer) -> tuple[Tensor, TensorPayload]:
     """The tensor, copied to `target`."""
     target.view[: tensor.nbytes] = payload.view(tensor)
     moved = tensor._replace(offset=0)
-    return moved, Payload((moved,), target)
+    return moved, TensorPayload((moved,), target)
 
 
 def _no_room(error: ArenaTooSmall | TimeoutError) -> str:

@@ -68,7 +68,7 @@ class Passing:
                 lambda nbytes: memoryview(bytearray(nbytes)), request.deadline_s
             )
             said = talk.answer(answer)
-            if not isinstance(said, talk.Outcome):
+            if not isinstance(said, talk.PassedOutcome):
                 raise VisitFailed(f"expected an outcome, found {said!r:.200}")
             outcome = None if said.kind == talk.MALFORMED else talk.outcome_in(said, data)
         except VisitFailed as error:

@@ -48,7 +48,7 @@ class Table:
             return KeyExpired()
         return None
 
-    def add(self, said: talk.Replies, data: memoryview) -> None:
+    def add(self, said: talk.PassedReplies, data: memoryview) -> None:
         """Take some over. Raises VisitFailed."""
         at = 0
         for item in said.kept:
@@ -98,29 +98,29 @@ async def tell(
 ) -> None:
     """Answer AskReplies, in messages of bounded size. Raises VisitFailed."""
     while len(expired) > limits.hashes_told_max:
-        await visit.send(talk.encode(talk.Replies((), expired[: limits.hashes_told_max], True)))
+        await visit.send(talk.encode(talk.PassedReplies((), expired[: limits.hashes_told_max], True)))
         expired = expired[limits.hashes_told_max :]
-    kept: list[talk.KeptReply] = []
+    kept: list[talk.PassedReply] = []
     parts: list[Buffer] = []
     nbytes = 0
     for key, digest, entry in entries:
         said, own = talk.told(entry)
-        kept.append(talk.KeptReply(key, digest, said))
+        kept.append(talk.PassedReply(key, digest, said))
         parts += own
         nbytes += sum(map(len, own)) + len(key.encode()) + len(said.message.encode())
         if len(kept) >= limits.replies_told_max or nbytes >= limits.replies_told_bytes:
-            await visit.send(talk.encode(talk.Replies(tuple(kept), (), True)), parts)
+            await visit.send(talk.encode(talk.PassedReplies(tuple(kept), (), True)), parts)
             kept, parts, nbytes = [], [], 0
-    await visit.send(talk.encode(talk.Replies(tuple(kept), expired, False, whole)), parts)
+    await visit.send(talk.encode(talk.PassedReplies(tuple(kept), expired, False, whole)), parts)
 
 
-async def ask(visit: Visit, shard: str) -> AsyncIterator[tuple[talk.Replies, memoryview]]:
+async def ask(visit: Visit, shard: str) -> AsyncIterator[tuple[talk.PassedReplies, memoryview]]:
     """What another frontend keeps. Raises VisitFailed."""
     await visit.send(talk.encode(talk.AskReplies(shard)))
     while True:
         head, data = await visit.receive(lambda nbytes: memoryview(bytearray(nbytes)))
         said = talk.answer(head)
-        if not isinstance(said, talk.Replies):
+        if not isinstance(said, talk.PassedReplies):
             raise VisitFailed(f"expected replies, found {said!r:.200}")
         yield said, data
         if not said.more:

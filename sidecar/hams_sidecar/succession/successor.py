@@ -157,7 +157,7 @@ async def _tell_outcome(
             await successor.open.wait()
             outcome = await outcome_of(port, request)
     except RequestRefused as error:
-        await visit.send(talk.encode(talk.Outcome(talk.MALFORMED, message=error.message)))
+        await visit.send(talk.encode(talk.PassedOutcome(talk.MALFORMED, message=error.message)))
         return
     except TimeoutError:
         outcome = TimedOut()

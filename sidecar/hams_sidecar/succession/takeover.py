@@ -31,7 +31,7 @@ from hams_wire.node import Node
 from hams_wire.peers.errors import NoRoom
 from hams_wire.peers.payload import PayloadFactory, Room
 from hams_wire.peers.visits import Visit, VisitFailed, pay
-from hams_wire.succession import Cut, Follows, Taken
+from hams_wire.succession import Cut, Follows, TakenOver
 from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.succession")
@@ -39,7 +39,7 @@ log = logging.getLogger("hams.succession")
 T = TypeVar("T")
 
 
-class Seen:
+class GraphInEtcd:
     """What etcd holds of one graph, followed. `changed` is set after each change."""
 
     def __init__(self, uid: str, changed: asyncio.Event) -> None:
@@ -113,8 +113,8 @@ class Takeover:
         self._tls = tls
         self.follows = follows
         self._changed = asyncio.Event()
-        self._before = Seen(follows.uid, self._changed)
-        self._own = Seen(graph_uid, self._changed)
+        self._before = GraphInEtcd(follows.uid, self._changed)
+        self._own = GraphInEtcd(graph_uid, self._changed)
         self._shards: tuple[str, ...] = ()
         self._cut: Cut = ()
         self._told: set[InstanceId] = set()
@@ -137,7 +137,7 @@ class Takeover:
         state = await self._take(fetch, needless)
         if state is not None and state.layout and layout and state.layout != layout:
             why = f"the state of {self._of} has the layout {state.layout}, the new shape's model {layout}"
-            await self._tell(self._process, Taken(self._of, self._cut, refused=why))
+            await self._tell(self._process, TakenOver(self._of, self._cut, refused=why))
             await asyncio.Event().wait()  # what follows is for the controller to decide
         return state
 
@@ -201,7 +201,7 @@ class Takeover:
                         else:
                             if self._cut_now() == cut:
                                 self._cut = cut
-                                await self._tell(self._process, Taken(self._of, cut))
+                                await self._tell(self._process, TakenOver(self._of, cut))
                                 return taken
                             continue
                     with contextlib.suppress(TimeoutError):
@@ -245,7 +245,7 @@ class Takeover:
     # -- fetching --------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _visit(self, seen: Seen, uid: str, host: InstanceId) -> AsyncIterator[Visit]:
+    async def _visit(self, seen: GraphInEtcd, uid: str, host: InstanceId) -> AsyncIterator[Visit]:
         address = seen.address(host)
         if address is None:
             raise VisitFailed(f"{host} is not registered")
@@ -269,7 +269,7 @@ class Takeover:
             await visit.send(talk.encode(talk.AskState(self._of)))
             head, _ = await visit.receive(room)
         said = talk.answer(head)
-        if not isinstance(said, talk.State):
+        if not isinstance(said, talk.PassedState):
             raise VisitFailed(f"{primary}: {said.why if isinstance(said, talk.Unready) else said}")
         log.warning(
             "%s begins with version %d of epoch %d, from %s", self._of, said.version, said.epoch, primary
@@ -278,7 +278,7 @@ class Takeover:
         return StateCopy(self._of, said.epoch, said.version, (), Completion(()), "", payload, said.layout)
 
     async def _fetch_replies(
-        self, table: replies.Table, seen: Seen, uid: str, host: InstanceId, shard: str
+        self, table: replies.Table, seen: GraphInEtcd, uid: str, host: InstanceId, shard: str
     ) -> None:
         async with self._visit(seen, uid, host) as visit:
             async for said, data in replies.ask(visit, shard):
@@ -324,7 +324,7 @@ class Takeover:
 
     # -- telling ---------------------------------------------------------------------------------------------
 
-    async def _tell(self, instance: str, taken: Taken) -> None:
+    async def _tell(self, instance: str, taken: TakenOver) -> None:
         """Until etcd has it. Nobody else writes this key."""
         while True:
             try:
@@ -350,7 +350,7 @@ class Takeover:
             return None
         self._told.add(node.instance)
         return succession.key(self._uid, succession.TAKEN + node.instance), succession.encode(
-            Taken(self._of, self._cut, loaded=True)
+            TakenOver(self._of, self._cut, loaded=True)
         )
 
 
@@ -389,7 +389,7 @@ async def answer_state(visit: Visit, node: Callable[[], Node | None], factory: P
         if machine.primary is None or machine.primary.undurable or newest is None or newest.state is None:
             await visit.send(talk.encode(talk.Unready("this is no primary whose newest version is durable")))
             continue
-        head = talk.State(machine.epoch, newest.number, machine.layout)
+        head = talk.PassedState(machine.epoch, newest.number, machine.layout)
         view = factory.describe(newest.state)[1]
         await visit.send(talk.encode(head), (view,))
         factory.sent(view)

@@ -15,11 +15,11 @@ from hams_sidecar.inference import (
     Full,
     InferenceOutcome,
     InferenceRequest,
+    JoinRefused,
     KeyExpired,
     ModelFailure,
     NotReady,
     Parameter,
-    Refused,
     Reply,
     Tensor,
     TimedOut,
@@ -62,7 +62,7 @@ class AskOutcome(msgspec.Struct, frozen=True, tag="outcome"):
     trace: tuple[str, str] | None
 
 
-class State(msgspec.Struct, frozen=True, tag="state is"):
+class PassedState(msgspec.Struct, frozen=True, tag="state is"):
     """A state; its bytes follow."""
 
     epoch: int
@@ -76,7 +76,7 @@ class Unready(msgspec.Struct, frozen=True, tag="unready"):
     why: str
 
 
-class Outcome(msgspec.Struct, frozen=True, tag="outcome is"):
+class PassedOutcome(msgspec.Struct, frozen=True, tag="outcome is"):
     """What became of a request. `kind`: one of _KINDS; `op`, `message`, `retry_after_s` where it has them."""
 
     kind: str
@@ -86,27 +86,27 @@ class Outcome(msgspec.Struct, frozen=True, tag="outcome is"):
     tensors: tuple[Described, ...] = ()
 
 
-class KeptReply(msgspec.Struct, frozen=True, array_like=True):
+class PassedReply(msgspec.Struct, frozen=True, array_like=True):
     """What was answered to a key."""
 
     key: str
     digest: str
-    outcome: Outcome
+    outcome: PassedOutcome
 
 
-class Replies(msgspec.Struct, frozen=True, tag="replies are"):
+class PassedReplies(msgspec.Struct, frozen=True, tag="replies are"):
     """Some kept replies, the bytes of their tensors behind the head; `more` follow in another message.
     `expired`: hashes of keys whose replies are not kept any more. `whole`: who tells has all that was to be
     taken over."""
 
-    kept: tuple[KeptReply, ...]
+    kept: tuple[PassedReply, ...]
     expired: tuple[int, ...]
     more: bool
     whole: bool = True
 
 
 Question = AskState | AskReplies | AskOutcome
-Answer = State | Unready | Outcome | Replies
+Answer = PassedState | Unready | PassedOutcome | PassedReplies
 
 _questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
@@ -185,29 +185,29 @@ MALFORMED = "malformed"
 """Kind of an outcome: the request does not fit the successor's signature."""
 
 
-def told(outcome: InferenceOutcome) -> tuple[Outcome, list[Buffer]]:
+def told(outcome: InferenceOutcome) -> tuple[PassedOutcome, list[Buffer]]:
     """An outcome for a head, and its bytes."""
     match outcome:
         case Reply(tensors):
             described, parts = describe(tensors)
-            return Outcome("reply", tensors=described), parts
+            return PassedOutcome("reply", tensors=described), parts
         case ModelFailure(op, message):
-            return Outcome("failure", op, message), []
-        case Refused(op, message):
-            return Outcome("refused", op, message), []
+            return PassedOutcome("failure", op, message), []
+        case JoinRefused(op, message):
+            return PassedOutcome("refused", op, message), []
         case Conflict():
-            return Outcome("conflict"), []
+            return PassedOutcome("conflict"), []
         case KeyExpired():
-            return Outcome("expired"), []
+            return PassedOutcome("expired"), []
         case Full(retry_after_s):
-            return Outcome("full", retry_after_s=retry_after_s), []
+            return PassedOutcome("full", retry_after_s=retry_after_s), []
         case NotReady(reason):
-            return Outcome("unready", message=reason), []
+            return PassedOutcome("unready", message=reason), []
         case TimedOut():
-            return Outcome("late"), []
+            return PassedOutcome("late"), []
 
 
-def outcome_in(said: Outcome, data: memoryview, at: int = 0) -> InferenceOutcome:
+def outcome_in(said: PassedOutcome, data: memoryview, at: int = 0) -> InferenceOutcome:
     """The outcome that a head tells of. Raises VisitFailed."""
     match said.kind:
         case "reply":
@@ -215,7 +215,7 @@ def outcome_in(said: Outcome, data: memoryview, at: int = 0) -> InferenceOutcome
         case "failure":
             return ModelFailure(said.op, said.message)
         case "refused":
-            return Refused(said.op, said.message)
+            return JoinRefused(said.op, said.message)
         case "conflict":
             return Conflict()
         case "expired":

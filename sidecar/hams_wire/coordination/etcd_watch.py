@@ -26,7 +26,7 @@ from hams_wire.limits import etcd_connect_s, etcd_probe_answer_s, etcd_probe_s, 
 WatchStream = Stream[pb.WatchRequest, pb.WatchResponse]
 
 
-class Reader(Protocol):
+class WatchClient(Protocol):
     """What a watch needs of the client it belongs to."""
 
     async def get_prefix_at(self, prefix: str, revision: int) -> Snapshot: ...
@@ -44,7 +44,7 @@ class _Broken(Exception):
 class EtcdWatch:
     """Implements `Watch`."""
 
-    def __init__(self, reader: Reader, members: Members, prefix: str, after: Snapshot) -> None:
+    def __init__(self, reader: WatchClient, members: Members, prefix: str, after: Snapshot) -> None:
         self._reader = reader
         self._members = members
         self._prefix = prefix

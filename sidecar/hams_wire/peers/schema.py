@@ -36,7 +36,7 @@ Decode = Callable[[object, list[Payload]], object]
 PayloadNumber = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 
 
-class Shape(typing.NamedTuple):
+class WireForm(typing.NamedTuple):
     """How one annotated type travels. `encode` and `decode` are None where msgspec does it as it is."""
 
     wire: object
@@ -60,21 +60,23 @@ class Schema:
     """Shapes by type; each class is compiled once."""
 
     def __init__(self) -> None:
-        self._shapes: dict[object, Shape] = {Payload: Shape(PayloadNumber, _encode_payload, _decode_payload)}
+        self._shapes: dict[object, WireForm] = {
+            Payload: WireForm(PayloadNumber, _encode_payload, _decode_payload)
+        }
 
-    def shape(self, annotation: object) -> Shape:
+    def shape(self, annotation: object) -> WireForm:
         """The shape of a type as it stands in an annotation. Raises TypeError for what does not travel."""
         known = self._shapes.get(annotation)
         if known is None:
             known = self._shapes[annotation] = self._compile(annotation)
         return known
 
-    def _compile(self, annotation: object) -> Shape:
+    def _compile(self, annotation: object) -> WireForm:
         if isinstance(annotation, type):
             if dataclasses.is_dataclass(annotation):
                 return self._dataclass(annotation, None)
             if annotation in (str, int, float, bool, types.NoneType) or issubclass(annotation, enum.Enum):
-                return Shape(annotation, None, None)
+                return WireForm(annotation, None, None)
             if issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
                 return self._named_tuple(annotation)
         origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
@@ -84,19 +86,19 @@ class Schema:
             return self._union(annotation, inner)
         raise TypeError(f"no wire form for {annotation!r}")
 
-    def _named_tuple(self, cls: type) -> Shape:
+    def _named_tuple(self, cls: type) -> WireForm:
         for field, annotation in typing.get_type_hints(cls).items():
             if self.shape(annotation).encode is not None:
                 raise TypeError(f"{cls.__name__}.{field}: a named tuple travels only if its fields are plain")
-        return Shape(cls, None, None)
+        return WireForm(cls, None, None)
 
-    def _many(self, item: object) -> Shape:
+    def _many(self, item: object) -> WireForm:
         shape = self.shape(item)
         wire = types.GenericAlias(tuple, (shape.wire, ...))
         if shape.encode is None or shape.decode is None:
-            return Shape(wire, None, None)
+            return WireForm(wire, None, None)
         names: dict[str, object] = {"encode": shape.encode, "decode": shape.decode}
-        return Shape(
+        return WireForm(
             wire,
             typing.cast(Encode, _function("value, refs", "[encode(item, refs) for item in value]", names)),
             typing.cast(
@@ -105,31 +107,31 @@ class Schema:
             ),
         )
 
-    def _row(self, items: tuple[object, ...]) -> Shape:
+    def _row(self, items: tuple[object, ...]) -> WireForm:
         shapes = [self.shape(item) for item in items]
         wire = types.GenericAlias(tuple, tuple(shape.wire for shape in shapes))
         if all(shape.encode is None for shape in shapes):
-            return Shape(wire, None, None)
+            return WireForm(wire, None, None)
         names: dict[str, object] = {}
         out, back = [], []
         for index, shape in enumerate(shapes):
             out.append(_call(f"value[{index}]", f"e{index}", "refs", shape.encode, names))
             back.append(_call(f"value[{index}]", f"d{index}", "payloads", shape.decode, names))
-        return Shape(
+        return WireForm(
             wire,
             typing.cast(Encode, _function("value, refs", f"({', '.join(out)},)", names)),
             typing.cast(Decode, _function("value, payloads", f"({', '.join(back)},)", names)),
         )
 
-    def _union(self, annotation: object, members: tuple[object, ...]) -> Shape:
+    def _union(self, annotation: object, members: tuple[object, ...]) -> WireForm:
         present = [item for item in members if item is not types.NoneType]
         if len(present) == 1:
             shape = self.shape(present[0])
             wire = operator.or_(shape.wire, None)
             if shape.encode is None:
-                return Shape(wire, None, None)
+                return WireForm(wire, None, None)
             names: dict[str, object] = {"encode": shape.encode, "decode": shape.decode}
-            return Shape(
+            return WireForm(
                 wire,
                 typing.cast(
                     Encode, _function("value, refs", "None if value is None else encode(value, refs)", names)
@@ -144,23 +146,23 @@ class Schema:
         ) == len(members):
             return self._choice(tuple(typing.cast("type", item) for item in present))
         if all(item in (str, int, float, bool, types.NoneType) for item in members):
-            return Shape(annotation, None, None)
+            return WireForm(annotation, None, None)
         raise TypeError(f"no wire form for {annotation!r}")
 
-    def _choice(self, members: tuple[type, ...]) -> Shape:
+    def _choice(self, members: tuple[type, ...]) -> WireForm:
         shapes = [self._dataclass(member, number) for number, member in enumerate(members)]
         encoders = {
             member: typing.cast(Encode, shape.encode) for member, shape in zip(members, shapes, strict=True)
         }
         decoders = {typing.cast("type", shape.wire): typing.cast(Decode, shape.decode) for shape in shapes}
         wire = functools.reduce(operator.or_, decoders)
-        return Shape(
+        return WireForm(
             wire,
             lambda value, refs: encoders[type(value)](value, refs),
             lambda value, payloads: decoders[type(value)](value, payloads),
         )
 
-    def _dataclass(self, cls: type, tag: int | None) -> Shape:
+    def _dataclass(self, cls: type, tag: int | None) -> WireForm:
         """`tag`: the number in front of the fields that tells members of a union apart, None outside of
         unions."""
         hints = typing.get_type_hints(cls)
@@ -183,7 +185,7 @@ class Schema:
             out.append(_call(f"value.{field.name}", f"e{index}", "refs", shape.encode, names))
             back.append(_call(f"value.{field.name}", f"d{index}", "payloads", decode, names))
         wire = msgspec.defstruct(f"{cls.__name__}Wire", fields, array_like=True, gc=False, tag=tag)
-        return Shape(
+        return WireForm(
             wire,
             typing.cast(Encode, _function("value, refs", f"({', '.join(out)},)", names)),
             typing.cast(Decode, _function("value, payloads", f"make({', '.join(back)})", names)),

@@ -16,7 +16,7 @@ from hams_operator.chaos.live import (
     spare,
     why_not_redundant,
 )
-from hams_operator.chaos.report import Report, gaps_ms, slowest_ms
+from hams_operator.chaos.report import ChaosReport, gaps_ms, slowest_ms
 from hams_operator.cli.cluster import Cluster, ClusterGraph
 from hams_operator.controller.kube import Resource
 from hams_operator.plan.pods_seen import pod_seen
@@ -373,7 +373,7 @@ def test_what_does_not_come_is_named(there: Background, kube: FakeKube) -> None:
         run.redundant(within_s=0.0)
 
 
-def report(**more: Any) -> Report:
+def report(**more: Any) -> ChaosReport:
     counts: Json = {
         "requests": 3,
         "answered": 3,
@@ -392,7 +392,7 @@ def report(**more: Any) -> Report:
         "faults": [],
         "seconds": 1.0,
     }
-    return Report(**{**fields, **more})
+    return ChaosReport(**{**fields, **more})
 
 
 def test_a_report_is_good_only_if_nothing_failed_and_the_scenario_ended() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hams_load.traffic import Tally
+from hams_load.traffic import TrafficTally
 from hams_operator.cli import demo
 from hams_operator.cli.demo import DemoFindings, DemoReplies, Verdict
 from hams_operator.cli.output import CommandError
@@ -64,7 +64,7 @@ def test_requests_without_an_answer_may_have_been_counted_or_not():
 def judged(sent: int, ok: int, counted: int, **failed: int) -> dict[str, Verdict]:
     """What the demo says of this traffic."""
     findings = DemoFindings()
-    tally = Tally(sent=sent, ok=ok)
+    tally = TrafficTally(sent=sent, ok=ok)
     tally.failed.update({why.replace("_", " "): amount for why, amount in failed.items()})
     demo._judge(findings, tally, replies([0] * ok), counted)
     return {what: verdict for what, verdict, _ in findings.lines}

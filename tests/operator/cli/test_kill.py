@@ -4,14 +4,14 @@ import pytest
 
 from hams_operator.cli.kill import pick
 from hams_operator.cli.output import CommandError
-from hams_operator.local.observe import InstanceStatus, Status
+from hams_operator.local.observe import GraphStatus, InstanceStatus
 
 
 def instance(name: str, operator: str | None, role: str, leader: bool = False) -> InstanceStatus:
     return InstanceStatus(name, operator, role, leader, 1, None, 1, 2)
 
 
-STATUS = Status(
+STATUS = GraphStatus(
     "g",
     "",
     "",

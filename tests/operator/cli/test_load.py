@@ -2,7 +2,7 @@
 
 import pytest
 
-from hams_load.traffic import Tally
+from hams_load.traffic import TrafficTally
 from hams_operator.cli.load import as_json, as_text
 from hams_operator.cli.output import CommandError, seconds
 
@@ -15,7 +15,7 @@ def test_durations_are_read_as_people_write_them():
 
 
 def test_what_came_of_the_traffic_is_told_to_programs_and_to_people():
-    tally = Tally(sent=2, ok=2, attempts=2, latencies_s=[0.01, 0.02], replied_s=[1.0, 1.5])
+    tally = TrafficTally(sent=2, ok=2, attempts=2, latencies_s=[0.01, 0.02], replied_s=[1.0, 1.5])
     assert as_json(tally)["good"] is True
     tally.failed["400: bad"] += 1
     assert as_json(tally)["good"] is False

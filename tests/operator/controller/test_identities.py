@@ -25,7 +25,7 @@ from hams_operator.controller.identities import IssuedIdentities, metrics_token
 from hams_operator.controller.kube import KubeError
 from hams_operator.controller.options import ControllerOptions
 from hams_operator.controller.secrets import Foreign, data_of, keep
-from hams_operator.plan.names import Place, Settings
+from hams_operator.plan.names import GraphRef, Settings
 from hams_wire import records, tls
 from hams_wire.coordination import etcd_users
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -33,7 +33,7 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from .fakes import FakeKube
 
 UID = "0a1b2c3d-0000-4000-8000-000000000001"
-PLACE = Place("pair", "shop", UID)
+PLACE = GraphRef("pair", "shop", UID)
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
 ETCD = "https://hams-etcd-0.hams-etcd-peers.hams-system.svc:2379,https://hams-etcd-1.hams-etcd-peers.hams-system.svc:2379"
@@ -177,7 +177,7 @@ async def test_two_graphs_share_nothing_but_what_the_token_of_metrics_is_compare
     world = World()
     identities = world.identities()
     await identities.ensure(PLACE)
-    await identities.ensure(Place("other", "shop", "another"))
+    await identities.ensure(GraphRef("other", "shop", "another"))
     other = world.secret("shop", "other-hams-tls")
     assert {name for name in other if other[name] == world.mounted[name]} == {"metrics-token"}
     token = await metrics_token(world.kube, "hams-system", "hams-metrics")

@@ -21,7 +21,7 @@ from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import Store
 from hams_operator.controller.webhook import refusals
 from hams_operator.controller.workers import Again
-from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE, Place
+from hams_operator.plan.names import ALLOW_STATE_LOSS, DELETION_COST, FINALIZER, RESTART_LOST, ROLE, GraphRef
 from hams_operator.plan.pods_seen import Pod, pods_silent
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records, succession
@@ -928,7 +928,7 @@ async def test_what_has_become_somebody_elses_since_it_was_seen_is_not_taken_by_
     await scene.settle()
     store = Store(lambda key: None)
     mine = scene.kube.items["Service", "shop", "pair"]
-    place = Place("pair", "shop", UID)
+    place = GraphRef("pair", "shop", UID)
     del scene.kube.items["Service", "shop", "pair"]
     with pytest.raises(KubeError, match="Service pair has gone"):
         await Objects(scene.kube, store).apply(place, [mine])
@@ -1069,7 +1069,7 @@ class Witness:
         self.asked: list[str] = []
         self.error: Exception | None = None
 
-    async def ensure(self, place: Place, *, fresh: bool = False) -> str:
+    async def ensure(self, place: GraphRef, *, fresh: bool = False) -> str:
         if self.error is not None:
             raise self.error
         self.asked.append(f"ensure {place.name}")

@@ -8,7 +8,7 @@ from hams_operator.plan.names import ALLOW_STATE_LOSS, ROLE
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records, succession
 from hams_wire.coordination.port import Delete
-from hams_wire.succession import Follows, Phase, Quiet, Succession, Taken
+from hams_wire.succession import Follows, Phase, Quiet, Succession, TakenOver
 
 from ..plan.kit import PAIR, with_change
 from .test_reconcile import TOPOLOGY, UID, Scene
@@ -89,7 +89,7 @@ class Two(Scene):
     def taken(self) -> None:
         """The new ones have what they need, and roles."""
         for name, of in (("f1", "F"), ("f2", "F"), ("c1", "count"), ("c2", "count")):
-            self.note(1, succession.TAKEN + f"{name}-aa", Taken(of, CUT, loaded=name == "c1"))
+            self.note(1, succession.TAKEN + f"{name}-aa", TakenOver(of, CUT, loaded=name == "c1"))
             self.member(1, f"{name}-aa", of)
         self.write(records.topology_key(self.uid(1)), records.encode_topology(NEW))
 
@@ -225,13 +225,13 @@ async def test_it_does_not_take_over_before_it_holds_everything(wrong: str) -> N
     sets = {item.name: item for item in NEW.sets}
     match wrong:
         case "not loaded":
-            scene.note(1, succession.TAKEN + "c1-aa", Taken("count", CUT))
+            scene.note(1, succession.TAKEN + "c1-aa", TakenOver("count", CUT))
         case "no copy":
             sets["count"] = ReplicaSet("count", 1, "c1-aa", (), ("c2-aa",))
         case "lost before":
             sets["count"] = ReplicaSet("count", 2, "c1-aa", ("c2-aa",), restarted_in=2)
         case "another cut":
-            scene.note(1, succession.TAKEN + "c2-aa", Taken("count", (("F/0", 6), ("F/1", 9))))
+            scene.note(1, succession.TAKEN + "c2-aa", TakenOver("count", (("F/0", 6), ("F/1", 9))))
         case "a frontend without replies":
             scene.member(1, "f3-aa", "F")
         case "not quiet":
@@ -276,7 +276,7 @@ async def test_what_cannot_be_taken_over_is_not_tried_again() -> None:
     await scene.there()
     await scene.closed()
     scene.quiet()
-    scene.note(1, succession.TAKEN + "c1-aa", Taken("count", CUT, refused="the layout is another one"))
+    scene.note(1, succession.TAKEN + "c1-aa", TakenOver("count", CUT, refused="the layout is another one"))
     await scene.settle()
     assert scene.phase() is Phase.BACK
     assert scene.condition("Progressing")["reason"] == "ChangeRefused"

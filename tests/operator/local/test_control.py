@@ -8,10 +8,10 @@ import pytest
 
 from hams_operator.local.control import Ear, NoAnswer, ask
 from hams_operator.local.home import RunFile
-from hams_operator.local.observe import Condition, FailureInfo, InstanceStatus, Status
+from hams_operator.local.observe import Condition, FailureInfo, GraphStatus, InstanceStatus
 from hams_wire.errors import CoordinationError
 
-STATUS = Status(
+STATUS = GraphStatus(
     "g",
     "http://h:1",
     "h:2",

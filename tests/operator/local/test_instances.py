@@ -18,7 +18,7 @@ from hams_operator.local import ports
 from hams_operator.local.fork_client import ForkClient, ForkServerLost
 from hams_operator.local.instances import Instances
 from hams_operator.local.observe import Cast, holders_of
-from hams_operator.local.places import Place, Pod, pause_after
+from hams_operator.local.places import LocalPod, Place, pause_after
 from hams_operator.local.processes import alive, send
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import FRONTEND, Graph, GraphData
@@ -67,7 +67,7 @@ async def test_a_model_that_could_not_be_started_is_started_later(instances, mon
             return 4242
 
     instances._fork_clients["model"] = Lost()
-    place = Place("learner", 0, Pod("learner-1-abcd", "learner"))
+    place = Place("learner", 0, LocalPod("learner-1-abcd", "learner"))
     await instances._start_model(place, place.pod)
     while instances._tasks:
         await asyncio.gather(*instances._tasks)
@@ -96,7 +96,7 @@ def with_model(instances: Instances, **fields: object) -> Place:
             operators,
         )
     )
-    return Place("learner", 0, Pod("learner-1-abcd", "learner"))
+    return Place("learner", 0, LocalPod("learner-1-abcd", "learner"))
 
 
 class Unasked:
@@ -216,7 +216,9 @@ async def test_a_model_that_was_not_forked_outlives_the_warmed_process(instances
     monkeypatch.setattr(ForkClient, "start", start)
     monkeypatch.setattr(instances, "_exited", lambda pid, status: ended.append(pid))
     for pid in (11, 12):
-        instances._by_pid[pid] = Place("learner", pid, Pod(f"learner-{pid}-abcd", "learner", model_pid=pid))
+        instances._by_pid[pid] = Place(
+            "learner", pid, LocalPod(f"learner-{pid}-abcd", "learner", model_pid=pid)
+        )
     instances._fresh.add(12)
     await instances._watch_fork_server("model", fork_client)
     assert ended == [11]
@@ -225,7 +227,7 @@ async def test_a_model_that_was_not_forked_outlives_the_warmed_process(instances
 async def test_a_model_that_ends_by_a_signal_without_a_name_is_started_again(instances, monkeypatch, caplog):
     monkeypatch.setattr(limits, "restart_pause_s", 0.0)
     monkeypatch.setattr(limits, "restart_pause_max_s", 0.0)
-    place = Place("learner", 0, Pod("learner-1-abcd", "learner", model_pid=4242))
+    place = Place("learner", 0, LocalPod("learner-1-abcd", "learner", model_pid=4242))
     instances._by_pid[4242] = place
     started = []
 
@@ -266,7 +268,7 @@ async def test_a_disk_without_room_for_logs_ends_no_graph(instances, monkeypatch
 
 
 async def test_the_last_words_of_a_model_that_writes_without_end_are_few(instances):
-    pod = Pod("learner-1-abcd", "learner", model_started_s=asyncio.get_running_loop().time())
+    pod = LocalPod("learner-1-abcd", "learner", model_started_s=asyncio.get_running_loop().time())
     place = Place("learner", 0, pod)
     (instances.home.logs / "learner-1-abcd.model.log").write_text(
         "x" * 3_000_000 + "\n" + ("y" * 5000 + "\n") * 50
@@ -364,7 +366,7 @@ async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_kil
     now = [0.0]
     monkeypatch.setattr("hams_operator.local.instances.send", lambda pid, number: sent.append((pid, number)))
     monkeypatch.setattr(instances, "_now", lambda: now[0])
-    place = Place("learner", 0, Pod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
+    place = Place("learner", 0, LocalPod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
     revoked = frozenset({"learner-1-abcd"} - {goes_by})
     back = Cast({goes_by: 41, "learner-7-0000": 77}, frozenset(), revoked)
     gone = Cast({"learner-7-0000": 77}, frozenset(), revoked)
@@ -392,7 +394,7 @@ async def test_a_process_that_hangs_and_may_hold_all_that_is_left_of_a_state_is_
     now = [0.0]
     monkeypatch.setattr("hams_operator.local.instances.send", lambda pid, number: sent.append((pid, number)))
     monkeypatch.setattr(instances, "_now", lambda: now[0])
-    place = Place("learner", 0, Pod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
+    place = Place("learner", 0, LocalPod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
     for last in ("learner-1-abcd", "learner-1-abcd-9f00"):
         for _ in range(100):
             now[0] += limits.hung_kept_s
@@ -414,14 +416,15 @@ async def test_instances_that_hang_are_replaced_ever_more_slowly_and_few_at_a_ti
     monkeypatch.setattr(instances, "_now", lambda: now[0])
     monkeypatch.setattr(instances, "_fill", lambda place: asyncio.sleep(0))
     places = [
-        Place("learner", number, Pod(f"learner-{number}", "learner", proxy_pid=1)) for number in range(20)
+        Place("learner", number, LocalPod(f"learner-{number}", "learner", proxy_pid=1))
+        for number in range(20)
     ]
     began = []
     while now[0] < 600.0:
         for place in places:
             if place.pod is not None and instances._leave(place, place.pod):
                 began.append(now[0])
-                place.pod = Pod(f"learner-{len(began) + 100}", "learner", proxy_pid=1)
+                place.pod = LocalPod(f"learner-{len(began) + 100}", "learner", proxy_pid=1)
         now[0] += limits.hung_look_s
     assert began == [0.0, 2.0, 6.0], "and then nobody, until one of those has ended"
     instances._left.clear()
@@ -475,7 +478,7 @@ async def test_nobody_is_called_missing_while_etcd_is_away(instances, monkeypatc
                 looked.set()
             raise Lost("etcd is away")
 
-    place = Place("learner", 0, Pod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
+    place = Place("learner", 0, LocalPod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
     instances._left.append(place)
     instances._observer = Away()
     instances._spawn_task(instances._watch_hung())
@@ -551,7 +554,7 @@ def test_a_keeper_holds_the_state_as_a_member_does(there, alone, last):
 
 def frontend_of(instances: Instances, line: str) -> Place:
     """A frontend's place, with what its process has written."""
-    place = Place(FRONTEND, 0, Pod("frontend-1-abcd", FRONTEND, proxy_pid=7, started_s=instances._now()))
+    place = Place(FRONTEND, 0, LocalPod("frontend-1-abcd", FRONTEND, proxy_pid=7, started_s=instances._now()))
     instances._log("frontend-1-abcd").write_text(f"Traceback (most recent call last):\n{line}\n")
     instances._places = [place]
     return place

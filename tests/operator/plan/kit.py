@@ -4,12 +4,12 @@ from typing import Any
 
 from hams_graph import load_text
 from hams_operator.plan.desired import desired
-from hams_operator.plan.names import Place, Settings
+from hams_operator.plan.names import GraphRef, Settings
 from hams_protocol.graph import Graph
 from hams_wire.spec import encode_spec
 
 UID = "0f3a"
-PLACE = Place("pair", "shop", UID)
+PLACE = GraphRef("pair", "shop", UID)
 SETTINGS = Settings(etcd="http://etcd:2379", image="hams.test/sidecar:1")
 
 Json = dict[str, Any]
@@ -36,17 +36,17 @@ spec:
 """
 
 
-def graph(text: str = PAIR, place: Place = PLACE) -> Graph:
+def graph(text: str = PAIR, place: GraphRef = PLACE) -> Graph:
     return load_text(text, uid=place.graph_uid(), on_kubernetes=True)
 
 
-def planned(text: str = PAIR, place: Place = PLACE, settings: Settings = SETTINGS) -> tuple[Json, ...]:
+def planned(text: str = PAIR, place: GraphRef = PLACE, settings: Settings = SETTINGS) -> tuple[Json, ...]:
     found = graph(text, place)
     return desired(found, encode_spec(found).decode(), place, settings)
 
 
 def objects(
-    text: str = PAIR, place: Place = PLACE, settings: Settings = SETTINGS
+    text: str = PAIR, place: GraphRef = PLACE, settings: Settings = SETTINGS
 ) -> dict[tuple[str, str], Json]:
     return {(item["kind"], item["metadata"]["name"]): item for item in planned(text, place, settings)}
 

@@ -8,7 +8,17 @@ import msgspec
 import pytest
 
 from hams_operator.plan.desired import desired
-from hams_operator.plan.names import FRONTEND_ROLE, GRAPH, MODEL, OPERATOR, PROXY, ROLE, RUNS, Place, Settings
+from hams_operator.plan.names import (
+    FRONTEND_ROLE,
+    GRAPH,
+    MODEL,
+    OPERATOR,
+    PROXY,
+    ROLE,
+    RUNS,
+    GraphRef,
+    Settings,
+)
 from hams_protocol import limits as core
 from hams_sidecar.endpoint.limits import drain_s_max as open_requests_s_max
 from hams_wire.spec import decode_spec, encode_spec
@@ -41,7 +51,7 @@ def test_every_object_is_owned_by_the_resource_and_lies_in_its_namespace() -> No
 
 
 def test_without_a_resource_nothing_owns_the_objects() -> None:
-    place = Place("pair", "shop")
+    place = GraphRef("pair", "shop")
     found = planned(place=place)
     assert all("ownerReferences" not in item["metadata"] for item in found)
 
@@ -282,7 +292,7 @@ def test_the_plan_is_the_same_each_time_and_plain_json() -> None:
 @pytest.mark.parametrize("name", ["digits", "chain", "semantic-cache", "stocks"])
 def test_examples_run_on_kubernetes_as_they_stand(name: str) -> None:
     file = ROOT / "examples" / name / "graph.yaml"
-    place = Place(name, "default")
+    place = GraphRef(name, "default")
     found = planned(file.read_text(), place)
     images = {
         container["image"]
@@ -294,7 +304,7 @@ def test_examples_run_on_kubernetes_as_they_stand(name: str) -> None:
 
 
 def test_a_place_names_what_it_holds() -> None:
-    later = Place("pair", "shop", UID, incarnation=2)
+    later = GraphRef("pair", "shop", UID, incarnation=2)
     assert (PLACE.graph_uid(), later.graph_uid()) == (UID, f"{UID}-r2")
     assert (PLACE.workload("count"), later.workload("count")) == ("pair-count", "pair-count-r2")
     assert PLACE.url == "http://pair.shop.svc:8080"

@@ -3,7 +3,7 @@
 import copy
 
 from hams_operator.plan.difference import covers, difference
-from hams_operator.plan.names import INCARNATION, Place
+from hams_operator.plan.names import INCARNATION, GraphRef
 
 from .kit import UID, Json, objects
 
@@ -72,7 +72,7 @@ def test_what_belongs_to_others_is_never_touched() -> None:
 
 
 def test_an_earlier_incarnation_stays_until_the_next_one_serves() -> None:
-    later = objects(place=Place("pair", "shop", UID, incarnation=1)).values()
+    later = objects(place=GraphRef("pair", "shop", UID, incarnation=1)).values()
     before = difference(later, held(), UID, replaceable=False)
     assert before.delete == ()
     after = difference(later, held(), UID, replaceable=True)

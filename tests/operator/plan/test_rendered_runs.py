@@ -25,7 +25,7 @@ from hams_operator.controller.options import ControllerOptions
 from hams_operator.controller.secrets import data_of
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd, _free_ports, find_etcd
 from hams_operator.plan.desired import desired
-from hams_operator.plan.names import LINK_DIR, PEER_PORT, PROBE_PORT, SPEC_DIR, TLS_DIR, Place, Settings
+from hams_operator.plan.names import LINK_DIR, PEER_PORT, PROBE_PORT, SPEC_DIR, TLS_DIR, GraphRef, Settings
 from hams_wire import records
 from hams_wire.coordination import ABSENT
 from hams_wire.coordination.etcd import EtcdCoordination
@@ -190,7 +190,7 @@ class Kubelet:
         return [await self.processes[f"{pod}/{name}"].wait() for name in ("model", "proxy")]
 
 
-PLACE = Place("counting", "default", "0a1b2c3d-0000-4000-8000-000000000001")
+PLACE = GraphRef("counting", "default", "0a1b2c3d-0000-4000-8000-000000000001")
 
 
 @dataclass
@@ -343,7 +343,7 @@ async def _strangers_are_refused(found: World, pods: list[str]) -> None:
             assert answer[:1] == b"\x15" or answer == b"" or answer.startswith(b"HTTP/1.1 401"), (
                 "nothing, or an alert of TLS"
             )
-    other = Place("other", "default", "0a1b2c3d-0000-4000-8000-000000000002")
+    other = GraphRef("other", "default", "0a1b2c3d-0000-4000-8000-000000000002")
     assert found.identities is not None
     await found.identities.ensure(other)
     folder = kubelet.folder / "other"

@@ -23,7 +23,7 @@ from hams_operator.controller.successions import advance
 from hams_operator.local.etcd import LocalEtcd
 from hams_operator.plan.change import kept_states
 from hams_operator.plan.desired import desired
-from hams_operator.plan.names import Place, Settings
+from hams_operator.plan.names import GraphRef, Settings
 from hams_protocol.graph import Graph
 from hams_sidecar.endpoint import open_inference_pb2 as pb
 from hams_wire import records, succession
@@ -96,7 +96,7 @@ TWO = (
 """
 )
 
-PLACE = Place("counting", "default", "0a1b2c3d-0000-4000-8000-000000000001")
+PLACE = GraphRef("counting", "default", "0a1b2c3d-0000-4000-8000-000000000001")
 
 
 PODS = 500

@@ -2,7 +2,7 @@
 
 from hams_protocol.graph import FrontendSpec
 from hams_sidecar.endpoint import limits
-from hams_sidecar.endpoint.crowd import Bodies, Replies
+from hams_sidecar.endpoint.crowd import Bodies, UntakenReplies
 from hams_sidecar.endpoint.doubles import PIXELS, FakePort, graph
 from hams_sidecar.inference import InferenceOutcome, InferenceRequest, Reply, Tensor
 
@@ -46,7 +46,7 @@ def test_the_slowest_body_gives_way_but_not_the_one_that_asks_nor_one_that_has_j
 
 
 def test_who_has_taken_nothing_for_longest_is_cut_off_and_one_reply_always_fits() -> None:
-    replies = Replies(100)
+    replies = UntakenReplies(100)
     first, second, third = Connection(), Connection(), Connection()
     replies.wait(first, 500)
     assert not first.is_cut_off

@@ -42,7 +42,7 @@ from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.messages import Meta
 from hams_sidecar.arena import Arena
 from hams_sidecar.model.link import ModelEvent, ModelLink
-from hams_sidecar.payload import Payload, pack
+from hams_sidecar.payload import TensorPayload, pack
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -175,15 +175,15 @@ class Host:
         assert done.updated
         return done.results
 
-    async def capture(self, version: int = 1) -> Payload:
+    async def capture(self, version: int = 1) -> TensorPayload:
         """The state now."""
         self.link.perform(Capture(version))
         event = await self.next(Captured)
         assert event.version == version
-        assert isinstance(event.state, Payload)
+        assert isinstance(event.state, TensorPayload)
         return event.state
 
-    async def load(self, state: Payload, token: int = 1) -> None:
+    async def load(self, state: TensorPayload, token: int = 1) -> None:
         """Make the model's state this one."""
         self.link.perform(LoadState(token, state))
         assert (await self.next(Loaded)).token == token
@@ -207,7 +207,7 @@ class Host:
 def output(result: UnitResult, name: str = "y") -> list[Any]:
     """One output of a unit that went well."""
     assert result.error is None
-    assert isinstance(result.payload, Payload)
+    assert isinstance(result.payload, TensorPayload)
     found: list[Any] = result.payload.array(name).tolist()
     return found
 
