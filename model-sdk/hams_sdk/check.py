@@ -49,7 +49,7 @@ UNKNOWN = 3
 """Exit status: the model raised on made-up data, which proves neither that it fits nor that it does not."""
 
 
-class Report:
+class CheckReport:
     """Lines of the report; `failed` if one says so, `unknown` if the data may be to blame for that."""
 
     def __init__(self) -> None:
@@ -106,9 +106,9 @@ def main(arguments: Sequence[str]) -> int:
     return (UNKNOWN if report.unknown else 1) if report.failed else 0
 
 
-def check(entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str]) -> Report:
+def check(entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str]) -> CheckReport:
     """Check one model. Raises UsageError for data or entrypoints that cannot be used."""
-    report = Report()
+    report = CheckReport()
     made = _Data(spec, data)
     first = [made.batch(rows, optional=index % 2 == 0) for index, rows in enumerate(FIRST)]
     after = [made.batch(rows, optional=True) for rows in NEXT]
@@ -146,7 +146,7 @@ def check(entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str
     return report
 
 
-def _run(report: Report, engine: Engine, batches: list[list[UnitInput]], made_up: bool) -> bool:
+def _run(report: CheckReport, engine: Engine, batches: list[list[UnitInput]], made_up: bool) -> bool:
     """Whether all batches ran with outputs as declared, writing nothing before the boundary."""
     times: list[float] = []
     early: set[str] = set()
@@ -183,7 +183,7 @@ def _run(report: Report, engine: Engine, batches: list[list[UnitInput]], made_up
 
 
 def _stateless(
-    report: Report, engine: Engine, entrypoint: str, after: list[list[UnitInput]], path: list[str]
+    report: CheckReport, engine: Engine, entrypoint: str, after: list[list[UnitInput]], path: list[str]
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="hams-model-check-") as folder:
         theirs = _replay(Path(folder), "one", entrypoint, engine.spec, bytearray(), after, path)
@@ -245,7 +245,7 @@ def _replay(
 
 
 def _compare(
-    report: Report,
+    report: CheckReport,
     image: bytearray,
     ours: dict[str, Array],
     replays: list[_Replay],
@@ -332,7 +332,11 @@ class _Raising:
 
 
 def _raise_and_undo(
-    report: Report, engine: Engine, image: bytearray, after: list[list[UnitInput]], clean: dict[str, Array]
+    report: CheckReport,
+    engine: Engine,
+    image: bytearray,
+    after: list[list[UnitInput]],
+    clean: dict[str, Array],
 ) -> None:
     """Batches that raise leave nothing behind: what is no part of an image (gradients, attributes)
     included."""

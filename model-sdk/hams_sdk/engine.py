@@ -24,7 +24,7 @@ from hams_sdk.errors import Abandoned, ModelFault, NotFinite, StateFault, UsageE
 from hams_sdk.limits import WARM_UP_STATE_NBYTES_MAX
 from hams_sdk.model import Model, Outputs
 from hams_sdk.specs import OperatorSpec
-from hams_sdk.state import Capture, Space, State
+from hams_sdk.state import CaptureReport, Space, State
 
 Gate = Callable[[], None]
 """Returns when the update stage may be entered; raises `Abandoned` if it must not be."""
@@ -217,7 +217,7 @@ class Engine:
             raise ModelFault(f"warm-up with the row of model.warmUp failed: {outputs[0].error}")
         return None
 
-    def capture(self, space: Space) -> Capture:
+    def capture(self, space: Space) -> CaptureReport:
         """Copy the state into memory from `space`. On the capture thread. Raises StateFault and what holders
         raise."""
         with self._lock:

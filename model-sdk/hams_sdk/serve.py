@@ -33,7 +33,7 @@ from hams_sdk.errors import Abandoned, ContractBroken, HamsModelError, StateFaul
 from hams_sdk.limits import CONNECT_RETRY_S, CONNECT_WAIT_S
 from hams_sdk.memory import Place, Regions
 from hams_sdk.specs import OperatorSpec
-from hams_sdk.wire import Channel, Kind, hello
+from hams_sdk.wire import Channel, FrameKind, hello
 
 ALIGN = 64
 
@@ -113,10 +113,10 @@ class _Server:
         config = self._config()
         run = self._connect()
         hello(run, "run", "", hams_sdk.__version__)
-        frame = run.expect(Kind.SETUP, Kind.REFUSED)
+        frame = run.expect(FrameKind.SETUP, FrameKind.REFUSED)
         if frame is None:
             return 0
-        if frame[0] is Kind.REFUSED:
+        if frame[0] is FrameKind.REFUSED:
             raise UsageError(f"the proxy refused this model: {frame[1].get('message')}")
         setup = frame[1]
         self._session = str(setup.get("session"))
@@ -134,12 +134,12 @@ class _Server:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's code may raise anything
             traceback.print_exc()
             self._status = 1
-            run.send(Kind.INIT_FAILED, message=describe(error))
+            run.send(FrameKind.INIT_FAILED, message=describe(error))
             return 1
         self._start(self._captures, self._open("capture"), engine, regions)
         layout = [[entry.path, entry.datatype, list(entry.shape)] for entry in engine.state.layout]
         run.send(
-            Kind.READY,
+            FrameKind.READY,
             signature=engine.state.signature,
             layout=layout,
             estimate_nbytes=engine.state.estimate_nbytes,
@@ -207,20 +207,20 @@ class _Server:
         os._exit(status or self._status)
 
     def _health(self, channel: Channel) -> None:
-        while (frame := channel.expect(Kind.PING)) is not None:
+        while (frame := channel.expect(FrameKind.PING)) is not None:
             since = self._busy_since
             channel.send(
-                Kind.PONG, n=frame[1]["n"], busy_s=0.0 if since is None else time.monotonic() - since
+                FrameKind.PONG, n=frame[1]["n"], busy_s=0.0 if since is None else time.monotonic() - since
             )
 
     def _captures(self, channel: Channel, engine: Engine, regions: Regions) -> None:
-        while (frame := channel.expect(Kind.CAPTURE)) is not None:
+        while (frame := channel.expect(FrameKind.CAPTURE)) is not None:
             version = frame[1]["version"]
             granted = frame[1]["space"]
 
             def space(nbytes: int, version: int = version, granted: Place = granted) -> memoryview:
                 if granted[2] < nbytes:
-                    channel.send(Kind.WANT_SPACE, id=version, sizes=[nbytes])
+                    channel.send(FrameKind.WANT_SPACE, id=version, sizes=[nbytes])
                     granted = _granted(channel)[0]
                 return regions.writable(granted)
 
@@ -230,10 +230,14 @@ class _Server:
                 if isinstance(error, ContractBroken | ConnectionError):
                     raise
                 traceback.print_exc()
-                channel.send(Kind.CAPTURE_FAILED, version=version, message=describe(error))
+                channel.send(FrameKind.CAPTURE_FAILED, version=version, message=describe(error))
                 continue
             channel.send(
-                Kind.CAPTURED, version=version, nbytes=took.nbytes, tensors=took.tensors, seconds=took.seconds
+                FrameKind.CAPTURED,
+                version=version,
+                nbytes=took.nbytes,
+                tensors=took.tensors,
+                seconds=took.seconds,
             )
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
@@ -253,9 +257,9 @@ class _Runs:
         self._inputs = [item.datatype for item in engine.spec.inputs]
 
     def loop(self) -> int:
-        while (frame := self._channel.expect(Kind.RUN, Kind.LOAD)) is not None:
+        while (frame := self._channel.expect(FrameKind.RUN, FrameKind.LOAD)) is not None:
             self._server.busy(True)
-            if frame[0] is Kind.RUN:
+            if frame[0] is FrameKind.RUN:
                 self._run(frame[1])
             else:
                 self._load(frame[1])
@@ -272,7 +276,7 @@ class _Runs:
         del units
         if result.units is None:
             self._channel.send(
-                Kind.FAILED,
+                FrameKind.FAILED,
                 batch=number,
                 message=result.message,
                 updated=result.updated,
@@ -283,19 +287,19 @@ class _Runs:
             placed = self._write(number, result.units, [unit["space"] for unit in frame["units"]])
         except StateFault as error:
             self._channel.send(
-                Kind.FAILED, batch=number, message=str(error), updated=result.updated, abandoned=False
+                FrameKind.FAILED, batch=number, message=str(error), updated=result.updated, abandoned=False
             )
             return
-        self._channel.send(Kind.DONE, batch=number, updated=result.updated, units=placed)
+        self._channel.send(FrameKind.DONE, batch=number, updated=result.updated, units=placed)
 
     def _gate(self, number: int) -> None:
         if not self._engine.spec.stateful:
             return
-        self._channel.send(Kind.WANT_UPDATE, batch=number)
-        frame = self._channel.expect(Kind.ENTER, Kind.ABANDON)
+        self._channel.send(FrameKind.WANT_UPDATE, batch=number)
+        frame = self._channel.expect(FrameKind.ENTER, FrameKind.ABANDON)
         if frame is None:
             os._exit(0)
-        if frame[0] is Kind.ABANDON:
+        if frame[0] is FrameKind.ABANDON:
             raise Abandoned
 
     def _arrays(self, tensors: list[Any]) -> list[Array | None]:
@@ -316,7 +320,7 @@ class _Runs:
         short = [index for index, (_, total) in enumerate(plans) if total > spaces[index][2]]
         if short:
             self._channel.send(
-                Kind.WANT_SPACE, id=number, sizes=[plans[index][1] for index in short], units=short
+                FrameKind.WANT_SPACE, id=number, sizes=[plans[index][1] for index in short], units=short
             )
             for index, place in zip(short, _granted(self._channel), strict=True):
                 spaces[index] = place
@@ -349,9 +353,9 @@ class _Runs:
                 raise
             if not isinstance(error, HamsModelError):
                 traceback.print_exc()
-            self._channel.send(Kind.LOAD_FAILED, token=frame["token"], message=describe(error))
+            self._channel.send(FrameKind.LOAD_FAILED, token=frame["token"], message=describe(error))
             return
-        self._channel.send(Kind.LOADED, token=frame["token"], seconds=time.perf_counter() - started)
+        self._channel.send(FrameKind.LOADED, token=frame["token"], seconds=time.perf_counter() - started)
 
 
 def _pass() -> None:
@@ -371,7 +375,7 @@ def _plan(unit: UnitOutput) -> tuple[list[tuple[int, int]], int]:
 
 def _granted(channel: Channel) -> list[Place]:
     """The answer to WANT_SPACE. Raises StateFault if there can never be that much room."""
-    frame = channel.expect(Kind.GRANT)
+    frame = channel.expect(FrameKind.GRANT)
     if frame is None:
         os._exit(0)
     if "refused" in frame[1]:

@@ -46,7 +46,7 @@ class LayoutEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class CaptureReport:
     """What a capture took. `seconds` from the start of the walk to the last byte copied."""
 
     nbytes: int
@@ -84,7 +84,7 @@ class State:
         self.estimate_nbytes = sum(_nbytes(leaf) for _, leaf in writer.leaves) + 4096
         self._staging = cuda.Staging()
 
-    def capture(self, space: Space, after: Any = None) -> Capture:
+    def capture(self, space: Space, after: Any = None) -> CaptureReport:
         """Copy the state into memory from `space`. `after`: what `cuda.mark` returned once the state was
         written. Raises StateFault."""
         started = time.perf_counter()
@@ -116,7 +116,7 @@ class State:
             ],
             after,
         )
-        return Capture(start + at, len(placed), time.perf_counter() - started)
+        return CaptureReport(start + at, len(placed), time.perf_counter() - started)
 
     def discard_gradients(self) -> None:
         """Set `.grad` of every tensor, parameter and optimized parameter of the state to None.

@@ -22,7 +22,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """Kinds of frames: below 64 from the model, above from the proxy."""
 
     HELLO = 1
@@ -61,12 +61,12 @@ class Channel:
             raise
         self._pending = b""
 
-    def send(self, kind: Kind, **body: Any) -> None:
+    def send(self, kind: FrameKind, **body: Any) -> None:
         """Send one frame. Raises OSError when the proxy has gone."""
         data = _encode(body).encode()
         self._socket.sendall(_HEADER.pack(len(data), kind, PROTOCOL, 0) + data)
 
-    def receive(self) -> tuple[Kind, dict[str, Any]] | None:
+    def receive(self) -> tuple[FrameKind, dict[str, Any]] | None:
         """The next frame; None when the proxy has closed. Raises ContractBroken, OSError."""
         pending = self._pending
         need, kind = _HEADER.size, 0
@@ -85,14 +85,14 @@ class Channel:
         self._pending = pending[need:]
         try:
             body = _decode(pending[_HEADER.size : need].decode())
-            received = Kind(kind)
+            received = FrameKind(kind)
         except (ValueError, RecursionError) as error:
             raise ContractBroken(f"bad frame of kind {kind}: {error}") from error
         if not isinstance(body, dict):
             raise ContractBroken(f"bad frame of kind {kind}: not an object")
         return received, body
 
-    def expect(self, *kinds: Kind) -> tuple[Kind, dict[str, Any]] | None:
+    def expect(self, *kinds: FrameKind) -> tuple[FrameKind, dict[str, Any]] | None:
         """As `receive`; any other kind is a ContractBroken."""
         frame = self.receive()
         if frame is not None and frame[0] not in kinds:
@@ -102,4 +102,4 @@ class Channel:
 
 def hello(channel: Channel, name: str, session: str, sdk: str) -> None:
     """Say what this connection is for."""
-    channel.send(Kind.HELLO, protocol=PROTOCOL, channel=name, session=session, sdk=sdk, pid=os.getpid())
+    channel.send(FrameKind.HELLO, protocol=PROTOCOL, channel=name, session=session, sdk=sdk, pid=os.getpid())

@@ -37,7 +37,7 @@ DTYPES: Mapping[str, str] = {
 """Datatype name to numpy; BF16 as its 16 bits, as numpy has no such type."""
 
 
-class Tensor(msgspec.Struct, frozen=True):
+class InferTensor(msgspec.Struct, frozen=True):
     """One tensor as it travels: little-endian bytes, BYTES elements behind their 4-byte lengths."""
 
     name: str
@@ -59,12 +59,12 @@ class Tensor(msgspec.Struct, frozen=True):
         return array.reshape(self.shape)
 
 
-class Answer(msgspec.Struct, frozen=True):
+class InferAnswer(msgspec.Struct, frozen=True):
     """What came back: HTTP status, tensors of a 200, else the error. `status` 0: no answer came, `error` says
     why."""
 
     status: int
-    tensors: tuple[Tensor, ...] = ()
+    tensors: tuple[InferTensor, ...] = ()
     error: str = ""
     retry_after_s: float = 0.0
 
@@ -83,7 +83,7 @@ class Answer(msgspec.Struct, frozen=True):
         return {tensor.name: tensor.array() for tensor in self.tensors}
 
 
-def tensor(name: str, datatype: str, array: Array) -> Tensor:
+def tensor(name: str, datatype: str, array: Array) -> InferTensor:
     """An array as a tensor of the given datatype; no value is changed by it. Raises ValueError."""
     if datatype == "BYTES":
         strange = next((item for item in array.ravel().tolist() if not isinstance(item, str | bytes)), None)
@@ -92,22 +92,22 @@ def tensor(name: str, datatype: str, array: Array) -> Tensor:
                 f"tensor {name}: expected BYTES, found {type(strange).__name__} in an array of {array.dtype}"
             )
         parts = [item.encode() if isinstance(item, str) else bytes(item) for item in array.ravel().tolist()]
-        return Tensor(
+        return InferTensor(
             name, datatype, array.shape, b"".join(len(part).to_bytes(4, "little") + part for part in parts)
         )
     wanted = np.dtype(DTYPES[datatype])
     if not np.can_cast(array.dtype, wanted, "same_kind"):
         raise ValueError(f"tensor {name}: expected {datatype}, found an array of {array.dtype}")
-    return Tensor(name, datatype, array.shape, np.ascontiguousarray(array, wanted).tobytes())
+    return InferTensor(name, datatype, array.shape, np.ascontiguousarray(array, wanted).tobytes())
 
 
-def digest(tensors: tuple[Tensor, ...]) -> str:
+def digest(tensors: tuple[InferTensor, ...]) -> str:
     """Digest of a payload or reply, as the frontends write it into histories."""
     return tensor_digest((item.name, item.datatype, item.shape, item.data) for item in tensors)
 
 
-class Client:
-    """Keeps connections to one graph's endpoint: `async with Client(url, graph) as client`. `token`: what it
+class InferClient:
+    """Keeps connections to one graph's endpoint: `async with InferClient(url, graph) as client`. `token`: what it
     bears, if the graph asks for one."""
 
     def __init__(self, url: str, graph: str, timeout_s: float, token: str = "") -> None:
@@ -123,7 +123,7 @@ class Client:
     ) -> None:
         self._pool.close()
 
-    async def infer(self, tensors: tuple[Tensor, ...], key: str) -> Answer:
+    async def infer(self, tensors: tuple[InferTensor, ...], key: str) -> InferAnswer:
         """One attempt."""
         inputs = [
             {
@@ -146,7 +146,7 @@ class Client:
                 await self._pool.post(self._path, headers, b"".join((head, *(item.data for item in tensors))))
             )
         except NoResponse as error:
-            return Answer(0, error=str(error))
+            return InferAnswer(0, error=str(error))
 
 
 class _Sized(msgspec.Struct):
@@ -168,7 +168,7 @@ class _Error(msgspec.Struct):
     error: str
 
 
-def _answer(response: Response) -> Answer:
+def _answer(response: Response) -> InferAnswer:
     body = response.body
     if response.status != 200:
         try:
@@ -176,14 +176,16 @@ def _answer(response: Response) -> Answer:
         except msgspec.MsgspecError:
             error = body[:200].decode("utf-8", "replace")
         after = response.headers.get("retry-after", "0")
-        return Answer(response.status, error=error, retry_after_s=float(after) if after.isdecimal() else 0.0)
+        return InferAnswer(
+            response.status, error=error, retry_after_s=float(after) if after.isdecimal() else 0.0
+        )
     tensors = []
     try:
         at = int(response.headers.get("inference-header-content-length", len(body)))
         for item in msgspec.json.decode(body[:at], type=_Reply).outputs:
             end = at + item.parameters.binary_data_size
-            tensors.append(Tensor(item.name, item.datatype, item.shape, body[at:end]))
+            tensors.append(InferTensor(item.name, item.datatype, item.shape, body[at:end]))
             at = end
     except (msgspec.MsgspecError, ValueError) as error:
-        return Answer(502, error=f"not an answer of the protocol: {error}")
-    return Answer(200, tuple(tensors))
+        return InferAnswer(502, error=f"not an answer of the protocol: {error}")
+    return InferAnswer(200, tuple(tensors))

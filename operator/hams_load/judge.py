@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from hams_load.inference import Answer, Tensor
+from hams_load.inference import InferAnswer, InferTensor
 from hams_protocol.graph import Graph
 
-Judge = Callable[[tuple[Tensor, ...], Answer], str | None]
+Judge = Callable[[tuple[InferTensor, ...], InferAnswer], str | None]
 """What is wrong with an answer; None: nothing."""
 
 
@@ -19,7 +19,7 @@ def shape_judge(graph: Graph) -> Judge:
         ]
         specs[reply.name] = (outputs[0].datatype, outputs[0].shape, reply.concat_lanes)
 
-    def judge(request: tuple[Tensor, ...], answer: Answer) -> str | None:
+    def judge(request: tuple[InferTensor, ...], answer: InferAnswer) -> str | None:
         names = [item.name for item in answer.tensors]
         if len(set(names)) != len(names):
             return f"an output came twice: {', '.join(names)}"

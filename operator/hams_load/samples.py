@@ -15,20 +15,20 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from hams_load.errors import BadData
-from hams_load.inference import DTYPES, Array, Tensor, tensor
+from hams_load.inference import DTYPES, Array, InferTensor, tensor
 from hams_protocol.graph import Graph, TensorSpec
 
 _VARIABLE_DIM = 4
 
 
-def samples(graph: Graph, file: Path, data: Path | None) -> Iterator[tuple[Tensor, ...]]:
+def samples(graph: Graph, file: Path, data: Path | None) -> Iterator[tuple[InferTensor, ...]]:
     """Requests without end, one after another. Raises BadData, at once if the first one cannot be had."""
     arrays = from_npz(data) if data is not None else from_module(graph, file)
     requests = _requests(graph, generated(graph) if arrays is None else arrays)
     return itertools.chain((next(requests),), requests)
 
 
-def _requests(graph: Graph, arrays: Iterator[dict[str, Array]]) -> Iterator[tuple[Tensor, ...]]:
+def _requests(graph: Graph, arrays: Iterator[dict[str, Array]]) -> Iterator[tuple[InferTensor, ...]]:
     number = 0
     while True:
         try:
@@ -54,7 +54,7 @@ def _arrays(value: object) -> Mapping[str, Array]:
     return value
 
 
-def as_request(graph: Graph, sample: Mapping[str, Array]) -> tuple[Tensor, ...]:
+def as_request(graph: Graph, sample: Mapping[str, Array]) -> tuple[InferTensor, ...]:
     """Arrays as the tensors of a request; names the graph does not know are an error, and so are missing
     ones, and shapes that are not the declared ones behind their rows. Raises ValueError."""
     specs = {item.name: item for item in graph.data.inputs}

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from hams_history.lines import CallLine, HistoryWriter, RetLine
 from hams_load.errors import BadData
-from hams_load.inference import Answer, Client, Tensor, digest
+from hams_load.inference import InferAnswer, InferClient, InferTensor, digest
 from hams_load.judge import Judge
 
 load_in_flight_max = 10_000
@@ -70,15 +70,15 @@ class Traffic:
 
     def __init__(
         self,
-        client: Client,
-        source: Iterator[tuple[Tensor, ...]],
+        client: InferClient,
+        source: Iterator[tuple[InferTensor, ...]],
         rate: float,
         count: int,
         *,
         judge: Judge | None = None,
         resend: bool = False,
         history: HistoryWriter | None = None,
-        on_answer: Callable[[tuple[Tensor, ...], Answer], None] | None = None,
+        on_answer: Callable[[tuple[InferTensor, ...], InferAnswer], None] | None = None,
     ) -> None:
         self.tally = TrafficTally()
         self._client = client
@@ -120,12 +120,12 @@ class Traffic:
             raise trouble
         return self.tally
 
-    async def ask_once(self, tensors: tuple[Tensor, ...]) -> Answer:
+    async def ask_once(self, tensors: tuple[InferTensor, ...]) -> InferAnswer:
         """One more request, outside of the tally's answers."""
         key = f"{self._name}-{secrets.token_hex(4)}"
         return await self._ask(key, key, tensors, asyncio.get_running_loop().time())
 
-    async def _one(self, number: int, tensors: tuple[Tensor, ...], due: float) -> None:
+    async def _one(self, number: int, tensors: tuple[InferTensor, ...], due: float) -> None:
         loop = asyncio.get_running_loop()
         key = f"{self._name}-{number}"
         try:
@@ -147,7 +147,7 @@ class Traffic:
         finally:
             self._open -= 1
 
-    async def _again(self, key: str, tensors: tuple[Tensor, ...], first: Answer) -> None:
+    async def _again(self, key: str, tensors: tuple[InferTensor, ...], first: InferAnswer) -> None:
         """The same key once more must bring the same answer."""
         self.tally.resent += 1
         second = await self._ask(key, f"{key}-b", tensors, asyncio.get_running_loop().time())
@@ -159,7 +159,7 @@ class Traffic:
                 f"{key}: sent again, another reply came: {second.digest} instead of {first.digest}"
             )
 
-    async def _ask(self, key: str, client: str, tensors: tuple[Tensor, ...], due: float) -> Answer:
+    async def _ask(self, key: str, client: str, tensors: tuple[InferTensor, ...], due: float) -> InferAnswer:
         """Ask under one key until there is an answer, or `load_request_s` are over."""
         loop = asyncio.get_running_loop()
         if self._history is not None:
@@ -185,5 +185,5 @@ class Traffic:
         return answer
 
 
-def _why(answer: Answer) -> str:
+def _why(answer: InferAnswer) -> str:
     return f"{answer.status}: {answer.error}" if answer.status else f"no answer: {answer.error}"

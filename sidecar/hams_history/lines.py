@@ -33,7 +33,7 @@ line_bytes_max = 64 * 1024
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", gc=False):
+class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", gc=False):
     """What every line may carry: `at`, seconds of any clock, informative only. Unknown fields are ignored."""
 
     at: float | None = None
@@ -57,7 +57,7 @@ class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     required: tuple[str, ...] | None = None
 
 
-class GraphLine(Entry, frozen=True, kw_only=True, tag="graph"):
+class GraphLine(HistoryLine, frozen=True, kw_only=True, tag="graph"):
     """The header, first line. `want`: in-sync backups per stateful operator, one number for all or one by
     name.
 
@@ -75,7 +75,7 @@ class GraphLine(Entry, frozen=True, kw_only=True, tag="graph"):
     want: int | dict[str, int] | None = None
 
 
-class CallLine(Entry, frozen=True, kw_only=True, tag="call"):
+class CallLine(HistoryLine, frozen=True, kw_only=True, tag="call"):
     """A client begins an attempt sequence."""
 
     client: str
@@ -83,7 +83,7 @@ class CallLine(Entry, frozen=True, kw_only=True, tag="call"):
     digest: str | None
 
 
-class RetLine(Entry, frozen=True, kw_only=True, tag="ret"):
+class RetLine(HistoryLine, frozen=True, kw_only=True, tag="ret"):
     """A client's attempt sequence ended. `status`: ok, conflict, refused or error."""
 
     client: str
@@ -92,7 +92,7 @@ class RetLine(Entry, frozen=True, kw_only=True, tag="ret"):
     digest: str | None = None
 
 
-class LogLine(Entry, frozen=True, kw_only=True, tag="log"):
+class LogLine(HistoryLine, frozen=True, kw_only=True, tag="log"):
     """A shard owner committed a request to its log; written before the injection. `source` ("from") is the
     fed-back value of an internal request."""
 
@@ -106,7 +106,7 @@ class LogLine(Entry, frozen=True, kw_only=True, tag="log"):
     source: str | None = msgspec.field(default=None, name="from")
 
 
-class ExecLine(Entry, frozen=True, kw_only=True, tag="exec"):
+class ExecLine(HistoryLine, frozen=True, kw_only=True, tag="exec"):
     """One executed unit, written before its outputs are sent. Stateful: `seq`, `version`, `chain`; stateless:
     `slot`."""
 
@@ -125,7 +125,7 @@ class ExecLine(Entry, frozen=True, kw_only=True, tag="exec"):
     slot: int | None = None
 
 
-class ApplyLine(Entry, frozen=True, kw_only=True, tag="apply"):
+class ApplyLine(HistoryLine, frozen=True, kw_only=True, tag="apply"):
     """A backup or joiner applied a version, or copied it (`snapshot`); written before the acknowledgement."""
 
     i: str
@@ -137,7 +137,7 @@ class ApplyLine(Entry, frozen=True, kw_only=True, tag="apply"):
     snapshot: bool = False
 
 
-class DurableLine(Entry, frozen=True, kw_only=True, tag="durable"):
+class DurableLine(HistoryLine, frozen=True, kw_only=True, tag="durable"):
     """A version became durable; written by the primary before anyone is told."""
 
     i: str
@@ -147,7 +147,7 @@ class DurableLine(Entry, frozen=True, kw_only=True, tag="durable"):
     version: int
 
 
-class FailoverLine(Entry, frozen=True, kw_only=True, tag="failover"):
+class FailoverLine(HistoryLine, frozen=True, kw_only=True, tag="failover"):
     """Epoch `epoch` of `op` began in topology `gen`, with primary `i`; `end` is the last seq kept of the
     epoch before."""
 
@@ -158,7 +158,7 @@ class FailoverLine(Entry, frozen=True, kw_only=True, tag="failover"):
     i: str
 
 
-class TakeoverLine(Entry, frozen=True, kw_only=True, tag="takeover"):
+class TakeoverLine(HistoryLine, frozen=True, kw_only=True, tag="takeover"):
     """Epoch `epoch` of a frontend shard began in topology `gen`, with owner `i`."""
 
     shard: int
@@ -167,7 +167,7 @@ class TakeoverLine(Entry, frozen=True, kw_only=True, tag="takeover"):
     i: str
 
 
-class ReplyLine(Entry, frozen=True, kw_only=True, tag="reply"):
+class ReplyLine(HistoryLine, frozen=True, kw_only=True, tag="reply"):
     """A shard owner releases a reply made of `values` (sorted); written before the release."""
 
     i: str
@@ -178,14 +178,14 @@ class ReplyLine(Entry, frozen=True, kw_only=True, tag="reply"):
     digest: str | None = None
 
 
-class CompleteLine(Entry, frozen=True, kw_only=True, tag="complete"):
+class CompleteLine(HistoryLine, frozen=True, kw_only=True, tag="complete"):
     """Every sink token of a request has arrived with durable dependencies."""
 
     req: str
     i: str | None = None
 
 
-class LostLine(Entry, frozen=True, kw_only=True, tag="lost"):
+class LostLine(HistoryLine, frozen=True, kw_only=True, tag="lost"):
     """A state was lost beyond what is tolerated, and it is said. `version` is the last one kept.
 
     `kind`, since format 2: `gone` (nobody is known who holds it), `restarted` (the next epoch begins at
@@ -199,14 +199,14 @@ class LostLine(Entry, frozen=True, kw_only=True, tag="lost"):
     why: str | None = None
 
 
-class FaultLine(Entry, frozen=True, kw_only=True, tag="fault"):
+class FaultLine(HistoryLine, frozen=True, kw_only=True, tag="fault"):
     """The harness injects a fault."""
 
     what: str | None = None
     i: str | None = None
 
 
-class HealLine(Entry, frozen=True, kw_only=True, tag="heal"):
+class HealLine(HistoryLine, frozen=True, kw_only=True, tag="heal"):
     """The harness has ended its faults."""
 
     what: str | None = None
@@ -223,7 +223,7 @@ class FinalOperator(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: int | None
 
 
-class FinalLine(Entry, frozen=True, kw_only=True, tag="final"):
+class FinalLine(HistoryLine, frozen=True, kw_only=True, tag="final"):
     """The harness's last line: roles, and what is still open."""
 
     ops: dict[str, FinalOperator]

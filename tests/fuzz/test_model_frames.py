@@ -12,7 +12,7 @@ import pytest
 from hams_sdk import wire
 from hams_sdk.errors import ContractBroken
 from hams_sidecar.model import frames
-from hams_sidecar.model.frames import BadFrame, FrameReader, FromModel
+from hams_sidecar.model.frames import BadModelFrame, FrameReader, FromModel
 from tests.fuzz.boundaries import cases, mutated
 
 FROM_MODEL: dict[int, dict[str, Any]] = {
@@ -73,7 +73,7 @@ def test_what_a_model_process_sends_is_a_frame_or_a_bad_frame() -> None:
         kind = rng.choice(list(FROM_MODEL))
         try:
             found = FrameReader().feed(spoilt(kind, FROM_MODEL[kind], rng))
-        except BadFrame:
+        except BadModelFrame:
             continue
         read += len(found)
         assert all(isinstance(frame, FromModel) for frame in found)

@@ -1,7 +1,7 @@
 """The graph that load is tested with."""
 
 from hams_graph import load_text
-from hams_load.inference import Tensor
+from hams_load.inference import InferTensor
 
 GRAPH = load_text(
     """
@@ -18,4 +18,4 @@ spec:
     outputs: [{name: y, datatype: INT64, shape: [-1, 2]}]
 """
 )
-X = (Tensor("x", "FP32", (1, 1), bytes(4)),)
+X = (InferTensor("x", "FP32", (1, 1), bytes(4)),)

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from hams_load.inference import Client, tensor
+from hams_load.inference import InferClient, tensor
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ async def test_a_token_is_borne_by_each_request_and_none_by_default():
     server = await asyncio.start_server(one, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     asked = (tensor("x", "FP32", np.zeros(1, np.float32)),)
-    async with Client(url, "g", 5) as without, Client(url, "g", 5, "secret") as bearing:
+    async with InferClient(url, "g", 5) as without, InferClient(url, "g", 5, "secret") as bearing:
         answers = [await client.infer(asked, "key") for client in (without, bearing)]
     server.close()
     assert [b"authorization" in head.lower() for head in said] == [False, True]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hams_load.inference import Answer, Tensor
+from hams_load.inference import InferAnswer, InferTensor
 from hams_load.judge import shape_judge
 
 from .graphs import GRAPH, X
@@ -11,15 +11,18 @@ from .graphs import GRAPH, X
 @pytest.mark.parametrize(
     ("tensors", "problem"),
     [
-        ((Tensor("y", "INT64", (1, 5, 2), bytes(80)),), None),
+        ((InferTensor("y", "INT64", (1, 5, 2), bytes(80)),), None),
         ((), None),  # skipped
-        ((Tensor("y", "INT32", (1, 5, 2), bytes(40)),), "expected INT64"),
-        ((Tensor("y", "INT64", (2, 5, 2), bytes(160)),), "expected INT64 [1, -1, 2]"),
-        ((Tensor("y", "INT64", (1, 5), bytes(40)),), "got INT64 [1, 5]"),
-        ((Tensor("z", "INT64", (1, 5, 2), bytes(80)),), "output z is not declared"),
-        ((Tensor("y", "INT64", (1, 0, 2), b""), Tensor("y", "INT64", (1, 0, 2), b"")), "came twice"),
+        ((InferTensor("y", "INT32", (1, 5, 2), bytes(40)),), "expected INT64"),
+        ((InferTensor("y", "INT64", (2, 5, 2), bytes(160)),), "expected INT64 [1, -1, 2]"),
+        ((InferTensor("y", "INT64", (1, 5), bytes(40)),), "got INT64 [1, 5]"),
+        ((InferTensor("z", "INT64", (1, 5, 2), bytes(80)),), "output z is not declared"),
+        (
+            (InferTensor("y", "INT64", (1, 0, 2), b""), InferTensor("y", "INT64", (1, 0, 2), b"")),
+            "came twice",
+        ),
     ],
 )
 def test_replies_are_judged_by_what_the_graph_declares(tensors, problem):
-    found = shape_judge(GRAPH)(X, Answer(200, tensors))
+    found = shape_judge(GRAPH)(X, InferAnswer(200, tensors))
     assert found is None if problem is None else problem in found

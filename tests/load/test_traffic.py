@@ -8,7 +8,7 @@ import pytest
 
 from hams_history.lines import HistoryWriter
 from hams_load.errors import BadData
-from hams_load.inference import Answer, Client, Tensor, tensor
+from hams_load.inference import InferAnswer, InferClient, InferTensor, tensor
 from hams_load.judge import shape_judge
 from hams_load.traffic import Traffic, percentile
 
@@ -38,7 +38,7 @@ async def test_data_that_goes_bad_on_the_way_ends_the_load_with_one_complaint_af
     assert (traffic.tally.sent, traffic.tally.ok) == (2, 2)
 
 
-class Scripted(Client):
+class Scripted(InferClient):
     """A client whose answers are written down: per key a list, the last one for ever."""
 
     def __init__(self, answers) -> None:
@@ -52,8 +52,8 @@ class Scripted(Client):
         return script[min(self.asked.count(key), len(script)) - 1]
 
 
-def good(value: int = 0) -> Answer:
-    return Answer(200, (tensor("y", "INT64", np.array([[[value, value]]])),))
+def good(value: int = 0) -> InferAnswer:
+    return InferAnswer(200, (tensor("y", "INT64", np.array([[[value, value]]])),))
 
 
 async def run(answers, count: int = 20, **more):
@@ -73,9 +73,9 @@ async def test_each_request_has_its_key_and_every_tenth_is_sent_again():
 async def test_what_nobody_knows_is_sent_again_under_the_same_key_and_a_refusal_is_not():
     client, tally = await run(
         lambda number: (
-            [Answer(0), Answer(503), good()]
+            [InferAnswer(0), InferAnswer(503), good()]
             if number == 3
-            else [Answer(400, error="bad")]
+            else [InferAnswer(400, error="bad")]
             if number == 4
             else [good()]
         )
@@ -94,7 +94,9 @@ async def test_another_reply_under_the_same_key_is_doubled():
 
 async def test_a_wrong_reply_is_off_even_if_all_were_answered():
     _, tally = await run(
-        lambda number: [Answer(200, (Tensor("q", "FP32", (1,), bytes(4)),))] if number == 5 else [good()]
+        lambda number: (
+            [InferAnswer(200, (InferTensor("q", "FP32", (1,), bytes(4)),))] if number == 5 else [good()]
+        )
     )
     assert tally.ok == tally.sent
     assert not tally.good
@@ -103,7 +105,9 @@ async def test_a_wrong_reply_is_off_even_if_all_were_answered():
 async def test_calls_and_returns_are_recorded(tmp_path):
     history = HistoryWriter(tmp_path, "client-1")
     await run(
-        lambda number: [Answer(409, error="conflict")] if number == 1 else [good()], count=2, history=history
+        lambda number: [InferAnswer(409, error="conflict")] if number == 1 else [good()],
+        count=2,
+        history=history,
     )
     history.close()
     lines = [msgspec.json.decode(line) for line in (tmp_path / "client-1.jsonl").read_bytes().splitlines()]

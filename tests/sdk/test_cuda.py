@@ -11,7 +11,7 @@ from hams_sdk import cuda, sample
 from hams_sdk.engine import Engine, UnitInput
 from hams_sdk.fingerprint import fingerprint
 from hams_sdk.specs import OperatorSpec, TensorSpec
-from hams_sdk.state import Capture, State
+from hams_sdk.state import CaptureReport, State
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -20,7 +20,7 @@ X = TensorSpec("x", "FP32", (4,))
 Y = TensorSpec("y", "FP32", (4,))
 
 
-def image_of(capture: Callable[[Callable[[int], memoryview]], Capture]) -> memoryview:
+def image_of(capture: Callable[[Callable[[int], memoryview]], CaptureReport]) -> memoryview:
     memory = bytearray()
 
     def space(nbytes: int) -> memoryview:

@@ -19,14 +19,14 @@ from hams_wire.coordination import (
     StoreBackup,
     Write,
 )
-from hams_wire.coordination.follower import Follower
+from hams_wire.coordination.follower import WatchFollower
 
 A1 = KeyValue("a", b"1", 2, 2)
 B1 = KeyValue("b", b"1", 3, 3)
 
 
 def test_changes_seen_before_are_dropped() -> None:
-    follower = Follower(Snapshot(3, (A1, B1)))
+    follower = WatchFollower(Snapshot(3, (A1, B1)))
     assert follower.apply([Put(A1), Put(B1), Deleted("a", 4)]) == [Deleted("a", 4)]
     assert follower.apply([Deleted("a", 4)]) == []
     assert follower.known == {"b": B1}
@@ -34,7 +34,7 @@ def test_changes_seen_before_are_dropped() -> None:
 
 
 def test_a_reading_that_differs_becomes_the_events_in_between() -> None:
-    follower = Follower(Snapshot(3, (A1, B1)))
+    follower = WatchFollower(Snapshot(3, (A1, B1)))
     again, fresh = KeyValue("a", b"1", 7, 7), KeyValue("c", b"1", 6, 6)
     found = Snapshot(9, (again, fresh))
     assert follower.resync(found, restored=False) == [
@@ -49,7 +49,7 @@ def test_a_reading_that_differs_becomes_the_events_in_between() -> None:
 
 def test_after_a_restore_everything_found_is_reported() -> None:
     leased = KeyValue("b", b"1", 3, 3, lease=7)
-    follower = Follower(Snapshot(9, (A1, leased)))
+    follower = WatchFollower(Snapshot(9, (A1, leased)))
     other = KeyValue("b", b"1", 3, 3, lease=8)
     assert follower.resync(Snapshot(5, (A1, other)), restored=True) == [
         Restored(9, 5),
@@ -73,7 +73,7 @@ def test_after_a_restore_everything_found_is_reported() -> None:
 def test_a_history_is_the_same_if_what_is_known_is_what_it_holds(
     entries: tuple[KeyValue, ...], same: bool
 ) -> None:
-    assert Follower(Snapshot(3, (A1, B1))).agrees(entries) is same
+    assert WatchFollower(Snapshot(3, (A1, B1))).agrees(entries) is same
 
 
 # ---- any history: the events of a watch rebuild the store ----

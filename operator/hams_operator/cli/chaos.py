@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hams_graph import InvalidGraph, load_object
-from hams_load.inference import Client
+from hams_load.inference import InferClient
 from hams_load.judge import shape_judge
 from hams_load.samples import samples
 from hams_load.traffic import Traffic, TrafficTally, load_request_s
@@ -150,7 +150,9 @@ async def _under_load(
         ):  # by connections of its own: the load's are many, and what is done to pods must not wait
             way = await stack.enter_async_context(connect(target))
             url = (await stack.enter_async_context(way.reach(graph.data.name))).url
-        client = await stack.enter_async_context(Client(url, graph.data.name, load_request_s, load.token))
+        client = await stack.enter_async_context(
+            InferClient(url, graph.data.name, load_request_s, load.token)
+        )
         source = samples(
             graph, Path(os.devnull), load.data
         )  # no file of the graph here: random tensors, or the data given

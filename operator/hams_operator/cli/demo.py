@@ -24,7 +24,7 @@ import numpy as np
 from hams_graph import load
 from hams_graph.wholeness import READY, STATE_LOST
 from hams_history.lines import HistoryWriter
-from hams_load.inference import Answer, Client, Tensor
+from hams_load.inference import InferAnswer, InferClient, InferTensor
 from hams_load.judge import shape_judge
 from hams_load.samples import samples
 from hams_load.traffic import Traffic, TrafficTally, load_request_s, percentile
@@ -91,7 +91,7 @@ class DemoReplies:
     seen: list[int] = field(default_factory=list)
     quality: list[float] = field(default_factory=list)
 
-    def take(self, request: tuple[Tensor, ...], answer: Answer) -> None:
+    def take(self, request: tuple[InferTensor, ...], answer: InferAnswer) -> None:
         """Note one answer of one row."""
         values = answer.values()
         target = next(item for item in request if item.name == "target")
@@ -181,7 +181,7 @@ async def _traffic(
     hit: list[tuple[InstanceStatus, dict[str, int], float]] = []
 
     history = HistoryWriter(run.history or "", "client-demo")
-    async with Client(run.url, graph.data.name, load_request_s) as client:
+    async with InferClient(run.url, graph.data.name, load_request_s) as client:
         traffic = Traffic(
             client,
             samples(graph, file, None),
@@ -293,7 +293,7 @@ async def _redundant_again(run: RunFile) -> GraphStatus:
 async def _count(traffic: Traffic) -> int:
     """Ask the graph itself what it has seen, by a digit without a label, which it does not count. -1: no
     answer."""
-    image = Tensor("pixels", "FP32", (1, 64), np.zeros((1, 64), np.float32).tobytes())
+    image = InferTensor("pixels", "FP32", (1, 64), np.zeros((1, 64), np.float32).tobytes())
     answer = await traffic.ask_once((image,))
     return int(answer.values()["seen"][0]) if answer.status == 200 else -1
 

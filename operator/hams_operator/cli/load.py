@@ -14,7 +14,7 @@ from hams_graph import InvalidGraph
 from hams_graph import load as load_graph
 from hams_history.lines import HistoryError, HistoryWriter
 from hams_load.http import endpoint
-from hams_load.inference import Client
+from hams_load.inference import InferClient
 from hams_load.judge import shape_judge
 from hams_load.samples import samples
 from hams_load.traffic import Traffic, TrafficTally, load_request_s, percentile
@@ -58,7 +58,7 @@ def load(
                 stack.callback(history.close)
             await check_answers(there.url)
             client = await stack.enter_async_context(
-                Client(there.url, graph.data.name, load_request_s, token)
+                InferClient(there.url, graph.data.name, load_request_s, token)
             )
             judge = shape_judge(graph) if verify else None
             traffic = Traffic(client, source, rate, count, judge=judge, resend=verify, history=history)
@@ -133,7 +133,7 @@ def check_token(token: str) -> None:
 
 
 def check_url(url: str | None) -> None:
-    """Raises CommandError for what `Client` cannot ask."""
+    """Raises CommandError for what `InferClient` cannot ask."""
     try:
         if url is not None:
             endpoint(url)

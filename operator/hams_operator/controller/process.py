@@ -28,7 +28,7 @@ from hams_operator.controller.reconcile import Reconciler
 from hams_operator.controller.registrations import WatchEnded, watch_graphs
 from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import GraphKey, Store
-from hams_operator.controller.watching import Follower
+from hams_operator.controller.watching import ObjectFollower
 from hams_operator.controller.webhook import Webhook
 from hams_operator.controller.workers import Workers
 from hams_operator.plan.names import GRAPH
@@ -63,7 +63,7 @@ class Controller:
         self._identities = identities
         self._keys: dict[str, GraphKey] = {}
         self._followers = [
-            Follower(
+            ObjectFollower(
                 kube,
                 resource,
                 namespace,

@@ -16,7 +16,7 @@ from hams_operator.plan.names import Json
 log = logging.getLogger("hams.controller")
 
 
-class Follower:
+class ObjectFollower:
     """Keeps somebody up to date about the labelled objects of one kind in one namespace ("": all).
 
     `put(item)` for each that is there or has changed, and of which `heard` does not say that it is no news;

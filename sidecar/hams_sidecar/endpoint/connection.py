@@ -68,7 +68,7 @@ class Gate(Protocol):
         ...
 
 
-class Door(Protocol):
+class InferDoor(Protocol):
     """Where infer requests go."""
 
     def room(self, nbytes: int, headers: list[tuple[bytes, bytes]]) -> memoryview:
@@ -85,7 +85,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol, bounded (see the module). Subclasses set `gate` and `door`."""
 
     gate: Gate
-    door: Door
+    door: InferDoor
 
     def __init__(
         self,

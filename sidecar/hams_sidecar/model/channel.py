@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import cast
 
 from hams_sidecar.model import frames
-from hams_sidecar.model.frames import BadFrame, FromModel, Hello
+from hams_sidecar.model.frames import BadModelFrame, FromModel, Hello
 from hams_sidecar.model.limits import HELLO_WAIT_S
 
 _CREDENTIALS = struct.Struct("3i")
@@ -56,8 +56,8 @@ class ModelChannel(asyncio.Protocol):
                         self._timer.cancel()
                     self._on_hello(self, frame)
                 else:
-                    raise BadFrame(f"{type(frame).__name__} before Hello")
-        except BadFrame as error:
+                    raise BadModelFrame(f"{type(frame).__name__} before Hello")
+        except BadModelFrame as error:
             self._lost(f"the model broke the contract on its {self.name or 'new'} connection: {error}")
             self.close()
 

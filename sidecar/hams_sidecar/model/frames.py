@@ -2,7 +2,7 @@
 
 A frame is an 8-byte header (u32 body length, u8 kind, u8 protocol version, u16 zero, little-endian) and a
 JSON object. What a model process sends is checked against these schemas before anything is believed:
-`BadFrame` otherwise.
+`BadModelFrame` otherwise.
 """
 
 import struct
@@ -19,7 +19,7 @@ Place = tuple[int, int, int]
 """Region number, offset and size in bytes."""
 
 
-class BadFrame(Exception):
+class BadModelFrame(Exception):
     """The model process's: bytes that are no frame of the contract."""
 
 
@@ -168,21 +168,21 @@ class FrameReader:
         self._pending = b""
 
     def feed(self, data: bytes) -> list[FromModel]:
-        """The frames that are complete with `data`. Raises BadFrame; the stream is then unusable."""
+        """The frames that are complete with `data`. Raises BadModelFrame; the stream is then unusable."""
         pending = self._pending + data if self._pending else data
         frames: list[FromModel] = []
         at = 0
         while len(pending) - at >= HEADER.size:
             length, kind, version, zero = HEADER.unpack_from(pending, at)
             if version != PROTOCOL or zero or length > FRAME_BYTES_MAX or kind not in _DECODERS:
-                raise BadFrame(f"bad frame header: length {length}, kind {kind}, version {version}")
+                raise BadModelFrame(f"bad frame header: length {length}, kind {kind}, version {version}")
             end = at + HEADER.size + length
             if len(pending) < end:
                 break
             try:
                 frames.append(_DECODERS[kind].decode(pending[at + HEADER.size : end]))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                raise BadFrame(f"{KINDS[kind].__name__} frame: {error}") from error
+                raise BadModelFrame(f"{KINDS[kind].__name__} frame: {error}") from error
             at = end
         self._pending = pending[at:]
         return frames

@@ -45,7 +45,7 @@ from hams_sidecar.datatypes import fixed_nbytes
 from hams_sidecar.model import frames, limits
 from hams_sidecar.model.declared import Declared, UnitInputs
 from hams_sidecar.model.frames import FromModel, Place
-from hams_sidecar.model.session import Batch, Session
+from hams_sidecar.model.session import BatchInModel, Session
 from hams_sidecar.model.sessions import ModelHealth, Sessions
 from hams_sidecar.payload import Tensor, TensorPayload
 from hams_wire.limits import dimension_max
@@ -168,7 +168,7 @@ class ModelLink:
             raise AssertionError(
                 f"batch {effect.batch} was started while {session.batch.number} is in the model"
             )
-        batch = Batch(
+        batch = BatchInModel(
             effect.batch, effect.units, [self.declared.unit(unit) for unit in effect.units], effect.enter
         )
         session.batch = batch
@@ -184,7 +184,7 @@ class ModelLink:
         except ArenaTooSmall as error:
             self._fail(session, batch, _no_room(error))
 
-    async def _start_when_there_is_room(self, session: Session, batch: Batch) -> None:
+    async def _start_when_there_is_room(self, session: Session, batch: BatchInModel) -> None:
         try:
             spaces = [await self._room(self._space_nbytes(unit.rows)) for unit in batch.inputs]
             for unit in batch.inputs:
@@ -200,7 +200,9 @@ class ModelLink:
         """Memory for a batch; waits, but not for ever. Raises ArenaTooSmall, TimeoutError."""
         return await asyncio.wait_for(self._tensors.reserve(nbytes, urgent=True), limits.ROOM_WAIT_S)
 
-    def _run(self, session: Session, batch: Batch, spaces: list[Buffer], places: list[list[object]]) -> None:
+    def _run(
+        self, session: Session, batch: BatchInModel, spaces: list[Buffer], places: list[list[object]]
+    ) -> None:
         batch.spaces = spaces
         session.running_since = asyncio.get_running_loop().time()
         units = [
@@ -279,7 +281,7 @@ class ModelLink:
         for effect, buffer in list(session.loads)[session.loads_sent :]:
             self._send_load(session, effect, buffer)
 
-    def _fail(self, session: Session, batch: Batch, message: str) -> None:
+    def _fail(self, session: Session, batch: BatchInModel, message: str) -> None:
         if self._sessions.current is session and session.batch is batch:
             self._finished(session)
             asyncio.get_running_loop().call_soon(self._emit, BatchFailed(batch.number, message, False))
@@ -377,7 +379,7 @@ class ModelLink:
             case _:
                 self._sessions.broken(session, f"unexpected {type(frame).__name__}")
 
-    def _wanted(self, session: Session, batch: Batch) -> None:
+    def _wanted(self, session: Session, batch: BatchInModel) -> None:
         session.running_since = None
         if batch.abandon:
             session.run.send(frames.ABANDON, {"batch": batch.number})
@@ -385,7 +387,7 @@ class ModelLink:
             batch.wanted = True
             self._emit(UpdateWanted(batch.number))
 
-    def _done(self, session: Session, batch: Batch, frame: frames.Done) -> None:
+    def _done(self, session: Session, batch: BatchInModel, frame: frames.Done) -> None:
         try:
             if len(frame.units) != len(batch.units):
                 raise ValueError(f"{len(frame.units)} results for {len(batch.units)} units")
@@ -502,7 +504,7 @@ class ModelLink:
             session.serving = True
             self._emit(ModelReady(session.ready.signature, state))
 
-    async def _grant_outputs(self, session: Session, batch: Batch, frame: frames.WantSpace) -> None:
+    async def _grant_outputs(self, session: Session, batch: BatchInModel, frame: frames.WantSpace) -> None:
         if (
             len(frame.units) != len(frame.sizes)
             or not all(0 <= unit < len(batch.spaces) for unit in frame.units)

@@ -13,7 +13,7 @@ from hams_sidecar.model.frames import Ready
 from hams_sidecar.model.process import ModelProcess
 
 
-class Batch:
+class BatchInModel:
     """The batch that is in the model: `inputs` and `spaces` (memory granted for outputs) unit by unit, held
     until it is over.
 
@@ -47,7 +47,7 @@ class Session:
         self.health: ModelChannel | None = None
         self.ready: Ready | None = None
         self.serving = False
-        self.batch: Batch | None = None
+        self.batch: BatchInModel | None = None
         self.running_since: float | None = None
         """Loop time since which the model computes; None while it waits for us."""
         self.captures: deque[int] = deque()

@@ -18,7 +18,7 @@ from hams_wire.coordination.etcd_errors import Forgotten, RevisionNotReached, cl
 from hams_wire.coordination.etcd_members import EtcdMember, Members
 from hams_wire.coordination.etcd_stream import Stream
 from hams_wire.coordination.etcd_values import changes_of, range_of
-from hams_wire.coordination.follower import Follower, below
+from hams_wire.coordination.follower import WatchFollower, below
 from hams_wire.coordination.port import Deleted, Event, Put, Snapshot
 from hams_wire.errors import AccessDenied, AuthExpired, Closed, CoordinationError
 from hams_wire.limits import etcd_connect_s, etcd_probe_answer_s, etcd_probe_s, watch_events_max
@@ -48,7 +48,7 @@ class EtcdWatch:
         self._reader = reader
         self._members = members
         self._prefix = prefix
-        self._follower = Follower(below(prefix, after))
+        self._follower = WatchFollower(below(prefix, after))
         self._events: asyncio.Queue[Event | None] = asyncio.Queue(watch_events_max)
         self._ending: CoordinationError = Closed("the watch was closed")
         self._live = False

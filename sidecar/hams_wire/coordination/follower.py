@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hams_wire.coordination.port import Deleted, Event, KeyValue, Put, Restored, Snapshot
 
 
-class Follower:
+class WatchFollower:
     """The consumer's knowledge, and the first revision that it has not seen."""
 
     def __init__(self, after: Snapshot) -> None:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from hams_protocol.frozen import frozen
-from hams_wire.coordination.follower import Follower, below
+from hams_wire.coordination.follower import WatchFollower, below
 from hams_wire.coordination.port import (
     ABSENT,
     Compare,
@@ -386,7 +386,7 @@ class MemoryWatch:
     def __init__(self, client: MemoryCoordination, prefix: str, after: Snapshot) -> None:
         self._client = client
         self._prefix = prefix
-        self._follower = Follower(below(prefix, after))
+        self._follower = WatchFollower(below(prefix, after))
         self._cluster = client.store.cluster
         self._ready: deque[Event] = deque()
         self._closed = False

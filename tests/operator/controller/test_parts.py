@@ -23,7 +23,7 @@ from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.options import ControllerOptions, options_from
 from hams_operator.controller.process import Controller, _health, _samples
 from hams_operator.controller.store import Store
-from hams_operator.controller.watching import Follower
+from hams_operator.controller.watching import ObjectFollower
 from hams_operator.controller.webhook import Webhook
 from hams_operator.controller.workers import Again, Workers
 from hams_operator.plan.names import Settings
@@ -335,7 +335,7 @@ class Script(FakeKube):
 
 async def follow(script: Script) -> list[str]:
     told: list[str] = []
-    follower = Follower(
+    follower = ObjectFollower(
         script,
         PODS,
         "",
