@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from e2e.cluster.cluster import Cluster
-from hams_operator import limits
+from hams_operator.controller import limits
 from hams_operator.controller.certificates import Authority, Subject, fresh_authority, issue
 from hams_operator.controller.etcd_keys import user_of
 from hams_operator.controller.identities import identity_of

@@ -30,6 +30,10 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.etcd_members import Tls
 from hams_wire.errors import CoordinationError
 
+etcd_member_ask_s = 2.0
+"""A member of etcd that has not said within this time who the others are is taken to be away."""
+
+
 log = logging.getLogger("hams.etcd")
 
 Settings = dict[str, Any]
@@ -127,9 +131,7 @@ async def told_by_others(settings: Mapping[str, Any]) -> tuple[ReportedMember, .
 
 
 def _members(url: str, context: ssl.SSLContext | None) -> list[dict[str, Any]]:
-    with urllib.request.urlopen(
-        f"{url}/members", timeout=limits.etcd_member_ask_s, context=context
-    ) as answer:
+    with urllib.request.urlopen(f"{url}/members", timeout=etcd_member_ask_s, context=context) as answer:
         answered = json.loads(answer.read())
     if not isinstance(answered, list):
         raise ValueError(f"{url}/members: expected a list")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import starvation
-from hams_operator import limits
+from hams_operator.local import instances
 from hams_operator.local.ports import free_ports
 from tests.faults.harness import REDUNDANT_S, GraphRun, run_graph
 
@@ -37,8 +37,8 @@ async def test_f42_who_hangs_with_the_only_copy_of_a_state_is_not_killed_and_goe
 ) -> None:
     """All who have a state are stopped, are called lost, get successors; the first one that wakes up has its
     role again, and no person is asked."""
-    monkeypatch.setattr(limits, "hung_kept_s", 1.0)
-    monkeypatch.setattr(limits, "hung_starved_s", 5.0)
+    monkeypatch.setattr(instances, "hung_kept_s", 1.0)
+    monkeypatch.setattr(instances, "hung_starved_s", 5.0)
     async with run_graph("line.yaml", tmp_path) as run:
         async with run.load(clients=4):
             await run.answered(40)
@@ -47,7 +47,7 @@ async def test_f42_who_hangs_with_the_only_copy_of_a_state_is_not_killed_and_goe
                 run.strike(item, "proxy", signal.SIGSTOP)
             await run.until(lambda topology: topology.find("first").lost)
             await aside(run, len(holders))
-            await run.stalled(4 * limits.hung_kept_s)
+            await run.stalled(4 * instances.hung_kept_s)
             primary = next(item for item in holders if item.role == "primary")
             run.strike(primary, "proxy", signal.SIGCONT)
             found = await run.until(lambda topology: not topology.find("first").lost)
@@ -65,4 +65,4 @@ async def aside(run: GraphRun, count: int) -> None:
     """Until so many that hang have successors."""
     async with asyncio.timeout(REDUNDANT_S):
         while len(run.supervisor._left) < count:
-            await run.stalled(limits.hung_look_s)
+            await run.stalled(instances.hung_look_s)

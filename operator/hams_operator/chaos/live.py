@@ -16,13 +16,25 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from hams_graph.wholeness import READY, STATE_LOST
-from hams_operator import limits
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
 from hams_operator.cli.cluster import Cluster, ClusterGraph, instances_of, status_of
 from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeError
 from hams_operator.local.observe import InstanceStatus, awaited
 from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
+
+chaos_look_s = 0.2
+"""Between two looks at a graph on a cluster."""
+
+chaos_role_s = 30.0
+"""Somebody has the role that a scenario is about within this time, and a deleted pod is going."""
+
+chaos_redundant_s = 180.0
+"""A graph is whole again within this time of a fault, images and nodes being there."""
+
+chaos_drain_s = 300.0
+"""A node is free of the graph's pods within this time."""
+
 
 T = TypeVar("T")
 CONTROLLERS = "app.kubernetes.io/name=hams,app.kubernetes.io/component=controller"
@@ -114,7 +126,7 @@ class LiveRun:
             names = [item.id for item in holders(seen, role) if item.operator == operator]
             return next((pod for name in names if (pod := pod_of(name, living))), "")
 
-        return self._until(look, limits.chaos_role_s, f"a {role} of {operator}")
+        return self._until(look, chaos_role_s, f"a {role} of {operator}")
 
     def pods_of(self, operator: str) -> list[str]:
         """See `Run`."""
@@ -140,10 +152,10 @@ class LiveRun:
         while not (value := look()):
             if time.monotonic() > deadline:
                 raise NotInTime(f"{what}: not within {within_s:g} s")
-            time.sleep(limits.chaos_look_s)
+            time.sleep(chaos_look_s)
         return value
 
-    def redundant(self, within_s: float = limits.chaos_redundant_s) -> None:
+    def redundant(self, within_s: float = chaos_redundant_s) -> None:
         """See `Run`. A lost state that waits for a person is not waited for."""
         deadline = time.monotonic() + within_s
         while why := why_not_redundant(seen := self._look()):
@@ -151,9 +163,9 @@ class LiveRun:
                 raise NotInTime(f"a state is lost, and a person decides: {why}")
             if time.monotonic() > deadline:
                 raise NotInTime(f"not redundant within {within_s:g} s: {why}")
-            time.sleep(limits.chaos_look_s)
+            time.sleep(chaos_look_s)
 
-    def changed(self, within_s: float = limits.chaos_role_s) -> None:
+    def changed(self, within_s: float = chaos_role_s) -> None:
         """See `Run`."""
         gone = self._last
         self._until(
@@ -162,11 +174,11 @@ class LiveRun:
             f"end of pod {gone}",
         )
 
-    def moved(self, operator: str, epoch: int, within_s: float = limits.chaos_redundant_s) -> None:
+    def moved(self, operator: str, epoch: int, within_s: float = chaos_redundant_s) -> None:
         """See `Run`."""
         self._until(lambda: self.epoch_of(operator) > epoch, within_s, f"a failover of {operator}")
 
-    def answered(self, count: int, within_s: float = limits.chaos_redundant_s) -> None:
+    def answered(self, count: int, within_s: float = chaos_redundant_s) -> None:
         """See `Run`."""
         target = self._answered_now() + count
         self._until(lambda: self._answered_now() >= target, within_s, f"{count} more replies")
@@ -175,7 +187,7 @@ class LiveRun:
         """See `Run`."""
         time.sleep(span_s)
 
-    def replaced(self, operator: str, within_s: float = limits.chaos_redundant_s) -> None:
+    def replaced(self, operator: str, within_s: float = chaos_redundant_s) -> None:
         """See `Run`."""
 
         def look() -> bool:
@@ -217,16 +229,14 @@ class LiveRun:
         if there is None or not there["spec"].get("unschedulable"):
             self._cordoned.add(node)
             self._kube(self._cluster.kube.merge(NODES, "", node, {"spec": {"unschedulable": True}}))
-        deadline = time.monotonic() + limits.chaos_drain_s
+        deadline = time.monotonic() + chaos_drain_s
         while pods := [pod for pod in self._look().pods if pod.node == node]:
             for pod in pods:
                 if not pod.deleting:
                     self._evict(pod)
             if time.monotonic() > deadline:
-                raise NotInTime(
-                    f"drain of {node}: {pods[0].name} is still there after {limits.chaos_drain_s:g} s"
-                )
-            time.sleep(limits.chaos_look_s)
+                raise NotInTime(f"drain of {node}: {pods[0].name} is still there after {chaos_drain_s:g} s")
+            time.sleep(chaos_look_s)
 
     def _evict(self, pod: Pod) -> None:
         try:
@@ -265,7 +275,7 @@ class LiveRun:
         self._scale(dict.fromkeys(self._controllers, 0))
         self._until(
             lambda: not self._kube(self._cluster.kube.page(PODS, self._system, CONTROLLERS))["items"],
-            limits.chaos_redundant_s,
+            chaos_redundant_s,
             "their end",
         )
 
@@ -283,7 +293,7 @@ class LiveRun:
                 for item in page["items"]
             )
 
-        self._until(ready, limits.chaos_redundant_s, "controllers that are Ready")
+        self._until(ready, chaos_redundant_s, "controllers that are Ready")
 
     def _scale(self, wanted: Mapping[str, int]) -> None:
         for name, replicas in wanted.items():
@@ -309,7 +319,7 @@ class LiveRun:
         self.note(f"force delete {name}")
         self._kube(self._cluster.kube.delete(PODS, self._system, name, grace_s=0))
 
-    def etcd_whole(self, within_s: float = limits.chaos_redundant_s) -> None:
+    def etcd_whole(self, within_s: float = chaos_redundant_s) -> None:
         """See `Run`."""
 
         def look() -> bool:

@@ -19,12 +19,16 @@ from hams_operator.chaos.live import LiveRun, NotInTime, background
 from hams_operator.chaos.report import ChaosReport, InjectedFault, at, gaps_ms, slowest_ms, summary
 from hams_operator.chaos.scenarios import CATALOGUE, Aim, ChaosScenario, find
 from hams_operator.cli.cluster import Cluster, connect
+from hams_operator.cli.limits import problems_shown_max
 from hams_operator.cli.load import check_token, check_url
 from hams_operator.cli.output import CommandError, Output, complain, print_json
 from hams_operator.cli.runs import Target
 from hams_operator.controller.kube import KubeError
-from hams_operator.limits import chaos_settle_s, problems_shown_max
 from hams_protocol.graph import Graph
+
+chaos_settle_s = 2.0
+"""Load before the first fault, and after the last: what is normal is seen as well."""
+
 
 REQUESTS_MAX = 1 << 40
 """The load goes on until the scenario ends."""

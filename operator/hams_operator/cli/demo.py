@@ -34,11 +34,18 @@ from hams_operator.cli.load import with_progress
 from hams_operator.cli.local_runs import choose, status_of, strike
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.cli.up import patience_s, start_detached
-from hams_operator.limits import demo_settle_s, demo_start_s, status_interval_s
+from hams_operator.limits import status_interval_s
 from hams_operator.local.home import RunFile, running
 from hams_operator.local.observe import GraphStatus, InstanceStatus, awaited
 from hams_operator.local.run import RunOptions
 from hams_protocol.graph import Graph
+
+demo_start_s = 60.0
+"""The demo's graph has to be ready within this time."""
+
+demo_settle_s = 30.0
+"""After the traffic the graph has to be redundant again within this time."""
+
 
 VICTIM = "learner"
 NEEDS = ("hams_sdk", "torch", "sklearn")

@@ -8,11 +8,13 @@ import msgspec
 from hams_operator.cli.local_runs import choose
 from hams_operator.cli.output import Output, check_lines, complain, console, print_json
 from hams_operator.cli.runs import Runs, Target, on_runs
-from hams_operator.limits import down_s
 from hams_operator.local.control import NoAnswer, ask
 from hams_operator.local.home import GraphHome, RunFile, running
 from hams_operator.local.observe import GraphStatus
 from hams_operator.local.processes import send, wait_end
+
+down_s = 40.0
+"""`hams down` kills a supervisor that has not ended its graph within this time; its processes die with it."""
 
 
 def status(target: Target, graph: str | None, every: bool, output: Output) -> int:

@@ -18,9 +18,12 @@ from hams_load.inference import InferClient
 from hams_load.judge import shape_judge
 from hams_load.samples import samples
 from hams_load.traffic import Traffic, TrafficTally, load_request_s, percentile
+from hams_operator.cli.limits import problems_shown_max
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.cli.runs import Reached, Runs, Target, on_runs
-from hams_operator.limits import load_connect_s, problems_shown_max
+
+load_connect_s = 5.0
+"""`hams load` begins only if something takes a connection within this time."""
 
 
 def load(

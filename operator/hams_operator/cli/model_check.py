@@ -17,9 +17,19 @@ from pathlib import Path
 from hams_graph.document import read_text
 from hams_graph.resource import KIND
 from hams_operator.cli.output import complain
-from hams_operator.limits import model_check_s, model_checks_at_once, sources_digested_max
 from hams_operator.local.home import GraphHome
 from hams_protocol.graph import Graph, Operator
+
+model_check_s = 120.0
+"""One check of a model by `hams up --check`; one that takes longer is given up, and the graph is started all
+the same."""
+
+model_checks_at_once = 2
+"""Checks beside each other: each may load a deep-learning library."""
+
+sources_digested_max = 1000
+"""Python files beside a graph whose change has its models checked again."""
+
 
 UNKNOWN = 3
 """Exit status of `hams-model check` for a model that raised on made-up data: a warning, as real requests may

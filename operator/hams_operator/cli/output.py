@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from hams_operator.limits import pipe_columns
-
 if TYPE_CHECKING:
     from rich.console import Console
+
+pipe_columns = 10_000
+"""A table that is written to no terminal is never cut: whoever reads it may look for a whole name."""
 
 
 class Output(StrEnum):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from hams_graph import InvalidGraph, load
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.extras import missing, sentence
-from hams_operator.limits import ready_timeout_s
 from hams_operator.local import capacity
 from hams_operator.local.daemon import Start
 from hams_operator.local.etcd import has_etcd
@@ -24,6 +23,9 @@ from hams_wire.checkpoints import CheckpointFolder
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.spinner import Spinner
+
+ready_timeout_s = 60.0
+"""Default of `hams up --timeout`."""
 
 
 def up(

@@ -18,7 +18,20 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from hams_operator import limits
+from hams_operator.controller import limits
+
+certificate_days = 90
+certificate_renew_days = 30
+"""The webhook's certificate holds this long, and is replaced when less than the second is left."""
+
+authority_days = 730
+authority_renew_days = 180
+"""The same for the authority of a graph: so long before its end another one begins to take over."""
+
+authority_overlap_days = 1
+"""An authority is trusted for this long before it signs: by then every node has brought it to every pod, and
+every process has seen it."""
+
 
 _PEM = serialization.Encoding.PEM
 _SKEW = datetime.timedelta(minutes=5)
@@ -95,18 +108,16 @@ def rotated(held: tuple[Authority, ...], name: str, now: datetime.datetime) -> t
     """The authorities to trust from now on, oldest first: one, or two while one takes over from the other
     (see the module)."""
     living = tuple(item for item in held if item.ends > now)
-    if not living or living[-1].ends - now < datetime.timedelta(days=limits.authority_renew_days):
-        living = (*living, fresh_authority(name, now, limits.authority_days))
+    if not living or living[-1].ends - now < datetime.timedelta(days=authority_renew_days):
+        living = (*living, fresh_authority(name, now, authority_days))
     signs = signer(living, now)
-    done = now - signs.made > datetime.timedelta(days=limits.authority_overlap_days + limits.leaf_days)
+    done = now - signs.made > datetime.timedelta(days=authority_overlap_days + limits.leaf_days)
     return living[living.index(signs) :] if done else living
 
 
 def signer(held: tuple[Authority, ...], now: datetime.datetime) -> Authority:
     """Who signs: the newest that everybody has had time to hear of, else the oldest."""
-    known = [
-        item for item in held if now - item.made >= datetime.timedelta(days=limits.authority_overlap_days)
-    ]
+    known = [item for item in held if now - item.made >= datetime.timedelta(days=authority_overlap_days)]
     return known[-1] if known else held[0]
 
 
@@ -197,8 +208,8 @@ def good(
 def fresh_pair(names: tuple[str, ...], now: datetime.datetime) -> Pair:
     """The webhook's: a fresh authority that lives as long as the certificate, and a certificate by it for a
     server under these DNS names."""
-    authority = fresh_authority("hams-webhook-ca", now, limits.certificate_days)
-    return Pair(authority.certificate, *issue(authority, _webhook(names), now, limits.certificate_days))
+    authority = fresh_authority("hams-webhook-ca", now, certificate_days)
+    return Pair(authority.certificate, *issue(authority, _webhook(names), now, certificate_days))
 
 
 def holds(pair: Pair, names: tuple[str, ...], now: datetime.datetime) -> bool:
@@ -209,7 +220,7 @@ def holds(pair: Pair, names: tuple[str, ...], now: datetime.datetime) -> bool:
         Authority(pair.authority, b""),
         _webhook(names),
         now,
-        limits.certificate_renew_days,
+        certificate_renew_days,
     )
 
 

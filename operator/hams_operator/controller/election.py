@@ -9,9 +9,18 @@ import asyncio
 import datetime
 import logging
 
-from hams_operator import limits
 from hams_operator.controller.kube import LEASES, Kube, KubeError
 from hams_operator.plan.names import Json
+
+lease_s = 15
+"""A controller that has not renewed its lease for this long is taken for dead."""
+
+lease_renew_s = 10.0
+"""One that could not renew it for this long ends itself: nobody else can have it by then."""
+
+lease_pause_s = 2.0
+"""Between two looks at the lease."""
+
 
 log = logging.getLogger("hams.controller")
 
@@ -35,7 +44,7 @@ class Election:
         renewed_at = loop.time()
         while True:
             asked_at = loop.time()
-            left_s = limits.lease_renew_s - (asked_at - renewed_at if self.won.is_set() else 0.0)
+            left_s = lease_renew_s - (asked_at - renewed_at if self.won.is_set() else 0.0)
             try:
                 async with asyncio.timeout(left_s):
                     held = await self._try(asked_at)
@@ -50,13 +59,11 @@ class Election:
                 if not self.won.is_set():
                     log.info("%s leads", self._identity)
                     self.won.set()
-            elif self.won.is_set() and loop.time() - renewed_at >= limits.lease_renew_s:
+            elif self.won.is_set() and loop.time() - renewed_at >= lease_renew_s:
                 log.error("%s leads no longer: the lease could not be renewed", self._identity)
                 return
-            ends_s = (
-                renewed_at + limits.lease_renew_s - loop.time() if self.won.is_set() else limits.lease_pause_s
-            )
-            await asyncio.sleep(max(0.0, min(limits.lease_pause_s, ends_s)))
+            ends_s = renewed_at + lease_renew_s - loop.time() if self.won.is_set() else lease_pause_s
+            await asyncio.sleep(max(0.0, min(lease_pause_s, ends_s)))
 
     async def _try(self, now: float) -> bool:
         lease = await self._kube.get(LEASES, self._namespace, LEASE)
@@ -72,7 +79,7 @@ class Election:
         holder = spec.get("holderIdentity") or ""
         if (holder, spec.get("renewTime", "")) != self._seen:
             self._seen, self._seen_at = (holder, spec.get("renewTime", "")), now
-        expired = now - self._seen_at > float(spec.get("leaseDurationSeconds") or limits.lease_s)
+        expired = now - self._seen_at > float(spec.get("leaseDurationSeconds") or lease_s)
         if holder not in ("", self._identity) and not expired:
             return False
         return await self._write({**lease, "spec": self._spec(spec)}, new=False)
@@ -94,7 +101,7 @@ class Election:
         mine = before.get("holderIdentity") == self._identity
         return {
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": limits.lease_s,
+            "leaseDurationSeconds": lease_s,
             "acquireTime": before.get("acquireTime", now) if mine else now,
             "renewTime": now,
             "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if mine or not before else 1),

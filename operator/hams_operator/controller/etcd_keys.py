@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hams_operator import limits
+from hams_operator.controller import limits
 from hams_operator.controller.certificates import (
     Authority,
     Subject,
@@ -32,6 +32,11 @@ from hams_operator.controller.options import ControllerOptions
 from hams_operator.controller.secrets import Data, Foreign, data_of, keep
 from hams_wire.coordination.etcd_members import Tls
 from hams_wire.coordination.etcd_users import ROOT
+
+etcd_authority_days = 3650
+"""etcd reads whom it trusts at its start only: its authorities are not replaced by themselves
+(docs/security.md)."""
+
 
 log = logging.getLogger("hams.controller")
 
@@ -132,7 +137,7 @@ class EtcdKeys:
             authorities(held["ca.crt"] + held["peer-ca.crt"], held["ca.key"] + held["peer-ca.key"])
         except (KeyError, ValueError):
             made, peers = (
-                fresh_authority(name, self._clock(), limits.etcd_authority_days)
+                fresh_authority(name, self._clock(), etcd_authority_days)
                 for name in ("hams-etcd-ca", "hams-etcd-peer-ca")
             )
             return {

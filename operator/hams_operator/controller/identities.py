@@ -10,7 +10,7 @@ import asyncio
 import secrets as randomness
 from typing import Protocol
 
-from hams_operator import limits
+from hams_operator.controller import limits
 from hams_operator.controller.certificates import (
     Authority,
     Subject,
@@ -24,11 +24,18 @@ from hams_operator.controller.certificates import (
 from hams_operator.controller.etcd_keys import Clock, EtcdKeys, user_of, utc
 from hams_operator.controller.kube import SECRETS, Kube
 from hams_operator.controller.secrets import Data, data_of, keep
+from hams_operator.limits import etcd_look_s
 from hams_operator.plan.names import GraphRef
 from hams_wire import records, tls
 from hams_wire.coordination import etcd_users
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
+
+metrics_token_look_s = 60.0
+"""Between two looks at the token of metrics: graphs that begin together are given what one look has found."""
+
+probe_token_bytes = 24
+"""Of randomness in the token that the kubelet's probes bear."""
 
 
 class Identities(Protocol):
@@ -95,7 +102,7 @@ class IssuedIdentities:
         away = await self._allow(place, fresh)
         if now_s >= self._metrics[0]:
             token = await metrics_token(self._kube, self._namespace, self._metrics_secret)
-            self._metrics = now_s + limits.metrics_token_look_s, token
+            self._metrics = now_s + metrics_token_look_s, token
         metrics = self._metrics[1]
         kept = await keep(
             self._kube,
@@ -123,7 +130,7 @@ class IssuedIdentities:
         )
         if doubts == self._doubts:
             self._known[place.owner_uid] = (
-                now_s + (limits.etcd_look_s if away else limits.certificate_look_s / 2),
+                now_s + (etcd_look_s if away else limits.certificate_look_s / 2),
                 probes.decode(),
             )
         return probes.decode()
@@ -219,4 +226,4 @@ def _secret_of(owner_uid: str) -> str:
 
 
 def _token() -> bytes:
-    return randomness.token_urlsafe(limits.probe_token_bytes).encode()
+    return randomness.token_urlsafe(probe_token_bytes).encode()

@@ -22,8 +22,21 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException
 
-from hams_operator import limits
 from hams_operator.plan.names import FIELD_MANAGER, Json
+
+kube_request_s = 15.0
+"""The API server answers a request within this time, or the outcome is unknown."""
+
+kube_connections_max = 600
+"""Connections to the API server: `hams load` takes one for each of its own, the controller never more than
+its workers and watches."""
+
+kube_watch_s = 300
+"""The API server ends a watch after this long; it is begun anew where it ended."""
+
+kube_page_items = 500
+"""Objects in one page of a list."""
+
 
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -271,7 +284,7 @@ class KubeClient:
         query = {
             "labelSelector": selector,
             **({"fieldSelector": fields} if fields else {}),
-            "limit": str(limits.kube_page_items),
+            "limit": str(kube_page_items),
             **({"continue": after} if after else {}),
         }
         return await self._ask("GET", resource.url(namespace), query=query)
@@ -286,11 +299,11 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
         }
-        query["timeoutSeconds"] = str(limits.kube_watch_s)
+        query["timeoutSeconds"] = str(kube_watch_s)
         timeout = aiohttp.ClientTimeout(
             total=None,
-            sock_connect=limits.kube_request_s,
-            sock_read=limits.kube_watch_s + limits.kube_request_s,
+            sock_connect=kube_request_s,
+            sock_read=kube_watch_s + kube_request_s,
         )
         response = await self._send("GET", resource.url(namespace), query, None, "", timeout)
         try:
@@ -313,7 +326,7 @@ class KubeClient:
 
     async def lines(self, path: str, query: Mapping[str, str]) -> AsyncIterator[str]:
         """What a path answers, line by line, for as long as it goes on: logs."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.kube_request_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=kube_request_s)
         response = await self._send("GET", path, query, None, "", timeout)
         try:
             async for line in response.content:
@@ -348,7 +361,7 @@ class KubeClient:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        timeout = aiohttp.ClientTimeout(total=limits.kube_request_s)
+        timeout = aiohttp.ClientTimeout(total=kube_request_s)
         response = await self._send(method, path, query, body, content_type, timeout)
         try:
             answer: Json = msgspec.json.decode(await response.read())
@@ -435,7 +448,7 @@ async def client_of(context: str | None = None) -> KubeClient:
     """A client, from the pod's account or, outside a cluster, from the user's kubeconfig, whose context may
     name a namespace. Raises NoCluster."""
     configuration, loader = configuration_of(), None
-    configuration.connection_pool_maxsize = limits.kube_connections_max
+    configuration.connection_pool_maxsize = kube_connections_max
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"
     try:
         if context is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:

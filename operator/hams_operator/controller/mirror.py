@@ -27,6 +27,13 @@ from hams_wire.coordination.port import (
 from hams_wire.errors import CoordinationError, NotApplied, Unknown
 from hams_wire.succession import Follows, Quiet, Succession, TakenOver
 
+etcd_looks_vain = 2
+"""etcd is away after so many looks in a row that find its watch silent and get no answer."""
+
+etcd_clear_keys = 100
+"""Keys removed in one transaction."""
+
+
 log = logging.getLogger("hams.controller")
 
 ROOT = "/hams/v1/"
@@ -132,7 +139,7 @@ class Mirror:
             await asyncio.sleep(limits.etcd_look_s)
             why = "" if getattr(watch, "live", True) else await self._why_away()
             vain = vain + 1 if why else 0
-            self._set_away(why if vain >= limits.etcd_looks_vain else "")
+            self._set_away(why if vain >= etcd_looks_vain else "")
 
     async def _why_away(self) -> str:
         try:
@@ -312,8 +319,8 @@ class Mirror:
 
     async def _clear_below(self, prefix: str) -> None:
         snapshot = await self._coordination.get_prefix(prefix)
-        for start in range(0, len(snapshot.entries), limits.etcd_clear_keys):
-            part = snapshot.entries[start : start + limits.etcd_clear_keys]
+        for start in range(0, len(snapshot.entries), etcd_clear_keys):
+            part = snapshot.entries[start : start + etcd_clear_keys]
             try:
                 await self._coordination.transact((), tuple(Delete(entry.key) for entry in part))
             except Unknown:

@@ -17,7 +17,7 @@ from functools import partial
 import uvloop
 from aiohttp import web
 
-from hams_operator import limits
+from hams_operator.controller import limits
 from hams_operator.controller.etcd_keys import EtcdKeys
 from hams_operator.controller.identities import Identities, IssuedIdentities, NoIdentities, metrics_token
 from hams_operator.controller.kube import OWNED, PODS, Kube, KubeError, NoCluster, client_of

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from hams_operator import limits
+aside_waiting_max = 64
+"""Questions to the webhook, or graphs of the controller, that wait to be validated; one is validated at a
+time."""
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,7 +26,7 @@ class Busy(Exception):
 class Aside:
     """`run` calls a function in the thread. Exceptions of the function come back."""
 
-    def __init__(self, name: str, waiting_max: int = limits.aside_waiting_max) -> None:
+    def __init__(self, name: str, waiting_max: int = aside_waiting_max) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._waiting_max = waiting_max
         self._waiting = 0

@@ -61,6 +61,38 @@ from hams_wire.errors import CoordinationError
 from hams_wire.spec import encode_spec
 from hams_wire.succession import Follows, Phase
 
+pods_gone_s = 90.0
+"""Of a deleted graph, pods that have not gone after this long (their node is away) hold the etcd keys no
+longer."""
+
+pod_unstarted_s = 15.0
+"""A kubelet says that it has seen a pod within a second or two. One that has not for this long is most likely
+away: Kubernetes goes on to bind pods to its node until it has been silent for 40 s."""
+
+pod_creating_s = 10.0
+"""Containers that are not made after this long lack something: then the pod's Events are asked."""
+
+pod_look_s = 10.0
+"""Between two looks at a pod that does not start."""
+
+pods_asked_max = 3
+"""Pods of a graph whose Events are asked for in one look."""
+
+pod_silent_s = 8.0
+"""A process that has lost its registration is not ready three seconds later, where a kubelet asks it. A pod
+that still says Ready after this long is on a node that is away."""
+
+pod_overdue_s = 10.0
+"""A kubelet ends a pod when its grace is over; a busy one some seconds later. Where one is there for this
+long afterwards, the node is away."""
+
+pod_unseen_s = 2.0
+"""The patience with pods that are bound to a node that is away."""
+
+delete_grace_s = 5
+"""Pods whose instances are over have nothing to hand over."""
+
+
 log = logging.getLogger("hams.controller")
 
 P = ParamSpec("P")
@@ -124,14 +156,14 @@ class Reconciler:
         """When a pod that does not start will have to be looked at, or should be told of."""
         left = []
         for pod in self._store.pods(key):
-            if pod.gone_by and _age_s(pod.gone_by) < limits.pod_overdue_s:
-                left.append(limits.pod_overdue_s - _age_s(pod.gone_by))
+            if pod.gone_by and _age_s(pod.gone_by) < pod_overdue_s:
+                left.append(pod_overdue_s - _age_s(pod.gone_by))
             elif pod.bound_at and not pod.deleting:
-                left.append(limits.pod_unseen_s)
+                left.append(pod_unseen_s)
             elif pod.creating_since and not pod.deleting:
-                left.append(max(limits.pod_creating_s - _age_s(pod.creating_since), limits.pod_look_s))
+                left.append(max(pod_creating_s - _age_s(pod.creating_since), pod_look_s))
             elif pod.uid in self._silent_since.get(key, ()):
-                left.append(limits.pod_silent_s)
+                left.append(pod_silent_s)
         return min(left, default=None)
 
     # -- a graph that shall run ------------------------------------------------------------------------------
@@ -492,10 +524,10 @@ class Reconciler:
         late = [
             pod
             for pod in sorted(self._store.pods(key), key=lambda pod: pod.name)
-            if pod.creating_since and not pod.deleting and _age_s(pod.creating_since) >= limits.pod_creating_s
+            if pod.creating_since and not pod.deleting and _age_s(pod.creating_since) >= pod_creating_s
         ]
         warnings = {}
-        for pod in late[: limits.pods_asked_max]:
+        for pod in late[:pods_asked_max]:
             selector = f"involvedObject.uid={pod.uid},type=Warning"
             try:
                 events = (await self._kube.page(EVENTS, key[0], "", fields=selector)).get("items") or []
@@ -516,12 +548,12 @@ class Reconciler:
         another one beside it at once.
         """
         pods = self._store.pods(key)
-        silent = {pod.node for pod in pods if pod.gone_by and _age_s(pod.gone_by) >= limits.pod_overdue_s}
+        silent = {pod.node for pod in pods if pod.gone_by and _age_s(pod.gone_by) >= pod_overdue_s}
         for pod in pods:
-            patience_s = limits.pod_unseen_s if pod.node in silent else limits.pod_unstarted_s
+            patience_s = pod_unseen_s if pod.node in silent else pod_unstarted_s
             if pod.bound_at and not pod.deleting and _age_s(pod.bound_at) >= patience_s:
                 log.info("%s/%s: delete pod %s: node %s does not start it", *key, pod.name, pod.node)
-                await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
+                await self._kube.delete(PODS, key[0], pod.name, pod.uid, delete_grace_s)
         if self._mirror.away:
             return
         shapes: list[tuple[Known, tuple[Pod, ...]]] = [
@@ -545,7 +577,7 @@ class Reconciler:
         silent_since, now_s = self._silent_since[key], asyncio.get_running_loop().time()
         for pod in pods:
             since_s = silent_since.get(pod.uid)
-            if since_s is None or now_s - since_s < limits.pod_silent_s:
+            if since_s is None or now_s - since_s < pod_silent_s:
                 continue
             log.info(
                 "%s/%s: delete pod %s: its instance is gone, and node %s does not say so",
@@ -553,10 +585,10 @@ class Reconciler:
                 pod.name,
                 pod.node,
             )
-            await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
+            await self._kube.delete(PODS, key[0], pod.name, pod.uid, delete_grace_s)
         for pod in () if known.ended else pods_over(topology, registered, pods):
             log.info("%s/%s: delete pod %s: its instance was revoked", *key, pod.name)
-            await self._kube.delete(PODS, key[0], pod.name, pod.uid, limits.delete_grace_s)
+            await self._kube.delete(PODS, key[0], pod.name, pod.uid, delete_grace_s)
         labels = {pod.name: pod.role for pod in pods if not pod.deleting}
         for name, role in roles_of(topology, registered, pods).items():
             if labels.get(name, role) != role:
@@ -632,7 +664,7 @@ class Reconciler:
             None,
         )
         left = self._store.pods(key) or any(held["kind"] == "Deployment" for held in self._store.objects(key))
-        if left and _age_s(metadata["deletionTimestamp"]) < limits.pods_gone_s:
+        if left and _age_s(metadata["deletionTimestamp"]) < pods_gone_s:
             raise Again("its pods are going", 1.0)
         await self._mirror.clear_all(place.owner_uid)
         await self._identities.forget(place.owner_uid)

@@ -8,7 +8,7 @@ somebody else is not touched.
 import base64
 from collections.abc import Callable, Mapping
 
-from hams_operator import limits
+from hams_operator.controller import limits
 from hams_operator.controller.kube import SECRETS, Kube, KubeError
 from hams_operator.plan.names import MANAGED_BY, Json
 

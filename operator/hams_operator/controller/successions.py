@@ -8,13 +8,17 @@ frontends take the succession back.
 import logging
 from collections.abc import Callable, Mapping
 
-from hams_operator import limits
 from hams_operator.controller.judging import IncarnationInEtcd, Step, next_step
 from hams_operator.controller.mirror import Known, Mirror
 from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_wire.errors import NotApplied
 from hams_wire.succession import Phase, Succession
+
+successions_tried_max = 3
+"""A change of a graph's shape that was begun and taken back is tried so often; then the resource has to be
+changed."""
+
 
 log = logging.getLogger("hams.controller")
 
@@ -82,7 +86,7 @@ def refused(record: Succession | None, generation: int) -> str:
         return ""
     if record.hopeless:
         return f"the states cannot be handed over: {record.why}"
-    if record.tries >= limits.successions_tried_max:
+    if record.tries >= successions_tried_max:
         return f"the states were not handed over, {record.tries} times: {record.why}"
     return ""
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from hams_operator import limits
+from hams_operator.controller import limits
 from hams_operator.controller.kube import HEARD, Heard, Kube, KubeError, Resource
 from hams_operator.plan.names import Json
 

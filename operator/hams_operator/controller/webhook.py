@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from hams_graph import InvalidGraph, load_object
-from hams_operator import limits
+from hams_operator.controller import limits
 from hams_operator.controller.certificates import Pair, fresh_pair, holds
 from hams_operator.controller.kube import SECRETS, WEBHOOKS, Kube, KubeError
 from hams_operator.controller.options import ControllerOptions
@@ -27,6 +27,14 @@ from hams_operator.plan.change import differing, lost_states
 from hams_operator.plan.names import ALLOW_STATE_LOSS, Json, Settings
 from hams_operator.plan.permitted import read_permitted
 from hams_operator.plan.status import UNSETTLED
+
+webhook_look_s = 30.0
+"""Between two looks at the webhook's certificate, and at whether the API server trusts it: somebody may have
+made its configuration anew."""
+
+webhook_body_bytes_max = 4 << 20
+"""A question to the webhook: the object as it was and as it shall be."""
+
 
 log = logging.getLogger("hams.controller")
 
@@ -103,7 +111,7 @@ class Webhook:
                 try:
                     await self._refresh()
                     await self._listen()
-                    pause_s = limits.webhook_look_s
+                    pause_s = webhook_look_s
                 except KubeError as error:
                     log.warning("the webhook's certificate: %s", error)
                     pause_s = min(2 * pause_s, limits.kube_pause_max_s)
@@ -117,7 +125,7 @@ class Webhook:
     async def _listen(self) -> None:
         if self._runner is not None:
             return
-        app = web.Application(client_max_size=limits.webhook_body_bytes_max)
+        app = web.Application(client_max_size=webhook_body_bytes_max)
         app.router.add_post("/validate", self._validate)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()

@@ -12,7 +12,21 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from hams_operator import limits
+workers_max = 16
+"""Graphs worked on at a time."""
+
+debounce_s = 0.05
+"""A graph is looked at this long after something has changed about it: what changes together is seen
+together."""
+
+work_share = 0.5
+rest_max_s = 5.0
+"""A graph is worked on for this share of the time at most, and rests no longer than the second for it."""
+
+again_s = 0.5
+again_max_s = 60.0
+"""Pause before work that failed is tried again, doubled each time up to the second."""
+
 
 log = logging.getLogger("hams.controller")
 
@@ -41,7 +55,7 @@ class Workers(Generic[K]):
         self._dirty: set[K] = set()
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._nudges: dict[K, asyncio.Event] = {}
-        self._hands = asyncio.Semaphore(limits.workers_max)
+        self._hands = asyncio.Semaphore(workers_max)
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._paused = True
         self.rounds = 0
@@ -96,10 +110,10 @@ class Workers(Generic[K]):
         loop = asyncio.get_running_loop()
         nudge = self._nudges[key] = asyncio.Event()
         while key in self._dirty:
-            await asyncio.sleep(max(rest_s, limits.debounce_s if pause_s == 0 else limits.again_s))
-            if pause_s > limits.again_s:
+            await asyncio.sleep(max(rest_s, debounce_s if pause_s == 0 else again_s))
+            if pause_s > again_s:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s - limits.again_s):
+                    async with asyncio.timeout(pause_s - again_s):
                         await nudge.wait()
             nudge.clear()
             async with self._hands:
@@ -110,15 +124,15 @@ class Workers(Generic[K]):
                     self._later(key, await self._work(key))
                 except Again as again:
                     log.info("%s: again in a moment: %s", key, again)
-                    pause_s = max(again.after_s, min(max(2 * pause_s, limits.again_s), limits.again_max_s))
+                    pause_s = max(again.after_s, min(max(2 * pause_s, again_s), again_max_s))
                 except Exception:  # the boundary: one graph's trouble is not the others'
                     log.exception("%s: the work failed in a way nobody foresaw", key)
-                    pause_s = limits.again_max_s
+                    pause_s = again_max_s
                 else:
                     pause_s = 0.0
                     continue
                 finally:
                     took_s = loop.time() - began_s
-                    rest_s = min(took_s * (1 / limits.work_share - 1), limits.rest_max_s)
+                    rest_s = min(took_s * (1 / work_share - 1), rest_max_s)
             self.failures += 1
             self._dirty.add(key)

@@ -12,8 +12,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hams_graph.wholeness import instances_wanted
-from hams_operator import limits
 from hams_protocol.graph import Graph
+
+processes_per_core_max = 20
+"""A graph with more processes than this for each core is told to be too large for its machine."""
+
+run_processes_more = 4
+"""Processes of a local run beside those of its graph: the supervisor, etcd, and two from which the others are
+forked."""
+
+delay_samples = 40
+"""Short sleeps by which the delay of the machine is measured before a graph is started."""
+
+delay_sleep_s = 0.005
+"""Length of one."""
+
+delay_work = 100_000
+"""Numbers that are added up before each: a few milliseconds of work."""
+
+suspect_after_per_delay = 4.0
+"""`suspectAfter` is at least this many times the worst delay measured."""
+
+suspect_after_raised_max_s = 3.0
+"""It is raised to this at most: a machine that is busy now need not be so for ever."""
+
 
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -59,13 +81,13 @@ def processes_of(graph: Graph) -> int:
     """Processes of a local run: a proxy and a model per instance, frontends, managers, etcd, the supervisor
     and what it forks from."""
     instances = sum(instances_wanted(op) for op in graph.data.operators)
-    return 2 * instances + graph.data.frontend.replicas + graph.data.managers + limits.run_processes_more
+    return 2 * instances + graph.data.frontend.replicas + graph.data.managers + run_processes_more
 
 
 def too_few_cores(graph: Graph, available: float) -> str | None:
     """What to tell whoever starts a graph on far too few cores."""
     processes = processes_of(graph)
-    if processes <= available * limits.processes_per_core_max:
+    if processes <= available * processes_per_core_max:
         return None
     return (
         f"{graph.data.name} is {processes} processes, and there {'is' if available == 1 else 'are'} "
@@ -82,16 +104,16 @@ def worst_delay_s() -> float:
     It works a little, too: a quota shows only to who spends it.
     """
     worst = 0.0
-    for _ in range(limits.delay_samples):
+    for _ in range(delay_samples):
         began = time.monotonic()
-        sum(range(limits.delay_work))
-        time.sleep(limits.delay_sleep_s)
-        worst = max(worst, time.monotonic() - began - limits.delay_sleep_s)
+        sum(range(delay_work))
+        time.sleep(delay_sleep_s)
+        worst = max(worst, time.monotonic() - began - delay_sleep_s)
     return worst
 
 
 def raised(suspect_after_s: float, delay_s: float) -> float:
     """`suspectAfter` for a machine where processes are late by so much: never less than the graph asks for,
     and not raised without end."""
-    wanted = min(limits.suspect_after_per_delay * delay_s, limits.suspect_after_raised_max_s)
+    wanted = min(suspect_after_per_delay * delay_s, suspect_after_raised_max_s)
     return max(suspect_after_s, wanted)

@@ -15,10 +15,15 @@ from pathlib import Path
 
 import msgspec
 
-from hams_operator.limits import control_answer_s, control_line_bytes_max
 from hams_operator.local.home import RunFile
 from hams_operator.local.observe import GraphStatus
 from hams_wire.errors import CoordinationError
+
+control_line_bytes_max = 1 << 20
+"""A question or an answer on the control socket."""
+
+control_answer_s = 10.0
+"""A supervisor that has not answered a question for this long is said not to."""
 
 
 class Question(msgspec.Struct, frozen=True):

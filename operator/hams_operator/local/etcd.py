@@ -19,12 +19,25 @@ from types import TracebackType
 from typing import Self
 
 from hams_operator.extras import remedy
-from hams_operator.limits import etcd_members_max, etcd_start_attempts_max, etcd_start_s, etcd_stop_s
 from hams_operator.local.parent_death_signal import ending_with_parent
 from hams_operator.local.ports import free_ports
 from hams_protocol.frozen import frozen
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
+
+etcd_start_s = 15.0
+"""An etcd started here has to answer within this time; it usually takes 0.2 s, three members 0.4 s."""
+
+etcd_stop_s = 1.0
+"""An etcd that has been asked to end is killed after this time: the last members of a cluster would wait for
+a quorum that will not come."""
+
+etcd_start_attempts_max = 3
+"""Attempts with other free ports, if somebody else takes one between its choice and its use."""
+
+etcd_members_max = 5
+"""Members of a local etcd."""
+
 
 log = logging.getLogger("hams.local")
 

@@ -12,7 +12,7 @@ processes that there is no graph.
 import asyncio
 import logging
 
-from hams_operator import limits
+from hams_operator.local import limits
 from hams_operator.local.etcd import EtcdProcess
 from hams_operator.local.observe import said
 from hams_operator.local.places import pause_after

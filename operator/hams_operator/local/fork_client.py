@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hams_operator.limits import process_start_s
+from hams_operator.local.limits import process_start_s
 from hams_operator.local.processes import send
 
 

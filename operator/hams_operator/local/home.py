@@ -23,8 +23,17 @@ from pathlib import Path
 
 import msgspec
 
-from hams_operator.limits import lock_pause_s, lock_wait_s, logs_kept_max, runs_logged_max
 from hams_operator.local.processes import alive, birth_of
+
+logs_kept_max = 200
+"""Log files kept of one run of a graph."""
+
+runs_logged_max = 5
+"""Earlier runs of a graph whose logs are kept."""
+
+lock_wait_s = 1.0
+lock_pause_s = 0.02
+"""How long a start waits for somebody who only clears away what a dead run left, and between two looks."""
 
 
 class RunsAlready(Exception):

@@ -18,7 +18,8 @@ import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 
-from hams_operator import limits
+from hams_operator.limits import log_bytes_max
+from hams_operator.local import limits
 from hams_operator.local.fork_client import ForkClient, ForkServerLost
 from hams_operator.local.home import GraphHome
 from hams_operator.local.logfiles import cut, last_lines, shortened
@@ -34,6 +35,49 @@ from hams_protocol.lateness import Lateness
 from hams_protocol.limits import judge_late_share
 from hams_wire.errors import CoordinationError
 from hams_wire.process import EXIT_STOPPED
+
+log_look_s = 1.0
+"""Between two looks at the size of log files."""
+
+crash_loop_ends_min = 2
+"""A process that has ended young this many times in a row is in a crash loop."""
+
+start_ends_max = 3
+"""A graph with a process that has ended young this many times before the graph was ever ready is given up."""
+
+failure_lines_max = 20
+failure_bytes_max = 64 << 10
+failure_line_chars_max = 1000
+"""Lines of a model's log shown with its failure, out of how much of its end, and how much of each."""
+
+hung_look_s = 0.5
+"""Between two looks for instances that the graph has given up and that do not end."""
+
+hung_revoked_s = 1.0
+"""A revoked instance ends by itself at once; after this long it hangs."""
+
+hung_missing_s = 4.0
+"""One that has lost its registration is back in a moment, or hangs."""
+
+hung_unborn_s = 20.0
+"""One that was never seen registered after this long hangs: it came and went between two looks, or never got
+that far."""
+
+hung_kept_s = 30.0
+"""An instance that hangs is killed after this long in a stretch; one that is back is asked to end then.
+Neither, if it may have a state alone."""
+
+hung_starved_s = 60.0
+"""While the supervisor, or a process that it looks after, gets too little CPU nobody hangs before this long:
+they wait for each other."""
+
+hung_late_s = 0.1
+"""A supervisor that looks later than this gets too little CPU."""
+
+hung_wait_share = 0.5
+"""A graph gets too little CPU if a process of it has waited for CPU for more than this part of the time since
+the last look."""
+
 
 log = logging.getLogger("hams.local")
 
@@ -71,7 +115,7 @@ class Instances:
         self._places: list[Place] = []
         self._left: list[Place] = []
         self._replacements = Replacements()
-        self._lateness = Lateness(limits.hung_late_s / judge_late_share)
+        self._lateness = Lateness(hung_late_s / judge_late_share)
         self._by_pid: dict[int, Place] = {}
         self._fresh: set[int] = set()
         self._fork_clients: dict[str, ForkClient] = {}
@@ -85,7 +129,7 @@ class Instances:
 
     def given_up(self) -> FailureInfo | None:
         """A process that cannot be started: it ended young again and again."""
-        return next((ends.last for ends in self._all_ends() if ends.count >= limits.start_ends_max), None)
+        return next((ends.last for ends in self._all_ends() if ends.count >= start_ends_max), None)
 
     def _failures(self) -> tuple[FailureInfo, ...]:
         """Processes in a crash loop. One that has run for a while is in none any more."""
@@ -99,7 +143,7 @@ class Instances:
         return tuple(
             ends.last
             for ends in self._all_ends()
-            if ends.last is not None and ends.count >= limits.crash_loop_ends_min
+            if ends.last is not None and ends.count >= crash_loop_ends_min
         )
 
     def _all_ends(self) -> Iterator[Ends]:
@@ -127,7 +171,7 @@ class Instances:
             return
         log.error("the warmed process %s has ended; all its children with it", name)
         ends = 0 if fork_client.warm else ends + 1
-        if ends >= limits.crash_loop_ends_min:
+        if ends >= crash_loop_ends_min:
             path = self.home.logs / f"warm-{name}.log"
             words = FailureInfo("", "", 0, self._last_words(path)).last_line
             raise CannotWarm(f"the process that imports {name} modules ended {ends} times: {words} ({path})")
@@ -240,9 +284,7 @@ class Instances:
                 self._spawn_task(self._restart_model(place, pod))
             else:
                 where = "model.python " if op.model.python and error.filename == op.model.python else ""
-                place.ends = Ends(
-                    limits.start_ends_max, FailureInfo(place.of, pod.instance, 127, (where + reason,))
-                )
+                place.ends = Ends(start_ends_max, FailureInfo(place.of, pod.instance, 127, (where + reason,)))
             return
         pod.model_pid = pid
         self._by_pid[pid] = place
@@ -321,8 +363,8 @@ class Instances:
         missing_since: dict[InstanceId, float] = {}
         registered: set[InstanceId] = set()
         while True:
-            due_s = self._now() + limits.hung_look_s
-            await asyncio.sleep(limits.hung_look_s)
+            due_s = self._now() + hung_look_s
+            await asyncio.sleep(hung_look_s)
             self._note_lateness(self._now() - due_s, self._waits.share(self._by_pid, self._now()))
             assert self._observer is not None, "started"
             try:
@@ -340,14 +382,14 @@ class Instances:
                 if pod is None or pod.ending or not pod.proxy_pid:
                     continue
                 if pod.instance not in registered:
-                    if now - pod.started_s >= self._patience_s(limits.hung_unborn_s):
+                    if now - pod.started_s >= self._patience_s(hung_unborn_s):
                         self._leave(place, pod)
                     continue
                 goes_by = current(pod.instance, pod.proxy_pid, members, revoked)
                 if pod.instance in cast.warming or (goes_by in members and goes_by not in revoked):
                     missing_since.pop(pod.instance, None)
                     continue
-                bound = limits.hung_revoked_s if pod.instance in revoked else limits.hung_missing_s
+                bound = hung_revoked_s if pod.instance in revoked else hung_missing_s
                 if now - missing_since.setdefault(pod.instance, now) >= self._patience_s(
                     bound
                 ) and self._leave(place, pod):
@@ -360,8 +402,8 @@ class Instances:
         """This process came so much too late to look after the others, and one of those waited for CPU for
         such a part of the time: if that is too much, it says so, and has patience."""
         now = self._now()
-        waits = share > limits.hung_wait_share
-        self._lateness.late(max(by_s, share * limits.hung_look_s if waits else 0.0), now)
+        waits = share > hung_wait_share
+        self._lateness.late(max(by_s, share * hung_look_s if waits else 0.0), now)
         if not self._lateness.may_judge(now) and now >= self._starved_said_s + limits.hung_calm_s:
             self._starved_said_s = now
             log.warning(
@@ -370,12 +412,12 @@ class Instances:
                 "Nobody is replaced for hanging before %g s",
                 by_s,
                 round(100 * share),
-                limits.hung_starved_s,
+                hung_starved_s,
             )
 
     def _patience_s(self, bound_s: float) -> float:
         """How long an instance may hang: a process without CPU does not hang."""
-        return bound_s if self._lateness.may_judge(self._now()) else max(bound_s, limits.hung_starved_s)
+        return bound_s if self._lateness.may_judge(self._now()) else max(bound_s, hung_starved_s)
 
     def _look_after_left(self, place: Place, pod: LocalPod, cast: Cast) -> None:
         """An instance that hangs is killed after a while, but not while its process may hold all that is left
@@ -385,7 +427,7 @@ class Instances:
         goes_by = current(pod.instance, pod.proxy_pid, cast.registered, cast.revoked)
         if goes_by in cast.registered and goes_by not in cast.revoked and not pod.ending:
             place.missing_s = now
-            if goes_by not in cast.alone and now - place.left_s > limits.hung_kept_s:
+            if goes_by not in cast.alone and now - place.left_s > hung_kept_s:
                 log.warning(
                     "%s (pid %d) is back, and another one has its place: it is asked to end",
                     goes_by,
@@ -395,7 +437,7 @@ class Instances:
                 send(pod.proxy_pid, signal.SIGTERM)
         elif cast.may_be_last(pod.instance):
             place.missing_s = now
-        elif now - place.missing_s > self._patience_s(limits.hung_kept_s):
+        elif now - place.missing_s > self._patience_s(hung_kept_s):
             send(pod.model_pid, signal.SIGKILL)
             send(pod.proxy_pid, signal.SIGKILL)
 
@@ -500,13 +542,13 @@ class Instances:
     async def _rotate_logs(self) -> None:
         """Cut logs that have become too long."""
         while True:
-            await asyncio.sleep(limits.log_look_s)
+            await asyncio.sleep(log_look_s)
             for path in self.home.logs.glob("*.log"):
                 if path.name == "supervisor.log":
                     continue
                 try:
-                    if path.stat().st_size > limits.log_bytes_max:
-                        await asyncio.to_thread(cut, path, limits.log_bytes_max)
+                    if path.stat().st_size > log_bytes_max:
+                        await asyncio.to_thread(cut, path, log_bytes_max)
                 except OSError as error:  # a full disk ends no graph
                     log.warning("log %s is not rotated: %s", path, error)
 
@@ -538,10 +580,10 @@ class Instances:
     def _last_words(path: Path) -> tuple[str, ...]:
         """The end of a log; nothing if there is none."""
         try:
-            lines = last_lines(path, limits.failure_lines_max, limits.failure_bytes_max)
+            lines = last_lines(path, failure_lines_max, failure_bytes_max)
         except OSError:
             return ()
-        return tuple(shortened(line, limits.failure_line_chars_max) for line in lines)
+        return tuple(shortened(line, failure_line_chars_max) for line in lines)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -11,10 +11,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from hams_operator.limits import metrics_answer_s, metrics_bytes_max, metrics_line_bytes_max
 from hams_protocol.frozen import frozen
 from hams_wire.exposition import CONTENT_TYPE
 from hams_wire.loopback import origin_is_loopback
+
+metrics_answer_s = 2.0
+"""A process that has not answered a scrape for this long is left out of the page."""
+
+metrics_bytes_max = 16 << 20
+"""What one process may say of itself."""
+
+metrics_line_bytes_max = 16 << 10
+"""A line of a request for the page."""
+
 
 _SERIES = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+(?: \S+)?)$")
 _COMMENT = re.compile(r"^# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) ")

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from hams_graph.wholeness import NOT_ASKED_FOR, READY, REDUNDANT, InstancesSeen, wholeness, why_not
-from hams_operator.limits import payload_bytes_max, status_etcd_s, status_probe_again_s, status_probe_s
+from hams_operator.limits import payload_bytes_max
 from hams_operator.local.processes import alive
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
@@ -27,6 +27,16 @@ from hams_wire.coordination.port import Coordination, Snapshot
 from hams_wire.errors import CoordinationError, NotApplied
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import HeapFactory
+
+status_probe_s = 1.0
+"""An instance that has not answered a status question for this long is shown without what it alone knows."""
+
+status_probe_again_s = 0.05
+"""After this long without an answer the question is sent again."""
+
+status_etcd_s = 1.5
+"""A look at a run waits no longer than this for etcd; then it looks with what it knew."""
+
 
 MANAGER = "manager"
 

@@ -2,9 +2,24 @@
 
 from dataclasses import dataclass, field
 
-from hams_operator import limits
+from hams_operator.local import limits
 from hams_operator.local.observe import FailureInfo, Pids
 from hams_protocol.ids import InstanceId
+
+restart_pause_max_s = 10.0
+"""Longest pause before a process that has ended is started again."""
+
+hung_pause_s = 2.0
+"""Pause of a graph after the replacement of an instance that hangs; doubled with each one, and gone after
+`hung_calm_s` without any."""
+
+hung_pause_max_s = 60.0
+"""Longest such pause."""
+
+hung_aside_max = 3
+"""Instances of one graph that hang and have a successor already, at a time: each of those is one or two more
+processes that want CPU."""
+
 
 MANAGER = "manager"
 
@@ -81,16 +96,16 @@ class Replacements:
 
     def may_replace(self, aside: int, now: float) -> bool:
         """Whether one more may get a successor; `aside` have one already, and hang still."""
-        return aside < limits.hung_aside_max and now >= self._last_s + self._pause_s
+        return aside < hung_aside_max and now >= self._last_s + self._pause_s
 
     def replaced(self, now: float) -> None:
         """One has got its successor."""
         calm = now - self._last_s >= limits.hung_calm_s
-        self._pause_s = limits.hung_pause_s if calm else min(2 * self._pause_s, limits.hung_pause_max_s)
+        self._pause_s = hung_pause_s if calm else min(2 * self._pause_s, hung_pause_max_s)
         self._last_s = now
 
 
 def pause_after(pause_s: float, young: bool, calm_s: float) -> float:
     """The pause before the next start: `calm_s` after one that ran well, else twice the last one, which may
     have been none."""
-    return min(max(2 * pause_s, limits.restart_pause_s), limits.restart_pause_max_s) if young else calm_s
+    return min(max(2 * pause_s, limits.restart_pause_s), restart_pause_max_s) if young else calm_s

@@ -15,7 +15,15 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from hams_operator import limits
+port_lowest = 10_240
+"""Ports of a local run are drawn from here up to the kernel's ephemeral range."""
+
+port_highest = 65_536
+"""One more than the last port there is."""
+
+port_tries_max = 200
+"""Ports tried before a run says that there is none."""
+
 
 HOST = "127.0.0.1"
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -26,10 +34,10 @@ def free_ports(count: int) -> tuple[int, ...]:
     top = _ephemeral_from()
     with ExitStack() as held:
         ports: list[int] = []
-        for _ in range(limits.port_tries_max):
+        for _ in range(port_tries_max):
             if len(ports) == count:
                 return tuple(ports)
-            port = random.randrange(limits.port_lowest, top)
+            port = random.randrange(port_lowest, top)
             listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             try:
                 listener.bind((HOST, port))
@@ -37,8 +45,7 @@ def free_ports(count: int) -> tuple[int, ...]:
                 continue
             ports.append(port)
     raise OSError(
-        f"no {count} free ports between {limits.port_lowest} and {top} on {HOST}: {limits.port_tries_max} "
-        "were tried"
+        f"no {count} free ports between {port_lowest} and {top} on {HOST}: {port_tries_max} were tried"
     )
 
 
@@ -69,15 +76,13 @@ def claim_free(count: int) -> list[socket.socket]:
     """Claim different ports that are free. Raises OSError if none can be found."""
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
-        for _ in range(limits.port_tries_max):
+        for _ in range(port_tries_max):
             if len(sockets) == count:
                 stack.pop_all()
                 return sockets
             with contextlib.suppress(OSError):
-                sockets.append(
-                    stack.enter_context(claim(random.randrange(limits.port_lowest, _ephemeral_from())))
-                )
-    raise OSError(f"no {count} free ports on {HOST}: {limits.port_tries_max} were tried")
+                sockets.append(stack.enter_context(claim(random.randrange(port_lowest, _ephemeral_from()))))
+    raise OSError(f"no {count} free ports on {HOST}: {port_tries_max} were tried")
 
 
 def _ephemeral_from() -> int:
@@ -86,5 +91,5 @@ def _ephemeral_from() -> int:
     try:
         first = int(_RANGE.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
-        return limits.port_highest
-    return first if first > 2 * limits.port_lowest else limits.port_highest
+        return port_highest
+    return first if first > 2 * port_lowest else port_highest

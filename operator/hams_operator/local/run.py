@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from hams_operator.limits import log_bytes_max, status_interval_s, table_interval_s
+from hams_operator.limits import log_bytes_max, status_interval_s
 from hams_operator.local.control import Ear
 from hams_operator.local.etcd import EtcdNotStarted
 from hams_operator.local.home import GraphHome, RunsAlready
@@ -25,6 +25,10 @@ from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import Graph
 from hams_wire import logs
 from hams_wire.errors import CoordinationError
+
+table_interval_s = 0.5
+"""Between two looks at a graph whose table is shown."""
+
 
 log = logging.getLogger("hams.local")
 

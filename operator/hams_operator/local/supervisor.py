@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from hams_graph.wholeness import instances_wanted
 from hams_history import lines as history
-from hams_operator import limits
 from hams_operator.local.etcd import LocalEtcd
 from hams_operator.local.etcd_keeper import keep
 from hams_operator.local.home import RunFile, own_birth, running
@@ -34,6 +33,21 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import Delete
 from hams_wire.errors import CoordinationError
 from hams_wire.notes import header_of
+
+disk_room_bytes_min = 64 << 20
+"""A filesystem with less room than this is called full in `hams status`: the next log or checkpoint may not
+fit."""
+
+stop_grace_s = 5.0
+"""Processes that were asked to end and have not after this long are killed."""
+
+external_etcd_s = 5.0
+"""An etcd given with --etcd has to answer within this time."""
+
+stop_rest_s = 1.0
+"""The rest of a graph whose frontends have drained has nothing to hand over: who has not ended after this
+long is killed."""
+
 
 __all__ = ["CannotStart", "Launch", "Supervisor"]
 
@@ -144,7 +158,7 @@ class Supervisor(Instances):
             return
         self._coordination = EtcdCoordination(self._etcd_url)
         try:
-            await self._coordination.wait_ready(limits.external_etcd_s)
+            await self._coordination.wait_ready(external_etcd_s)
         except CoordinationError as error:
             raise CannotStart(
                 f"--etcd {self._etcd_url}: expected an etcd there, found none that answers: {error}"
@@ -181,9 +195,9 @@ class Supervisor(Instances):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         final = await self._final_line()
-        await self._end([place for place in self._places if place.of == MANAGER], limits.stop_rest_s)
-        await self._end([place for place in self._places if place.of == FRONTEND], limits.stop_grace_s)
-        await self._end([*self._places, *self._left], limits.stop_rest_s)
+        await self._end([place for place in self._places if place.of == MANAGER], stop_rest_s)
+        await self._end([place for place in self._places if place.of == FRONTEND], stop_grace_s)
+        await self._end([*self._places, *self._left], stop_rest_s)
         await self._reaped()
         for fork_client in self._fork_clients.values():
             await fork_client.close()
@@ -209,7 +223,7 @@ class Supervisor(Instances):
         """An etcd that is not ours keeps nothing of us."""
         prefix = records.prefix_of(self.uid)
         try:
-            async with asyncio.timeout(limits.external_etcd_s):
+            async with asyncio.timeout(external_etcd_s):
                 snapshot = await coordination.get_prefix(prefix)
                 await coordination.transact((), tuple(Delete(entry.key) for entry in snapshot.entries))
         except (CoordinationError, TimeoutError) as error:
@@ -351,7 +365,7 @@ def _full(what: str, path: Path) -> str:
         free = shutil.disk_usage(path).free
     except OSError:
         return ""
-    if free >= limits.disk_room_bytes_min:
+    if free >= disk_room_bytes_min:
         return ""
     return f"the disk of {path} is full, {free >> 20} MiB are left: {what} may not be written"
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 import msgspec
 
 from hams_graph.fields import bytes_of, quantity
-from hams_operator import limits
 from hams_operator.plan.merge import merged
 from hams_operator.plan.names import (
     ARENA,
@@ -57,6 +56,18 @@ from hams_operator.plan.names import (
     Settings,
 )
 from hams_protocol.graph import BatchPolicy, FrontendSpec, Graph, GraphData, ModelSpec, Operator
+
+live_period_s = 10
+"""Between two questions of the kubelet."""
+
+live_timeout_s = 10
+"""An answer may take this long."""
+
+live_failures = 18
+"""After so many questions without an answer in a row, three minutes, a container is ended. A pod that gets no
+CPU answers late, and when all of a node are late, ending them would lose every copy of a state at once.
+Failover does not wait for this: managers have replaced it long before."""
+
 
 LEAVE = (
     "import os,signal\n"
@@ -239,9 +250,9 @@ def _container(
         "readinessProbe": {**ready, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 3},
         "livenessProbe": {
             **live,
-            "periodSeconds": limits.live_period_s,
-            "timeoutSeconds": limits.live_timeout_s,
-            "failureThreshold": limits.live_failures,
+            "periodSeconds": live_period_s,
+            "timeoutSeconds": live_timeout_s,
+            "failureThreshold": live_failures,
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {**_SECURE, "readOnlyRootFilesystem": True},

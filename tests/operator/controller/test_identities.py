@@ -8,11 +8,14 @@ from typing import Any, cast
 import pytest
 from cryptography import x509
 
-from hams_operator import limits
+from hams_operator.controller import limits
 from hams_operator.controller.certificates import (
     Authority,
     Subject,
     authorities,
+    authority_days,
+    authority_overlap_days,
+    authority_renew_days,
     bundle,
     fresh_authority,
     good,
@@ -88,7 +91,7 @@ def test_an_authority_is_replaced_with_an_overlap_long_enough_for_everybody_and_
         signs = signer(held, now)
         assert (
             day == 0
-            or day - trusted_since[signs.certificate] >= limits.authority_overlap_days
+            or day - trusted_since[signs.certificate] >= authority_overlap_days
             or signs.certificate in signed
         )
         if signs.certificate not in signed:
@@ -230,13 +233,13 @@ async def test_an_authority_near_its_end_hands_over_in_three_steps() -> None:
     world = World()
     await world.identities().ensure(PLACE)
     old = world.mounted["ca.crt"]
-    world.now += (limits.authority_days - limits.authority_renew_days + 1) * DAY
+    world.now += (authority_days - authority_renew_days + 1) * DAY
     await world.identities().ensure(PLACE)
     both, leaf = world.mounted["ca.crt"], parsed(world.mounted["tls.crt"])
     assert both.startswith(old)
     assert len(both) > len(old)
     leaf.verify_directly_issued_by(parsed(old))
-    world.now += (limits.authority_overlap_days + 1) * DAY
+    world.now += (authority_overlap_days + 1) * DAY
     await world.identities().ensure(PLACE)
     fresh = parsed(both[len(old) :])
     parsed(world.mounted["tls.crt"]).verify_directly_issued_by(fresh)

@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from hams_operator import limits
-from hams_operator.controller.election import LEASE, Election
+from hams_operator.controller.election import LEASE, Election, lease_s
 from hams_operator.controller.identities import NoIdentities, metrics_token
 from hams_operator.controller.kube import OWNED, PODS, SECRETS, KubeError, Resource
 from hams_operator.controller.leading import Leading
@@ -39,8 +39,10 @@ Json = dict[str, Any]
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("debounce_s", "again_s", "again_max_s", "kube_pause_s", "kube_pause_max_s"):
-        monkeypatch.setattr(limits, name, 0.0)
+    for name in ("debounce_s", "again_s", "again_max_s"):
+        monkeypatch.setattr(f"hams_operator.controller.workers.{name}", 0.0)
+    for name in ("kube_pause_s", "kube_pause_max_s"):
+        monkeypatch.setattr(f"hams_operator.controller.limits.{name}", 0.0)
 
 
 # -- election ------------------------------------------------------------------------------------------------
@@ -63,8 +65,8 @@ async def test_a_lease_that_is_not_renewed_for_its_time_is_taken_by_our_own_cloc
     first, second = Election(kube, "ns", "a"), Election(kube, "ns", "b")
     await first._try(0.0)
     assert not await second._try(1000.0)  # seen for the first time now, whatever time is written in it
-    assert not await second._try(1000.0 + limits.lease_s)
-    assert await second._try(1000.1 + limits.lease_s)
+    assert not await second._try(1000.0 + lease_s)
+    assert await second._try(1000.1 + lease_s)
 
 
 @pytest.mark.parametrize("silent", ["get", "replace"])
@@ -72,8 +74,8 @@ async def test_who_gets_no_answer_while_the_lease_lasts_leads_no_longer(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long a request may take by itself."""
-    monkeypatch.setattr(limits, "lease_renew_s", 0.05)
-    monkeypatch.setattr(limits, "lease_pause_s", 0.01)
+    monkeypatch.setattr("hams_operator.controller.election.lease_renew_s", 0.05)
+    monkeypatch.setattr("hams_operator.controller.election.lease_pause_s", 0.01)
     kube = FakeKube()
     election = Election(kube, "ns", "a")
     running = asyncio.ensure_future(election.run())
@@ -89,8 +91,8 @@ async def test_who_gets_no_answer_while_the_lease_lasts_leads_no_longer(
 
 
 async def test_who_does_not_lead_waits_on_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "lease_renew_s", 0.01)
-    monkeypatch.setattr(limits, "lease_pause_s", 0.0)
+    monkeypatch.setattr("hams_operator.controller.election.lease_renew_s", 0.01)
+    monkeypatch.setattr("hams_operator.controller.election.lease_pause_s", 0.0)
     kube = FakeKube()
     real, left = kube.get, [1, 2, 3]
 
@@ -146,7 +148,7 @@ class Renewals(FakeKube):
 async def test_the_lease_is_renewed_while_the_loop_that_works_on_graphs_stands_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "lease_pause_s", 0.001)
+    monkeypatch.setattr("hams_operator.controller.election.lease_pause_s", 0.001)
     kube = Renewals()
 
     async def client() -> Any:
@@ -166,8 +168,8 @@ async def test_the_lease_is_renewed_while_the_loop_that_works_on_graphs_stands_s
 async def test_a_lease_that_is_lost_ends_the_work_and_so_does_whatever_breaks_the_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "lease_pause_s", 0.001)
-    monkeypatch.setattr(limits, "lease_renew_s", 0.05)
+    monkeypatch.setattr("hams_operator.controller.election.lease_pause_s", 0.001)
+    monkeypatch.setattr("hams_operator.controller.election.lease_renew_s", 0.05)
     kube = Renewals()
 
     async def client() -> Any:
@@ -691,7 +693,7 @@ async def test_a_webhook_configuration_that_was_made_anew_is_trusted_at_the_next
 ) -> None:
     """Somebody deleted it to get out of a lock, and installed the chart again: no pod starts anew for
     that."""
-    monkeypatch.setattr(limits, "webhook_look_s", 0.0)
+    monkeypatch.setattr("hams_operator.controller.webhook.webhook_look_s", 0.0)
     kube = FakeKube()
     options = ControllerOptions(
         Settings(),

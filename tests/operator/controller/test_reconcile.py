@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
-from hams_operator import limits
 from hams_operator.controller import reconcile
 from hams_operator.controller.identities import Identities, NoIdentities
 from hams_operator.controller.kube import KubeError, Resource
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.objects import Objects, as_applied
-from hams_operator.controller.reconcile import Reconciler
+from hams_operator.controller.reconcile import (
+    Reconciler,
+    pod_creating_s,
+    pod_overdue_s,
+    pod_unseen_s,
+    pod_unstarted_s,
+)
 from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import Store
 from hams_operator.controller.webhook import refusals
@@ -1167,8 +1172,8 @@ async def test_the_pod_of_a_revoked_instance_on_a_node_that_is_away_is_deleted_b
 async def test_a_pod_that_no_kubelet_has_seen_is_made_again_elsewhere() -> None:
     scene = Scene()
     await scene.serving()
-    bound(scene, "pair-count-3", limits.pod_unstarted_s + 1)
-    bound(scene, "pair-count-4", limits.pod_unstarted_s + 1, startTime="2026-01-01T00:00:00Z")
+    bound(scene, "pair-count-3", pod_unstarted_s + 1)
+    bound(scene, "pair-count-4", pod_unstarted_s + 1, startTime="2026-01-01T00:00:00Z")
     bound(scene, "pair-count-5", 0)
     await scene.look()
     assert [call for call in scene.kube.calls if call.startswith("delete Pod")] == ["delete Pod pair-count-3"]
@@ -1187,7 +1192,7 @@ async def test_a_dead_backup_has_no_role_to_revoke_and_is_made_again_all_the_sam
     await scene.look()
     assert "delete Pod pair-count-2" not in scene.kube.calls, "it may be about to say so"
     assert await scene.again() is not None
-    monkeypatch.setattr(limits, "pod_silent_s", 0.0)
+    monkeypatch.setattr("hams_operator.controller.reconcile.pod_silent_s", 0.0)
     scene.away = "no answer"
     await scene.look()
     assert "delete Pod pair-count-2" not in scene.kube.calls, "without etcd nobody knows"
@@ -1216,12 +1221,12 @@ async def test_no_patience_is_had_with_a_node_that_does_not_end_a_pod_in_time() 
     not waited for."""
     scene = Scene()
     await scene.serving()
-    bound(scene, "pair-count-3", limits.pod_unseen_s + 1)
+    bound(scene, "pair-count-3", pod_unseen_s + 1)
     await scene.look()
     assert "delete Pod pair-count-3" not in scene.kube.calls
     scene.pod("pair-count-4", {"hams.dev/operator": "count"}, startTime="2026-01-01T00:00:00Z")
     scene.kube.items["Pod", "shop", "pair-count-4"]["spec"] = {"nodeName": "node2"}
-    for passed_s, deleted in ((-30.0, False), (limits.pod_overdue_s + 1, True)):
+    for passed_s, deleted in ((-30.0, False), (pod_overdue_s + 1, True)):
         scene.kube.items["Pod", "shop", "pair-count-4"]["metadata"]["deletionTimestamp"] = started(passed_s)
         await scene.look()
         assert ("delete Pod pair-count-3" in scene.kube.calls) is deleted
@@ -1234,7 +1239,7 @@ async def test_a_pod_that_no_kubelet_has_seen_yet_is_looked_at_again_though_noth
     bound(scene, "pair-count-3", 5)
     again_s = await scene.again()
     assert again_s is not None
-    assert 0 < again_s <= limits.pod_unstarted_s
+    assert 0 < again_s <= pod_unstarted_s
 
 
 # -- pods that do not start ----------------------------------------------------------------------------------
@@ -1301,7 +1306,7 @@ def warn(scene: Scene, name: str, pod: str, message: str, at: str) -> None:
 async def test_a_pod_whose_containers_are_not_made_is_told_by_its_newest_warning() -> None:
     scene = Scene()
     await scene.settle()
-    creating(scene, "pair-count-1", limits.pod_creating_s + 1)
+    creating(scene, "pair-count-1", pod_creating_s + 1)
     creating(scene, "pair-count-2", 0)
     missing = 'MountVolume.SetUp failed for volume "weights": secret "weights" not found'
     warn(scene, "older", "pair-count-1", "something else", "2026-01-01T00:00:00Z")

@@ -3,7 +3,7 @@ has just been started."""
 
 import pytest
 
-from hams_operator import limits
+from hams_operator.controller.successions import successions_tried_max
 from hams_operator.plan.names import ALLOW_STATE_LOSS, ROLE
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records, succession
@@ -109,7 +109,7 @@ async def begun(text: str = WIDER) -> Two:
 async def test_pods_are_looked_up_in_their_own_incarnation(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a shape changes, no pod of either one is taken for dead because the other one does not know
     it."""
-    monkeypatch.setattr(limits, "pod_silent_s", 0.0)
+    monkeypatch.setattr("hams_operator.controller.reconcile.pod_silent_s", 0.0)
     scene = await begun()
     await scene.there()
     for name in ("c1", "c2"):
@@ -251,7 +251,7 @@ async def test_it_does_not_take_over_before_it_holds_everything(wrong: str) -> N
 
 async def test_another_attempt_is_another_incarnation_and_in_the_end_it_is_refused() -> None:
     scene = await begun()
-    for number in range(1, limits.successions_tried_max + 1):
+    for number in range(1, successions_tried_max + 1):
         await scene.there(number)
         found = scene.record()
         assert found is not None
@@ -266,7 +266,7 @@ async def test_another_attempt_is_another_incarnation_and_in_the_end_it_is_refus
     assert scene.condition("Ready")["status"] == "True"
     scene.ask(WIDER)
     await scene.settle()
-    assert ("Deployment", "shop", f"pair-more-r{limits.successions_tried_max + 1}") in scene.kube.items, (
+    assert ("Deployment", "shop", f"pair-more-r{successions_tried_max + 1}") in scene.kube.items, (
         "asked once more, it is tried once more"
     )
 
@@ -366,7 +366,7 @@ async def test_who_has_been_taken_over_from_is_left_to_end_as_it_is(monkeypatch:
     scene.taken()
     await scene.look()
     assert scene.phase() is Phase.DONE
-    monkeypatch.setattr(limits, "pod_silent_s", 0.0)
+    monkeypatch.setattr("hams_operator.controller.reconcile.pod_silent_s", 0.0)
     scene.unregister("pair-count-2-aa")
     alone = ReplicaSet("count", 1, "pair-count-1-aa")
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))

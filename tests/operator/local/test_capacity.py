@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hams_graph import load
-from hams_operator import limits
 from hams_operator.local import capacity
+from hams_operator.local.capacity import delay_samples, suspect_after_raised_max_s
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "graph.yaml"
 
@@ -50,13 +50,13 @@ def test_a_graph_on_far_too_few_cores_is_told_so_and_on_enough_it_is_not() -> No
 def test_suspect_after_follows_the_delay_within_bounds() -> None:
     assert capacity.raised(0.15, 0.001) == 0.15
     assert capacity.raised(0.15, 0.2) == pytest.approx(0.8)
-    assert capacity.raised(0.15, 60.0) == limits.suspect_after_raised_max_s
+    assert capacity.raised(0.15, 60.0) == suspect_after_raised_max_s
     assert capacity.raised(20.0, 60.0) == 20.0, "never less than the graph asks for"
 
 
 def test_the_delay_is_measured_by_short_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    late = iter([0.0, 0.3, *[0.001] * limits.delay_samples])
+    late = iter([0.0, 0.3, *[0.001] * delay_samples])
 
     def sleep(span_s: float) -> None:
         clock[0] += span_s + next(late)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from tests.faults.harness import PROBED_S, SILENT, changed, run_graph
 
-from hams_operator import limits
+from hams_operator.local import limits
 from hams_operator.local.etcd import EtcdProcess, LocalEtcd
 from hams_operator.local.etcd_keeper import keep
+from hams_operator.local.places import restart_pause_max_s
 from hams_wire.coordination import ABSENT
 from hams_wire.coordination.etcd import EtcdCoordination
 
@@ -80,7 +81,7 @@ async def test_the_pause_grows_up_to_its_bound_and_each_end_is_told_with_its_rea
     pauses = await kept(member, monkeypatch)
     assert member.starts == len(pauses) == 10
     assert pauses == sorted(pauses)
-    assert pauses[-1] == limits.restart_pause_max_s
+    assert pauses[-1] == restart_pause_max_s
     assert "etcd ended with signal SIGKILL; it is started again in 0.4 s" in caplog.text
     assert (
         "etcd ended with exit code 1; it is started again in 10 s: listen tcp 127.0.0.1:2379: bind: address "

@@ -6,8 +6,15 @@ import sys
 
 import pytest
 
-from hams_operator.limits import runs_logged_max
-from hams_operator.local.home import GraphHome, RunFile, RunsAlready, folders, own_birth, running
+from hams_operator.local.home import (
+    GraphHome,
+    RunFile,
+    RunsAlready,
+    folders,
+    own_birth,
+    running,
+    runs_logged_max,
+)
 from hams_operator.local.processes import alive, birth_of, wait_end
 
 

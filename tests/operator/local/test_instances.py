@@ -13,12 +13,20 @@ import pytest
 from msgspec import structs
 
 from hams_graph import load
-from hams_operator import limits
-from hams_operator.local import ports
+from hams_operator.local import limits, ports
 from hams_operator.local.fork_client import ForkClient, ForkServerLost
-from hams_operator.local.instances import Instances
+from hams_operator.local.instances import (
+    Instances,
+    failure_line_chars_max,
+    failure_lines_max,
+    hung_kept_s,
+    hung_look_s,
+    hung_missing_s,
+    hung_starved_s,
+    start_ends_max,
+)
 from hams_operator.local.observe import Cast, holders_of
-from hams_operator.local.places import LocalPod, Place, pause_after
+from hams_operator.local.places import LocalPod, Place, hung_pause_s, pause_after, restart_pause_max_s
 from hams_operator.local.processes import alive, send
 from hams_operator.local.supervisor import CannotStart, Supervisor
 from hams_protocol.graph import FRONTEND, Graph, GraphData
@@ -47,7 +55,7 @@ def test_pauses_grow_up_to_a_bound_also_after_a_start_without_one():
         pauses.append(pause_after(pauses[-1], True, 0.0))
     assert pauses[1] == limits.restart_pause_s
     assert pauses[2] == 2 * limits.restart_pause_s
-    assert pauses[-1] == limits.restart_pause_max_s
+    assert pauses[-1] == restart_pause_max_s
     assert pause_after(pauses[-1], False, 0.0) == 0.0
 
 
@@ -56,7 +64,7 @@ def test_pauses_grow_up_to_a_bound_also_after_a_start_without_one():
 )
 async def test_a_model_that_could_not_be_started_is_started_later(instances, monkeypatch, error):
     monkeypatch.setattr(limits, "restart_pause_s", 0.0)
-    monkeypatch.setattr(limits, "restart_pause_max_s", 0.0)
+    monkeypatch.setattr("hams_operator.local.places.restart_pause_max_s", 0.0)
     asked = []
 
     class Lost:
@@ -188,7 +196,7 @@ async def test_a_model_for_which_there_is_no_process_just_now_is_started_later(
     instances, monkeypatch, caplog, number
 ):
     monkeypatch.setattr(limits, "restart_pause_s", 0.0)
-    monkeypatch.setattr(limits, "restart_pause_max_s", 0.0)
+    monkeypatch.setattr("hams_operator.local.places.restart_pause_max_s", 0.0)
     place = with_model(instances, env=(("A", "b"),))
     answers = [OSError(number, os.strerror(number)), 4242]
 
@@ -226,7 +234,7 @@ async def test_a_model_that_was_not_forked_outlives_the_warmed_process(instances
 
 async def test_a_model_that_ends_by_a_signal_without_a_name_is_started_again(instances, monkeypatch, caplog):
     monkeypatch.setattr(limits, "restart_pause_s", 0.0)
-    monkeypatch.setattr(limits, "restart_pause_max_s", 0.0)
+    monkeypatch.setattr("hams_operator.local.places.restart_pause_max_s", 0.0)
     place = Place("learner", 0, LocalPod("learner-1-abcd", "learner", model_pid=4242))
     instances._by_pid[4242] = place
     started = []
@@ -251,8 +259,8 @@ async def test_a_disk_without_room_for_logs_ends_no_graph(instances, monkeypatch
         def emit(self, record):
             told.set()
 
-    monkeypatch.setattr(limits, "log_look_s", 0.0)
-    monkeypatch.setattr(limits, "log_bytes_max", 10)
+    monkeypatch.setattr("hams_operator.local.instances.log_look_s", 0.0)
+    monkeypatch.setattr("hams_operator.local.instances.log_bytes_max", 10)
     monkeypatch.setattr("hams_operator.local.instances.cut", full)
     kept = instances.home.logs / "learner-1-abcd.log"
     kept.write_text("more than ten bytes")
@@ -275,8 +283,8 @@ async def test_the_last_words_of_a_model_that_writes_without_end_are_few(instanc
     )
     instances._note_end(place, pod, 1)
     said = place.ends.last.log
-    assert 0 < len(said) <= limits.failure_lines_max
-    assert said[-1] == "y" * (limits.failure_line_chars_max - 3) + "..."
+    assert 0 < len(said) <= failure_lines_max
+    assert said[-1] == "y" * (failure_line_chars_max - 3) + "..."
 
 
 async def test_a_process_that_came_too_late_for_who_asked_does_not_run_unseen():
@@ -321,7 +329,7 @@ async def test_a_model_that_ends_while_the_graph_does_is_not_waited_for_nor_sent
     ending, monkeypatch
 ):
     supervisor, pod, sent = ending
-    monkeypatch.setattr(limits, "stop_rest_s", 3600.0)
+    monkeypatch.setattr("hams_operator.local.supervisor.stop_rest_s", 3600.0)
     pid = pod.model_pid
     look = supervisor._final_line
 
@@ -338,7 +346,7 @@ async def test_a_model_that_ends_while_the_graph_does_is_not_waited_for_nor_sent
 
 async def test_a_model_that_does_not_end_by_itself_is_killed_and_its_end_is_heard_of(ending, monkeypatch):
     supervisor, pod, sent = ending
-    monkeypatch.setattr(limits, "stop_rest_s", 0.0)
+    monkeypatch.setattr("hams_operator.local.supervisor.stop_rest_s", 0.0)
     pid = pod.model_pid
     await supervisor.stop()
     assert (pid, signal.SIGKILL) in sent
@@ -351,7 +359,7 @@ async def test_of_an_instance_that_is_over_no_pid_is_kept(ending, monkeypatch):
     pid = pod.model_pid
     supervisor._replace(supervisor._places[0], pod)
     assert sent == [(pid, signal.SIGKILL)]
-    monkeypatch.setattr(limits, "stop_rest_s", 3600.0)
+    monkeypatch.setattr("hams_operator.local.supervisor.stop_rest_s", 3600.0)
     await supervisor.stop()
     assert [to for to, _ in sent if to] == [pid]
 
@@ -371,20 +379,20 @@ async def test_who_was_given_up_and_is_back_hands_over_before_it_ends_and_is_kil
     back = Cast({goes_by: 41, "learner-7-0000": 77}, frozenset(), revoked)
     gone = Cast({"learner-7-0000": 77}, frozenset(), revoked)
 
-    def look(cast: Cast, after_s: float = limits.hung_look_s) -> list[tuple[int, signal.Signals]]:
+    def look(cast: Cast, after_s: float = hung_look_s) -> list[tuple[int, signal.Signals]]:
         now[0] += after_s
         instances._look_after_left(place, place.pod, cast)
         found, sent[:] = list(sent), []
         return found
 
     assert look(gone) == look(back) == [], "it has some time"
-    assert look(structs.replace(back, alone=frozenset({goes_by})), limits.hung_kept_s) == [], (
+    assert look(structs.replace(back, alone=frozenset({goes_by})), hung_kept_s) == [], (
         "it has the only copy of a state"
     )
-    assert look(gone, limits.hung_kept_s) == [], "its registration may be on its way back"
+    assert look(gone, hung_kept_s) == [], "its registration may be on its way back"
     assert look(back) == [(41, signal.SIGTERM)]
     assert look(back) == look(gone) == [], "once, and it may be ending"
-    assert look(back, limits.hung_kept_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
+    assert look(back, hung_kept_s) == [(42, signal.SIGKILL), (41, signal.SIGKILL)]
 
 
 async def test_a_process_that_hangs_and_may_hold_all_that_is_left_of_a_state_is_not_killed(
@@ -397,12 +405,12 @@ async def test_a_process_that_hangs_and_may_hold_all_that_is_left_of_a_state_is_
     place = Place("learner", 0, LocalPod("learner-1-abcd", "learner", proxy_pid=41, model_pid=42), left=True)
     for last in ("learner-1-abcd", "learner-1-abcd-9f00"):
         for _ in range(100):
-            now[0] += limits.hung_kept_s
+            now[0] += hung_kept_s
             instances._look_after_left(
                 place, place.pod, Cast({}, frozenset(), frozenset(), last=frozenset({last}))
             )
     assert not sent, "it may wake up, whatever id it goes by"
-    now[0] += limits.hung_kept_s + 1.0
+    now[0] += hung_kept_s + 1.0
     instances._look_after_left(
         place, place.pod, Cast({}, frozenset(), frozenset(), last=frozenset({"learner-11"}))
     )
@@ -425,13 +433,13 @@ async def test_instances_that_hang_are_replaced_ever_more_slowly_and_few_at_a_ti
             if place.pod is not None and instances._leave(place, place.pod):
                 began.append(now[0])
                 place.pod = LocalPod(f"learner-{len(began) + 100}", "learner", proxy_pid=1)
-        now[0] += limits.hung_look_s
+        now[0] += hung_look_s
     assert began == [0.0, 2.0, 6.0], "and then nobody, until one of those has ended"
     instances._left.clear()
     now[0] += limits.hung_calm_s
     assert instances._leave(places[0], places[0].pod)
     assert not instances._leave(places[1], places[1].pod)
-    now[0] += limits.hung_pause_s
+    now[0] += hung_pause_s
     assert instances._leave(places[1], places[1].pod), "calm takes the pause back"
 
 
@@ -441,14 +449,14 @@ async def test_a_supervisor_that_gets_no_cpu_takes_nobody_for_hung_and_says_so(
 ):
     now = [0.0]
     monkeypatch.setattr(instances, "_now", lambda: now[0])
-    assert instances._patience_s(limits.hung_missing_s) == limits.hung_missing_s
+    assert instances._patience_s(hung_missing_s) == hung_missing_s
     for _ in range(10):
-        now[0] += limits.hung_look_s + 0.4
+        now[0] += hung_look_s + 0.4
         instances._note_lateness(by_s, share)
-        assert instances._patience_s(limits.hung_missing_s) == limits.hung_starved_s
+        assert instances._patience_s(hung_missing_s) == hung_starved_s
     assert caplog.text.count("the machine is busy") == 1
     now[0] += 60.0
-    assert instances._patience_s(limits.hung_missing_s) == limits.hung_missing_s
+    assert instances._patience_s(hung_missing_s) == hung_missing_s
 
 
 @pytest.mark.parametrize(
@@ -468,7 +476,7 @@ def test_who_may_be_the_last_to_have_a_state(members, revoked, last):
 
 
 async def test_nobody_is_called_missing_while_etcd_is_away(instances, monkeypatch):
-    monkeypatch.setattr(limits, "hung_look_s", 0.0)
+    monkeypatch.setattr("hams_operator.local.instances.hung_look_s", 0.0)
     monkeypatch.setattr(instances, "_now", lambda: 1000.0)
     looked = asyncio.Event()
 
@@ -584,7 +592,7 @@ async def test_a_frontend_that_ends_twice_while_starting_is_reported_with_its_la
 @pytest.mark.parametrize("status", [0, EXIT_STOPPED])
 async def test_an_instance_that_the_graph_gave_up_is_in_no_crash_loop(instances, status):
     place = frontend_of(instances, "this instance is over")
-    for _ in range(limits.start_ends_max):
+    for _ in range(start_ends_max):
         end(instances, place, status)
     assert instances._failures() == ()
     assert instances.given_up() is None

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hams_operator import limits
 from hams_operator.local import ports
+from hams_operator.local.ports import port_lowest
 
 
 def test_they_differ_are_free_and_lie_below_the_ephemeral_range() -> None:
     found = ports.free_ports(8)
     assert len(set(found)) == 8
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    assert all(limits.port_lowest <= port < first for port in found)
+    assert all(port_lowest <= port < first for port in found)
     for port in found:
         with socket.socket() as probe:
             probe.bind((ports.HOST, port))
