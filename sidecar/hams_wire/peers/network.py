@@ -60,7 +60,18 @@ class Stats:
 class _Peer:
     """What is known of one wanted peer."""
 
-    __slots__ = ("address", "ending", "member", "nudge", "receiving", "sending", "task", "up")
+    __slots__ = (
+        "address",
+        "ending",
+        "member",
+        "nudge",
+        "offence_s",
+        "pause_s",
+        "receiving",
+        "sending",
+        "task",
+        "up",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -71,6 +82,10 @@ class _Peer:
         self.task: asyncio.Task[None] | None = None
         self.nudge = asyncio.Event()
         self.up = False
+        self.pause_s = limits.reconnect_s
+        """Before the next attempt, if this one fails."""
+        self.offence_s = 0.0
+        """The last pause that was made because it refused what it was sent."""
 
 
 class Named:
@@ -305,70 +320,65 @@ class PeerNetwork:
     # ---- dialling ----
 
     async def _keep(self, instance: InstanceId, peer: _Peer) -> None:
-        pause_s = limits.reconnect_s
-        offence_s = 0.0
+        """Dial a wanted peer until it is let go."""
         while not peer.address:  # it has connected to us, and where it can be reached is not known
             peer.nudge.clear()
             await peer.nudge.wait()
         while True:
             try:
                 sending = await self._dial(instance, peer)
-            except (
-                ConnectionRefusedError,
-                FileNotFoundError,
-            ) as error:  # nobody listens there any more: as good as a death certificate
-                first = pause_s < limits.reconnect_refused_s
-                log.log(
-                    logging.INFO if first else logging.DEBUG,
-                    "%s is gone from %s: %s",
-                    instance,
-                    peer.address,
-                    error,
-                )
-                pause_s = max(pause_s, limits.reconnect_refused_s)
-                if self._on_refused is not None and not self._closing:
-                    self._on_refused(instance)
             except (OSError, BadFrame, Turned) as error:  # TimeoutError is an OSError
-                log.info("cannot reach %s at %s: %s", instance, peer.address, error)
-                if (
-                    isinstance(error, Turned)
-                    and error.why is Why.OTHER_INSTANCE
-                    and self._on_refused is not None
-                    and not self._closing
-                ):
-                    self._on_refused(instance)  # its address belongs to somebody else
+                self._not_reached(instance, peer, error)
             else:
-                stood_s = self._loop.time()
-                await asyncio.shield(sending.closed)
-                stood_s = self._loop.time() - stood_s
-                log.debug("connection to %s at %s is gone", instance, peer.address)
-                if stood_s > limits.reconnect_offending_max_s:
-                    offence_s = 0.0
-                if sending.offended is not None:
-                    self._named.say(
-                        log,
-                        self._loop.time(),
-                        instance,
-                        f"{instance} refuses what it is sent: {sending.offended}",
-                    )
-                    offence_s = min(max(2 * offence_s, limits.reconnect_s), limits.reconnect_offending_max_s)
-                    await self._pause(offence_s)
-                    continue  # what it refused may come again: nobody that connects to us shortens this pause
-                eager = self._eager(instance)
-                if peer.ending:
-                    pause_s = limits.reconnect_refused_s
-                elif eager and stood_s > limits.steady_s:
-                    pause_s = limits.reconnect_eager_s
-                    continue  # one attempt at once tells whether it was the connection or the peer
-                else:
-                    pause_s = limits.reconnect_eager_s if eager else limits.reconnect_s
+                if await self._stood(instance, peer, sending):
+                    continue
             try:
-                async with asyncio.timeout(pause_s * random.uniform(0.5, 1.5)):
+                async with asyncio.timeout(peer.pause_s * random.uniform(0.5, 1.5)):
                     await peer.nudge.wait()  # not wait_for: it may swallow a cancellation
-                pause_s = limits.reconnect_s
+                peer.pause_s = limits.reconnect_s
                 peer.nudge.clear()
             except TimeoutError:
-                pause_s = min(2 * pause_s, limits.reconnect_max_s)
+                peer.pause_s = min(2 * peer.pause_s, limits.reconnect_max_s)
+
+    def _not_reached(self, instance: InstanceId, peer: _Peer, error: Exception) -> None:
+        """An attempt has failed. Sometimes that tells that the peer is gone."""
+        # Nobody listens there any more: as good as a death certificate.
+        gone = isinstance(error, ConnectionRefusedError | FileNotFoundError)
+        if gone:
+            level = logging.INFO if peer.pause_s < limits.reconnect_refused_s else logging.DEBUG
+            log.log(level, "%s is gone from %s: %s", instance, peer.address, error)
+            peer.pause_s = max(peer.pause_s, limits.reconnect_refused_s)
+        else:
+            log.info("cannot reach %s at %s: %s", instance, peer.address, error)
+        # An address that belongs to somebody else tells the same.
+        another = isinstance(error, Turned) and error.why is Why.OTHER_INSTANCE
+        if (gone or another) and self._on_refused is not None and not self._closing:
+            self._on_refused(instance)
+
+    async def _stood(self, instance: InstanceId, peer: _Peer, sending: Sending) -> bool:
+        """Wait until a connection is gone. Whether to dial again without another pause."""
+        began = self._loop.time()
+        await asyncio.shield(sending.closed)
+        stood_s = self._loop.time() - began
+        log.debug("connection to %s at %s is gone", instance, peer.address)
+        if stood_s > limits.reconnect_offending_max_s:
+            peer.offence_s = 0.0
+        if sending.offended is not None:
+            offence = f"{instance} refuses what it is sent: {sending.offended}"
+            self._named.say(log, self._loop.time(), instance, offence)
+            peer.offence_s = min(
+                max(2 * peer.offence_s, limits.reconnect_s), limits.reconnect_offending_max_s
+            )
+            # What it refused may come again: nobody that connects to us shortens this pause.
+            await self._pause(peer.offence_s)
+            return True
+        eager = self._eager(instance)
+        if peer.ending:
+            peer.pause_s = limits.reconnect_refused_s
+            return False
+        peer.pause_s = limits.reconnect_eager_s if eager else limits.reconnect_s
+        # One attempt at once tells whether it was the connection or the peer.
+        return eager and stood_s > limits.steady_s
 
     async def _pause(self, pause_s: float) -> None:
         """About this long, whatever happens meanwhile."""
