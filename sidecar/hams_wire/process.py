@@ -11,18 +11,22 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum, auto
 from pathlib import Path
 
 import uvloop
 
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import Graph
+from hams_protocol.ids import InstanceId
 from hams_wire import limits, logs, records, spec
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.etcd_members import Tls
 from hams_wire.coordination.port import KeyValue
 from hams_wire.errors import CoordinationError, WireError
+from hams_wire.exposition import Sample
+from hams_wire.probes import answer_probes
 from hams_wire.tls import (
     ETCD_AUTHORITY,
     ETCD_CERTIFICATE,
@@ -123,6 +127,51 @@ class Access:
     def metrics_digest(self) -> bytes:
         """Of what Prometheus bears; empty: nothing. Raises WireError."""
         return b"" if self.tls is None else read_digest(self.tls / METRICS_TOKEN)
+
+
+@frozen
+class Options:
+    """The common arguments of one process, as values."""
+
+    graph_uid: str
+    instance: InstanceId
+    access: Access
+    listen: str
+    advertise: str | None
+    probe_port: int | Path
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> "Options":
+        """The values of a parsed command line."""
+        access = Access(given.etcd, given.tls)
+        return cls(given.graph, given.instance, access, given.listen, given.advertise, given.probe_port)
+
+    async def answer_probes(
+        self,
+        missing: Callable[[], str | None],
+        metrics: Callable[[], Iterable[Sample]] = tuple,
+        rendered: Callable[[], bytes] | None = None,
+    ) -> asyncio.Server | None:
+        """The server of `hams_wire.probes`; None: nobody is answered. Raises OSError and WireError."""
+        if not self.probe_port:
+            return None
+        token, digest = self.access.probe_token(), self.access.metrics_digest()
+        return await answer_probes(self.probe_port, missing, metrics, token, digest, rendered)
+
+
+class Stage(Enum):
+    """How far a process of a graph has come. Not every process passes all of them."""
+
+    STARTING = auto()
+    """It opens its ports and connections."""
+    WARMING = auto()
+    """It waits for its model, or for what it takes over, and is not registered."""
+    SERVING = auto()
+    """Its instance is registered, and has the roles that managers give it."""
+    LEAVING = auto()
+    """It was asked to end, and hands over."""
+    ENDED = auto()
+    """Its last instance is closed."""
 
 
 async def open_graph(access: Access, uid: str) -> tuple[EtcdCoordination, Graph]:

@@ -12,112 +12,120 @@ from hams_history.lines import writer_from
 from hams_operator.limits import payload_bytes_max
 from hams_operator.manager.failover_log import FailoverLog
 from hams_protocol.effects import Effect
+from hams_protocol.graph import Graph
 from hams_protocol.recovery import ManagerMachine
 from hams_wire import limits, records, spec, succession
+from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import ABSENT
 from hams_wire.errors import CoordinationError, NoSpace, NotApplied, Unknown
 from hams_wire.exposition import Sample
 from hams_wire.node import MANAGER, Node
 from hams_wire.peers.payload import HeapFactory
-from hams_wire.probes import answer_probes
-from hams_wire.process import EXIT_STOPPED, Access, common_arguments, open_graph, run
+from hams_wire.process import EXIT_STOPPED, Access, Options, Stage, common_arguments, open_graph, run
+from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.manager")
 
 
-async def serve(
-    graph_uid: str,
-    instance: str,
-    access: Access,
-    listen: str,
-    advertise: str | None,
-    asked: asyncio.Event,
-    compiled: bytes | None = None,
-    probe_port: int | Path = 0,
-) -> int:
-    """Run one manager until `asked` is set. Returns the exit code. A graph that etcd does not hold yet is
-    `compiled`. One whose successor serves has nothing left to be managed."""
-    if compiled is not None:
-        await bring_spec(access, graph_uid, compiled)
-    certificates = access.certificates()
-    coordination, graph = await open_graph(access, graph_uid)
-    begun: list[Node] = []
-    telling: set[asyncio.Task[None]] = set()
+class Manager:
+    """One manager: starting until it is registered, serving until its part is over, then ended.
 
-    machine = ManagerMachine(graph, instance, from_scratch=True)
-    failovers, took_ms = 0, 0
+    Once the graph has ended, the process waits until it is asked to end: one that ended would be started
+    again.
+    """
 
-    def metrics() -> Iterator[Sample]:
-        yield Sample("hams_manager_leads", "Whether this manager goes first.", int(machine.leader))
-        yield Sample(
-            "hams_manager_generation",
-            "Generation of the topology that it knows.",
-            machine.knowledge.topology.generation,
+    def __init__(
+        self,
+        options: Options,
+        graph: Graph,
+        coordination: EtcdCoordination,
+        certificates: Certificates | None,
+    ) -> None:
+        self.stage = Stage.STARTING
+        self._options = options
+        self._machine = ManagerMachine(graph, options.instance, from_scratch=True)
+        self._graph_ended = asyncio.Event()
+        self._failovers, self._took_ms = 0, 0
+        self._telling: set[asyncio.Task[None]] = set()
+        self._node = Node(
+            FailoverLog(self._machine, self._tell),
+            options.instance,
+            MANAGER,
+            options.graph_uid,
+            coordination,
+            HeapFactory(payload_bytes_max),
+            self._perform,
+            listen=options.listen,
+            advertise=options.advertise,
+            tls=certificates,
+            history=writer_from(os.environ, options.instance),
+            suspect_after_s=graph.data.recovery.suspect_after_s,
+            noted=self._noted,
         )
+
+    async def run(self, asked: asyncio.Event) -> int:
+        """Manage until `asked` is set or the core says Stop. Returns the exit code."""
+        probes = await self._options.answer_probes(self._missing, self._metrics)
+        try:
+            try:
+                await self._node.start()
+                self.stage = Stage.SERVING
+                await first_of(self._node, asked, self._graph_ended)
+            finally:
+                await self._node.close(leave=True)
+            self.stage = Stage.ENDED
+            if self._graph_ended.is_set():
+                await asked.wait()
+        finally:
+            if probes is not None:
+                probes.close()
+        return EXIT_STOPPED if self._node.stopped.done() else 0
+
+    def _missing(self) -> str | None:
+        return "the manager is starting" if self.stage is Stage.STARTING else None
+
+    def _metrics(self) -> Iterator[Sample]:
+        machine = self._machine
+        generation = machine.knowledge.topology.generation
+        yield Sample("hams_manager_leads", "Whether this manager goes first.", int(machine.leader))
+        yield Sample("hams_manager_generation", "Generation of the topology that it knows.", generation)
         yield Sample("hams_manager_members", "Instances that are registered.", len(machine.members))
         yield Sample("hams_manager_suspects", "Instances that are being probed.", len(machine.suspects))
-        yield Sample("hams_manager_failovers_total", "Failovers that this manager committed.", failovers)
+        yield Sample(
+            "hams_manager_failovers_total", "Failovers that this manager committed.", self._failovers
+        )
         yield Sample(
             "hams_manager_failover_seconds_total",
             "From first suspicion to commit, all of them together.",
-            took_ms / 1000,
+            self._took_ms / 1000,
         )
 
-    def tell(name: str, record: records.FailoverRecord) -> None:
-        nonlocal failovers, took_ms
-        failovers, took_ms = failovers + 1, took_ms + record.took_ms
-        task = asyncio.get_running_loop().create_task(told(node, graph_uid, name, record))
-        telling.add(task)
-        task.add_done_callback(telling.discard)
-
-    def missing() -> str | None:
-        return None if begun else "the manager is starting"
-
-    ended = asyncio.Event()
-
-    def noted(name: str, value: bytes | None, revision: int) -> None:
-        if name in (succession.FOLLOWS, records.RESTORED) and value is not None:
-            machine.from_scratch = False
-        if name == succession.ENDED and value is not None:
-            log.warning("the graph ends; in its place: %s", value.decode(errors="replace") or "nothing")
-            ended.set()
-
-    def perform(effect: Effect) -> None:
+    def _perform(self, effect: Effect) -> None:
         raise AssertionError(f"not an effect of a manager: {effect}")
 
-    node = Node(
-        FailoverLog(machine, tell),
-        instance,
-        MANAGER,
-        graph_uid,
-        coordination,
-        HeapFactory(payload_bytes_max),
-        perform,
-        listen=listen,
-        advertise=advertise,
-        tls=certificates,
-        history=writer_from(os.environ, instance),
-        suspect_after_s=graph.data.recovery.suspect_after_s,
-        noted=noted,
-    )
-    probes = (
-        await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest())
-        if probe_port
-        else None
-    )
-    try:
-        try:
-            await node.start()
-            begun.append(node)
-            await first_of(node, asked, ended)
-        finally:
-            await node.close(leave=True)
-        if ended.is_set():
-            await asked.wait()  # a process that ended would be started again
-    finally:
-        if probes is not None:
-            probes.close()
-    return EXIT_STOPPED if node.stopped.done() else 0
+    def _noted(self, name: str, value: bytes | None, revision: int) -> None:
+        if name in (succession.FOLLOWS, records.RESTORED) and value is not None:
+            self._machine.from_scratch = False
+        if name == succession.ENDED and value is not None:
+            log.warning("the graph ends; in its place: %s", value.decode(errors="replace") or "nothing")
+            self._graph_ended.set()
+
+    def _tell(self, name: str, record: records.FailoverRecord) -> None:
+        """A failover was committed: count it, and write it for people."""
+        self._failovers, self._took_ms = self._failovers + 1, self._took_ms + record.took_ms
+        task = asyncio.get_running_loop().create_task(told(self._node, self._options.graph_uid, name, record))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+
+async def serve(options: Options, asked: asyncio.Event, compiled: bytes | None = None) -> int:
+    """Run one manager until `asked` is set. Returns the exit code. A graph that etcd does not hold yet is
+    `compiled`. One whose successor serves has nothing left to be managed."""
+    if compiled is not None:
+        await bring_spec(options.access, options.graph_uid, compiled)
+    certificates = options.access.certificates()
+    coordination, graph = await open_graph(options.access, options.graph_uid)
+    return await Manager(options, graph, coordination, certificates).run(asked)
 
 
 async def first_of(node: Node, *events: asyncio.Event) -> None:
@@ -166,23 +174,12 @@ def main(arguments: list[str] | None = None) -> int:
         default=None,
         help="file of the compiled graph, for an etcd that does not hold it yet",
     )
-    options = parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
 
     async def work(asked: asyncio.Event) -> int:
-        compiled = None if options.spec is None else options.spec.read_bytes()
-        access = Access(options.etcd, options.tls)
-        return await serve(
-            options.graph,
-            options.instance,
-            access,
-            options.listen,
-            options.advertise,
-            asked,
-            compiled,
-            options.probe_port,
-        )
+        return await serve(Options.of(given), asked, None if given.spec is None else given.spec.read_bytes())
 
-    return run(work, options.log_level)
+    return run(work, given.log_level)
 
 
 if __name__ == "__main__":
