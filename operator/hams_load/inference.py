@@ -107,8 +107,8 @@ def digest(tensors: tuple[InferTensor, ...]) -> str:
 
 
 class InferClient:
-    """Keeps connections to one graph's endpoint: `async with InferClient(url, graph) as client`. `token`: what
-    it bears, if the graph asks for one."""
+    """Keeps connections to one graph's endpoint: `async with InferClient(url, graph) as client`. `token`:
+    what it bears, if the graph asks for one."""
 
     def __init__(self, url: str, graph: str, timeout_s: float, token: str = "") -> None:
         self._proof = {"authorization": f"Bearer {token}"} if token else {}
