@@ -21,6 +21,7 @@ from hams_history.lines import writer_from
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
 from hams_protocol.frontend import FrontendMachine, KeptLogs
+from hams_protocol.frozen import frozen
 from hams_protocol.graph import FRONTEND, Graph, Mode, ReplyTensor
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import ClientForward, Kind, Meta, Token
@@ -47,20 +48,21 @@ from hams_sidecar.inference import (
     TimedOut,
     tensors_digest,
 )
-from hams_sidecar.lives import Ended, listen_at, live
+from hams_sidecar.lives import Sidecar, listen_at
 from hams_sidecar.metrics import Metrics
 from hams_sidecar.payload import TensorPayload, layout
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.succession.predecessor import Predecessor
 from hams_sidecar.succession.successor import Successor, answer_visitor
-from hams_sidecar.succession.takeover import takeover_of, unless
+from hams_sidecar.succession.takeover import Takeover, takeover_of, unless
+from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.node import Node
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.errors import NotSendable
 from hams_wire.peers.payload import TensorInfo
 from hams_wire.peers.visits import Visit
-from hams_wire.probes import answer_probes
-from hams_wire.process import EXIT_STOPPED, Access, Asked, common_arguments, open_graph, run
+from hams_wire.process import Asked, Options, common_arguments, open_graph, run
+from hams_wire.tls import Certificates
 
 NO_META = Meta()
 
@@ -299,148 +301,164 @@ def _tensor(name: str, source: str, payload: TensorPayload) -> Tensor | None:
     )
 
 
-async def serve(
-    graph_uid: str,
-    instance: str,
-    access: Access,
-    listen: str,
-    advertise: str | None,
-    address: Address,
-    asked: Asked,
-    propagation_s: float = limits.propagation_s,
-    probe_port: int | Path = 0,
-    tokens: Path | None = None,
-    drain_s: float = limits.drain_s_max,
-) -> int:
-    """Run one frontend until its core stops it or `asked` is set. Returns the exit code."""
-    certificates = access.certificates()
-    coordination, graph = await open_graph(access, graph_uid)
-    arena = Arena(limits.frontend_arena_bytes_max)
-    port = GraphPort(graph, arena)
-    recorded = "HAMS_HISTORY" in os.environ and bool(os.environ["HAMS_HISTORY"])
-    asked_for = None if tokens is None else Tokens(tokens, access.metrics_digest())
-    metrics = Metrics("frontend")
-    endpoint = Endpoint(port, graph.data, metrics, address, always_digest=recorded, tokens=asked_for)
-    kept: KeptLogs | None = None
-    predecessor = port.predecessor = Predecessor(
-        graph, graph_uid, lambda: port.node, port.submit, access.coordination, certificates
-    )
-    takeover = await takeover_of(coordination, graph_uid, FRONTEND, instance, certificates)
-    successor = port.successor = None if takeover is None else Successor(graph, takeover)
+@frozen
+class ClientOptions:
+    """What only a frontend is told.
 
-    ended = Ended()
-    drained = Drained(graph_uid)
+    `address`: where clients connect. `tokens`: folder of the tokens that open it; None: everybody may ask.
+    `propagation_s`: how long to serve on when asked to end; `drain_s`: how long it may then take to hand over
+    and to be let go.
+    """
 
-    async def host(visit: Visit) -> None:
-        await answer_visitor(visit, port, successor)
+    address: Address
+    tokens: Path | None
+    propagation_s: float
+    drain_s: float
 
-    def noted(name: str, value: bytes | None, revision: int) -> None:
-        predecessor.noted(name, value, revision)
-        ended.noted(name, value)
-        drained.noted(name, value)
-        if successor is not None:
-            successor.noted(name, value)
 
-    async def begin(name: InstanceId, life: int) -> Node:
-        machine = FrontendMachine(graph, name, kept)
+class Frontend(Sidecar):
+    """The process of one frontend: the endpoint outlives the instances behind it."""
+
+    def __init__(
+        self,
+        options: Options,
+        clients: ClientOptions,
+        graph: Graph,
+        coordination: EtcdCoordination,
+        certificates: Certificates | None,
+        takeover: Takeover | None,
+        asked: Asked,
+    ) -> None:
+        super().__init__(options, graph, coordination, certificates, asked)
+        access, uid = options.access, options.graph_uid
+        self._clients = clients
+        self.memory = Arena(limits.frontend_arena_bytes_max)
+        self._port = port = GraphPort(graph, self.memory)
+        self._metrics = Metrics("frontend")
+        tokens = None if clients.tokens is None else Tokens(clients.tokens, access.metrics_digest())
+        self._endpoint = Endpoint(
+            port,
+            graph.data,
+            self._metrics,
+            clients.address,
+            always_digest=bool(os.environ.get("HAMS_HISTORY")),
+            tokens=tokens,
+        )
+        self._predecessor = port.predecessor = Predecessor(
+            graph, uid, lambda: self.node, port.submit, access.coordination, certificates
+        )
+        self._successor = port.successor = None if takeover is None else Successor(graph, takeover)
+        self._drained = Drained(uid)
+        self._kept: KeptLogs | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def answer_probes(self) -> asyncio.Server | None:
+        """See `Sidecar`. Prometheus asks the endpoint itself where probes have a port."""
+        local = isinstance(self.options.probe_port, Path)
+        rendered = (lambda: self._metrics.render()[0]) if local else None
+        return await self.options.answer_probes(self._missing, rendered=rendered)
+
+    async def warm(self) -> bool:
+        """Listen for clients, and wait for the replies of the predecessor. False: it was asked to end
+        first."""
+        await self._endpoint.start()
+        return self._successor is None or await unless(self.asked, self._successor.begin())
+
+    async def close(self) -> None:
+        """See `Sidecar`."""
+        if self._closing is not None:
+            self._closing.cancel()
+        await self._endpoint.stop()
+        await self._predecessor.close()
+
+    # -- lives -----------------------------------------------------------------------------------------------
+
+    async def begin(self, name: InstanceId, life: int) -> Node:
+        """The instance of one life, with the logs that the one before has kept."""
+        options, kept = self.options, self._kept
+        machine = FrontendMachine(self.graph, name, kept)
         return Node(
             machine,
             name,
             FRONTEND,
-            graph_uid,
-            access.coordination() if life else coordination,
-            ArenaFactory(arena),
-            port.perform,
-            listen=listen_at(listen, life),
-            advertise=advertise,
-            tls=certificates,
+            options.graph_uid,
+            options.access.coordination() if life else self.coordination,
+            ArenaFactory(self.memory),
+            self._port.perform,
+            listen=listen_at(options.listen, life),
+            advertise=options.advertise,
+            tls=self.certificates,
             history=writer_from(os.environ, name),
-            suspect_after_s=graph.data.recovery.suspect_after_s,
+            suspect_after_s=self.graph.data.recovery.suspect_after_s,
             keeps=True,
             kept=None if kept is None else kept.former,
-            reply_digest=port.reply_digest,
+            reply_digest=self._port.reply_digest,
             steps=machine.steps,
-            host=host,
-            noted=noted,
-            turned=predecessor.turned,
-            lost=predecessor.lost,
+            host=self._answer,
+            noted=self._noted,
+            turned=self._predecessor.turned,
+            lost=self._predecessor.lost,
         )
 
-    async def start(node: Node) -> None:
-        http = f"http://{endpoint.address.host}:{endpoint.address.http_port}"
-        await node.start(http=http, grpc=f"{endpoint.address.host}:{endpoint.address.grpc_port}")
-        port.node = node
+    async def start(self, node: Node) -> None:
+        """Register it with the endpoint's address, and let requests in."""
+        address = self._endpoint.address
+        http, grpc = f"http://{address.host}:{address.http_port}", f"{address.host}:{address.grpc_port}"
+        await node.start(http=http, grpc=grpc)
+        self.node = self._port.node = node
         node.look()
 
-    def between(node: Node) -> None:
-        nonlocal kept
+    def between(self, node: Node) -> None:
+        """Keep the logs for the next life."""
         assert isinstance(node.machine, FrontendMachine)
-        kept = node.machine.kept_logs()
-        port.pause()
+        self._kept = node.machine.kept_logs()
+        self.node = None
+        self._port.pause()
 
-    closing: asyncio.Task[None] | None = None
-
-    async def leave(node: Node, within_s: float) -> None:
+    async def leave(self, node: Node, within_s: float) -> None:
         """Clients first: what they wait for is answered by this life, or by the one after it. Of a deleted
         graph, those of all frontends."""
-        nonlocal closing
         by = node.now() + within_s
-        if closing is None:
-            closing = asyncio.create_task(endpoint.drain(propagation_s=propagation_s))
+        if self._closing is None:
+            draining = self._endpoint.drain(propagation_s=self._clients.propagation_s)
+            self._closing = asyncio.create_task(draining)
+        closing, at_once = self._closing, self.asked.at_once
         first: set[asyncio.Future[Any]] = {closing, node.stopped}
         await asyncio.wait(first, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-        if predecessor.is_over:  # nobody takes anything over
+        if self._predecessor.is_over:  # nobody takes anything over
             await asyncio.wait({closing}, timeout=max(by - node.now(), 0.0))
             return
-        if not asked.at_once.is_set() and not ended.is_set():
+        if self.hands_over():
             node.feed(Drain())
-        await node.until_stopped(asked.at_once, ended, timeout_s=max(by - node.now(), 0.0))
-        if ended.deleted and closing.done() and not asked.at_once.is_set() and not node.stopped.done():
-            await drained.until_all(node, asked.at_once, timeout_s=max(by - node.now(), 0.0))
+        await node.until_stopped(at_once, self.ended, timeout_s=max(by - node.now(), 0.0))
+        if self.ended.deleted and closing.done() and not at_once.is_set() and not node.stopped.done():
+            await self._drained.until_all(node, at_once, timeout_s=max(by - node.now(), 0.0))
 
-    def missing() -> str | None:
-        if successor is not None and not successor.open.is_set():
+    # -- what etcd and others see of it ----------------------------------------------------------------------
+
+    def _missing(self) -> str | None:
+        if self._successor is not None and not self._successor.open.is_set():
             return "the shape before this one serves"
-        return "shutting down" if asked.is_set() else why_not_ready(port.node)
+        return "shutting down" if self.asked.is_set() else why_not_ready(self.node)
 
-    node: Node | None = None
-    probes = (
-        await answer_probes(
-            probe_port,
-            missing,
-            token=access.probe_token(),
-            metrics_digest=access.metrics_digest(),
-            rendered=(lambda: metrics.render()[0]) if isinstance(probe_port, Path) else None,
-        )
-        if probe_port
-        else None
-    )
-    try:
-        await endpoint.start()
-        if successor is not None and not await unless(asked, successor.begin()):
-            return 0
-        node = await live(
-            instance,
-            begin,
-            start,
-            between,
-            asked,
-            leave,
-            propagation_s + endpoint_limits.drain_s_max + drain_s,
-        )
-    finally:
-        if probes is not None:
-            probes.close()
-        if closing is not None:
-            closing.cancel()
-        await endpoint.stop()
-        await predecessor.close()
-        if node is not None:
-            await node.close(leave=True)
-        else:
-            await coordination.close()
-        arena.close()
-    return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
+    def _noted(self, name: str, value: bytes | None, revision: int) -> None:
+        self._predecessor.noted(name, value, revision)
+        self.ended.noted(name, value)
+        self._drained.noted(name, value)
+        if self._successor is not None:
+            self._successor.noted(name, value)
+
+    async def _answer(self, visit: Visit) -> None:
+        await answer_visitor(visit, self._port, self._successor)
+
+
+async def serve(options: Options, clients: ClientOptions, asked: Asked) -> int:
+    """Run one frontend until its core stops it or `asked` is set. Returns the exit code."""
+    certificates = options.access.certificates()
+    coordination, graph = await open_graph(options.access, options.graph_uid)
+    takeover = await takeover_of(coordination, options.graph_uid, FRONTEND, options.instance, certificates)
+    frontend = Frontend(options, clients, graph, coordination, certificates, takeover, asked)
+    return await frontend.run(clients.propagation_s + endpoint_limits.drain_s_max + clients.drain_s)
 
 
 def why_not_ready(node: Node | None) -> str | None:
@@ -490,25 +508,14 @@ def main(arguments: list[str] | None = None) -> int:
         default=limits.drain_s_max,
         help="how long it may then take to hand over and to be let go",
     )
-    options = parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    address = Address(given.host, given.http_port, given.grpc_port)
+    clients = ClientOptions(address, given.tokens, given.propagation_s, given.drain_s)
 
     async def work(asked: Asked) -> int:
-        address = Address(options.host, options.http_port, options.grpc_port)
-        return await serve(
-            options.graph,
-            options.instance,
-            Access(options.etcd, options.tls),
-            options.listen,
-            options.advertise,
-            address,
-            asked,
-            options.propagation_s,
-            options.probe_port,
-            options.tokens,
-            options.drain_s,
-        )
+        return await serve(Options.of(given), clients, asked)
 
-    return run(work, options.log_level)
+    return run(work, given.log_level)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,18 @@ own peers and its own history; model, memory and endpoint outlive them.
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
 
+from hams_protocol.graph import Graph
 from hams_protocol.ids import InstanceId
 from hams_sidecar import limits
+from hams_sidecar.arena import Arena
 from hams_wire import succession
+from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.node import Node
-from hams_wire.process import Asked
+from hams_wire.process import EXIT_STOPPED, Asked, Options, Stage
+from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.process")
 
@@ -34,8 +38,102 @@ class Ended(asyncio.Event):
             self.set()
 
 
-Begin = Callable[[InstanceId, int], Awaitable[Node]]
-"""Makes the instance of one life: its id, and which life it is, from 0."""
+_NEXT = {
+    Stage.STARTING: (Stage.WARMING, Stage.SERVING, Stage.ENDED),
+    Stage.WARMING: (Stage.SERVING, Stage.ENDED),
+    Stage.SERVING: (Stage.LEAVING, Stage.STARTING, Stage.ENDED),
+    Stage.LEAVING: (Stage.STARTING, Stage.ENDED),
+}
+"""Which stages may follow a stage of a sidecar."""
+
+
+class Sidecar(ABC):
+    """A process that runs one instance after another, with what outlives them.
+
+        starting -> warming -> serving -> leaving -> ended
+                                ^   |        |
+                                |   v        |
+                              starting <-----+
+
+    It starts again between a life that is over and the one in which that goes on. `node`: the registered
+    instance; None before the first one and between two. `memory`: the arena, which nothing uses any more when
+    it is closed at the end.
+    """
+
+    memory: Arena
+
+    def __init__(
+        self,
+        options: Options,
+        graph: Graph,
+        coordination: EtcdCoordination,
+        certificates: Certificates | None,
+        asked: Asked,
+    ) -> None:
+        self.stage = Stage.STARTING
+        self.node: Node | None = None
+        self.options = options
+        self.graph = graph
+        self.coordination = coordination
+        self.certificates = certificates
+        self.asked = asked
+        self.ended = Ended()
+
+    async def run(self, leave_s: float) -> int:
+        """Run until the core says Stop for good, or the process has left, for which it has `leave_s`. Returns
+        the exit code."""
+        node: Node | None = None
+        probes = await self.answer_probes()
+        try:
+            self.enter(Stage.WARMING)
+            if not await self.warm():
+                return 0
+            node = await live(self.options.instance, self, self.asked, leave_s)
+        finally:
+            self.enter(Stage.ENDED)
+            if probes is not None:
+                probes.close()
+            await self.close()
+            await (self.coordination.close() if node is None else node.close(leave=True))
+            self.memory.close()
+        return EXIT_STOPPED if node.stopped.done() and not self.asked.is_set() else 0
+
+    def hands_over(self) -> bool:
+        """Whether somebody may take over what this process has: its graph goes on."""
+        return not self.asked.at_once.is_set() and not self.ended.is_set()
+
+    def enter(self, stage: Stage) -> None:
+        """The process has come so far."""
+        assert stage in _NEXT[self.stage], f"{stage} after {self.stage}"
+        self.stage = stage
+
+    @abstractmethod
+    async def answer_probes(self) -> asyncio.Server | None:
+        """Listen for probes. Raises OSError and WireError."""
+
+    @abstractmethod
+    async def warm(self) -> bool:
+        """Wait for what the first instance begins with. False: the process was asked to end first."""
+
+    @abstractmethod
+    async def begin(self, name: InstanceId, life: int) -> Node:
+        """Make the instance of one life: its id, and which life it is, from 0."""
+
+    @abstractmethod
+    async def start(self, node: Node) -> None:
+        """Register an instance. Raises CoordinationError and OSError."""
+
+    @abstractmethod
+    def between(self, node: Node) -> None:
+        """Keep what the next life goes on with: this one is over."""
+
+    @abstractmethod
+    async def leave(self, node: Node, within_s: float) -> None:
+        """Ask the instance to hand over, and wait until it has stopped, for so many seconds at most."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close what this process has besides its instance, which is closed after it."""
 
 
 def fresh_id(first: InstanceId) -> InstanceId:
@@ -49,41 +147,33 @@ def listen_at(listen: str, life: int) -> str:
     return f"{listen}.{life}" if life and listen.startswith("unix:") else listen
 
 
-async def live(
-    first: InstanceId,
-    begin: Begin,
-    start: Callable[[Node], Awaitable[None]],
-    between: Callable[[Node], None],
-    asked: Asked,
-    leave: Callable[[Node, float], Awaitable[None]],
-    leave_s: float,
-) -> Node:
+async def live(first: InstanceId, process: Sidecar, asked: Asked, leave_s: float) -> Node:
     """Run one life after another until one ends for good, or has left when `asked` is set; the last node,
     still open.
 
-    `leave` asks a node to hand over, and waits until it has stopped, for so many seconds at most: `leave_s`
-    for all lives together. `between` is told of each life that is over and goes on in another. The first
-    start may fail (CoordinationError, OSError); a later one waits for etcd, for its state may be the last one
-    there is.
+    `leave_s` is for all lives together. The first start may fail (CoordinationError, OSError); a later one
+    waits for etcd, for its state may be the last one there is.
     """
     life = 0
-    node = await begin(first, life)
-    await _start(node, start)
+    node = await process.begin(first, life)
+    await _start(process, node)
     leaves_by: float | None = None
     while True:
         await node.until_stopped(asked)
         if asked.is_set() and not node.stopped.done():
             leaves_by = node.now() + leave_s if leaves_by is None else leaves_by
-            await leave(node, max(leaves_by - node.now(), 0.0))
+            process.enter(Stage.LEAVING)
+            await process.leave(node, max(leaves_by - node.now(), 0.0))
         if asked.at_once.is_set() or not node.stopped.done() or node.stopped.result().keep is None:
             return node
-        between(node)
+        process.enter(Stage.STARTING)
+        process.between(node)
         await node.close(leave=True)
         while True:
             life += 1
-            node = await begin(fresh_id(first), life)
+            node = await process.begin(fresh_id(first), life)
             try:
-                await _start(node, start)
+                await _start(process, node)
                 break
             except CoordinationError as error:
                 if asked.is_set() and leaves_by is None:
@@ -95,9 +185,10 @@ async def live(
         log.warning("%s goes on as %s", first, node.instance)
 
 
-async def _start(node: Node, start: Callable[[Node], Awaitable[None]]) -> None:
+async def _start(process: Sidecar, node: Node) -> None:
     try:
-        await start(node)
+        await process.start(node)
     except BaseException:
         await node.close(leave=False)
         raise
+    process.enter(Stage.SERVING)

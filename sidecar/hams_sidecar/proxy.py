@@ -16,7 +16,8 @@ from typing import get_args
 from hams_history.lines import writer_from
 from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
 from hams_protocol.events import CheckpointRead, Drain, ModelDied, ModelReady
-from hams_protocol.graph import FRONTEND
+from hams_protocol.frozen import frozen
+from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.messages import StateCopy
 from hams_protocol.stateful import StatefulMachine
@@ -25,209 +26,246 @@ from hams_protocol.stateless import StatelessMachine
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.checkpoints import CheckpointWriter
-from hams_sidecar.lives import Ended, listen_at, live
+from hams_sidecar.lives import Sidecar, listen_at
 from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.proxy_metrics import Work, samples
-from hams_sidecar.succession.takeover import answer_state, takeover_of, unless
+from hams_sidecar.succession.takeover import Takeover, answer_state, takeover_of, unless
 from hams_sidecar.warming import Warming
 from hams_wire import records, succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
 from hams_wire.exposition import Sample
 from hams_wire.node import Node
-from hams_wire.probes import answer_probes
-from hams_wire.process import EXIT_STOPPED, Access, Asked, common_arguments, open_graph, run
+from hams_wire.peers.visits import Visit
+from hams_wire.process import Asked, Options, common_arguments, open_graph, run
+from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.proxy")
 
 MODEL_EFFECTS = frozenset(get_args(ModelEffect))
 
 
-async def serve(
-    graph_uid: str,
-    operator: str,
-    instance: str,
-    access: Access,
-    listen: str,
-    advertise: str | None,
-    socket: Path,
-    arena: Path,
-    asked: Asked,
-    restore: bool = False,
-    drain_s: float = limits.drain_s_max,
-    probe_port: int | Path = 0,
-) -> int:
-    """Run one proxy until its core stops it or `asked` is set. Returns the exit code."""
-    certificates = access.certificates()
-    coordination, graph = await open_graph(access, graph_uid)
-    if operator not in graph.operators:
-        raise ValueError(
-            f'graph {graph_uid} has no operator "{operator}"; it has {", ".join(graph.operators)}'
+@frozen
+class ModelOptions:
+    """What only a proxy is told.
+
+    `socket`: where its model connects. `arena`: file of the memory that both share. `restore`: if the
+    operator's set never had a primary, begin from its newest checkpoint. `drain_s`: how long it may take to
+    hand over when asked to end.
+    """
+
+    operator: str
+    socket: Path
+    arena: Path
+    restore: bool
+    drain_s: float
+
+
+class Proxy(Sidecar):
+    """The process of one operator instance: model, memory and checkpoints outlive what it runs."""
+
+    def __init__(
+        self,
+        options: Options,
+        model: ModelOptions,
+        graph: Graph,
+        coordination: EtcdCoordination,
+        certificates: Certificates | None,
+        takeover: Takeover | None,
+        asked: Asked,
+    ) -> None:
+        super().__init__(options, graph, coordination, certificates, asked)
+        self._model = model
+        self._takeover = takeover
+        self.memory = Arena(
+            arena_bytes(model.arena), path=model.arena, reserve_nbytes=limits.arena_reserve_bytes
         )
-    memory = Arena(arena_bytes(arena), path=arena, reserve_nbytes=limits.arena_reserve_bytes)
-    nodes: list[Node] = []
+        self._factory = ArenaFactory(self.memory)
+        self._work = Work()
+        self._link = ModelLink(graph, model.operator, self.memory, self.memory, self._emit)
+        self._writer = CheckpointWriter(graph, model.operator, self.memory, options.instance)
+        self._warming = Warming(coordination, options.graph_uid, model.operator, options.instance)
+        self._ready: asyncio.Future[ModelReady] = asyncio.get_running_loop().create_future()
+        self._unheard: list[ModelEvent] = []
+        """What the model has said while there was no instance to hear it."""
+        self._restored: StateCopy | None = None
+        self._kept: KeptState | None = None
+        telling = tell_version(lambda: self.node, options.graph_uid, model.operator)
+        self._tasks = [asyncio.create_task(telling)]
 
-    def missing() -> str | None:
-        return "the instance is starting" if not nodes else why_not_ready(nodes[-1])
+    async def close(self) -> None:
+        """See `Sidecar`."""
+        for task in self._tasks:
+            task.cancel()
+        await self._warming.over()
+        await self._link.close()
+        await self._writer.close()
 
-    work = Work()
+    # -- warming ---------------------------------------------------------------------------------------------
 
-    def metrics() -> Iterable[Sample]:
-        return samples(nodes[-1], memory, work) if nodes else ()
+    async def warm(self) -> bool:
+        """Wait for the predecessor's state, or for a loaded model. False: it was asked to end first."""
+        if self._model.restore and await self._never_begun():
+            self._restored = await self._writer.newest()
+        await self._link.listen(self._model.socket)
+        takeover = self._takeover
+        if (
+            takeover is not None
+            and await self._never_begun()
+            and not await unless(self.asked, self._inherit(takeover))
+        ):
+            return False
+        if self.graph.operators[self._model.operator].stateful:
+            return True
+        return await unless(self.asked, self._warming.until_loaded())
 
-    unheard: list[ModelEvent] = []
-    ready: asyncio.Future[ModelReady] = asyncio.get_running_loop().create_future()
-    warming = Warming(coordination, graph_uid, operator, instance)
-    factory = ArenaFactory(memory)
+    async def _inherit(self, takeover: Takeover) -> None:
+        self._restored = await takeover.state(self._factory, (await self._ready).layout)
 
-    def emit(event: ModelEvent) -> None:
-        warming.heard(event)
-        if isinstance(event, ModelReady) and not ready.done():
-            ready.set_result(event)
-        if nodes:
-            nodes[-1].feed(event)
-        elif isinstance(event, ModelDied):  # to a life that begins later it has never lived
-            unheard.clear()
-        else:
-            unheard.append(event)
+    async def _never_begun(self) -> bool:
+        """Whether the operator's set has never had a primary in this run. Raises CoordinationError."""
+        entry = await self.coordination.get(records.topology_key(self.options.graph_uid))
+        return entry is None or records.decode_topology(entry.value).find(self._model.operator).epoch == 0
 
-    link = ModelLink(graph, operator, memory, memory, emit)
+    # -- lives -----------------------------------------------------------------------------------------------
 
-    def perform(effect: Effect) -> None:
-        if isinstance(effect, WriteCheckpoint):
-            writer.write(effect)
-            return
-        if isinstance(effect, ReadCheckpoint):
-            writer.read(lambda copy: nodes[-1].feed(CheckpointRead(copy)) if nodes else None)
-            return
-        assert type(effect) in MODEL_EFFECTS, f"not an effect of an operator: {effect}"
-        if isinstance(effect, StartBatch):
-            work.batches += 1
-            work.units += len(effect.units)
-        link.perform(effect)  # type: ignore[arg-type]
-
-    def turned() -> None:
-        """Of a graph that follows another one: say that the model holds the state."""
-        assert takeover is not None
-        loaded = takeover.loaded(nodes[-1]) if nodes else None
-        if loaded is not None:
-            telling_loaded.append(asyncio.get_running_loop().create_task(tell_until_told(nodes[-1], *loaded)))
-
-    restored: StateCopy | None = None
-
-    ended = Ended()
-
-    def noted(name: str, value: bytes | None, revision: int) -> None:
-        ended.noted(name, value)
-
-    async def inherit() -> None:
-        nonlocal restored
-        assert takeover is not None
-        restored = await takeover.state(factory, (await ready).layout)
-
-    kept: KeptState | None = None
-    telling_loaded: list[asyncio.Task[None]] = []
-    takeover = await takeover_of(coordination, graph_uid, operator, instance, certificates)
-    if takeover is not None and (operator not in takeover.follows.kept or takeover.follows.done):
-        takeover = None
-    writer = CheckpointWriter(graph, operator, memory, instance)
-
-    async def begin(name: InstanceId, life: int) -> Node:
-        nonlocal restored
+    async def begin(self, name: InstanceId, life: int) -> Node:
+        """The instance of one life, with the state that the one before has kept."""
+        options, operator, kept = self.options, self._model.operator, self._kept
         machine: StatefulMachine | StatelessMachine
-        if graph.operators[operator].stateful:
-            machine = StatefulMachine(graph, operator, name, kept, restored)
-            restored = None  # for the first life, and its memory is that one's from now on
+        if self.graph.operators[operator].stateful:
+            machine = StatefulMachine(self.graph, operator, name, kept, self._restored)
+            self._restored = None  # for the first life, and its memory is that one's from now on
         else:
-            machine = StatelessMachine(graph, operator, name)
+            machine = StatelessMachine(self.graph, operator, name)
         return Node(
             machine,
             name,
             operator,
-            graph_uid,
-            access.coordination() if life else coordination,
-            factory,
-            perform,
-            listen=listen_at(listen, life),
-            advertise=advertise,
-            tls=certificates,
+            options.graph_uid,
+            options.access.coordination() if life else self.coordination,
+            self._factory,
+            self._perform,
+            listen=listen_at(options.listen, life),
+            advertise=options.advertise,
+            tls=self.certificates,
             history=writer_from(os.environ, name),
-            suspect_after_s=graph.data.recovery.suspect_after_s,
+            suspect_after_s=self.graph.data.recovery.suspect_after_s,
             keeps=True,
             kept=None if kept is None else kept.former,
-            host=lambda visit: answer_state(visit, lambda: nodes[-1] if nodes else None, factory),
-            noted=noted,
-            turned=None if takeover is None else turned,
+            host=self._answer,
+            noted=self._noted,
+            turned=None if self._takeover is None else self._turned,
         )
 
-    async def start(node: Node) -> None:
+    async def start(self, node: Node) -> None:
+        """Register it, and tell it what the model has said meanwhile."""
         await node.start()
-        nodes.append(node)
-        for event in unheard:
+        self.node = node
+        for event in self._unheard:
             node.feed(event)
-        unheard.clear()
-        await warming.over()
+        self._unheard.clear()
+        await self._warming.over()
 
-    def between(node: Node) -> None:
+    def between(self, node: Node) -> None:
         """The model of the life before is in the middle of something: a fresh one tells the next life that it
         is ready."""
-        nonlocal kept
         assert isinstance(node.machine, StatefulMachine), "only these keep a state"
-        kept = node.machine.kept_state()
-        nodes.clear()
-        link.perform(RestartModel("its instance goes on under a fresh id"))
+        self._kept = node.machine.kept_state()
+        self.node = None
+        self._link.perform(RestartModel("its instance goes on under a fresh id"))
 
-    async def leave(node: Node, within_s: float) -> None:
+    async def leave(self, node: Node, within_s: float) -> None:
         """Hand over, unless nobody takes anything over: then frontends first, as clients wait for them."""
         by = node.now() + within_s
-        if not asked.at_once.is_set() and not ended.is_set():
+        if self.hands_over():
+            key = succession.key(self.options.graph_uid, succession.ENDED)
             with contextlib.suppress(CoordinationError):  # without etcd nothing is handed over either
-                ended.noted(succession.ENDED, await node.read(succession.key(graph_uid, succession.ENDED)))
-        if not asked.at_once.is_set() and not ended.is_set():
+                self.ended.noted(succession.ENDED, await node.read(key))
+        if self.hands_over():
             node.feed(Drain())
-            await node.until_stopped(asked.at_once, ended, timeout_s=within_s)
-        if ended.deleted:
+            await node.until_stopped(self.asked.at_once, self.ended, timeout_s=within_s)
+        if self.ended.deleted:
             await node.until(
                 lambda: all(member.of != FRONTEND for member in node.members.values()),
-                asked.at_once,
+                self.asked.at_once,
                 timeout_s=by - node.now(),
             )
 
-    node: Node | None = None
-    telling = asyncio.create_task(tell_version(lambda: nodes[-1] if nodes else None, graph_uid, operator))
-    probes = (
-        await answer_probes(probe_port, missing, metrics, access.probe_token(), access.metrics_digest())
-        if probe_port
-        else None
-    )
-    if restore and await never_begun(coordination, graph_uid, operator):
-        restored = await writer.newest()
-    try:
-        await link.listen(socket)
-        if (
-            takeover is not None
-            and await never_begun(coordination, graph_uid, operator)
-            and not await unless(asked, inherit())
-        ):
-            return 0
-        if not graph.operators[operator].stateful and not await unless(asked, warming.until_loaded()):
-            return 0
-        node = await live(instance, begin, start, between, asked, leave, drain_s)
-    finally:
-        for task in (telling, *telling_loaded):
-            task.cancel()
-        if probes is not None:
-            probes.close()
-        await warming.over()
-        await link.close()
-        await writer.close()
-        if node is not None:
-            await node.close(leave=True)
+    # -- between the model and the core ----------------------------------------------------------------------
+
+    def _emit(self, event: ModelEvent) -> None:
+        """What the model has done, for the instance. A model that dies between two lives has never lived for
+        the later one."""
+        self._warming.heard(event)
+        if isinstance(event, ModelReady) and not self._ready.done():
+            self._ready.set_result(event)
+        if self.node is not None:
+            self.node.feed(event)
+        elif isinstance(event, ModelDied):
+            self._unheard.clear()
         else:
-            await coordination.close()
-        memory.close()
-    return EXIT_STOPPED if node.stopped.done() and not asked.is_set() else 0
+            self._unheard.append(event)
+
+    def _perform(self, effect: Effect) -> None:
+        """Effects that only an operator has: checkpoints, and what its model is to do."""
+        if isinstance(effect, WriteCheckpoint):
+            self._writer.write(effect)
+            return
+        if isinstance(effect, ReadCheckpoint):
+            self._writer.read(self._checkpoint_read)
+            return
+        assert type(effect) in MODEL_EFFECTS, f"not an effect of an operator: {effect}"
+        if isinstance(effect, StartBatch):
+            self._work.batches += 1
+            self._work.units += len(effect.units)
+        self._link.perform(effect)  # type: ignore[arg-type]
+
+    def _checkpoint_read(self, copy: StateCopy | None) -> None:
+        if self.node is not None:
+            self.node.feed(CheckpointRead(copy))
+
+    # -- what etcd and others see of it ----------------------------------------------------------------------
+
+    async def answer_probes(self) -> asyncio.Server | None:
+        """See `Sidecar`."""
+        return await self.options.answer_probes(self._missing, self._metrics)
+
+    def _missing(self) -> str | None:
+        return "the instance is starting" if self.node is None else why_not_ready(self.node)
+
+    def _metrics(self) -> Iterable[Sample]:
+        return () if self.node is None else samples(self.node, self.memory, self._work)
+
+    def _noted(self, name: str, value: bytes | None, revision: int) -> None:
+        self.ended.noted(name, value)
+
+    def _turned(self) -> None:
+        """Of a graph that follows another one: say that the model holds the state."""
+        assert self._takeover is not None
+        loaded = None if self.node is None else self._takeover.loaded(self.node)
+        if self.node is not None and loaded is not None:
+            telling = tell_until_told(self.node, *loaded)
+            self._tasks.append(asyncio.get_running_loop().create_task(telling))
+
+    async def _answer(self, visit: Visit) -> None:
+        await answer_state(visit, lambda: self.node, self._factory)
+
+
+async def serve(options: Options, model: ModelOptions, asked: Asked) -> int:
+    """Run one proxy until its core stops it or `asked` is set. Returns the exit code."""
+    certificates = options.access.certificates()
+    coordination, graph = await open_graph(options.access, options.graph_uid)
+    operator = model.operator
+    if operator not in graph.operators:
+        raise ValueError(
+            f'graph {options.graph_uid} has no operator "{operator}"; it has {", ".join(graph.operators)}'
+        )
+    takeover = await takeover_of(coordination, options.graph_uid, operator, options.instance, certificates)
+    if takeover is not None and (operator not in takeover.follows.kept or takeover.follows.done):
+        takeover = None
+    return await Proxy(options, model, graph, coordination, certificates, takeover, asked).run(model.drain_s)
 
 
 async def tell_version(
@@ -263,12 +301,6 @@ async def tell_until_told(node: Node, key: str, value: bytes) -> None:
         except CoordinationError as error:
             log.info("that the state is loaded is told later: %s", error)
             await asyncio.sleep(limits.visit_pause_s)
-
-
-async def never_begun(coordination: EtcdCoordination, graph_uid: str, operator: str) -> bool:
-    """Whether the operator's set has never had a primary in this run. Raises CoordinationError."""
-    entry = await coordination.get(records.topology_key(graph_uid))
-    return entry is None or records.decode_topology(entry.value).find(operator).epoch == 0
 
 
 def arena_bytes(path: Path) -> int:
@@ -310,27 +342,15 @@ def main(arguments: list[str] | None = None) -> int:
         default=None,
         help="where this process writes its id, for who shall tell it to leave",
     )
-    options = parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    model = ModelOptions(given.operator, given.socket, given.arena, given.restore, given.drain_s)
 
     async def work(asked: Asked) -> int:
-        if options.pid_file is not None:
-            options.pid_file.write_text(str(os.getpid()))
-        return await serve(
-            options.graph,
-            options.operator,
-            options.instance,
-            Access(options.etcd, options.tls),
-            options.listen,
-            options.advertise,
-            options.socket,
-            options.arena,
-            asked,
-            options.restore,
-            options.drain_s,
-            options.probe_port,
-        )
+        if given.pid_file is not None:
+            given.pid_file.write_text(str(os.getpid()))
+        return await serve(Options.of(given), model, asked)
 
-    return run(work, options.log_level)
+    return run(work, given.log_level)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 from hams_protocol.effects import Stop
 from hams_sidecar.lives import live
 from hams_wire.errors import CoordinationError
-from hams_wire.process import Asked
+from hams_wire.process import Asked, Stage
 
 
 class OneLife:
@@ -38,6 +38,8 @@ class Process:
         self.lives: list[OneLife] = []
         self.left: list[OneLife] = []
         self.asked = Asked()
+        self.stages: list[Stage] = []
+        self.enter = self.stages.append
         self.began = asyncio.Event()
         self.leaving = asyncio.Event()
 
@@ -49,13 +51,16 @@ class Process:
     async def start(self, node: OneLife) -> None:
         assert node is self.lives[-1]
 
+    def between(self, node: OneLife) -> None:
+        assert node is self.lives[-1]
+
     async def leave(self, node: OneLife, within_s: float) -> None:
         self.left.append(node)
         self.leaving.set()
         await node.until_stopped(self.asked.at_once, timeout_s=within_s)
 
     def run(self, leave_s: float = 60.0) -> asyncio.Task[OneLife]:
-        lives = live("a", self.begin, self.start, lambda node: None, self.asked, self.leave, leave_s)  # type: ignore[arg-type]
+        lives = live("a", self, self.asked, leave_s)  # type: ignore[arg-type]
         return asyncio.ensure_future(lives)  # type: ignore[arg-type]
 
     async def next_life(self) -> OneLife:
@@ -79,6 +84,7 @@ async def test_who_keeps_a_state_goes_on_under_a_fresh_id() -> None:
     assert second.instance.startswith("a-")
     second.stopped.set_result(Stop("deposed"))
     assert await task is second
+    assert process.stages == [Stage.SERVING, Stage.STARTING, Stage.SERVING]
 
 
 async def test_who_is_to_end_and_is_revoked_with_a_state_leaves_once_more() -> None:
