@@ -17,14 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hams_history.lines import writer_from
 from hams_protocol.effects import Answer, Effect, NoteReply, NotServed, Replied
 from hams_protocol.events import ClientGone, ClientRequest, Drain
 from hams_protocol.frontend import FrontendMachine, KeptLogs
 from hams_protocol.frozen import frozen
 from hams_protocol.graph import FRONTEND, Graph, Mode, ReplyTensor
 from hams_protocol.ids import InstanceId
-from hams_protocol.messages import ClientForward, Kind, Meta, Token
+from hams_protocol.messages import ClientForward, Kind, Message, Meta, Token
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena, ArenaFull, ArenaTooSmall, Buffer
 from hams_sidecar.blocks import round_up
@@ -48,7 +47,7 @@ from hams_sidecar.inference import (
     TimedOut,
     tensors_digest,
 )
-from hams_sidecar.lives import Sidecar, listen_at
+from hams_sidecar.lives import Sidecar
 from hams_sidecar.metrics import Metrics
 from hams_sidecar.payload import TensorPayload, layout
 from hams_sidecar.payloads import ArenaFactory
@@ -375,30 +374,9 @@ class Frontend(Sidecar):
 
     async def begin(self, name: InstanceId, life: int) -> Node:
         """The instance of one life, with the logs that the one before has kept."""
-        options, kept = self.options, self._kept
-        machine = FrontendMachine(self.graph, name, kept)
-        return Node(
-            machine,
-            name,
-            FRONTEND,
-            options.graph_uid,
-            options.access.coordination() if life else self.coordination,
-            ArenaFactory(self.memory),
-            self._port.perform,
-            listen=listen_at(options.listen, life),
-            advertise=options.advertise,
-            tls=self.certificates,
-            history=writer_from(os.environ, name),
-            suspect_after_s=self.graph.data.recovery.suspect_after_s,
-            keeps=True,
-            kept=None if kept is None else kept.former,
-            reply_digest=self._port.reply_digest,
-            steps=machine.steps,
-            host=self._answer,
-            noted=self._noted,
-            turned=self._predecessor.turned,
-            lost=self._predecessor.lost,
-        )
+        machine = FrontendMachine(self.graph, name, self._kept)
+        former = None if self._kept is None else self._kept.former
+        return self.instance(machine, name, FRONTEND, ArenaFactory(self.memory), life, former)
 
     async def start(self, node: Node) -> None:
         """Register it with the endpoint's address, and let requests in."""
@@ -441,14 +419,32 @@ class Frontend(Sidecar):
             return "the shape before this one serves"
         return "shutting down" if self.asked.is_set() else why_not_ready(self.node)
 
-    def _noted(self, name: str, value: bytes | None, revision: int) -> None:
+    def perform(self, effect: Effect) -> None:
+        """See `Owner`."""
+        self._port.perform(effect)
+
+    def reply_digest(self, note: NoteReply) -> str | None:
+        """See `Owner`."""
+        return self._port.reply_digest(note)
+
+    def turned(self) -> None:
+        """See `Owner`."""
+        self._predecessor.turned()
+
+    def lost(self, message: Message) -> bool:
+        """See `Owner`."""
+        return self._predecessor.lost(message)
+
+    def noted(self, name: str, value: bytes | None, revision: int) -> None:
+        """See `Owner`."""
         self._predecessor.noted(name, value, revision)
-        self.ended.noted(name, value)
+        super().noted(name, value, revision)
         self._drained.noted(name, value)
         if self._successor is not None:
             self._successor.noted(name, value)
 
-    async def _answer(self, visit: Visit) -> None:
+    async def answer(self, visit: Visit) -> None:
+        """See `Owner`."""
         await answer_visitor(visit, self._port, self._successor)
 
 

@@ -19,7 +19,8 @@ from hams_sidecar.arena import Arena
 from hams_wire import succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
-from hams_wire.node import Node
+from hams_wire.node import Machine, Node, Owner, Settings
+from hams_wire.peers.payload import PayloadFactory
 from hams_wire.process import EXIT_STOPPED, Asked, Options, Stage
 from hams_wire.tls import Certificates
 
@@ -47,7 +48,7 @@ _NEXT = {
 """Which stages may follow a stage of a sidecar."""
 
 
-class Sidecar(ABC):
+class Sidecar(Owner, ABC):
     """A process that runs one instance after another, with what outlives them.
 
         starting -> warming -> serving -> leaving -> ended
@@ -101,6 +102,26 @@ class Sidecar(ABC):
     def hands_over(self) -> bool:
         """Whether somebody may take over what this process has: its graph goes on."""
         return not self.asked.at_once.is_set() and not self.ended.is_set()
+
+    def noted(self, name: str, value: bytes | None, revision: int) -> None:
+        """See `Owner`."""
+        self.ended.noted(name, value)
+
+    def instance(
+        self,
+        machine: Machine,
+        name: InstanceId,
+        of: str,
+        factory: PayloadFactory,
+        life: int,
+        former: InstanceId | None,
+    ) -> Node:
+        """The instance of one life around its machine."""
+        options = self.options
+        listen = listen_at(options.listen, life)
+        settings = Settings(options.graph_uid, listen, options.advertise, self.certificates, True, former)
+        coordination = options.access.coordination() if life else self.coordination
+        return Node(machine, name, of, coordination, factory, self, settings)
 
     def enter(self, stage: Stage) -> None:
         """The process has come so far."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import get_args
 
-from hams_history.lines import writer_from
 from hams_protocol.effects import Effect, ReadCheckpoint, RestartModel, StartBatch, WriteCheckpoint
 from hams_protocol.events import CheckpointRead, Drain, ModelDied, ModelReady
 from hams_protocol.frozen import frozen
@@ -26,7 +25,7 @@ from hams_protocol.stateless import StatelessMachine
 from hams_sidecar import limits
 from hams_sidecar.arena import Arena
 from hams_sidecar.checkpoints import CheckpointWriter
-from hams_sidecar.lives import Sidecar, listen_at
+from hams_sidecar.lives import Sidecar
 from hams_sidecar.model.link import ModelEffect, ModelEvent, ModelLink
 from hams_sidecar.payloads import ArenaFactory
 from hams_sidecar.proxy_metrics import Work, samples
@@ -132,32 +131,15 @@ class Proxy(Sidecar):
 
     async def begin(self, name: InstanceId, life: int) -> Node:
         """The instance of one life, with the state that the one before has kept."""
-        options, operator, kept = self.options, self._model.operator, self._kept
+        operator, kept = self._model.operator, self._kept
         machine: StatefulMachine | StatelessMachine
         if self.graph.operators[operator].stateful:
             machine = StatefulMachine(self.graph, operator, name, kept, self._restored)
             self._restored = None  # for the first life, and its memory is that one's from now on
         else:
             machine = StatelessMachine(self.graph, operator, name)
-        return Node(
-            machine,
-            name,
-            operator,
-            options.graph_uid,
-            options.access.coordination() if life else self.coordination,
-            self._factory,
-            self._perform,
-            listen=listen_at(options.listen, life),
-            advertise=options.advertise,
-            tls=self.certificates,
-            history=writer_from(os.environ, name),
-            suspect_after_s=self.graph.data.recovery.suspect_after_s,
-            keeps=True,
-            kept=None if kept is None else kept.former,
-            host=self._answer,
-            noted=self._noted,
-            turned=None if self._takeover is None else self._turned,
-        )
+        former = None if kept is None else kept.former
+        return self.instance(machine, name, operator, self._factory, life, former)
 
     async def start(self, node: Node) -> None:
         """Register it, and tell it what the model has said meanwhile."""
@@ -208,7 +190,7 @@ class Proxy(Sidecar):
         else:
             self._unheard.append(event)
 
-    def _perform(self, effect: Effect) -> None:
+    def perform(self, effect: Effect) -> None:
         """Effects that only an operator has: checkpoints, and what its model is to do."""
         if isinstance(effect, WriteCheckpoint):
             self._writer.write(effect)
@@ -238,18 +220,17 @@ class Proxy(Sidecar):
     def _metrics(self) -> Iterable[Sample]:
         return () if self.node is None else samples(self.node, self.memory, self._work)
 
-    def _noted(self, name: str, value: bytes | None, revision: int) -> None:
-        self.ended.noted(name, value)
-
-    def _turned(self) -> None:
+    def turned(self) -> None:
         """Of a graph that follows another one: say that the model holds the state."""
-        assert self._takeover is not None
-        loaded = None if self.node is None else self._takeover.loaded(self.node)
-        if self.node is not None and loaded is not None:
+        if self._takeover is None or self.node is None:
+            return
+        loaded = self._takeover.loaded(self.node)
+        if loaded is not None:
             telling = tell_until_told(self.node, *loaded)
             self._tasks.append(asyncio.get_running_loop().create_task(telling))
 
-    async def _answer(self, visit: Visit) -> None:
+    async def answer(self, visit: Visit) -> None:
+        """See `Owner`."""
         await answer_state(visit, lambda: self.node, self._factory)
 
 

@@ -12,9 +12,9 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from hams_history.lines import HistoryError, HistoryWriter
+from hams_history.lines import HistoryError, HistoryWriter, writer_from
 from hams_protocol.effects import (
     Effect,
     NoteApply,
@@ -43,6 +43,7 @@ from hams_protocol.events import (
     Tick,
     TopologyLearnt,
 )
+from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId
 from hams_protocol.intake import Names
 from hams_protocol.knowledge import Knowledge
@@ -88,40 +89,72 @@ class Machine(Protocol):
         ...
 
 
-class Node:
-    """One instance on one event loop.
+@runtime_checkable
+class TakesTogether(Protocol):
+    """A machine that can take several events in one step."""
 
-    `perform` gets the effects that only this kind of process understands (model effects, answers).
-    `reply_digest` makes the digest of a reply for the history, if wanted. `steps`: the machine's way to take
-    several events in one step, if it has one. `host` answers visitors. `noted(name, value, revision)` is told
-    of every key of the graph that is not the core's business, as they are and as they change (None: it is
-    gone); `turned()` after every turn. `lost(message)`: whether a message that has arrived counts as lost on
-    its way. `keeps`: the machine may hold states of other operators.
+    def steps(self, events: Sequence[Event], now: float) -> list[Effect]:
+        """Events in their order."""
+        ...
+
+
+class Owner:
+    """The process around an instance: what it does for the instance, and what it is told. This one does
+    nothing.
+
+    `answer` answers visitors; None: nobody does.
     """
+
+    answer: Host | None = None
+
+    def perform(self, effect: Effect) -> None:
+        """Effects that only this kind of process understands: of models, answers."""
+        raise AssertionError(f"not an effect of this process: {effect}")
+
+    def reply_digest(self, note: NoteReply) -> str | None:
+        """Digest of a reply for the history; None: it is not wanted."""
+        return None
+
+    def noted(self, name: str, value: bytes | None, revision: int) -> None:
+        """A key of the graph that is not the core's business, as it is or as it has become (None: it is
+        gone)."""
+
+    def turned(self) -> None:
+        """A turn of the machine is over."""
+
+    def lost(self, message: Message) -> bool:
+        """Whether a message that has arrived counts as lost on its way."""
+        return False
+
+
+@frozen
+class Settings:
+    """Where an instance is, and what it says of itself.
+
+    `listen`, `advertise`, `tls`: see `PeerNetwork`. `keeps`: the machine may hold states of other operators.
+    `former`: the id under which it held what it keeps.
+    """
+
+    graph_uid: str
+    listen: str = "tcp:127.0.0.1:0"
+    advertise: str | None = None
+    tls: Certificates | None = None
+    keeps: bool = False
+    former: InstanceId | None = None
+
+
+class Node:
+    """One instance on one event loop."""
 
     def __init__(
         self,
         machine: Machine,
         instance: InstanceId,
         of: str,
-        graph_uid: str,
         coordination: Coordination,
         factory: PayloadFactory,
-        perform: Callable[[Effect], None],
-        *,
-        listen: str = "tcp:127.0.0.1:0",
-        advertise: str | None = None,
-        tls: Certificates | None = None,
-        history: HistoryWriter | None = None,
-        suspect_after_s: float = 0.15,
-        kept: InstanceId | None = None,
-        reply_digest: Callable[[NoteReply], str | None] | None = None,
-        steps: Callable[[Sequence[Event], float], list[Effect]] | None = None,
-        host: Host | None = None,
-        noted: Callable[[str, bytes | None, int], None] | None = None,
-        turned: Callable[[], None] | None = None,
-        lost: Callable[[Message], bool] | None = None,
-        keeps: bool = False,
+        owner: Owner,
+        settings: Settings,
     ) -> None:
         self.machine = machine
         self.instance = instance
@@ -129,24 +162,22 @@ class Node:
         self.members: dict[InstanceId, Member] = {}
         self._told = asyncio.Event()
         self.stopped: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
-        self._uid = graph_uid
+        self._uid = settings.graph_uid
+        self._settings = settings
         self._coordination = coordination
-        self._perform = perform
-        self._history = history
+        self._owner = owner
+        self._history = writer_from(os.environ, instance)
         self._trace = trace_from(os.environ, instance)
-        self._reply_digest = reply_digest
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._turning = False
-        self._steps = steps
-        self._noted = noted
-        self._turned = turned
-        self._lost = lost
+        self._steps = machine.steps if isinstance(machine, TakesTogether) else None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._due = float("inf")
         self._yielded = False
         self._sent: set[InstanceId] = set()
+        suspect_after_s = machine.knowledge.graph.data.recovery.suspect_after_s
         self._heartbeat_s = max(suspect_after_s / limits.heartbeats_per_suspicion, limits.heartbeat_min_s)
         self._failure_detector = FailureDetector(suspect_after_s, self._heartbeat_s)
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -158,22 +189,19 @@ class Node:
         self._reading = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration: Registration | None = None
-        self._record = records.MemberRecord(
-            of, "", kept=kept, pid=os.getpid(), keeps=keeps, node=os.environ.get(HOST_VARIABLE, "")
-        )
         self.network = PeerNetwork(
             instance,
-            graph_uid,
-            listen,
+            settings.graph_uid,
+            settings.listen,
             factory,
             self._on_message,
             self._on_up,
             self._on_down,
             on_refused=self._on_refused,
-            advertise=advertise,
-            tls=tls,
+            advertise=settings.advertise,
+            tls=settings.tls,
             eager=self._is_close,
-            host=host,
+            host=owner.answer,
             unknown=Names(machine.knowledge.graph, of).unknown,
         )
 
@@ -182,20 +210,20 @@ class Node:
     async def start(self, http: str = "", grpc: str = "") -> None:
         """Listen, register, and learn what is known. Raises OSError and CoordinationError."""
         await self.network.start()
-        self._record = records.MemberRecord(
+        record = records.MemberRecord(
             self.of,
             self.network.address,
-            self._record.kept,
+            self._settings.former,
             os.getpid(),
             http=http,
             grpc=grpc,
-            keeps=self._record.keeps,
-            node=self._record.node,
+            keeps=self._settings.keeps,
+            node=os.environ.get(HOST_VARIABLE, ""),
         )
         await self._follow()
         key = records.member_key(self._uid, self.instance)
         self._registration = await self._coordination.register(
-            key, records.encode_member(self._record), limits.member_lease_s, self._may_return
+            key, records.encode_member(record), limits.member_lease_s, self._may_return
         )
         self._beat()
 
@@ -277,8 +305,7 @@ class Node:
         events = self._events
         if not events:
             self._turning = False
-            if self._turned is not None:
-                self._turned()
+            self._owner.turned()
             return
         self._turning = True
         self.network.hold()
@@ -296,8 +323,7 @@ class Node:
             self._turning = False
             self.network.release()
         self._arm()
-        if self._turned is not None:
-            self._turned()
+        self._owner.turned()
 
     def _take(self, events: tuple[Event, ...], now: float) -> None:
         """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone:
@@ -352,7 +378,7 @@ class Node:
             self._turn()
 
     def _on_message(self, sender: InstanceId, message: Message) -> None:
-        if self._lost is not None and self._lost(message):
+        if self._owner.lost(message):
             return
         self.feed(Received(sender, message))
 
@@ -408,14 +434,10 @@ class Node:
         elif isinstance(effect, Stop):
             self._stop(effect)
         else:
-            self._perform(effect)
+            self._owner.perform(effect)
 
     def _note(self, note: Effect, now: float, history: HistoryWriter) -> None:
-        digest = (
-            self._reply_digest(note)
-            if isinstance(note, NoteReply) and self._reply_digest is not None
-            else None
-        )
+        digest = self._owner.reply_digest(note) if isinstance(note, NoteReply) else None
         try:
             history.write(line_of(note, self.instance, now, digest))  # type: ignore[arg-type]
         except HistoryError as error:
@@ -496,8 +518,8 @@ class Node:
             elif name == "topology":
                 has_topology = True
                 self.feed(TopologyLearnt(records.decode_topology(entry.value), entry.mod_revision))
-            elif self._noted is not None:
-                self._noted(name, entry.value, entry.mod_revision)
+            else:
+                self._owner.noted(name, entry.value, entry.mod_revision)
         if not has_topology:
             self.feed(TopologyLearnt(Topology(), 0))
         self._set_members(members)
@@ -537,12 +559,11 @@ class Node:
             else:
                 members.pop(instance, None)
             self._set_members(members)
-        elif self._noted is not None:
-            self._noted(
-                name,
-                event.entry.value if isinstance(event, Put) else None,
-                event.entry.mod_revision if isinstance(event, Put) else 0,
-            )
+        else:
+            if isinstance(event, Put):
+                self._owner.noted(name, event.entry.value, event.entry.mod_revision)
+            else:
+                self._owner.noted(name, None, 0)
             self._told.set()
 
     def _member(self, members: dict[InstanceId, Member], instance: InstanceId, value: bytes) -> None:

@@ -13,7 +13,7 @@ from hams_protocol.knowledge import Knowledge
 from hams_sidecar import limits
 from hams_sidecar.drained import Drained
 from hams_wire.coordination.memory import MemoryStore
-from hams_wire.node import Node
+from hams_wire.node import Node, Owner, Settings
 from hams_wire.peers.payload import HeapFactory
 
 GRAPH = Graph(GraphData("g", "uid", Mode.NON_STOP, FrontendSpec(), 1, RecoverySpec(), (), (), ()))
@@ -32,18 +32,16 @@ class Silent:
         return float("inf")
 
 
-class Frontend:
+class Frontend(Owner):
     """One that is registered, and hears what the others say."""
 
     def __init__(self, store: MemoryStore, name: str, of: str = FRONTEND) -> None:
         self.drained = Drained("uid")
         self.heard: asyncio.Queue[str] = asyncio.Queue()
         self.client = store.client()
-        self.node = Node(
-            Silent(), name, of, "uid", self.client, HeapFactory(), lambda effect: None, noted=self._noted
-        )
+        self.node = Node(Silent(), name, of, self.client, HeapFactory(), self, Settings("uid"))
 
-    def _noted(self, name: str, value: bytes | None, revision: int) -> None:
+    def noted(self, name: str, value: bytes | None, revision: int) -> None:
         self.drained.noted(name, value)
         self.heard.put_nowait(name)
 

@@ -1,6 +1,7 @@
 """The graph as the endpoint sees it, at the ends of an instance."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -33,7 +34,7 @@ from hams_sidecar.frontend import GraphPort
 from hams_sidecar.inference import InferenceRequest, ModelFailure, NotReady, Tensor, TimedOut, outcome_of
 from hams_sidecar.payloads import ArenaFactory
 from hams_wire.coordination.memory import MemoryStore
-from hams_wire.node import Node
+from hams_wire.node import Node, Owner, Settings
 
 X = TensorSpec("x", "FP32", ())
 ECHO = Operator(
@@ -58,23 +59,16 @@ class Ready(FrontendMachine):
     def ready(self) -> bool:
         return True
 
-    def step(self, event: Event, now: float) -> list[Effect]:
-        return [Stop("over")] if isinstance(event, Tick) else []
+    def steps(self, events: Sequence[Event], now: float) -> list[Effect]:
+        return [Stop("over")] if any(isinstance(event, Tick) for event in events) else []
 
 
 @pytest.fixture
 async def port() -> GraphPort:
     arena = Arena(1 << 20)
     made = GraphPort(GRAPH, arena)
-    made.node = Node(
-        Ready(GRAPH, "f-1", None),
-        "f-1",
-        FRONTEND,
-        "uid",
-        MemoryStore().client(),
-        ArenaFactory(arena),
-        made.perform,
-    )
+    machine, coordination = Ready(GRAPH, "f-1", None), MemoryStore().client()
+    made.node = Node(machine, "f-1", FRONTEND, coordination, ArenaFactory(arena), Owner(), Settings("uid"))
     return made
 
 

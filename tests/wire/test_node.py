@@ -26,7 +26,7 @@ from hams_protocol.messages import Heartbeat
 from hams_protocol.topology import Topology
 from hams_wire import limits, records, succession
 from hams_wire.coordination.memory import MemoryCoordination, MemoryStore
-from hams_wire.node import Node
+from hams_wire.node import Node, Owner, Settings
 from hams_wire.peers.payload import HeapFactory
 
 GRAPH = Graph(GraphData("g", "uid", Mode.NON_STOP, FrontendSpec(), 1, RecoverySpec(), (), (), ()))
@@ -48,13 +48,21 @@ class Scripted:
         return float("inf")
 
 
+class Performs(Owner):
+    """A process that a test is."""
+
+    def __init__(self, perform: Callable[[Effect], None]) -> None:
+        self.perform = perform  # type: ignore[method-assign]
+
+
 def node(
     core: Scripted,
     perform: Callable[[Effect], None],
     name: str = "a-1",
     store: MemoryCoordination | None = None,
 ) -> Node:
-    return Node(core, name, "a", "uid", store or MemoryStore().client(), HeapFactory(), perform)
+    coordination = store or MemoryStore().client()
+    return Node(core, name, "a", coordination, HeapFactory(), Performs(perform), Settings("uid"))
 
 
 def handles(performed: list[Effect]) -> list[int]:
@@ -90,14 +98,13 @@ async def test_a_machine_that_can_is_given_the_events_of_one_turn_together() -> 
     performed: list[Effect] = []
     taken: list[tuple[Event, ...]] = []
 
-    def steps(events: Sequence[Event], now: float) -> list[Effect]:
-        taken.append(tuple(events))
-        return [Send("a-1", Heartbeat(7)), answer(len(events))] if len(taken) == 1 else []
+    class Together(Scripted):
+        def steps(self, events: Sequence[Event], now: float) -> list[Effect]:
+            taken.append(tuple(events))
+            return [Send("a-1", Heartbeat(7)), answer(len(events))] if len(taken) == 1 else []
 
-    core = Scripted(lambda event: [])
-    shell = Node(
-        core, "a-1", "a", "uid", MemoryStore().client(), HeapFactory(), performed.append, steps=steps
-    )
+    core = Together(lambda event: [])
+    shell = node(core, performed.append)
     for handle in range(3):
         shell.feed(ClientGone(handle))
     assert not taken
@@ -320,7 +327,8 @@ async def test_until_what_members_decide_holds() -> None:
         return []
 
     one = node(Scripted(hear), _nothing, store=store.client())
-    two = Node(Scripted(lambda event: []), "b-1", "b", "uid", store.client(), HeapFactory(), _nothing)
+    core = Scripted(lambda event: [])
+    two = Node(core, "b-1", "b", store.client(), HeapFactory(), Owner(), Settings("uid"))
     try:
         await one.start()
         await two.start()

@@ -3,15 +3,12 @@ finishes."""
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from hams_history.lines import writer_from
 from hams_operator.limits import payload_bytes_max
 from hams_operator.manager.failover_log import FailoverLog
-from hams_protocol.effects import Effect
 from hams_protocol.graph import Graph
 from hams_protocol.recovery import ManagerMachine
 from hams_wire import limits, records, spec, succession
@@ -19,7 +16,7 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import ABSENT
 from hams_wire.errors import CoordinationError, NoSpace, NotApplied, Unknown
 from hams_wire.exposition import Sample
-from hams_wire.node import MANAGER, Node
+from hams_wire.node import MANAGER, Node, Owner, Settings
 from hams_wire.peers.payload import HeapFactory
 from hams_wire.process import EXIT_STOPPED, Access, Options, Stage, common_arguments, open_graph, run
 from hams_wire.tls import Certificates
@@ -27,7 +24,7 @@ from hams_wire.tls import Certificates
 log = logging.getLogger("hams.manager")
 
 
-class Manager:
+class Manager(Owner):
     """One manager: starting until it is registered, serving until its part is over, then ended.
 
     Once the graph has ended, the process waits until it is asked to end: one that ended would be started
@@ -47,21 +44,10 @@ class Manager:
         self._graph_ended = asyncio.Event()
         self._failovers, self._took_ms = 0, 0
         self._telling: set[asyncio.Task[None]] = set()
-        self._node = Node(
-            FailoverLog(self._machine, self._tell),
-            options.instance,
-            MANAGER,
-            options.graph_uid,
-            coordination,
-            HeapFactory(payload_bytes_max),
-            self._perform,
-            listen=options.listen,
-            advertise=options.advertise,
-            tls=certificates,
-            history=writer_from(os.environ, options.instance),
-            suspect_after_s=graph.data.recovery.suspect_after_s,
-            noted=self._noted,
-        )
+        machine = FailoverLog(self._machine, self._tell)
+        settings = Settings(options.graph_uid, options.listen, options.advertise, certificates)
+        memory = HeapFactory(payload_bytes_max)
+        self._node = Node(machine, options.instance, MANAGER, coordination, memory, self, settings)
 
     async def run(self, asked: asyncio.Event) -> int:
         """Manage until `asked` is set or the core says Stop. Returns the exit code."""
@@ -100,10 +86,8 @@ class Manager:
             self._took_ms / 1000,
         )
 
-    def _perform(self, effect: Effect) -> None:
-        raise AssertionError(f"not an effect of a manager: {effect}")
-
-    def _noted(self, name: str, value: bytes | None, revision: int) -> None:
+    def noted(self, name: str, value: bytes | None, revision: int) -> None:
+        """See `Owner`."""
         if name in (succession.FOLLOWS, records.RESTORED) and value is not None:
             self._machine.from_scratch = False
         if name == succession.ENDED and value is not None:
