@@ -35,6 +35,7 @@ from hams_protocol.messages import (
     Payload,
     SlotAnswer,
     SlotQuery,
+    StateCopy,
     Token,
     TokenAck,
     TokenAcks,
@@ -196,6 +197,8 @@ class Vertex(ABC):
         if isinstance(message, AttemptAck):
             self.attempts.acknowledged(message)
             return []
+        if isinstance(message, StateCopy):
+            self._completion(message.complete)  # what completes no later broadcast may say anything new of
         if self.keeper.is_for(message):
             return self.keeper.message(sender, message, now)
         return self.message(sender, message, now)

@@ -19,9 +19,10 @@ from hams_sidecar.arena import Arena
 from hams_wire import succession
 from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.errors import CoordinationError
-from hams_wire.node import Machine, Node, Owner, Settings
+from hams_wire.node import Node, Owner, Settings
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.process import EXIT_STOPPED, Asked, Options, Stage
+from hams_wire.shell import Machine
 from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.process")

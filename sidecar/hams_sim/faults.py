@@ -17,8 +17,9 @@ from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND
 from hams_protocol.stateful import StatefulMachine
 from hams_sim import limits
-from hams_sim.node import FOREVER, MANAGER, Node, Trigger
+from hams_sim.node import Node, Trigger
 from hams_sim.strikes import FLAP_EVERY_S, FLAPS, OF_ONE, OF_WORLD
+from hams_wire.shell import FOREVER, MANAGER
 
 if TYPE_CHECKING:
     from hams_sim.world import World

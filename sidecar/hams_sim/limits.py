@@ -60,11 +60,17 @@ proposals_max = 1
 """A machine waits for the outcome of a proposal before the next one (I6): its shell would keep what it wanted
 of an etcd that is away."""
 
-heartbeat_every_s = 0.3
-"""Each instance repeats to one random peer what is cheap to repeat."""
+mute_worlds_share = 0.6
+"""Share of the histories in which heartbeats are mostly lost."""
 
-suspect_again_s = 0.3
-"""A shell that hears nothing from a peer tells the managers again."""
+heard_by_managers_share = 0.2
+heard_by_others_share = 0.01
+"""There a heartbeat with news arrives so often: managers hear of a topology after a quarter of a second,
+others, to whom many send them, a little later."""
+
+silence_breaks_s = 5.0
+"""A kernel gives up a connection over which nothing passes after this long, as `hams_wire.limits.user_timeout_s`
+has it: long after an end that hears nothing has told the managers."""
 
 refused_again_s = 0.1
 """A shell that tries to reach a dead peer reports at most this often that nobody listens there."""
@@ -141,3 +147,7 @@ answered_after_s = (
 )
 """After one fault no call waits longer than this, however late replacements come: the death is confirmed, the
 successor's topology and its keeper are committed, and what was announced of suspects is acknowledged."""
+
+bridged_s = 1.5
+"""Two instances that cannot reach each other break their connection off (`hams_wire.limits.network_silence_s`); the
+owner drops its backup after `suspectAfter`; the rest are the proposal and requests that had to wait in a row."""

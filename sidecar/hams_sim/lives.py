@@ -8,7 +8,7 @@ it is theirs (`watching`).
 from typing import TYPE_CHECKING
 
 from hams_protocol.effects import Stop
-from hams_protocol.events import Drain, Late, MembersChanged, Tick, TopologyLearnt
+from hams_protocol.events import Drain, MembersChanged, Tick, TopologyLearnt
 from hams_sim import limits
 from hams_sim.node import Node
 
@@ -28,6 +28,7 @@ class Lives:
         """The process is gone; whoever is connected and reachable sees it at once. `flushed`: what it had
         said still arrives, mostly."""
         node.alive = False
+        node.shell.stopped = True
         node.backlog.clear()
         self._world.refusals.died(node)
         if node.model is not None:
@@ -44,7 +45,7 @@ class Lives:
                 continue
             link = self._world.network.link(node, other)
             if link.cut:
-                self._world.watching.watch_silence(link)
+                self._world.watching.fell_silent(link)
             else:
                 self._world.after(
                     link.delay * (1 + self._world.shell_rng.random()),
@@ -85,8 +86,9 @@ class Lives:
                 node,
                 self._world.now,
             )
+            self._world.watching.rest(node)
             for link in list(node.links.values()):
-                self._world.watching.watch_silence(link)
+                self._world.watching.fell_silent(link)
 
     def resume(self, node: Node, late_s: float = 0.0) -> None:
         """SIGCONT: what has piled up is handled first. `late_s`: its connection to etcd is lost, and stands
@@ -97,15 +99,20 @@ class Lives:
         node.silent_since = -1.0
         node.sound_since = self._world.now
         backlog, node.backlog = node.backlog, []
-        self._world.feed(node, Late(self._world.now - node.paused_at))
+        node.shell.late(self._world.now - node.paused_at)
         if late_s:
             backlog = [event for event in backlog if not isinstance(event, TopologyLearnt | MembersChanged)]
+            node.revision_seen = node.members_seen = -1
             self.cut_etcd(node)
             self._world.after(late_s, self.heal_etcd, node)
         for event in backlog:
             self._world.feed(node, event)
+        if node.turn_missed:
+            node.turn_missed = False
+            self._world.turn(node)
         if not self._world.nodes[node.id].alive:
             return
+        self._world.watching.watch(node)
         for link in list(node.links.values()):
             self._world.network.mend(link)
         self._world.etcd.resync(node)

@@ -41,7 +41,7 @@ def dropped_follower(rng: Random, graph: Graph, span: float) -> list[Fault]:
     """The only follower of a shard is cut off until its owner drops it; what it says comes late, and so does
     what etcd has decided."""
     at = rng.uniform(0.02, 0.2)
-    cut_s = rng.choice((0.15, 0.2, 0.3))
+    cut_s = rng.choice((0.2, 0.3, 0.5))
     return [
         Fault(at, "cut", "primary:F", "backup:F", span_s=cut_s),
         Fault(at, "slow-watch", "primary:F", span_s=cut_s + 1.0, amount=1000.0),

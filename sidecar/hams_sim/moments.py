@@ -7,7 +7,7 @@ protocol holds.
 
 from random import Random
 
-from hams_protocol.graph import Graph
+from hams_protocol.graph import Graph, WhenUnprotected
 from hams_sim import limits
 from hams_sim.faults import Fault
 from hams_sim.scene import CHAINS, FANS, Scenario, flushed, kill, stateful
@@ -55,6 +55,13 @@ def revoked_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
             for _ in range(3)
         ),
     ]
+
+
+def bridge(rng: Random, graph: Graph, span: float) -> list[Fault]:
+    """A primary and its backup cannot reach each other for long, and everybody else reaches both: nothing is
+    reset, and no manager sees a fault."""
+    op = stateful(rng, graph)
+    return [Fault(rng.uniform(0, span / 4), "stall", f"primary:{op}", f"backup:{op}", span_s=span)]
 
 
 def alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -210,6 +217,16 @@ MOMENTS: dict[str, Scenario] = {
     "late-fan": Scenario("a fan-out's owner comes back unawares", FANS, late_fan),
     "revoked-unawares": Scenario(
         "frozen out while it goes on", ("single", "pair", "chain"), revoked_unawares, frontends=3
+    ),
+    "bridge": Scenario(
+        "a primary and its backup are cut off from each other alone",
+        ("single", *CHAINS),
+        bridge,
+        backups=1,
+        frontends=2,
+        span_s=3.0,
+        answers_s=limits.bridged_s,
+        unprotected=WhenUnprotected.CONTINUE,
     ),
     "alone": Scenario("a primary goes back by itself", ("pair", "sandwich", "siblings"), alone, backups=1),
     "alone-echo": Scenario("the same on a bad network", ("pair", "sandwich"), alone_echo, backups=1),

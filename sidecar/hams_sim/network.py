@@ -40,7 +40,8 @@ ATTEMPTS = frozenset((Attempt, AttemptAck))
 
 class Link:
     """One direction between two instances. `cut`: how many faults cut it; `stalls`: it keeps what is sent
-    meanwhile, as TCP does."""
+    meanwhile, as TCP does. `noticed`: its receiver knows that it is broken. `silent`: nothing has come over it
+    since `silent_since`."""
 
     __slots__ = (
         "broken",
@@ -50,9 +51,12 @@ class Link:
         "last_control",
         "last_payload",
         "life",
+        "noticed",
         "receiver",
         "refused_at",
         "sender",
+        "silent",
+        "silent_since",
         "stalls",
     )
 
@@ -63,6 +67,9 @@ class Link:
         self.cut = 0
         self.stalls = False
         self.broken = False
+        self.noticed = False
+        self.silent = False
+        self.silent_since = 0.0
         self.life = 0
         self.last_payload = 0.0
         self.last_control = 0.0
@@ -196,7 +203,7 @@ class Network:
         """Note who has received a fan-out's value. One whose owner is fenced already refuses it, and can tell
         nobody of it."""
         token, receiver = message.token, link.receiver.machine
-        known: Knowledge = receiver.knowledge  # type: ignore[attr-defined]
+        known: Knowledge = receiver.knowledge
         if message.epoch < known.source_epoch(token.source, token.request):
             return
         if token.kind is not Kind.SKIP:
@@ -225,6 +232,10 @@ class Network:
         link.cut = max(0, link.cut - 1)
         if link.cut:
             return
+        if not link.sender.alive:
+            self.world.after(
+                link.delay, self.world.watching.peer_down, link.receiver, link.sender.id, True
+            )  # it died behind the cut: nobody listens there
         if not link.broken:
             kept, link.kept = link.kept, []
             for message in kept:
@@ -246,7 +257,7 @@ class Network:
             return
         if not (link.sender.alive and link.receiver.alive) or link.sender.paused or link.receiver.paused:
             return
-        link.broken = back.broken = False
+        link.broken = back.broken = link.noticed = back.noticed = False
         link.last_payload = link.last_control = back.last_payload = back.last_control = self.world.now
         self.world.after(link.delay, self.world.watching.peer_up, link.sender, link.receiver.id)
         self.world.after(link.delay, self.world.watching.peer_up, link.receiver, link.sender.id)

@@ -1,30 +1,14 @@
 """One simulated instance: a core machine with what its shell and its host add to it."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
-from hams_protocol.effects import Effect
 from hams_protocol.events import Event, Member
 from hams_protocol.graph import FRONTEND
 from hams_protocol.topology import Topology
 from hams_sim.model import SimModel
 from hams_sim.network import Link
-
-MANAGER = "manager"
-FOREVER = float("inf")
-
-
-class Machine(Protocol):
-    """What every core machine offers its shell."""
-
-    def step(self, event: Event, now: float) -> Sequence[Effect]:
-        """One event; what is to be done, in order."""
-        ...
-
-    def deadline(self) -> float:
-        """When it wants a Tick."""
-        ...
+from hams_wire.shell import FOREVER, MANAGER, Machine, Shell
 
 
 class Trigger:
@@ -39,12 +23,14 @@ class Trigger:
 
 
 class Node:
-    """`host_cut` bit 1: nothing leaves the host, bit 2: nothing reaches it. `sound_since`: its last pause or
+    """`beats`: its shell sends heartbeats and watches for silence now. `turn_missed`: a turn of its loop fell
+    into a pause. `host_cut` bit 1: nothing leaves the host, bit 2: nothing reaches it. `sound_since`: its last pause or
     cut ended then. `skew`: its clock's offset (no clock decides anything)."""
 
     __slots__ = (
         "alive",
         "backlog",
+        "beats",
         "born_at",
         "etcd_cut",
         "generation",
@@ -61,6 +47,7 @@ class Node:
         "paused_at",
         "proposals",
         "revision_seen",
+        "shell",
         "silent_since",
         "skew",
         "slow",
@@ -69,7 +56,7 @@ class Node:
         "spins",
         "timer_at",
         "trigger",
-        "turn",
+        "turn_missed",
         "watch_slow",
     )
 
@@ -77,6 +64,7 @@ class Node:
         self.id = instance
         self.of = of
         self.machine: Machine
+        self.shell: Shell
         self.model: SimModel | None = None
         self.alive = True
         self.born_at = 0.0
@@ -84,7 +72,8 @@ class Node:
         self.paused = 0
         self.paused_at = 0.0
         self.backlog: list[Event] = []
-        self.turn: list[Event] = []
+        self.turn_missed = False
+        self.beats = False
         self.links: dict[str, Link] = {}
         self.links_in: dict[str, Link] = {}
         self.skew = skew

@@ -11,7 +11,7 @@ from random import Random
 from hams_protocol.graph import Graph, WhenUnprotected
 from hams_sim import limits
 from hams_sim.faults import Fault
-from hams_sim.scene import CHAINS, Scenario, first, flushed, kill, stateful
+from hams_sim.scene import CHAINS, Scenario, first, flushed, hold, kill, stateful
 
 
 def one_dies(rng: Random, graph: Graph, span: float) -> list[Fault]:
@@ -92,6 +92,7 @@ def keeper_alone(rng: Random, graph: Graph, span: float) -> list[Fault]:
     dies = flushed(rng.choice((0.0006, 0.001, 0.002)) * (0.5 + rng.random()), f"primary:{op}")
     return [
         kill(at - rng.uniform(0.01, 0.04), f"backup:{op}"),
+        hold(at - 0.03, "RecordAck", f"keeper:{op}", f"primary:{op}", 0.005, 0.1),
         Fault(at, "kill-model-alone", f"primary:{op}"),
         Fault(at, "none", "leader", trigger="Fence", also=(dies,)),
     ]
@@ -107,7 +108,7 @@ def keeper_unawares(rng: Random, graph: Graph, span: float) -> list[Fault]:
         Fault(come_s, "slow-etcd", span_s=span - come_s + 0.3, amount=rng.choice((10.0, 40.0))),
         Fault(0.5, "hold", f"primary:{op}", f"backup:{op}", span, amount=1.0, what="StateCopy"),
         *(
-            Fault(rng.uniform(come_s, span), "cut-managers", f"primary:{op}", span_s=rng.uniform(0.2, 0.6))
+            Fault(rng.uniform(come_s, span), "cut-managers", f"primary:{op}", span_s=rng.uniform(0.4, 1.2))
             for _ in range(3)
         ),
     ]

@@ -33,13 +33,13 @@ from hams_sim.errors import Broken
 from hams_sim.faults import MIXED, Fault, Faults, draw
 from hams_sim.memory import flat
 from hams_sim.model import Behaviour
-from hams_sim.node import MANAGER
 from hams_sim.scenarios import SCENES
 from hams_sim.scene import Scenario
 from hams_sim.shapes import Sizes, Vertex, build
 from hams_sim.variety import Variety, draw_mixed, draw_variety, vary, with_restarts
 from hams_sim.world import World
 from hams_wire.notes import header_of
+from hams_wire.shell import MANAGER
 
 PLAIN = "plain"
 """How people call the first way to draw faults, which the corpus' older seeds mean."""

@@ -12,7 +12,8 @@ from hams_sim import limits
 from hams_sim.adversary import Chosen, Rule, kinds_of
 from hams_sim.errors import Broken
 from hams_sim.network import Link
-from hams_sim.node import MANAGER, Node
+from hams_sim.node import Node
+from hams_wire.shell import MANAGER
 
 if TYPE_CHECKING:
     from hams_sim.faults import Fault, Faults
@@ -148,6 +149,11 @@ def _cut(faults: "Faults", fault: "Fault", node: Node | None) -> None:
     if links := _two(faults, fault, node):
         chosen = [link for number, link in enumerate(links) if fault.way & (1 << number)]
         _cut_for(faults, chosen, fault.span_s)
+
+
+def _stall(faults: "Faults", fault: "Fault", node: Node | None) -> None:
+    if links := _two(faults, fault, node):
+        _cut_for(faults, links, fault.span_s, stalls=True)
 
 
 def _flap(faults: "Faults", fault: "Fault", node: Node | None) -> None:
@@ -332,11 +338,12 @@ def _both(world: "World", a: Node, b: Node) -> tuple[Link, Link]:
 
 def _cut_link(world: "World", link: Link, stalls: bool) -> None:
     world.network.cut(link, stalls)
-    world.watching.watch_silence(link)
+    world.watching.fell_silent(link)
 
 
-def _cut_for(faults: "Faults", links: list[Link], span_s: float) -> None:
-    stalls = faults.rng.random() < 0.6
+def _cut_for(faults: "Faults", links: list[Link], span_s: float, stalls: bool | None = None) -> None:
+    if stalls is None:
+        stalls = faults.rng.random() < 0.6
     for link in links:
         _cut_link(faults.world, link, stalls)
 
@@ -384,6 +391,7 @@ OF_ONE: dict[str, Callable[["Faults", "Fault", Node], None]] = {
 
 OF_WORLD: dict[str, Callable[["Faults", "Fault", Node | None], None]] = {
     "cut": _cut,
+    "stall": _stall,
     "flap": _flap,
     "reset": _reset,
     "partition": _partition,

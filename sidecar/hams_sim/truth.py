@@ -18,7 +18,8 @@ from hams_protocol.stateful.keeper import Keeper
 from hams_protocol.stateless import StatelessMachine
 from hams_protocol.topology import ReplicaSet, Topology
 from hams_sim.errors import Broken
-from hams_sim.node import FOREVER, MANAGER, Node
+from hams_sim.node import Node
+from hams_wire.shell import FOREVER, MANAGER
 
 if TYPE_CHECKING:
     from hams_sim.world import World

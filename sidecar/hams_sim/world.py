@@ -31,17 +31,16 @@ from hams_protocol.effects import (
     Propose,
     ReadCheckpoint,
     RestartModel,
-    Send,
     StartBatch,
     Stop,
     WriteCheckpoint,
 )
-from hams_protocol.events import CheckpointRead, Event, Received, Tick
+from hams_protocol.events import CheckpointRead, Event, Received
 from hams_protocol.frontend import FrontendMachine
 from hams_protocol.graph import FRONTEND, Graph
-from hams_protocol.ids import RequestId, UnitId
+from hams_protocol.ids import InstanceId, RequestId, UnitId
 from hams_protocol.intake import Names
-from hams_protocol.messages import Completion, StateCopy
+from hams_protocol.messages import Completion, Heartbeat, Message, StateCopy
 from hams_protocol.recovery import ManagerMachine
 from hams_protocol.stateful import StatefulMachine
 from hams_protocol.stateless import StatelessMachine
@@ -55,14 +54,71 @@ from hams_sim.logs import Logs
 from hams_sim.losses import Losses
 from hams_sim.model import Behaviour, SimModel
 from hams_sim.network import Network
-from hams_sim.node import FOREVER, MANAGER, Node
+from hams_sim.node import Node
 from hams_sim.payload import SimState
 from hams_sim.recorder import Recorder
 from hams_sim.refusals import Refusals
 from hams_sim.truth import Truth
 from hams_sim.watching import Watching
+from hams_wire.shell import FOREVER, MANAGER, Shell
 
-TICK = Tick()
+
+class SimHost:
+    """What one instance's shell runs in (`hams_wire.shell.Host`)."""
+
+    __slots__ = ("_node", "_perform", "_world")
+
+    def __init__(self, world: "World", node: Node) -> None:
+        self._world = world
+        self._node = node
+        self._perform = world.performers
+
+    def now(self) -> float:
+        """Its own clock."""
+        return self._world.now + self._node.skew
+
+    def turn_soon(self) -> None:
+        """See `World.turn_soon`."""
+        self._world.turn_soon(self._node)
+
+    def send(self, peer: InstanceId, message: Message) -> None:
+        """Into the network, unless a fault strikes before."""
+        world, node = self._world, self._node
+        if node.trigger is not None and world.strikes(node, message):
+            return
+        if type(message) is Heartbeat and not world.watching.passes(node, peer, message.generation):
+            return
+        world.network.send(node, peer, message)
+
+    def perform(self, effect: Effect, now: float) -> None:
+        """In this world, unless a fault strikes before."""
+        if self._node.trigger is not None and self._world.strikes(self._node, effect):
+            return
+        self._perform[type(effect)](self._node, effect)
+
+    def is_up(self, peer: InstanceId) -> bool:
+        """See `Watching.is_up`."""
+        return self._world.watching.is_up(self._node, peer)
+
+    def heard_at(self, peer: InstanceId) -> float:
+        """See `Watching.heard_at`."""
+        return self._world.watching.heard_at(self._node, peer) + self._node.skew
+
+    def unacknowledged_s(self, peer: InstanceId) -> float:
+        """See `Watching.unacknowledged_s`."""
+        return self._world.watching.unacknowledged_s(self._node, peer)
+
+    def break_off(self, peer: InstanceId) -> None:
+        """See `Watching.break_off`."""
+        self._world.watching.break_off(self._node.links_in[peer])
+
+    def stepped(self, events: Sequence[Event], effects: Sequence[Effect]) -> None:
+        """For whoever follows the history."""
+        trace = self._world.trace
+        if trace is not None:
+            for event in events[:-1]:
+                trace(self._world.now, self._node, event, ())
+            trace(self._world.now, self._node, events[-1], effects)
 
 
 class World:
@@ -89,7 +145,7 @@ class World:
         self.calm = Calm(self)
         self.refusals = Refusals(self)
         self.lives = Lives(self)
-        self.watching = Watching(self)
+        self.watching = Watching(self, Random(f"{seed}/silence"))
         self.clients: dict[int, Client] = {}
         self.calls_open = 0
         self.errored: set[RequestId] = set()
@@ -118,7 +174,7 @@ class World:
         self._nonces = 0
         self._born: Counter[str] = Counter()
         self._same_time = 0
-        self._perform = self._performers()
+        self.performers = self._performers()
 
     def _performers(self) -> dict[type, Callable[[Node, Any], None]]:
         """What performs each type of effect, `Send` excepted."""
@@ -208,12 +264,19 @@ class World:
                 node.machine = StatelessMachine(graph, of, node.id)
             node.model = SimModel(self, node, operator, self.behaviours[of])
             node.model.start()
+        steps = (
+            node.machine.steps
+            if self._turns is not None and isinstance(node.machine, FrontendMachine)
+            else None
+        )
+        node.shell = Shell(
+            node.machine, node.id, of, SimHost(self, node), graph.data.recovery.suspect_after_s, steps
+        )
         if node.kept is not None:
             self.seen("came back with its state")
         self.nodes[node.id] = node
         self.etcd.register(node)
         self.etcd.resync(node)
-        self.after(limits.heartbeat_every_s * self.shell_rng.random(), self.watching.heartbeat, node)
         return node
 
     def _restored(self, op: str) -> StateCopy | None:
@@ -238,16 +301,7 @@ class World:
             raise Broken("core", f"{node.id} would refuse {event.sender}: {unknown}")
         if node.of == FRONTEND and type(event) is Received:
             self.logs.came(event.message)
-        if self._turns is not None and node.of == FRONTEND:
-            node.turn.append(event)
-            if len(node.turn) == 1:
-                self.after(self._turns.choice((0.0, 0.0, 0.0005, 0.003)), self._turn, node)
-            return
-        self.turn_of = node
-        effects = node.machine.step(event, self.now + node.skew)
-        if self.trace is not None:
-            self.trace(self.now, node, event, effects)
-        self._performed(node, effects)
+        node.shell.feed(event)
 
     def _names_of(self, of: str) -> Names:
         names = self._names.get(of)
@@ -255,71 +309,49 @@ class World:
             names = self._names[of] = Names(self.graph, of)
         return names
 
-    def _turn(self, node: Node) -> None:
-        """A frontend takes what has come in one turn of its loop together."""
-        events, node.turn = node.turn, []
-        if not node.alive or not events:
-            return
-        if node.paused:
-            node.backlog += events
-            return
-        assert isinstance(node.machine, FrontendMachine)
-        self.turn_of = node
-        effects = node.machine.steps(events, self.now + node.skew)
-        if self.trace is not None:
-            for event in events[:-1]:
-                self.trace(self.now, node, event, ())
-            self.trace(self.now, node, events[-1], effects)
-        self._performed(node, effects)
+    def turn_soon(self, node: Node) -> None:
+        """At once; a frontend takes what has come in one turn of its loop together."""
+        if self._turns is not None and node.of == FRONTEND:
+            self.after(self._turns.choice((0.0, 0.0, 0.0005, 0.003)), self.turn, node)
+        else:
+            self.turn(node)
 
-    def _performed(self, node: Node, effects: Sequence[Effect]) -> None:
-        machine = node.machine
-        if effects:
-            if node.trigger is None:
-                send, perform = self.network.send, self._perform
-                for effect in effects:
-                    if type(effect) is Send:
-                        if effect.target == node.id:
-                            self.after(0.0, self.feed, node, Received(node.id, effect.message))
-                        else:
-                            send(node, effect.target, effect.message)
-                    else:
-                        perform[type(effect)](node, effect)
-            elif not self._perform_triggered(node, effects):
-                return
-            if not self.nodes[node.id].alive:
-                return
-        due = machine.deadline() - node.skew
+    def turn(self, node: Node) -> None:
+        """A turn of this instance's loop."""
+        if node.paused:
+            node.turn_missed = True
+        elif node.alive:
+            self.turn_of = node
+            node.shell.turn()
+            self.settle(node)
+
+    def settle(self, node: Node) -> None:
+        """After its shell did something: when it wants to be called again, and what it has to tell."""
+        if not node.alive:
+            return
+        generation = node.machine.knowledge.topology.generation
+        if generation != node.generation:
+            node.generation = generation
+            self.watching.watch(node)
+        due = node.shell.deadline() - node.skew
         if due < node.timer_at:
             node.timer_at = due
             self.at(due if due > self.now else self.now, self._timer, node, due)
 
-    def _perform_triggered(self, node: Node, effects: Iterable[Effect]) -> bool:
-        """A fault strikes between two effects: those after it never happen. False if it did."""
-        for effect in effects:
-            trigger = node.trigger
-            if (
-                trigger is not None
-                and type(effect.message if type(effect) is Send else effect) is trigger.kind
-            ):
-                trigger.count -= 1
-                if trigger.count <= 0:
-                    node.trigger = None
-                    self.etcd.about_to_propose = effect.topology if type(effect) is Propose else None
-                    trigger.strike()
-                    self.etcd.about_to_propose = None
-                    if not node.alive:
-                        return False
-            if type(effect) is Send:
-                if effect.target != node.id:
-                    self.network.send(node, effect.target, effect.message)
-                else:
-                    self.after(0.0, self.feed, node, Received(node.id, effect.message))
-            else:
-                self._perform[type(effect)](node, effect)
-                if not node.alive:
-                    return False
-        return True
+    def strikes(self, node: Node, effect: object) -> bool:
+        """A fault may strike just before an effect. True if that has ended the instance: this effect and
+        those behind it never happen."""
+        trigger = node.trigger
+        if trigger is None or type(effect) is not trigger.kind:
+            return False
+        trigger.count -= 1
+        if trigger.count > 0:
+            return False
+        node.trigger = None
+        self.etcd.about_to_propose = effect.topology if isinstance(effect, Propose) else None
+        trigger.strike()
+        self.etcd.about_to_propose = None
+        return not node.alive
 
     def _timer(self, node: Node, due: float) -> None:
         if node.timer_at != due or not node.alive:
@@ -328,7 +360,7 @@ class World:
             node.timer_at = FOREVER
             return
         node.timer_at = FOREVER
-        wanted = node.machine.deadline() - node.skew
+        wanted = node.shell.deadline() - node.skew
         if wanted <= self.now:
             node.spins = node.spins + 1 if self._same_time else 0
             if node.spins > 200:
@@ -336,7 +368,10 @@ class World:
                     "core",
                     f"{node.id} wants a Tick again and again at one instant: its deadline does not move",
                 )
-            self.feed(node, TICK)
+            self.events += 1
+            self.turn_of = node
+            node.shell.wake()
+            self.settle(node)
         elif wanted < FOREVER:
             node.timer_at = wanted
             self.at(wanted, self._timer, node, wanted)

@@ -117,6 +117,11 @@ class FailureDetector:
         """It is no member any more."""
         self._peers.pop(peer, None)
 
+    def rest(self) -> None:
+        """No peer is expected, and no check is due, until they are told anew."""
+        self._peers.clear()
+        self._checked_s = None
+
     def heard(self, peer: InstanceId, at: float) -> None:
         """It was heard at that time; a peer that is not expected does not matter."""
         rhythm = self._peers.get(peer)
@@ -127,6 +132,10 @@ class FailureDetector:
         """How long it has not been heard; 0 if it is not expected."""
         rhythm = self._peers.get(peer)
         return 0.0 if rhythm is None else now - rhythm.heard_s
+
+    def suspects(self) -> list[InstanceId]:
+        """Who is silent, and was named for it."""
+        return [peer for peer, rhythm in self._peers.items() if rhythm.suspected]
 
     def late_s(self, now: float) -> float:
         """How much later than it should have been the next check is already; 0 before the first."""

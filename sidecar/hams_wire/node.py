@@ -1,10 +1,9 @@
-"""The shell around one core machine: events in, `step`, effects out. Every process of a graph is one of
-these.
+"""One instance on one event loop: it drives the shell (`hams_wire.shell`) around a core machine. Every process
+of a graph is one of these.
 
-It owns the connections to peers, the registration in etcd, the watch, the machine's timer, heartbeats, and
-the history. It never branches on protocol state and never drops, reorders or repeats an effect. A line of the
-history is written before the effects that follow it; if it cannot be written, the instance stops: an effect
-without its line would be a lie.
+It owns the connections to peers, the registration in etcd, the watch, the timers, and the history. A line of
+the history is written before the effects that follow it; if it cannot be written, the instance stops: an
+effect without its line would be a lie.
 """
 
 import asyncio
@@ -26,7 +25,6 @@ from hams_protocol.effects import (
     NoteLost,
     NoteReply,
     Propose,
-    Send,
     Stop,
 )
 from hams_protocol.events import (
@@ -34,31 +32,28 @@ from hams_protocol.events import (
     CasFailed,
     CasUnknown,
     Event,
-    Late,
     Member,
     MembersChanged,
     PeerDown,
     PeerUp,
     Received,
-    Tick,
     TopologyLearnt,
 )
 from hams_protocol.frozen import frozen
 from hams_protocol.ids import InstanceId
 from hams_protocol.intake import Names
-from hams_protocol.knowledge import Knowledge
-from hams_protocol.messages import Heartbeat, Message, Suspect
+from hams_protocol.messages import Message
 from hams_protocol.topology import Topology
 from hams_wire import limits, records, succession
 from hams_wire.changes import changes
 from hams_wire.coordination.port import ABSENT, Compare, Coordination, Deleted, Put, Restored, Write
 from hams_wire.coordination.registration import Registration
 from hams_wire.errors import CoordinationError, NotApplied, Unavailable
-from hams_wire.failure_detector import FailureDetector
 from hams_wire.notes import line_of
 from hams_wire.peers.network import PeerNetwork
 from hams_wire.peers.payload import PayloadFactory
 from hams_wire.peers.visits import Host
+from hams_wire.shell import FOREVER, MANAGER, Machine, Shell
 from hams_wire.tls import Certificates
 from hams_wire.trace import trace_from
 
@@ -67,26 +62,8 @@ log = logging.getLogger("hams.node")
 NOTES = frozenset(
     (NoteExec, NoteApply, NoteDurable, NoteLog, NoteReply, NoteComplete, NoteFailover, NoteLost)
 )
-MANAGER = "manager"
 HOST_VARIABLE = "HAMS_NODE"
 """Environment variable with the name of the host that this process runs on, where somebody says so."""
-
-
-class Machine(Protocol):
-    """What every core machine offers."""
-
-    @property
-    def knowledge(self) -> Knowledge:
-        """What the instance knows."""
-        ...
-
-    def step(self, event: Event, now: float) -> list[Effect]:
-        """One event."""
-        ...
-
-    def deadline(self) -> float:
-        """When it wants a Tick."""
-        ...
 
 
 @runtime_checkable
@@ -159,7 +136,9 @@ class Node:
         self.machine = machine
         self.instance = instance
         self.of = of
-        self.members: dict[InstanceId, Member] = {}
+        suspect_after_s = machine.knowledge.graph.data.recovery.suspect_after_s
+        steps = machine.steps if isinstance(machine, TakesTogether) else None
+        self.shell = Shell(machine, instance, of, self, suspect_after_s, steps)
         self._told = asyncio.Event()
         self.stopped: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._uid = settings.graph_uid
@@ -169,19 +148,11 @@ class Node:
         self._history = writer_from(os.environ, instance)
         self._trace = trace_from(os.environ, instance)
         self._loop = asyncio.get_running_loop()
-        self._events: deque[Event] = deque()
-        self._turning = False
-        self._steps = machine.steps if isinstance(machine, TakesTogether) else None
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
-        self._due = float("inf")
+        self._timer_at = FOREVER
+        self._due = FOREVER
         self._yielded = False
-        self._sent: set[InstanceId] = set()
-        suspect_after_s = machine.knowledge.graph.data.recovery.suspect_after_s
-        self._heartbeat_s = max(suspect_after_s / limits.heartbeats_per_suspicion, limits.heartbeat_min_s)
-        self._failure_detector = FailureDetector(suspect_after_s, self._heartbeat_s)
         self._heartbeat: asyncio.TimerHandle | None = None
-        self._beat_at = float("inf")
         self._late_logged_at = float("-inf")
         self._proposals: deque[Propose] = deque()
         self._logged = Topology()
@@ -195,9 +166,9 @@ class Node:
             settings.listen,
             factory,
             self._on_message,
-            self._on_up,
-            self._on_down,
-            on_refused=self._on_refused,
+            lambda peer: self.feed(PeerUp(peer)),
+            lambda peer: self.feed(PeerDown(peer)),
+            on_refused=lambda peer: self.feed(PeerDown(peer, refused=True)),
             advertise=settings.advertise,
             tls=settings.tls,
             eager=self._is_close,
@@ -287,70 +258,55 @@ class Node:
 
     # -- events in -------------------------------------------------------------------------------------------
 
+    @property
+    def members(self) -> dict[InstanceId, Member]:
+        """Who is registered now."""
+        return self.shell.members
+
     def feed(self, event: Event) -> None:
         """Give the machine an event. All events of one turn of the loop are taken at its end, in their order,
         and what they cause to be sent leaves together."""
-        self._events.append(event)
-        if not self._turning:
-            self._turning = True
-            self._loop.call_soon(self._turn)
+        self.shell.feed(event)
 
     def look(self) -> None:
         """Have `turned` called at the end of a turn, though nothing may have happened."""
-        if not self._turning:
-            self._turning = True
-            self._loop.call_soon(self._turn)
+        self.shell.look()
+
+    def turn_soon(self) -> None:
+        """At the end of this turn of the loop."""
+        self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        events = self._events
-        if not events:
-            self._turning = False
-            self._owner.turned()
-            return
-        self._turning = True
+        self._drive(self.shell.turn)
+
+    def _drive(self, call: Callable[[], None]) -> None:
+        """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone:
+        neither may be passed over, so the instance ends and another takes over."""
         self.network.hold()
-        if (now := self._loop.time()) > self._beat_at + limits.timer_late_s:
-            self._late(now)
         try:
-            while events and not self.stopped.done():
-                if self._steps is None:
-                    self._take((events.popleft(),), self._loop.time())
-                else:
-                    together = tuple(events)
-                    events.clear()
-                    self._take(together, self._loop.time())
+            call()
+        except Exception as error:
+            kinds = ", ".join(sorted({type(event).__name__ for event in self.shell.taken}))
+            log.critical("this instance failed on %s", kinds, exc_info=True)
+            self._stop(Stop(f"failed on {kinds}: {type(error).__name__}: {error}"))
         finally:
-            self._turning = False
             self.network.release()
         self._arm()
         self._owner.turned()
 
-    def _take(self, events: tuple[Event, ...], now: float) -> None:
-        """A core that raises has found itself wrong, and an effect that raises leaves those behind it undone:
-        neither may be passed over, so the instance ends and another takes over."""
-        trace = self._trace
-        try:
-            if trace is not None:
-                for event in events:
-                    trace.event(event)
-            for effect in (
-                self.machine.step(events[0], now) if self._steps is None else self._steps(events, now)
-            ):
-                if trace is not None:
-                    trace.effect(effect)
-                self._do(effect, now)
-                if self.stopped.done():
-                    break
-        except Exception as error:
-            kinds = ", ".join(sorted({type(event).__name__ for event in events}))
-            log.critical("this instance failed on %s", kinds, exc_info=True)
-            self._stop(Stop(f"failed on {kinds}: {type(error).__name__}: {error}"))
+    def stepped(self, events: Sequence[Event], effects: Sequence[Effect]) -> None:
+        """Traced, if somebody asked for that."""
+        if self._trace is not None:
+            for event in events:
+                self._trace.event(event)
+            for effect in effects:
+                self._trace.effect(effect)
 
     def _arm(self) -> None:
         """Deadlines move with almost every event, mostly further away: a timer that fires early and looks
         again costs less than moving it."""
-        self._due = due = self.machine.deadline()
-        if due >= self._timer_at or self.stopped.done():
+        self._due = due = self.shell.deadline()
+        if due >= self._timer_at or self.shell.stopped:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -364,45 +320,21 @@ class Node:
     def _tick(self) -> None:
         """A late timer means a starved process: what has arrived meanwhile is read before the machine judges
         anybody by its silence."""
-        self._timer, self._timer_at = None, float("inf")
+        self._timer, self._timer_at = None, FOREVER
         late_s = self._loop.time() - self._due
         if late_s < 0:
             self._arm()
         elif late_s > limits.timer_late_s and not self._yielded:
             self._yielded = True
-            self._timer_at = float("-inf")  # no event moves this one: it yields once
+            self._timer_at = -FOREVER  # no event moves this one: it yields once
             self._timer = self._loop.call_later(limits.timer_again_s, self._tick)
         else:
             self._yielded = False
-            self._events.append(Tick())
-            self._turn()
+            self._drive(self.shell.wake)
 
     def _on_message(self, sender: InstanceId, message: Message) -> None:
-        if self._owner.lost(message):
-            return
-        self.feed(Received(sender, message))
-
-    def _on_up(self, peer: InstanceId) -> None:
-        self._failure_detector.expect(peer, self._loop.time())
-        self.feed(PeerUp(peer))
-
-    def _on_down(self, peer: InstanceId) -> None:
-        self._failure_detector.forget(peer)
-        self.feed(PeerDown(peer))
-        if self.of != MANAGER:
-            self._loop.call_later(limits.break_report_after_s, self._report_break, peer)
-
-    def _report_break(self, peer: InstanceId) -> None:
-        """Managers have connections of their own, and mostly know: to tell them at once would only keep them
-        from acting."""
-        known = self.machine.knowledge.topology.revoked
-        if (
-            peer in self.members
-            and peer not in known
-            and not self.network.is_up(peer)
-            and not self.stopped.done()
-        ):
-            self._suspect(peer, "its connection broke")
+        if not self._owner.lost(message):
+            self.feed(Received(sender, message))
 
     def _is_close(self, peer: InstanceId) -> bool:
         """Whether something here waits for the proof that this peer is gone: it is a manager's business, and
@@ -410,21 +342,32 @@ class Node:
         member = self.members.get(peer)
         return self.of == MANAGER or (member is not None and member.of == self.of)
 
-    def _on_refused(self, peer: InstanceId) -> None:
-        self.feed(PeerDown(peer, refused=True))
+    def is_up(self, peer: InstanceId) -> bool:
+        """Whether a connection to this peer stands."""
+        return self.network.is_up(peer)
+
+    def heard_at(self, peer: InstanceId) -> float | None:
+        """When something last came over it."""
+        return self.network.heard_s.get(peer)
+
+    def unacknowledged_s(self, peer: InstanceId) -> float:
+        """As the kernel has counted it."""
+        return self.network.unacknowledged_s(peer)
+
+    def break_off(self, peer: InstanceId) -> None:
+        """Nothing passes between the two hosts."""
+        log.info("the connection to %s is given up: its host acknowledges nothing", peer)
+        self.network.break_off(peer)
 
     # -- effects out -----------------------------------------------------------------------------------------
 
-    def _do(self, effect: Effect, now: float) -> None:
-        kind = type(effect)
-        if kind is Send:
-            assert isinstance(effect, Send)
-            if effect.target == self.instance:
-                self._events.append(Received(self.instance, effect.message))
-            else:
-                self._sent.add(effect.target)
-                self.network.send(effect.target, effect.message)
-        elif kind in NOTES:
+    def send(self, peer: InstanceId, message: Message) -> None:
+        """Over the connection to this peer; what does not fit is lost."""
+        self.network.send(peer, message)
+
+    def perform(self, effect: Effect, now: float) -> None:
+        """Notes and proposals are this class's own, the rest is for this kind of process."""
+        if type(effect) in NOTES:
             if self._history is not None:
                 self._note(effect, now, self._history)
         elif isinstance(effect, Propose):
@@ -445,6 +388,7 @@ class Node:
             self._stop(Stop(f"history: {error}"))
 
     def _stop(self, stop: Stop) -> None:
+        self.shell.stopped = True
         if not self.stopped.done():
             log.warning("%s stops: %s", self.instance, stop.reason)
             self.stopped.set_result(stop)
@@ -452,56 +396,16 @@ class Node:
     # -- heartbeats ------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Every interval: a heartbeat to whom nothing else was sent, and a look at who has been silent for
-        too long.
-
-        All instances of one host beat together, by its clock: so each wakes a few times per interval, not
-        once for each of its peers.
-        """
-        if self.stopped.done():
-            return  # who is over gives no sign of life, however long its process takes to end
-        now = self._loop.time()
-        if now > self._beat_at + limits.timer_late_s:
-            self._late(now)
-        self._beat_at = (round(now / self._heartbeat_s) + 1) * self._heartbeat_s
-        self._heartbeat = self._loop.call_at(self._beat_at, self._beat)
-        beat = Heartbeat(self.machine.knowledge.topology.generation)
-        for peer in self.members:
-            if peer == self.instance or not self.network.is_up(peer):
-                continue
-            if peer not in self._sent:
-                self.network.send(peer, beat)
-            heard = self.network.heard_s.get(peer)
-            if heard is not None:
-                self._failure_detector.heard(peer, heard)
-        for peer in self._failure_detector.check(now):
-            self._suspect(peer, f"silent for {self._failure_detector.silent_s(peer, now):.3f} s")
-        self._sent.clear()
-
-    def _late(self, now: float) -> None:
-        """The next heartbeat is overdue: this process was stopped, or got no CPU. The machine hears of it
-        before all that has piled up meanwhile."""
-        by_s, self._beat_at = now - self._beat_at, now
-        self._events.appendleft(Late(by_s))
-        self.look()
-        if (
-            not self._failure_detector.lateness.may_judge(now)
-            and now >= self._late_logged_at + limits.late_log_s
-        ):
+        if self.shell.stopped:
+            return  # an instance that is over gives no sign of life, however long its process takes to end
+        self._heartbeat = self._loop.call_at(self.shell.beat(), self._beat)
+        now, lateness = self._loop.time(), self.shell.detector.lateness
+        if not lateness.may_judge(now) and now >= self._late_logged_at + limits.late_log_s:
             self._late_logged_at = now
-            worst_s = self._failure_detector.lateness.worst_s
             log.warning(
                 "this process gets too little CPU: it was late by %.2f s, and judges nobody for being silent",
-                worst_s,
+                lateness.worst_s,
             )
-
-    def _suspect(self, peer: InstanceId, reason: str) -> None:
-        for member in self.members.values():
-            if member.of == MANAGER and member.instance != peer:
-                if member.instance == self.instance:
-                    self.feed(Received(self.instance, Suspect(peer, reason)))
-                else:
-                    self.network.send(member.instance, Suspect(peer, reason))
 
     # -- etcd ------------------------------------------------------------------------------------------------
 
@@ -575,7 +479,6 @@ class Node:
     def _set_members(self, members: dict[InstanceId, Member]) -> None:
         if members == self.members:
             return
-        self.members = members
         self._told.set()
         self.network.set_members({name: member.address for name, member in members.items()})
         self.feed(MembersChanged(tuple(members.values())))

@@ -144,6 +144,22 @@ async def test_f19_a_bridge_two_reach_a_third_and_not_each_other(tmp_path: Path)
     run.verify()
 
 
+async def test_f19_a_bridge_a_primary_and_its_backup_do_not_reach_each_other(tmp_path: Path) -> None:
+    """No manager sees a fault: the primary finds out by itself that nothing passes, and drops the backup."""
+    async with run_on_hosts("line.yaml", tmp_path) as (run, hosts), run.load(clients=4):
+        await run.answered(40)
+        primary, backup = await run.find("first", "primary"), await run.find("first", "backup")
+        before = await epoch(run, "first")
+        with hosts.cuts((primary.id, backup.id), (backup.id, primary.id)):
+            await run.until(lambda topology: backup.id not in topology.find("first").in_sync)
+            await run.answered(40)
+            assert await epoch(run, "first") == before
+        await run.answered(40)
+        await run.redundant()
+    run.verify()
+    print(f"\nslowest reply {run.took_s(1.0):.2f} s of {len(run.replies)}")
+
+
 async def test_f20_a_flapping_link(tmp_path: Path) -> None:
     async with run_on_hosts("line.yaml", tmp_path) as (run, hosts), run.load(clients=4):
         await run.answered(40)

@@ -728,3 +728,17 @@ def test_a_keeper_that_lacks_the_end_or_is_gone_does_not_stay_where_a_primary_go
     rig = goes_back()
     rig.step(PeerDown("p-1", refused=True))
     assert of(rig.all, Propose)[-1].topology.find("q").keepers == ()
+
+
+def test_a_copy_for_keeping_frees_what_it_says_is_complete():
+    """Seed 2097324: later broadcasts held nothing new, so a slot's owner waited for ever for a request that was
+    complete before it handed the slot over."""
+    rig = active_of(DATA, "p", "p-1", topo(3, ALONE, table("p", ("p-1", 1))))
+    rig.step(MembersChanged(EVERYBODY))
+    rig.token("F-1", value("F", R0, "0/0"))
+    rig.done(updated=False)
+    handed = topo(4, ALONE, table("p", ("p-1", 1), successor="p-9"))
+    assert not of(rig.learn(handed), Propose), "request 0 is not complete"
+    done = Completion(((0, 1, ()),))
+    (proposed,) = of(rig.get("q-2", StateCopy("q", 2, 7, (), done, "c7", P("state 7"))), Propose)
+    assert proposed.topology.table("p").slots[0].instance == "p-9"

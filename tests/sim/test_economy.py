@@ -41,7 +41,7 @@ def messages_per_request(monkeypatch) -> dict[type, float]:
     frontend = next(node for node in world.nodes.values() if node.of == FRONTEND)
     counts: Counter[type] = Counter()
     answered: list[float] = []
-    world._perform[Answer] = lambda node, effect: answered.append(world.now)
+    world.performers[Answer] = lambda node, effect: answered.append(world.now)
     for number in range(2 * REQUESTS):
         if number == REQUESTS:  # by now everything is as it stays
             counts.clear()

@@ -372,6 +372,8 @@ class FrontendMachine:
 
     def _on_kept(self, sender: InstanceId, message: Message) -> None:
         """About a state that this frontend keeps for an operator."""
+        if isinstance(message, StateCopy):
+            self.knowledge.completed.learn(message.complete)
         if self.keeper.is_for(message):
             self._ctx.out += self.keeper.message(sender, message, self._ctx.now)
 

@@ -105,7 +105,6 @@ class Backup:
             return m.refuse_state(copy.state.defect)
         m.layout = copy.layout
         self._held.clear()
-        m.knowledge.completed.learn(copy.complete)
         record = StateRecord(copy.op, copy.epoch, copy.version, -1, (), copy.units, copy.chain, copy.state)
         m.store.start(record, copy.state)
         m.lineage.clear()

@@ -608,7 +608,7 @@ class StatefulMachine(Vertex):
     def _begin_with(self, copy: StateCopy, replica_set: ReplicaSet, now: float) -> list[Effect]:
         """The epoch begins with a state that came whole, from a checkpoint or from a keeper: its version is
         the end."""
-        self.knowledge.completed.learn(copy.complete)
+        self._completion(copy.complete)
         self._begin_epoch(replica_set.epoch, now)
         self.layout = copy.layout
         record = StateRecord(copy.op, replica_set.epoch, copy.version, -1, (), (), copy.chain, copy.state)

@@ -14,6 +14,7 @@ reported to its owner.
 import asyncio
 import logging
 import socket
+import struct
 from typing import Protocol, cast
 
 from hams_protocol.ids import InstanceId
@@ -26,6 +27,9 @@ from hams_wire.peers.inbox import Inbox
 from hams_wire.peers.outbox import SendQueue
 
 log = logging.getLogger("hams.wire.peers")
+
+TCP_INFO = struct.Struct("=24xI28xI")
+"""Of Linux' `struct tcp_info` (linux/tcp.h): `tcpi_unacked`, segments, and `tcpi_last_ack_recv`, ms."""
 
 
 def tune(transport: asyncio.BaseTransport) -> None:
@@ -238,6 +242,17 @@ class Sending(asyncio.BufferedProtocol):
                 else ConnectionResetError("closed before the greeting was answered")
             )
         self._owner.lost(self)
+
+    @property
+    def unacknowledged_s(self) -> float:
+        """Since the last acknowledgement of the other end's kernel, while something is without one. A process
+        that is stopped, or that reads nothing, has a kernel that answers."""
+        connection = None if self._transport is None else self._transport.get_extra_info("socket")
+        if connection is None or connection.family == socket.AF_UNIX:
+            return 0.0
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)
+        unacknowledged, since_ms = TCP_INFO.unpack(info)
+        return since_ms / 1000 if unacknowledged else 0.0
 
     def close(self) -> None:
         """Close when what the transport holds has left."""

@@ -259,6 +259,18 @@ class PeerNetwork:
         known = self._peers.get(peer)
         return known is not None and known.up
 
+    def unacknowledged_s(self, peer: InstanceId) -> float:
+        """How long the kernel at the other end has acknowledged nothing of what was sent; 0 if nothing
+        waits, or on a Unix socket."""
+        known = self._peers.get(peer)
+        return 0.0 if known is None or known.sending is None else known.sending.unacknowledged_s
+
+    def break_off(self, peer: InstanceId) -> None:
+        """Give up the connection to this peer; it is dialled again."""
+        known = self._peers.get(peer)
+        if known is not None and known.sending is not None:
+            known.sending.abort()
+
     def queued_bytes(self, peer: InstanceId) -> int:
         """Bytes that wait for this peer."""
         known = self._peers.get(peer)

@@ -1,0 +1,311 @@
+"""The shell around one core machine: which events it gets, in which order and when, what is done with its
+effects, to whom heartbeats go, and whose silence or broken connection is told to the managers.
+
+It does no input or output. Real processes drive it from an event loop (`hams_wire.node`), the simulator from
+its heap of things to come (`hams_sim.world`); both are its `Host`. So what is simulated is what runs. It
+never branches on protocol state, and never drops, reorders or repeats an effect. What it keeps from its
+machine is a heartbeat that says nothing new.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from hams_protocol.effects import Effect, Send
+from hams_protocol.events import Event, Late, Member, MembersChanged, PeerDown, PeerUp, Received, Tick
+from hams_protocol.ids import InstanceId
+from hams_protocol.knowledge import Knowledge
+from hams_protocol.messages import Heartbeat, Message, Suspect
+from hams_wire import limits
+from hams_wire.failure_detector import FailureDetector
+
+FOREVER = float("inf")
+MANAGER = "manager"
+
+
+class Machine(Protocol):
+    """What every core machine offers."""
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What the instance knows."""
+        ...
+
+    def step(self, event: Event, now: float) -> Sequence[Effect]:
+        """One event; what is to be done, in order."""
+        ...
+
+    def deadline(self) -> float:
+        """When it wants a Tick."""
+        ...
+
+
+class Host(Protocol):
+    """The process, or the simulated world, that a shell runs in."""
+
+    def now(self) -> float:
+        """The machine's clock, in seconds; it never goes back."""
+        ...
+
+    def turn_soon(self) -> None:
+        """Call `Shell.turn` once what is being done now is done."""
+        ...
+
+    def send(self, peer: InstanceId, message: Message) -> None:
+        """Hand a message to the network; it may be lost."""
+        ...
+
+    def perform(self, effect: Effect, now: float) -> None:
+        """Do what is no message: notes, proposals, the model's work, answers, the end."""
+        ...
+
+    def is_up(self, peer: InstanceId) -> bool:
+        """Whether a connection to this peer stands."""
+        ...
+
+    def heard_at(self, peer: InstanceId) -> float | None:
+        """When something last came over that connection; None before the first."""
+        ...
+
+    def unacknowledged_s(self, peer: InstanceId) -> float:
+        """How long the kernel of this peer's host has acknowledged nothing; 0 where that cannot be known."""
+        ...
+
+    def break_off(self, peer: InstanceId) -> None:
+        """Give the connection to this peer up. The shell is told of it, like of any that breaks."""
+        ...
+
+    def stepped(self, events: Sequence[Event], effects: Sequence[Effect]) -> None:
+        """The machine took these events, and these effects will be performed now."""
+        ...
+
+
+class Shell:
+    """One instance's. `steps`: its machine's way to take several events in one step, if it has one.
+
+    `heartbeat_s`: seconds between two calls of `beat`. `taken`: the events that the machine was given last.
+    `stopped`: it takes nothing more and performs nothing more; whoever ends the instance sets it.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_beat_at",
+        "_breaks",
+        "_events",
+        "_host",
+        "_own",
+        "_said",
+        "_sent",
+        "_steps",
+        "detector",
+        "heartbeat_s",
+        "instance",
+        "machine",
+        "members",
+        "of",
+        "stopped",
+        "taken",
+    )
+
+    def __init__(
+        self,
+        machine: Machine,
+        instance: InstanceId,
+        of: str,
+        host: Host,
+        suspect_after_s: float,
+        steps: Callable[[Sequence[Event], float], Sequence[Effect]] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.instance = instance
+        self.of = of
+        self.members: dict[InstanceId, Member] = {}
+        self.stopped = False
+        self.heartbeat_s = max(suspect_after_s / limits.heartbeats_per_suspicion, limits.heartbeat_min_s)
+        self.detector = FailureDetector(suspect_after_s, self.heartbeat_s)
+        self.taken: tuple[Event, ...] = ()
+        self._host = host
+        self._steps = steps
+        self._events: deque[Event] = deque()
+        self._asked = False
+        self._beat_at = FOREVER
+        self._sent: set[InstanceId] = set()
+        self._said: dict[InstanceId, int] = {}
+        self._breaks: list[tuple[float, InstanceId]] = []
+        self._own: dict[type, Callable[[Any], None]] = {
+            MembersChanged: self._members_changed,
+            PeerUp: self._up,
+            PeerDown: self._down,
+        }
+
+    # -- events in -------------------------------------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        """Give the machine an event. All events of one turn are taken at its end, in their order."""
+        if type(event) is Received:
+            if type(event.message) is Heartbeat and self._is_known(event.sender, event.message.generation):
+                return
+        elif (own := self._own.get(type(event))) is not None:
+            own(event)
+        self._events.append(event)
+        if not self._asked:
+            self._asked = True
+            self._host.turn_soon()
+
+    def look(self) -> None:
+        """Have a turn soon, though nothing may have happened."""
+        if not self._asked:
+            self._asked = True
+            self._host.turn_soon()
+
+    def _is_known(self, peer: InstanceId, generation: int) -> bool:
+        """Most messages are heartbeats that repeat what the last one of that peer said; they are signs of
+        life and nothing else."""
+        if self._said.get(peer) == generation and generation <= self.machine.knowledge.topology.generation:
+            return True
+        self._said[peer] = generation
+        return False
+
+    def _members_changed(self, event: Any) -> None:
+        """Machines forget what those said who are gone, so all may say it again."""
+        self.members = {member.instance: member for member in event.members}
+        self._said.clear()
+
+    def _up(self, event: Any) -> None:
+        self.detector.expect(event.peer, self._host.now())
+        self._said.pop(event.peer, None)
+
+    def _down(self, event: Any) -> None:
+        if event.refused:
+            return
+        self.detector.forget(event.peer)
+        if self.of != MANAGER:
+            heapq.heappush(self._breaks, (self._host.now() + limits.break_report_after_s, event.peer))
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When to call `wake`."""
+        due = self.machine.deadline()
+        if self._breaks and self._breaks[0][0] < due:
+            due = self._breaks[0][0]
+        return due
+
+    def wake(self) -> None:
+        """Something is due: a Tick, or the report of a broken connection."""
+        now = self._host.now()
+        while self._breaks and self._breaks[0][0] <= now:
+            self._report_break(heapq.heappop(self._breaks)[1])
+        if self.machine.deadline() <= now:
+            self._events.append(Tick())
+        self._asked = True
+        self.turn()
+
+    def turn(self) -> None:
+        """Take all events that have come, and those that they cause here."""
+        events = self._events
+        if events:
+            self._asked = True
+            self._check_lateness()
+        try:
+            while events and not self.stopped:
+                if self._steps is None:
+                    self._take((events.popleft(),))
+                else:
+                    together = tuple(events)
+                    events.clear()
+                    self._take(together)
+        finally:
+            self._asked = False
+
+    def _take(self, events: tuple[Event, ...]) -> None:
+        host = self._host
+        now = host.now()
+        self.taken = events
+        effects = self.machine.step(events[0], now) if self._steps is None else self._steps(events, now)
+        host.stepped(events, effects)
+        for effect in effects:
+            if type(effect) is Send:
+                target = effect.target
+                if target == self.instance:
+                    self._events.append(Received(target, effect.message))
+                else:
+                    self._sent.add(target)
+                    host.send(target, effect.message)
+            else:
+                host.perform(effect, now)
+            if self.stopped:
+                break
+
+    # -- signs of life ---------------------------------------------------------------------------------------
+
+    def beat(self) -> float:
+        """Every `heartbeat_s`: a heartbeat to each peer to which nothing else was sent, and a look at which
+        has been silent for too long. Returns when the next one is due.
+
+        All instances of one host beat together, by its clock: so each wakes a few times per interval, not
+        once for each of its peers.
+        """
+        host = self._host
+        now = host.now()
+        self._check_lateness()
+        self._beat_at = (round(now / self.heartbeat_s) + 1) * self.heartbeat_s
+        heartbeat = Heartbeat(self.machine.knowledge.topology.generation)
+        for peer in self.members:
+            if peer == self.instance or not host.is_up(peer):
+                continue
+            if peer not in self._sent:
+                host.send(peer, heartbeat)
+            heard = host.heard_at(peer)
+            if heard is not None:
+                self.detector.heard(peer, heard)
+        for peer in self.detector.check(now):
+            self._suspect(peer, f"silent for {self.detector.silent_s(peer, now):.3f} s")
+        for peer in self.detector.suspects():
+            if host.unacknowledged_s(peer) > limits.network_silence_s:
+                host.break_off(peer)
+        self._sent.clear()
+        return self._beat_at
+
+    def rest(self) -> None:
+        """Nobody is watched, and no heartbeat is due, until the next `beat`: a host that knows that all peers
+        are well can leave beats out."""
+        self.detector.rest()
+        self._beat_at = FOREVER
+
+    def late(self, by_s: float) -> None:
+        """This process was stopped, or got no CPU: the machine hears of it before all that has piled up
+        meanwhile."""
+        self._events.appendleft(Late(by_s))
+        self.look()
+
+    def generation_heard(self, peer: InstanceId) -> int:
+        """What its last heartbeat said; -1 before the first."""
+        return self._said.get(peer, -1)
+
+    def _check_lateness(self) -> None:
+        """Whether the next heartbeat is overdue."""
+        now = self._host.now()
+        if now > self._beat_at + limits.timer_late_s:
+            by_s, self._beat_at = now - self._beat_at, now
+            self.late(by_s)
+
+    def _suspect(self, peer: InstanceId, reason: str) -> None:
+        for member in self.members.values():
+            if member.of == MANAGER and member.instance != peer:
+                if member.instance == self.instance:
+                    self.feed(Received(self.instance, Suspect(peer, reason)))
+                else:
+                    self._host.send(member.instance, Suspect(peer, reason))
+
+    def _report_break(self, peer: InstanceId) -> None:
+        """Managers have connections of their own, and mostly know: to tell them at once would only keep them
+        from acting."""
+        if (
+            peer in self.members
+            and peer not in self.machine.knowledge.topology.revoked
+            and not self._host.is_up(peer)
+            and not self.stopped
+        ):
+            self._suspect(peer, "its connection broke")
