@@ -262,8 +262,9 @@ class Shell:
                 self.detector.heard(peer, heard)
         for peer in self.detector.check(now):
             self._suspect(peer, f"silent for {self.detector.silent_s(peer, now):.3f} s")
-        for peer in self.detector.suspects():
-            if host.unacknowledged_s(peer) > limits.network_silence_s:
+        for peer in self.detector.suspects():  # what this process itself has missed is no silence of theirs
+            silent_s = min(self.detector.silent_s(peer, now), host.unacknowledged_s(peer))
+            if silent_s > limits.network_silence_s:
                 host.break_off(peer)
         self._sent.clear()
         return self._beat_at

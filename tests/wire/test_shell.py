@@ -206,6 +206,8 @@ def test_a_connection_over_which_nothing_passes_is_broken_off_and_one_to_a_slow_
     host.unacknowledged["b-1"] = limits.network_silence_s + 0.1
     host.unacknowledged["m-1"] = limits.network_silence_s + 0.1
     beats(shell, host, 6)
+    assert not host.broken_off, "it has been silent for 0.3 s only"
+    beats(shell, host, 6)
     assert set(host.broken_off) == {"b-1"}, "a-2's kernel answers, and m-1 is heard"
 
 
