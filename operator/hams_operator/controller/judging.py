@@ -12,7 +12,7 @@ from hams_graph.wholeness import copies_wanted, instances_wanted, too_few_copies
 from hams_protocol.graph import FRONTEND, Graph
 from hams_protocol.ids import InstanceId
 from hams_protocol.topology import Topology
-from hams_wire.node import MANAGER
+from hams_wire.shell import MANAGER
 from hams_wire.succession import Cut, Phase, Quiet, Succession, TakenOver, all_hold, cut_of
 
 

@@ -16,9 +16,10 @@ from hams_wire.coordination.etcd import EtcdCoordination
 from hams_wire.coordination.port import ABSENT
 from hams_wire.errors import CoordinationError, NoSpace, NotApplied, Unknown
 from hams_wire.exposition import Sample
-from hams_wire.node import MANAGER, Node, Owner, Settings
+from hams_wire.node import Node, Owner, Settings
 from hams_wire.peers.payload import HeapFactory
 from hams_wire.process import EXIT_STOPPED, Access, Options, Stage, common_arguments, open_graph, run
+from hams_wire.shell import MANAGER
 from hams_wire.tls import Certificates
 
 log = logging.getLogger("hams.manager")
