@@ -72,7 +72,7 @@ class Watching:
             self._world.network.give_up(link)
         link.noticed = True
         self._world.feed(observer, PeerDown(silent.id))
-        back = observer.links[silent.id]
+        back = self._world.network.link(observer, silent)
         if silent.alive and not back.cut:
             self._world.after(back.delay, self.peer_down, silent, observer.id, False)
 
