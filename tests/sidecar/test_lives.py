@@ -2,11 +2,12 @@
 to end."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from hams_protocol.effects import Stop
-from hams_sidecar.lives import live
+from hams_sidecar.lives import Sidecar, live
 from hams_wire.errors import CoordinationError
 from hams_wire.process import Asked, Stage
 
@@ -126,3 +127,12 @@ async def test_it_does_not_stay_for_ever(how: str) -> None:
         process.asked.now()
     assert await task is node
     assert not node.stopped.done()
+
+
+def test_a_stage_follows_only_those_that_it_may_follow() -> None:
+    process = SimpleNamespace(stage=Stage.SERVING)
+    Sidecar.enter(process, Stage.STARTING)  # type: ignore[arg-type]
+    Sidecar.enter(process, Stage.SERVING)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError):
+        Sidecar.enter(process, Stage.WARMING)  # type: ignore[arg-type]
+    Sidecar.enter(process, Stage.ENDED)  # type: ignore[arg-type]
