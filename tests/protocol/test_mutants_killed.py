@@ -11,6 +11,7 @@ import test_joins as joins
 import test_keeper as keeper
 import test_kept as kept
 import test_machine as machine
+import test_outbox as outbox
 import test_poison as poison
 import test_primary as primary
 import test_recovery as recovery
@@ -81,6 +82,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "record-ack-of-old-epoch": primary.test_an_acknowledgement_of_another_epoch_does_not_count,
     "record-of-old-epoch": backup.test_a_record_of_an_older_epoch_is_refused,
     "revoke-last-replica": findings.test_a_frontend_that_is_the_last_replica_of_another_shard_is_not_revoked,
+    "replaced-is-dead": lambda: outbox.test_an_owner_that_is_replaced_alive_has_not_died_of_what_it_announced(
+        outbox.made()
+    ),
     "revoked-goes-on": machine.test_a_revoked_instance_stops_and_its_state_is_kept,
     "rollback-drops-keeper": keeper.test_a_primary_that_goes_back_by_itself_keeps_the_keeper_that_holds_the_end,
     "rollback-to-pending": recovery.test_a_tainted_primary_without_backup_goes_back_to_its_newest_record_with_only_durable_deps,

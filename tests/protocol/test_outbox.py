@@ -11,12 +11,16 @@ from hams_protocol.messages import Attempt, Deliver, TokenAck
 from hams_protocol.outbox import Outbox
 
 
-@pytest.fixture
-def wire():
+def made() -> tuple[Knowledge, Outbox]:
     data = graph(op("p", FRONTEND, to=("q",), stateful=True), op("q", "p", stateful=True))
     knowledge = Knowledge(data)
     knowledge.learn(topo(1, rset("p", "p-1"), rset("q", "q-1", "q-2")), 1)
     return knowledge, Outbox(knowledge, lambda request: 1)
+
+
+@pytest.fixture
+def wire():
+    return made()
 
 
 def ack(value_id="p-1:1", epoch=1):
