@@ -24,7 +24,7 @@ def named(path: Path, row: str) -> list[str]:
 
 
 def test_the_page_names_exactly_the_mutants_that_there_are():
-    assert named(ROOT / "docs" / "mutants.md", r"^\| ([a-z][a-z-]+-[a-z-]+) \|") == sorted(MUTANTS)
+    assert sorted(named(ROOT / "docs" / "mutants.md", r"^\| ([a-z][a-z-]+-[a-z-]+) \|")) == sorted(MUTANTS)
 
 
 @pytest.fixture(scope="module")
