@@ -12,6 +12,7 @@ outputs must be those of a process that never saw such a batch.
 
 import argparse
 import contextlib
+import dis
 import io
 import json
 import os
@@ -70,6 +71,13 @@ class CheckReport:
         self.lines.append(f"FAIL  {text}")
         self.failed = True
 
+    @property
+    def verdict(self) -> str:
+        """What it comes to, as a line."""
+        if self.unknown:
+            return "whether the model fits is not known: it raised on data that was made up"
+        return "the model does not fit" if self.failed else "the model fits"
+
 
 def main(arguments: Sequence[str]) -> int:
     """The command. 0: the model fits, 1: it does not, 2: usage, 3: unknown, as it raised on made-up data."""
@@ -95,45 +103,56 @@ def main(arguments: Sequence[str]) -> int:
     sys.path[:0] = path
     try:
         spec = read_operator(options.graph, options.entrypoint, options.operator)
-        report = check(options.entrypoint, spec, options.data, path)
+        report = CheckReport()
+        try:
+            check(options.entrypoint, spec, options.data, path, report)
+        except SystemExit as exit:
+            report.fail(f"the model ended its process (exit status {exit.code}): it must raise instead")
     except UsageError as error:
         sys.stderr.write(f"hams-model check: {error}\n")
         return 2
     lines = [f'{options.entrypoint} as operator "{spec.name}" of {options.graph}', *report.lines]
-    sys.stdout.write(
-        "\n".join([*lines, "the model does not fit" if report.failed else "the model fits"]) + "\n"
-    )
+    sys.stdout.write("\n".join([*lines, report.verdict]) + "\n")
     return (UNKNOWN if report.unknown else 1) if report.failed else 0
 
 
-def check(entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str]) -> CheckReport:
+def check(
+    entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str], report: CheckReport
+) -> None:
     """Check one model. Raises UsageError for data or entrypoints that cannot be used."""
-    report = CheckReport()
     made = _Data(spec, data)
     first = [made.batch(rows, optional=index % 2 == 0) for index, rows in enumerate(FIRST)]
     after = [made.batch(rows, optional=True) for rows in NEXT]
-    model = load_model(entrypoint)
-    engine = Engine(model, spec)
+    try:
+        model = load_model(entrypoint)
+        engine = Engine(model, spec)
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the model's code
+        report.fail(
+            f"the class cannot be made without arguments: {describe(error)}; `initialize` gets model.config"
+        )
+        return
     started = time.perf_counter()
     try:
         engine.initialize()
     except Exception as error:  # noqa: BLE001 - the model's code
         report.fail(f"initialize: {describe(error)}")
-        return report
+        return
     report.ok(f"initialize took {_ms(time.perf_counter() - started)}")
     before = fingerprint(model)
     if not _run(report, engine, first, made.made_up):
-        return report
+        return
     if not spec.stateful:
         _stateless(report, engine, entrypoint, after, path)
-        return report
+        return
     try:
         started = time.perf_counter()
         image = image_of(engine)
         seconds = time.perf_counter() - started
     except Exception as error:  # noqa: BLE001 - `get` and `state_dict` are the model's code
         report.fail(f"capture: {describe(error)}")
-        return report
+        return
     report.ok(f"capture took {_ms(seconds)} for {len(image):,} bytes")
     now = fingerprint(model)
     with tempfile.TemporaryDirectory(prefix="hams-model-check-") as folder:
@@ -143,7 +162,6 @@ def check(entrypoint: str, spec: OperatorSpec, data: Path | None, path: list[str
     ours = outputs_of(spec, run_all(engine, after))
     if _compare(report, image, ours, replays, before, now):
         _raise_and_undo(report, engine, image, after, ours)
-    return report
 
 
 def _run(report: CheckReport, engine: Engine, batches: list[list[UnitInput]], made_up: bool) -> bool:
@@ -297,8 +315,9 @@ class _Raising:
     """Raises in the `at`-th line of the model that is reached while it is active; counts them, and remembers
     where that was.
 
-    A line counts when it is reached first. The end of a `with` is reported as its first line once more, and
-    there an exception would skip `__exit__`, which no exception of the model's own can do.
+    A line counts when it is reached first, unless it does nothing (`try:`, `pass`): the interpreter's table of
+    handlers leaves such a line out, so an exception there would skip `__exit__`, which no exception of the
+    model's own can do. Nor could one at the end of a `with`, which is reported as its first line once more.
     """
 
     def __init__(self, module: str, at: int) -> None:
@@ -323,12 +342,16 @@ class _Raising:
         if frame.f_globals.get("__name__") != self._module:
             return None
         line = (frame.f_code, frame.f_lineno)
-        if event == "line" and line not in self._reached:
+        if event == "line" and line not in self._reached and not _does_nothing(frame):
             self._reached.add(line)
             if self.lines == self._at:
                 self.where = f"line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
                 raise _Injected("an exception that hams-model check put there")
         return self._trace
+
+
+def _does_nothing(frame: FrameType) -> bool:
+    return frame.f_code.co_code[frame.f_lasti] == dis.opmap["NOP"]
 
 
 def _raise_and_undo(

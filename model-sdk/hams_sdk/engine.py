@@ -82,6 +82,7 @@ class _Boundary:
         self._gate = gate
         self._lock = lock
         self._wanted = False
+        self._held = False
         self.entered = False
         self.abandoned = False
 
@@ -95,12 +96,18 @@ class _Boundary:
             self.abandoned = True
             raise
         self._lock.acquire()
-        self.entered = True
+        self.entered = self._held = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lock.release()
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go of the state, if a model has entered the update stage and not left it."""
+        if self._held:
+            self._held = False
+            self._lock.release()
 
 
 class Engine:
@@ -155,6 +162,7 @@ class Engine:
             self.state.discard_gradients()
             return RunResult(None, boundary.entered, describe(error), broke_contract=_broke_contract(error))
         finally:
+            boundary.leave()
             if boundary.entered:
                 self._mark = cuda.mark()
         return RunResult(outputs, boundary.entered)
@@ -211,6 +219,7 @@ class Engine:
                 f"warm-up with a made-up row raised {describe(error)}; model.warmUp.row gives it a real one"
             )
         finally:
+            boundary.leave()
             self.load(memoryview(image))
             generators.restore()
         if outputs[0].error is not None and row:

@@ -145,3 +145,44 @@ class Stateless(hams_sdk.Model):
 
     def run(self, batch: hams_sdk.Batch) -> Any:
         return {"y": batch["x"] + 1}
+
+
+class TriesInUpdate(Good):
+    """The first line under `with update:` does nothing: an exception there would skip the end of the `with`."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        total = self.total + batch["x"].sum(axis=0)
+        with update:
+            try:
+                self.total[:] = total
+            finally:
+                self.count += 1
+            while True:
+                break
+            pass  # noqa: PIE790 - it is what this is about
+        return {"y": batch["x"] + total + np.float32(self.count)}
+
+
+class NeverLeaves(Good):
+    """Enters the update stage by hand, and does not leave it."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        total = self.total + batch["x"].sum(axis=0)
+        update.__enter__()
+        self.total[:] = total
+        self.count += 1
+        return {"y": batch["x"] + total + np.float32(self.count)}
+
+
+class Exits(Good):
+    """Ends its process with the status of success."""
+
+    def run(self, batch: hams_sdk.Batch, update: hams_sdk.Update) -> Any:
+        raise SystemExit(0)
+
+
+class WantsArguments(Good):
+    """Cannot be made without arguments."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size

@@ -84,6 +84,12 @@ def test_a_model_that_fits_passes(run: Run) -> None:
             'FAIL  initialize: operator "op" is stateful, but initialize returned None: return a dict of '
             "everything",
         ),
+        ("Exits", "FAIL  the model ended its process (exit status 0): it must raise instead"),
+        (
+            "WantsArguments",
+            "FAIL  the class cannot be made without arguments: TypeError: WantsArguments.__init__() missing 1 "
+            "required positional argument: 'size'; `initialize` gets model.config",
+        ),
         ("BadRestore", "FAIL  restored into a fresh process and captured again, the state differs: count"),
     ],
 )
@@ -91,6 +97,14 @@ def test_what_does_not_fit_is_named(run: Run, name: str, says: str) -> None:
     status, report = run(name)
     assert says in report
     assert status == 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["TriesInUpdate", "NeverLeaves"])
+def test_lines_that_do_nothing_and_an_update_that_is_not_left_hang_nobody(run: Run, name: str) -> None:
+    status, report = run(name)
+    assert status == 0, report
+    assert "a batch that raises leaves nothing behind" in report
 
 
 def test_a_model_that_is_not_deterministic_is_told_from_one_that_forgets(run: Run) -> None:
@@ -137,6 +151,7 @@ def test_a_model_that_raises_on_made_up_data_is_not_called_wrong(
     status, report = run("Picky")
     assert status == check.UNKNOWN
     assert "with made-up data this may be no fault of the model: give --data, or model.warmUp.row" in report
+    assert "whether the model fits is not known: it raised on data that was made up\n" in report
     monkeypatch.setattr(f"{__name__}.GRAPH", GRAPH.replace("row: {}", "row: {x: [7, 7]}"))
     status, report = run("Picky")
     assert status == 0, report
