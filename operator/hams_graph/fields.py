@@ -328,7 +328,7 @@ class Part(Generic[T]):
             notes.say(
                 path,
                 f"expected {wanted}, found {shown(value)}"
-                + ('; write "{}" for the defaults' if value is None else ""),
+                + ('; write "{}" for the defaults' if value is None or value is True else ""),
             )
             value = None
         return _read_fields(self.cls, value, path, notes)

@@ -252,7 +252,10 @@ FIELDS = [
         put("operators.1.stateful", None),
         'spec.operators[1].stateful: expected a mapping, found nothing; write "{}" for the defaults',
     ),
-    (put("operators.1.stateful", True), "spec.operators[1].stateful: expected a mapping, found true"),
+    (
+        put("operators.1.stateful", True),
+        'spec.operators[1].stateful: expected a mapping, found true; write "{}" for the defaults',
+    ),
     (
         put("operators.1.stateful.window", 0),
         "spec.operators[1].stateful.window: must be from 1 to 64, found 0",
