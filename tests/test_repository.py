@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = [
     "sidecar/hams_protocol",
     "sidecar/hams_wire",
+    "sidecar/hams_checkpoints",
     "sidecar/hams_sidecar",
     "sidecar/hams_history",
     "sidecar/hams_sim",

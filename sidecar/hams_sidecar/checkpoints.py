@@ -1,5 +1,5 @@
 """The disk side of checkpoints: threads beside the event loop, one file at a time each way
-(`hams_wire.checkpoints` has the format).
+(`hams_checkpoints.folder` has the format).
 
 A state of 500 MB takes seconds to read, check and write; the loop, which has heartbeats to send, sees nothing
 of that but the allocation of its memory, which is the loop's alone. A checkpoint that cannot be written (disk
@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from hams_checkpoints.folder import CheckpointFolder
 from hams_protocol.effects import WriteCheckpoint
 from hams_protocol.graph import Graph
 from hams_protocol.messages import Payload, StateCopy
 from hams_sidecar.arena import Arena
 from hams_sidecar.payloads import ArenaFactory
-from hams_wire.checkpoints import CheckpointFolder
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.errors import NoRoom, NotSendable
 from hams_wire.peers.payload import PayloadFactory, Room, TensorInfo

@@ -72,11 +72,6 @@ probe_answer_s = 2.0
 probe_line_bytes_max = 4096
 """Longest line of a question."""
 
-# ---- checkpoints (hams_wire.checkpoints) ----
-
-checkpoint_head_bytes_max = 4 * 1024 * 1024
-"""Head of one file; most of it are the sizes of the payloads."""
-
 # ---- peers (hams_wire.peers) ----
 
 chunk_bytes_max = 2 * 1024 * 1024

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hams_checkpoints.folder import CheckpointFolder
 from hams_graph import load
 from hams_operator.local.supervisor import Supervisor
 from hams_protocol.graph import Graph
-from hams_wire.checkpoints import CheckpointFolder
 from tests.faults.harness import BLOCKING_RESTART, REDUNDANT_S, changed, run_graph
 
 pytestmark = [pytest.mark.process, pytest.mark.etcd, pytest.mark.timeout(300)]

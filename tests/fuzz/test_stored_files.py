@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hams_checkpoints.folder import CheckpointFolder
 from hams_history.lines import CallLine, LogLine, RetLine, encode
 from hams_history.source import read
 from hams_protocol.messages import Completion, StateCopy
 from hams_sdk.errors import StateFault
 from hams_sdk.model import Opaque
 from hams_sdk.state import State, leaf_digests, read_header
-from hams_wire.checkpoints import CheckpointFolder
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.payload import HeapFactory, HeapPayload
 from tests.fuzz.boundaries import cases, mutated

@@ -4,12 +4,12 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+from hams_checkpoints import folder as checkpoints
 from hams_protocol.effects import WriteCheckpoint
 from hams_protocol.messages import Completion, StateCopy
 from hams_sidecar.arena import Arena
 from hams_sidecar.checkpoints import CheckpointWriter
 from hams_sidecar.payload import image
-from hams_wire import checkpoints
 
 
 def writer(folder: Path, arena: Arena) -> CheckpointWriter:

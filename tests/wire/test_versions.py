@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.wire import test_peers_codec  # registers how payloads, numbers and texts are drawn
 from tests.wire.test_spec import graph
 
+from hams_checkpoints.folder import CheckpointFolder
 from hams_protocol.ids import RequestId
 from hams_protocol.messages import Admit, Completion, LogAppend, Message, Meta, StateCopy
 from hams_protocol.topology import ReplicaSet, Slot, SlotTable, Topology
 from hams_wire import records
-from hams_wire.checkpoints import CheckpointFolder
 from hams_wire.peers import codec as codec_module
 from hams_wire.peers import handshake
 from hams_wire.peers.codec import CODES, Codec

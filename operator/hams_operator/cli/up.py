@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hams_checkpoints.folder import CheckpointFolder
 from hams_graph import InvalidGraph, load
 from hams_operator.cli.output import Output, complain, console, print_json, seconds
 from hams_operator.extras import missing, sentence
@@ -18,7 +19,6 @@ from hams_operator.local.observe import GraphStatus, awaited
 from hams_operator.local.run import RunFailed, RunOptions, log_to, run, what_is_missing
 from hams_protocol.graph import Graph
 from hams_wire import logs
-from hams_wire.checkpoints import CheckpointFolder
 
 if TYPE_CHECKING:
     from rich.live import Live

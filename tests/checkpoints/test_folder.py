@@ -2,9 +2,9 @@
 
 import pytest
 
+from hams_checkpoints.folder import SUFFIX, CheckpointFolder
 from hams_protocol.ids import RequestId, UnitId
 from hams_protocol.messages import Completion, Consumed, Kind, Meta, StateCopy, Token
-from hams_wire.checkpoints import SUFFIX, CheckpointFolder
 from hams_wire.peers.codec import Codec
 from hams_wire.peers.payload import HeapFactory, HeapPayload, TensorInfo
 
@@ -93,7 +93,7 @@ def test_whatever_single_byte_of_the_newest_file_is_wrong_the_next_older_one_is_
 def test_a_head_that_asks_for_more_memory_than_a_head_may_have_is_skipped(folder, monkeypatch):
     folder.write(copy(3), CODEC, "p-1", 3)
     path = folder.write(copy(5), CODEC, "p-1", 3)
-    monkeypatch.setattr("hams_wire.limits.checkpoint_head_bytes_max", 10)
+    monkeypatch.setattr("hams_checkpoints.folder.head_bytes_max", 10)
     assert folder.newest(CODEC) is None
     assert path.exists()
 

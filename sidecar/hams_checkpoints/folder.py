@@ -1,5 +1,4 @@
-"""Checkpoints on disk: one file per durable version of one operator's state, whole or not there (faults.md,
-F32).
+"""The checkpoints of one operator: one file per durable version of its state, whole or not there (F32).
 
     MAGIC | length of head, 8 bytes | head (JSON) | metadata | payloads | SHA-256 of all before
 
@@ -20,11 +19,9 @@ import msgspec
 
 from hams_protocol.frozen import frozen
 from hams_protocol.messages import StateCopy
-from hams_wire import limits
 from hams_wire.errors import UNDECODABLE, Guilty, WireError
 from hams_wire.peers.codec import Codec
-from hams_wire.peers.errors import BadFrame, NoRoom
-from hams_wire.peers.payload import PayloadFactory
+from hams_wire.peers.errors import BadFrame
 
 log = logging.getLogger("hams.checkpoints")
 
@@ -32,6 +29,9 @@ MAGIC = b"HAMSCP1\n"
 SUFFIX = ".checkpoint"
 PARTIAL = ".partial"
 DIGEST_BYTES = 32
+
+head_bytes_max = 4 * 1024 * 1024
+"""Head of one file; most of it are the sizes of the payloads."""
 
 
 class InvalidCheckpoint(WireError):
@@ -106,9 +106,8 @@ class CheckpointFolder:
         kept = self._files()
         for old in kept[keep:]:
             old.unlink(missing_ok=True)
-        for left in self.folder.glob(
-            f"*{PARTIAL}"
-        ):  # by a writer that died; one that is at work has a newer number
+        # Left by a writer that died: one that is at work has a newer number.
+        for left in self.folder.glob(f"*{PARTIAL}"):
             if _number(left) < _number(kept[min(keep, len(kept)) - 1]):
                 left.unlink(missing_ok=True)
         return target
@@ -142,9 +141,7 @@ class CheckpointFolder:
         with path.open("rb") as stream:
             start = stream.read(len(MAGIC) + 8)
             nbytes = int.from_bytes(start[len(MAGIC) :], "big")
-            if start[: len(MAGIC)] != MAGIC or nbytes > min(
-                path.stat().st_size, limits.checkpoint_head_bytes_max
-            ):
+            if start[: len(MAGIC)] != MAGIC or nbytes > min(path.stat().st_size, head_bytes_max):
                 raise InvalidCheckpoint(f"{path} is not a checkpoint, or torn")
             try:
                 head = msgspec.json.decode(stream.read(nbytes), type=CheckpointHead)
@@ -188,12 +185,6 @@ class CheckpointFolder:
         return message
 
 
-def newest_of(directory: str, graph: str, operator: str, factory: PayloadFactory) -> StateCopy | None:
-    """The newest valid checkpoint of an operator, its payloads in the factory's memory. Blocks. Raises
-    NoRoom."""
-    return CheckpointFolder(directory, graph, operator).newest(Codec(factory))
-
-
 def _number(path: Path) -> int:
     number = path.name.partition("-")[0]
     return int(number) if number.isdigit() else 0
@@ -221,6 +212,3 @@ def _sync(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-__all__ = ["CheckpointFolder", "CheckpointHead", "InvalidCheckpoint", "NoRoom", "newest_of"]
