@@ -3,5 +3,8 @@
 port          what a scenario may do to a graph, and ask of it
 scenarios     the scenarios and their catalogue: which pods, in which order, and what is waited for
 live          a graph on somebody's own cluster, under load (`hams chaos run`); e2e/scenarios has one on a
-cluster of its own report        what the load saw of it
+              cluster of its own
+report        what the load saw of it
+
+Whoever runs a scenario says how the cluster is reached: nothing here knows the command line.
 """

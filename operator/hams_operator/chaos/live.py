@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hams_graph.wholeness import READY, STATE_LOST
 from hams_operator.chaos.port import ACTIVE, BACKUP, FRONTEND, MANAGER, PRIMARY
-from hams_operator.cli.cluster import Cluster, ClusterGraph, instances_of, status_of
-from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeError
+from hams_operator.controller.kube import GRAPHS, NODES, OWNED, PODS, KubeClient, KubeError
+from hams_operator.graph_seen import ClusterGraph, instances_of, status_of
 from hams_operator.local.observe import InstanceStatus, awaited
 from hams_operator.plan.names import GRAPH, OPERATOR, RESTART_LOST, Json
 from hams_operator.plan.pods_seen import Pod, pod_of, pod_seen
@@ -50,6 +50,17 @@ DEPLOYMENTS = OWNED["Deployment"]
 
 class NotInTime(Exception):
     """What was waited for did not happen; the text says what."""
+
+
+class Cluster(Protocol):
+    """One namespace of one cluster, as whoever runs a scenario reaches it."""
+
+    kube: KubeClient
+    namespace: str
+
+    async def find(self, graph: str, /) -> ClusterGraph:
+        """The graph of that name, as it is now. Raises if there is none: the scenario has failed then."""
+        ...
 
 
 class Background:

@@ -17,8 +17,9 @@ from hams_operator.chaos.live import (
     why_not_redundant,
 )
 from hams_operator.chaos.report import ChaosReport, gaps_ms, slowest_ms
-from hams_operator.cli.cluster import Cluster, ClusterGraph
+from hams_operator.cli.cluster import Cluster
 from hams_operator.controller.kube import Resource
+from hams_operator.graph_seen import ClusterGraph
 from hams_operator.plan.pods_seen import pod_seen
 
 from ..controller.fakes import FakeKube

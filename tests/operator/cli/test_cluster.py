@@ -8,10 +8,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from hams_operator.cli.cluster import Cluster, ClusterGraph, connect, status_of
+from hams_operator.cli.cluster import Cluster, connect
 from hams_operator.cli.kill import pick
 from hams_operator.cli.output import CommandError
 from hams_operator.cli.runs import Target
+from hams_operator.graph_seen import ClusterGraph, status_of
 from hams_operator.plan.pods_seen import Pod
 
 Json = dict[str, Any]
