@@ -12,7 +12,7 @@ answer.
 import asyncio
 import resource
 import urllib.parse
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import httptools
@@ -75,9 +75,8 @@ class InferDoor(Protocol):
         """Writable memory for the whole body of a request with these headers."""
         ...
 
-    def serve(self, upload: Upload) -> Coroutine[None, None, None] | None:
-        """Serve a request whose turn it is. Returns None if that is under way, else what a task has to do
-        (its body may still be coming)."""
+    def serve(self, upload: Upload) -> None:
+        """Serve a request whose turn it is; its body may still be coming."""
         ...
 
 
@@ -218,14 +217,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 )
         if self._due is not None:
             due, self._due = self._due, None
-            self._serve(due)
-
-    def _serve(self, upload: Upload) -> None:
-        work = self.door.serve(upload)
-        if work is not None:
-            task = self.loop.create_task(work)
-            task.add_done_callback(self.tasks.discard)
-            self.tasks.add(task)
+            self.door.serve(due)
 
     def _receive_in_place(self, upload: Upload) -> None:
         """Let the rest of a large body flow straight to where it is used, past the parser, which then begins
@@ -361,7 +353,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if isinstance(cycle, Upload):
-            self._serve(cycle)
+            self.door.serve(cycle)
         else:
             super()._start_asgi_task(cycle, app)
 

@@ -3,9 +3,10 @@
 No routing, no request object, no model validation: the body as collected by the connection, decoded straight
 into tensors that are views into it, one call of the port, and the buffers of the reply.
 
-A small request that has arrived whole is served without a task: it is decoded and handed to the port in the
-turn of the loop in which it came, and its answer is written when the outcome comes. A large one, or one whose
-body is still on its way, gets a task, which pauses now and then.
+What is done for a request is one coroutine. A small request that has arrived whole needs no task: it is
+decoded and handed to the port in the turn of the loop in which it came, and its answer is written in the turn
+in which the outcome comes. The coroutine goes on in a task once it has to wait for anything else: for the rest
+of a body, for slices of much JSON, or for a client that does not read.
 
 Invariant: exactly one answer per request, unless the client went away.
 """
@@ -13,8 +14,11 @@ Invariant: exactly one answer per request, unless the client went away.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine
+import types
+from collections.abc import Generator
+from contextlib import suppress
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,7 +30,6 @@ from hams_sidecar.endpoint.json_data import run, run_through
 from hams_sidecar.endpoint.json_scan import Steps
 from hams_sidecar.endpoint.request import check_key, digest_of, trace_context
 from hams_sidecar.endpoint.rest_codec import (
-    ReplyForm,
     RestRequest,
     choose,
     decode_request,
@@ -34,10 +37,13 @@ from hams_sidecar.endpoint.rest_codec import (
     encode_reply,
 )
 from hams_sidecar.endpoint.serving import Serving
+from hams_sidecar.endpoint.tokens import Tokens
 from hams_sidecar.endpoint.upload import Upload
-from hams_sidecar.inference import Buffer, InferenceOutcome, InferenceRequest, TimedOut, payload_digest
+from hams_sidecar.inference import Buffer, InferenceOutcome, InferenceRequest, Reply, TimedOut
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 JSON = b"content-type: application/json\r\n"
 BINARY = b"content-type: application/octet-stream\r\n"
@@ -47,21 +53,17 @@ Written = tuple[int, bytes, list[Buffer]]
 
 _deadline_min_s = 0.001
 _digits_max = 12
-_FAILED = "an inference request over HTTP failed"
 
 
 class InferRoute:
-    """The infer route of one graph (`connection.Door`)."""
+    """The infer route of one graph (`connection.InferDoor`)."""
 
     def __init__(self, serving: Serving) -> None:
         self.serving = serving
 
-    def serve(self, upload: Upload) -> Coroutine[None, None, None] | None:
-        """Serve a request; None if it is under way, else the work of a task."""
-        if upload.complete and upload.size <= limits.json_slice_bytes:
-            _Small(self, upload).begin()
-            return None
-        return self._large(upload)
+    def serve(self, upload: Upload) -> None:
+        """Begin to serve a request."""
+        _Exchange(self.serving, upload).advance()
 
     def room(self, nbytes: int, headers: list[tuple[bytes, bytes]]) -> memoryview:
         """Where a large body goes: binary tensors to where the graph wants them, everything else anywhere."""
@@ -72,218 +74,178 @@ class InferRoute:
                     return memory
         return np.empty(nbytes, np.uint8).data
 
-    # ---- with a task
 
-    async def _large(self, upload: Upload) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            if upload.begin(task):
-                await self._serve(upload)
-        except asyncio.CancelledError:
-            # The client went away, or this frontend does and has waited for the request as long as it may.
-            self.serving.count("http", "cancelled", perf_counter(), upload.size, 0)
-            if not upload.lost:
-                upload.close_after()
-                await upload.answer(*_error(LEFT))
-        finally:
-            upload.release()
-
-    async def _serve(self, upload: Upload) -> None:
-        serving = self.serving
-        began = perf_counter()
-        size = 0
-        serving.open_requests += 1
-        try:
-            body = await upload.arrived(serving.timeout_s)
-            size = len(body)
-            given = dict(upload.headers)
-            asked = await run(
-                decode_request(body, json_length(given), serving.signature, serving.known_heads)
-            )
-            key = self.key_of(given, asked)
-            digest: str | None = None
-            if serving.always_digest or key is not None:
-                digest = await digest_of(asked.tensors, asked.parameters.payload, asked.form.outputs)
-            deadline_s = max(serving.timeout_s - (perf_counter() - began), _deadline_min_s)
-            outcome = await serving.infer(self.request(given, asked, deadline_s, key, digest))
-            if isinstance(outcome, Refusal):
-                written = _error(outcome)
-            else:
-                written = _reply(
-                    *await run(
-                        encode_reply(
-                            serving.graph.name, asked.form, choose(outcome.tensors, asked.form.outputs)
-                        )
-                    )
-                )
-        except RequestRefused as error:
-            written = _error(refused(error))
-        # the boundary: whatever breaks inside is one 500 for one request, its trace in the log and not in the
-        # answer
-        except Exception:
-            log.exception(_FAILED)
-            written = _error(INTERNAL_ERROR)
-        finally:
-            serving.open_requests -= 1
-        if serving.draining or written[0] == 408:
-            upload.close_after()
-        await upload.answer(*written)
-        serving.count("http", str(written[0]), began, size, sum(map(len, written[2])))
-
-    def key_of(self, given: dict[bytes, bytes], asked: RestRequest) -> str | None:
-        """The idempotency key, in the scope of its client's credential. Raises RequestRefused."""
-        key = key_of(given, asked)
-        tokens = self.serving.tokens
-        return key if key is None or tokens is None else scoped(tokens.scope(given.items()), key)
-
-    @staticmethod
-    def request(
-        given: dict[bytes, bytes], asked: RestRequest, deadline_s: float, key: str | None, digest: str | None
-    ) -> InferenceRequest:
-        """What the port is asked."""
-        parent = given.get(b"traceparent")
-        trace = (
-            None
-            if parent is None
-            else trace_context(parent.decode("latin-1"), given.get(b"tracestate", b"").decode("latin-1"))
-        )
-        return InferenceRequest(
-            asked.tensors, asked.parameters.payload, asked.form.outputs, deadline_s, key, trace, digest
-        )
+@types.coroutine
+def _suspended() -> Generator[None, None, None]:
+    """Leave the coroutine, until `_Exchange` or its task resumes it."""
+    yield
 
 
-class _Small:
-    """A small request that has arrived whole (`upload.Server`, `serving.Waiting`)."""
+class _Exchange:
+    """One request and its answer (`upload.Server`, `serving.RequestDeadline`).
 
-    __slots__ = ("_began", "_cancel", "_form", "_over", "_route", "_serving", "_upload")
+    `_work` is the coroutine. Until it has a task, nothing but `_suspended` may suspend it.
+    """
 
-    def __init__(self, route: InferRoute, upload: Upload) -> None:
-        self._route = route
-        self._serving = route.serving
+    __slots__ = ("_began", "_outcome", "_serving", "_task", "_upload", "_waits", "_work")
+
+    def __init__(self, serving: Serving, upload: Upload) -> None:
+        self._serving = serving
         self._upload = upload
         self._began = perf_counter()
-        self._form: ReplyForm | None = None
-        self._cancel: Callable[[], object] | None = None
-        self._over = False
+        self._work = self._serve()
+        self._task: asyncio.Task[None] | None = None
+        self._waits = False
+        """Without a task, for its outcome."""
+        self._outcome: InferenceOutcome | Exception | None = None
 
-    def begin(self) -> None:
-        """Decode it and hand it to the port."""
-        serving, upload = self._serving, self._upload
-        serving.opened(self)
-        if not upload.begin(self):
-            self.cancel()
-            return
-        try:
-            given = dict(upload.headers)
-            asked = run_through(
-                decode_request(upload.whole(), json_length(given), serving.signature, serving.known_heads)
-            )
-            self._form = asked.form
-            key = self._route.key_of(given, asked)
-            digest: str | None = None
-            if serving.always_digest or key is not None:
-                digest = payload_digest(asked.tensors, asked.parameters.payload, asked.form.outputs)
-            cancel = serving.port.submit(
-                InferRoute.request(given, asked, serving.timeout_s, key, digest), self._done
-            )
-        except RequestRefused as error:
-            written = _error(refused(error))
-        except Exception:  # the boundary, as above
-            log.exception(_FAILED)
-            written = _error(INTERNAL_ERROR)
-        else:
-            if not self._over:
-                self._cancel = cancel
-            return
-        if not self._over:
-            self._finish(written)
+    # ---- how it runs
 
-    def _done(self, outcome: InferenceOutcome | Exception) -> None:
-        """The outcome, while others wait: nothing raised here may reach the port."""
-        if self._over:
-            return
-        form = self._form
-        assert form is not None
-        try:
-            if isinstance(outcome, Exception):
-                raise outcome
-            reply = answer(outcome)
-            if isinstance(reply, Refusal):
-                written = _error(reply)
-            else:
-                steps = encode_reply(self._serving.graph.name, form, choose(reply.tensors, form.outputs))
-                if (
-                    not form.binary
-                    and sum([len(tensor.data) for tensor in reply.tensors]) > limits.json_slice_bytes
-                ):
-                    self._serving.spawn(self._later(steps))
-                    return
-                written = _reply(*run_through(steps))
-        except RequestRefused as error:
-            written = _error(refused(error))
-        except Exception:  # the boundary, as above
-            log.exception(_FAILED)
-            written = _error(INTERNAL_ERROR)
-        self._finish(written)
+    def advance(self) -> None:
+        """Serve until it has to wait."""
+        with suppress(StopIteration):
+            self._work.send(None)
 
-    async def _later(self, steps: Steps[tuple[int | None, list[Buffer]]]) -> None:
-        """A large reply to a small request, as JSON."""
-        try:
-            written = _reply(*await run(steps))
-        except RequestRefused as error:
-            written = _error(refused(error))
-        except Exception:  # the boundary, as above
-            log.exception(_FAILED)
-            written = _error(INTERNAL_ERROR)
-        if not self._over:
-            self._finish(written)
-
-    def _finish(self, written: Written) -> None:
-        self._over = True
-        serving, upload = self._serving, self._upload
-        serving.closed(self)
-        if serving.draining:
-            upload.close_after()
-        if upload.blocked:
-            serving.spawn(self._when_unblocked(written))
-        else:
-            size = upload.size
-            upload.release()
-            upload.write(*written)
-            serving.count("http", str(written[0]), self._began, size, sum(map(len, written[2])))
-
-    async def _when_unblocked(self, written: Written) -> None:
-        """The client has not yet taken the answer before this one."""
-        try:
-            await self._upload.answer(*written)
-            self._serving.count(
-                "http", str(written[0]), self._began, self._upload.size, sum(map(len, written[2]))
-            )
-        finally:
-            self._upload.release()
+    def _interrupt(self, error: BaseException) -> None:
+        """Nothing happens unless it waits for its outcome, without a task."""
+        if self._waits:
+            self._waits = False
+            with suppress(StopIteration):
+                self._work.throw(error)
 
     def cancel(self) -> None:
         """The client went away, or this frontend does and has waited for the request as long as it may."""
-        if self._over:
-            return
-        self._over = True
-        upload = self._upload
-        self._serving.closed(self)
-        if self._cancel is not None:
-            self._cancel()
-        self._serving.count("http", "cancelled", perf_counter(), upload.size, 0)
-        upload.release()
-        if not upload.lost:
-            upload.close_after()
-            upload.write(*_error(LEFT))
+        if self._task is None:
+            self._interrupt(asyncio.CancelledError())
+        else:
+            self._task.cancel()
 
     def expire(self) -> None:
         """The deadline has passed, whatever the port does."""
-        if not self._over:
-            if self._cancel is not None:
-                self._cancel()
-            self._done(TimedOut())
+        self._interrupt(TimeoutError())
+
+    def _done(self, outcome: InferenceOutcome | Exception) -> None:
+        """The outcome, while others wait: nothing raised here may reach the port."""
+        self._outcome = outcome
+        if self._waits:
+            self._waits = False
+            self.advance()
+
+    async def _own_task(self) -> None:
+        """From here on it may wait for anything."""
+        if self._task is None:
+            self._task = self._serving.spawn(self._work)
+            await _suspended()
+
+    # ---- what it does
+
+    async def _serve(self) -> None:
+        serving, upload = self._serving, self._upload
+        serving.open_requests += 1
+        try:
+            try:
+                if not upload.begin(self):
+                    raise asyncio.CancelledError
+                written = await self._answer()
+            finally:
+                serving.open_requests -= 1
+            if serving.draining or written[0] == 408:
+                upload.close_after()
+            if upload.blocked:
+                await self._own_task()
+                await upload.unblocked(written[2])
+        except asyncio.CancelledError:
+            serving.count("http", "cancelled", perf_counter(), upload.size, 0)
+            upload.release()
+            if not upload.lost:
+                upload.close_after()
+                upload.write(*_error(LEFT))
+            return
+        received = upload.size if upload.complete else 0
+        upload.release()
+        upload.write(*written)
+        serving.count("http", str(written[0]), self._began, received, sum(map(len, written[2])))
+
+    async def _answer(self) -> Written:
+        serving, upload = self._serving, self._upload
+        try:
+            if not upload.complete or upload.size > limits.json_slice_bytes:
+                await self._own_task()
+            body = await upload.arrived(serving.timeout_s)
+            given = dict(upload.headers)
+            asked = await self._through(
+                decode_request(body, json_length(given), serving.signature, serving.known_heads)
+            )
+            key = key_of(given, asked, serving.tokens)
+            digest: str | None = None
+            if serving.always_digest or key is not None:  # without a task there is too little for a thread
+                digest = await digest_of(asked.tensors, asked.parameters.payload, asked.form.outputs)
+            outcome = await self._infer(request_of(given, asked, self._left_s(), key, digest))
+            if isinstance(outcome, Refusal):
+                return _error(outcome)
+            if (
+                not asked.form.binary
+                and sum([len(tensor.data) for tensor in outcome.tensors]) > limits.json_slice_bytes
+            ):
+                await self._own_task()
+            tensors = choose(outcome.tensors, asked.form.outputs)
+            return _reply(*await self._through(encode_reply(serving.graph.name, asked.form, tensors)))
+        except RequestRefused as error:
+            return _error(refused(error))
+        # the boundary: whatever breaks inside is one 500 for one request, its trace in the log and not in the
+        # answer
+        except Exception:
+            log.exception("an inference request over HTTP failed")
+            return _error(INTERNAL_ERROR)
+
+    def _left_s(self) -> float:
+        left_s = self._serving.timeout_s
+        if self._task is not None:
+            left_s -= perf_counter() - self._began
+        return max(left_s, _deadline_min_s)
+
+    async def _through(self, steps: Steps[T]) -> T:
+        """The work done: in one go if there is little of it, which is so without a task."""
+        return run_through(steps) if self._task is None else await run(steps)
+
+    async def _infer(self, request: InferenceRequest) -> Reply | Refusal:
+        """As `Serving.infer`, and without a task too."""
+        serving = self._serving
+        if self._task is not None:
+            return await serving.infer(request)
+        cancel = serving.port.submit(request, self._done)
+        if self._outcome is None:
+            serving.watch(self)
+            self._waits = True
+            try:
+                await _suspended()
+            except TimeoutError:
+                cancel()
+                self._outcome = TimedOut()
+            except asyncio.CancelledError:
+                cancel()
+                raise
+            finally:
+                serving.unwatch(self)
+        assert self._outcome is not None
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return answer(self._outcome)
+
+
+def request_of(
+    given: dict[bytes, bytes], asked: RestRequest, deadline_s: float, key: str | None, digest: str | None
+) -> InferenceRequest:
+    """What the port is asked."""
+    parent = given.get(b"traceparent")
+    trace = (
+        None
+        if parent is None
+        else trace_context(parent.decode("latin-1"), given.get(b"tracestate", b"").decode("latin-1"))
+    )
+    return InferenceRequest(
+        asked.tensors, asked.parameters.payload, asked.form.outputs, deadline_s, key, trace, digest
+    )
 
 
 def json_length(given: dict[bytes, bytes]) -> str | None:
@@ -296,17 +258,18 @@ def json_length(given: dict[bytes, bytes]) -> str | None:
     return _text(given.get(b"inference-header-content-length"))
 
 
-def key_of(given: dict[bytes, bytes], asked: RestRequest) -> str | None:
-    """The idempotency key, from the header or the parameter. Raises RequestRefused."""
+def key_of(given: dict[bytes, bytes], asked: RestRequest, tokens: Tokens | None) -> str | None:
+    """The idempotency key, from the header or the parameter, in the scope of its client's credential. Raises
+    RequestRefused."""
     key = asked.parameters.idempotency_key
     header_key = given.get(b"idempotency-key")
-    if header_key is None:
-        return key
-    if key is not None and key.encode() != header_key:
-        raise RequestRefused(
-            "header Idempotency-Key and parameter 'idempotency_key' differ: expected one of them"
-        )
-    return check_key(header_key.decode("latin-1"))
+    if header_key is not None:
+        if key is not None and key.encode() != header_key:
+            raise RequestRefused(
+                "header Idempotency-Key and parameter 'idempotency_key' differ: expected one of them"
+            )
+        key = check_key(header_key.decode("latin-1"))
+    return key if key is None or tokens is None else scoped(tokens.scope(given.items()), key)
 
 
 def _reply(length: int | None, content: list[Buffer]) -> Written:

@@ -108,24 +108,23 @@ class Serving:
         """Note one answered request; `began` is a `perf_counter`."""
         self._tally.add(protocol, code, perf_counter() - began, received, sent)
 
-    def opened(self, waiting: RequestDeadline) -> None:
-        """A request is served without a task of its own: its deadline is watched here."""
-        self.open_requests += 1
+    def watch(self, waiting: RequestDeadline) -> None:
+        """A request that is waited for without a task: its deadline, which is the graph's, is watched here."""
         loop = asyncio.get_running_loop()
         self._waiting[waiting] = at = loop.time() + self.timeout_s
         if self._timer is None:
             self._timer = loop.call_at(at, self._expire, loop)
 
-    def closed(self, waiting: RequestDeadline) -> None:
-        """It is answered."""
-        self.open_requests -= 1
+    def unwatch(self, waiting: RequestDeadline) -> None:
+        """It is no longer waited for."""
         del self._waiting[waiting]
 
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """What is left to do for a request, in a task that nobody waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
         """All wait equally long, so the first is due first; the timer is moved once in a while, not for

@@ -125,12 +125,11 @@ class Upload(RequestResponseCycle):
         """Whether the client has not taken all of what was written before, so that an answer has to wait."""
         return self.flow.write_paused and not self.disconnected
 
-    async def answer(self, status: int, headers: bytes, content: Sequence[Buffer]) -> None:
-        """As `write`, but wait until there is room."""
+    async def unblocked(self, content: Sequence[Buffer]) -> None:
+        """Wait until there is room for the content of an answer."""
         if self.blocked:
             self._connection.gate.replies.wait(self._connection, sum(map(len, content)))
             await self.flow.drain()
-        self.write(status, headers, content)
 
     def write(self, status: int, headers: bytes, content: Sequence[Buffer]) -> None:
         """Send the whole answer in one go. `headers`: lines that end in CRLF, without Content-Length. Nothing
