@@ -7,7 +7,7 @@ Nothing here is needed for a failover. While etcd is away, what was last known s
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hams_operator import limits
 from hams_protocol.ids import InstanceId
@@ -65,6 +65,18 @@ class Known:
     def has_run(self) -> bool:
         """Whether managers have given anybody a role."""
         return self.topology.generation > 0
+
+    def copy(self) -> "Known":
+        """As it is now."""
+        return replace(
+            self,
+            registered=dict(self.registered),
+            failovers=dict(self.failovers),
+            versions=dict(self.versions),
+            quiet=dict(self.quiet),
+            waiting=dict(self.waiting),
+            taken=dict(self.taken),
+        )
 
 
 class Mirror:

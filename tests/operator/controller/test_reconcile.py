@@ -15,13 +15,13 @@ from hams_operator.controller.identities import Identities, NoIdentities
 from hams_operator.controller.kube import KubeError, Resource
 from hams_operator.controller.mirror import Mirror
 from hams_operator.controller.objects import Objects, as_applied
-from hams_operator.controller.reconcile import (
-    Reconciler,
+from hams_operator.controller.pod_steps import (
     pod_creating_s,
     pod_overdue_s,
     pod_unseen_s,
     pod_unstarted_s,
 )
+from hams_operator.controller.reconcile import Reconciler
 from hams_operator.controller.secrets import Foreign
 from hams_operator.controller.store import Store
 from hams_operator.controller.webhook import refusals
@@ -1192,7 +1192,7 @@ async def test_a_dead_backup_has_no_role_to_revoke_and_is_made_again_all_the_sam
     await scene.look()
     assert "delete Pod pair-count-2" not in scene.kube.calls, "it may be about to say so"
     assert await scene.again() is not None
-    monkeypatch.setattr("hams_operator.controller.reconcile.pod_silent_s", 0.0)
+    monkeypatch.setattr("hams_operator.controller.pod_steps.pod_silent_s", 0.0)
     scene.away = "no answer"
     await scene.look()
     assert "delete Pod pair-count-2" not in scene.kube.calls, "without etcd nobody knows"

@@ -109,7 +109,7 @@ async def begun(text: str = WIDER) -> Two:
 async def test_pods_are_looked_up_in_their_own_incarnation(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a shape changes, no pod of either one is taken for dead because the other one does not know
     it."""
-    monkeypatch.setattr("hams_operator.controller.reconcile.pod_silent_s", 0.0)
+    monkeypatch.setattr("hams_operator.controller.pod_steps.pod_silent_s", 0.0)
     scene = await begun()
     await scene.there()
     for name in ("c1", "c2"):
@@ -366,7 +366,7 @@ async def test_who_has_been_taken_over_from_is_left_to_end_as_it_is(monkeypatch:
     scene.taken()
     await scene.look()
     assert scene.phase() is Phase.DONE
-    monkeypatch.setattr("hams_operator.controller.reconcile.pod_silent_s", 0.0)
+    monkeypatch.setattr("hams_operator.controller.pod_steps.pod_silent_s", 0.0)
     scene.unregister("pair-count-2-aa")
     alone = ReplicaSet("count", 1, "pair-count-1-aa")
     scene.topology(Topology(6, (*TOPOLOGY.sets[:2], alone), TOPOLOGY.tables, ()))
